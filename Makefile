@@ -1,0 +1,38 @@
+# The two commands of the README are `make quickstart` and `make test`; the rest is for development.
+PRESET ?= release
+JOBS   ?= $(shell nproc)
+
+.PHONY: all setup build quickstart test check clean
+
+all: build
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@cmake --preset $(PRESET) >/dev/null
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+# Only the binary: tests and benches are not needed to run it.
+build/tailrace: setup
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target tailrace
+
+quickstart: build/tailrace
+	build/tailrace launch configs/quickstart.yaml
+
+.PHONY: build/tailrace
+
+test: build
+	ctest --test-dir build --output-on-failure -j $(JOBS) --no-tests=error -LE long
+
+# Sanitizer builds and the long tests; slow, run before a larger change lands.
+check: test
+	ctest --test-dir build --output-on-failure -L long
+	$(MAKE) build PRESET=asan
+	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -LE "long|e2e"
+	$(MAKE) build PRESET=tsan
+	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) -LE "long|e2e"
+
+clean:
+	rm -rf build

@@ -1,0 +1,88 @@
+# What every target of Tailrace shares: flags, libraries, and three functions.
+#
+#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...])
+#   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit])
+#   tailrace_bench(NAME FILES kernels/gemm_bench.cc [DEPENDS ...])
+#
+# One library a subfolder; DEPENDS repeats the arrows of the map in docs (design) and no others.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(Boost REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+find_program(FLATC flatc REQUIRED)
+find_program(CCACHE ccache)
+find_program(MOLD mold)
+
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+endif()
+
+add_library(tailrace_flags INTERFACE)
+target_include_directories(tailrace_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+# -ffp-contract=off: a fused multiply-add happens where the code says so and nowhere else. Rule 3
+# (one truth about numbers) needs the same bits from every place that computes a value.
+target_compile_options(tailrace_flags INTERFACE -Wall -Wextra -Wshadow -ffp-contract=off -fpch-preprocess)
+if(TAILRACE_NATIVE)
+  target_compile_options(tailrace_flags INTERFACE -march=native)
+endif()
+if(TAILRACE_SANITIZE)
+  target_compile_options(tailrace_flags INTERFACE -fsanitize=${TAILRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  target_link_options(tailrace_flags INTERFACE -fsanitize=${TAILRACE_SANITIZE})
+endif()
+if(MOLD)
+  target_link_options(tailrace_flags INTERFACE -fuse-ld=mold)
+endif()
+target_link_libraries(tailrace_flags INTERFACE fmt::fmt Threads::Threads)
+
+# One precompiled header for all: the standard headers that nearly every file includes, and fmt.
+file(WRITE ${CMAKE_BINARY_DIR}/pch.cc "")
+add_library(tailrace_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cc)
+target_link_libraries(tailrace_pch PRIVATE tailrace_flags)
+target_precompile_headers(tailrace_pch PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring>
+  <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <string_view> <thread>
+  <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
+
+function(tailrace_library NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(tailrace_${NAME} STATIC ${ARG_SOURCES})
+    target_link_libraries(tailrace_${NAME} PUBLIC tailrace_flags ${ARG_DEPENDS} PRIVATE ${ARG_LIBS})
+    target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_pch)
+  else()
+    add_library(tailrace_${NAME} INTERFACE)
+    target_link_libraries(tailrace_${NAME} INTERFACE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
+  endif()
+  add_library(tailrace::${NAME} ALIAS tailrace_${NAME})
+endfunction()
+
+include(GoogleTest)
+function(tailrace_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
+  list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
+  add_executable(${NAME} ${ARG_FILES})
+  target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${NAME} PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TAILRACE_BINARY="${CMAKE_BINARY_DIR}/tailrace")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+function(tailrace_bench NAME)
+  cmake_parse_arguments(ARG "" "" "FILES;DEPENDS;LIBS" ${ARGN})
+  list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/bench/)
+  add_executable(${NAME} ${ARG_FILES})
+  target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
+endfunction()

@@ -1,0 +1,32 @@
+// Time comes from a Clock&, so that tests and the simulator decide what time it is.
+#pragma once
+
+#include <chrono>
+
+namespace tailrace {
+
+// Monotone time since an arbitrary start.
+using Time = std::chrono::nanoseconds;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Time now() const = 0;
+};
+
+class SteadyClock final : public Clock {
+ public:
+  Time now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
+};
+
+// Stands still until it is told to move.
+class ManualClock final : public Clock {
+ public:
+  Time now() const override { return now_; }
+  void advance(Time by) { now_ += by; }
+
+ private:
+  Time now_{0};
+};
+
+}  // namespace tailrace

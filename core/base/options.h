@@ -1,0 +1,58 @@
+// Options structs: each lists its fields once, and that list drives reading, checking, printing, --help
+// and the reference in docs/.
+//
+//   struct OptimOptions {
+//     double lr = 1e-6;
+//     void visit(OptionVisitor& v) {
+//       v.field("lr", lr, {.help = "peak learning rate", .min = 0});
+//     }
+//   };
+//
+// A nested struct is a section: v.section("sampling", sampling, "how tokens are drawn").
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tailrace {
+
+struct OptionInfo {
+  std::string_view help = "";
+  double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
+  double max = std::numeric_limits<double>::infinity();
+  std::vector<std::string_view> allowed = {};  // strings only; empty: any
+  std::vector<std::string_view> aliases = {};  // names of rival frameworks, accepted with a note
+  bool required = false;                       // no default: the file must give it
+};
+
+// What walks over an options struct: the YAML reader, the printer, the documentation.
+class OptionVisitor {
+ public:
+  virtual ~OptionVisitor() = default;
+  virtual void field(std::string_view key, bool& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, int64_t& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, double& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, std::string& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, std::vector<std::string>& value, const OptionInfo& info) = 0;
+  // Free-form map of scalars that somebody else checks (an environment's own settings).
+  virtual void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
+                     const OptionInfo& info) = 0;
+
+  template <class Section>
+  void section(std::string_view key, Section& value, std::string_view help) {
+    if (enter(key, help)) {
+      value.visit(*this);
+      leave();
+    }
+  }
+
+ protected:
+  virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
+  virtual void leave() = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,75 @@
+// Generator: token ids in, token stream out. What episodes, `generate`, `eval` and later the gateway
+// talk to; the decode engine implements it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+
+using TokenId = int32_t;
+
+// How tokens are drawn. Log-probabilities are always log softmax(logits / temperature) before any
+// truncation, natural log (design rule 2). temperature == 0 is greedy; its log-probabilities are at T = 1.
+struct SamplingParams {
+  double temperature = 1.0;
+  int64_t top_k = -1;   // -1: off
+  double top_p = 1.0;   // nucleus; 1: off
+  double min_p = 0.0;   // keep tokens with p >= min_p * max p; 0: off
+  int64_t max_new_tokens = 16;
+  std::vector<TokenId> stop_tokens;       // sampled stop tokens are kept as the last token
+  std::vector<std::string> stop_strings;  // matched on decoded text; the tokens sampled so far are kept
+};
+
+// Names the random numbers of a sequence; the number for the token at absolute position p is
+// philox(mix(parts), p), so that attempts of one member share it and relaunches do not.
+struct SampleKey {
+  uint64_t value = 0;
+};
+
+struct GeneratedToken {
+  TokenId id = 0;
+  float logprob = 0;
+  int64_t version = 0;  // weight version that sampled it
+};
+
+enum class FinishReason : uint8_t { kStopToken, kStopString, kLength, kContextFull, kAborted };
+
+// A conversation whose KV is kept between calls until release().
+using SessionId = int64_t;
+
+struct GenerateRequest {
+  SessionId session = 0;           // chosen by the caller, unique while alive
+  std::vector<TokenId> new_tokens; // appended to the session's tokens before sampling: the prompt on the
+                                   // first call, an observation on the next; at least one token
+  SamplingParams sampling;
+  SampleKey key;
+};
+
+struct Generation {
+  SessionId session = 0;
+  std::vector<GeneratedToken> tokens;
+  FinishReason reason = FinishReason::kLength;
+};
+
+// Thread: the owner's thread only. Requests are queued; step() makes progress on all of them together
+// (continuous batching), so that an implementation can be driven by any loop.
+class Generator {
+ public:
+  virtual ~Generator() = default;
+
+  virtual void submit(GenerateRequest request) = 0;
+  // Ends the session, whatever it is doing; its KV is given back. A running request of it is
+  // reported as kAborted by the next step().
+  virtual void release(SessionId session) = 0;
+  // One forward pass over all that can run; returns what finished. Empty while idle.
+  virtual std::vector<Generation> step() = 0;
+  virtual bool idle() const = 0;
+
+  virtual int64_t max_context_tokens() const = 0;
+  virtual int64_t version() const = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,66 @@
+// The tensors of a model as one flat float32 array under Hugging Face names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/model/model_config.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+
+struct ParameterInfo {
+  std::string name;                 // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;       // [out, in] for matrices
+  int64_t offset = 0, size = 0;     // in floats, offset aligned to 16
+  bool is_matrix() const { return shape.size() >= 2; }
+};
+
+// Names, shapes and places, in the order in which the forward pass meets them. A tied head has no
+// entry of its own.
+class ParameterLayout {
+ public:
+  explicit ParameterLayout(const ModelConfig& config);
+  const std::vector<ParameterInfo>& entries() const { return entries_; }
+  const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
+  int64_t size() const { return size_; }                 // floats, padding included (padding stays 0)
+
+ private:
+  std::vector<ParameterInfo> entries_;
+  std::map<std::string, size_t, std::less<>> index_;
+  int64_t size_ = 0;
+};
+
+// One flat array in the order of a layout: weights, gradients or optimizer moments.
+class Parameters {
+ public:
+  explicit Parameters(const ParameterLayout& layout);  // zeros; borrows the layout
+  std::span<float> flat() { return buffer_.as<float>(); }
+  std::span<const float> flat() const { return buffer_.as<float>(); }
+  std::span<float> vector(std::string_view name);
+  std::span<const float> vector(std::string_view name) const;
+  Matrix matrix(std::string_view name);
+  ConstMatrix matrix(std::string_view name) const;
+  const ParameterLayout& layout() const { return *layout_; }
+
+ private:
+  const ParameterLayout* layout_;
+  Buffer buffer_;
+};
+
+// Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2 layers),
+// an untied head N(0, 1/hidden), norms 1; tied embeddings N(0, 1/hidden). Counter-based: a tensor depends on (seed, its name).
+void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
+
+// Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into `parameters`.
+// Throws UserError naming file and tensor: missing, cut, wrong shape, unknown dtype, not finite.
+void load_parameters(const std::filesystem::path& directory, const ModelConfig& config, Parameters& parameters);
+// Writes config.json and model.safetensors (F32), each by write, fsync, rename.
+void save_model(const std::filesystem::path& directory, const ModelConfig& config, const Parameters& parameters);
+
+}  // namespace tailrace

@@ -1,0 +1,60 @@
+// The safetensors file format: an 8-byte little-endian header length, a JSON header
+// {name: {dtype, shape, data_offsets}}, raw little-endian data.
+//
+// Files come from outside: every offset, shape and length is checked before use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+
+enum class Dtype : uint8_t { kF32, kF16, kBF16, kI64, kI32, kU8 };
+int64_t size_of(Dtype dtype);
+
+struct TensorView {
+  Dtype dtype = Dtype::kF32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> data;
+  int64_t num_elements() const;
+};
+
+// A memory-mapped file; views stay valid while it lives.
+class SafetensorsFile {
+ public:
+  // Throws UserError (file, tensor, what is wrong) for anything malformed or cut.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+
+  const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  void* mapping_ = nullptr;
+  size_t size_ = 0;
+  std::map<std::string, TensorView, std::less<>> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Converts F32, F16 or BF16 to float exactly. out.size() must be view.num_elements().
+void to_float(const TensorView& view, std::span<float> out);
+
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+};
+// Tensors in the given order; written to a temporary file, fsynced and renamed. Throws UserError with the
+// path and the system's reason (a full disk) and leaves no partial file.
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace tailrace

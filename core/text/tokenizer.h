@@ -1,0 +1,41 @@
+// Text to token ids and back, from a Hugging Face tokenizer.json.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/generate.h"
+
+namespace tailrace {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Without special tokens; `with_special` adds what the post-processor adds (a BOS, for example).
+  virtual std::vector<TokenId> encode(std::string_view text, bool with_special = false) const = 0;
+  // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
+  virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
+
+  virtual int64_t vocab_size() const = 0;  // largest id + 1
+  virtual TokenId id_of(std::string_view token) const = 0;  // exact vocabulary entry; -1: none
+  virtual TokenId bos() const = 0;                          // -1: none
+  virtual TokenId eos() const = 0;                          // -1: none
+};
+
+// Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the file and the
+// part that is malformed or not supported.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
+
+// Writes a word-level tokenizer.json and tokenizer_config.json that transformers reads too: the words in
+// order get ids 3, 4, ... after <pad> 0, <s> 1, </s> 2. Text is cut into words and newlines; blanks separate.
+// This is how a policy made from scratch gets its vocabulary from an environment.
+void write_word_tokenizer(const std::filesystem::path& directory, std::span<const std::string> words);
+
+}  // namespace tailrace

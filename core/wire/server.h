@@ -1,0 +1,51 @@
+// The scheduler's side of all worker connections: one ROUTER socket.
+//
+// A message is acknowledged only when the service says so (after it is on disk), so that a scheduler that
+// dies loses nothing: the worker sends it again.
+//
+// Thread: the service's thread only.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/wire/message.h"
+#include "core/wire/worker_client.h"
+
+namespace tailrace {
+
+struct WorkerUp { Hello hello; };                            // a new session
+struct WorkerDown { std::string worker; std::string reason; };  // silent too long, replaced, or said goodbye
+struct Incoming {
+  std::string worker;
+  uint64_t sequence = 0;  // pass to acknowledge()
+  Message message;
+};
+using ServerEvent = std::variant<WorkerUp, WorkerDown, Incoming>;
+
+class WorkerServer {
+ public:
+  // Binds `endpoint` ("ipc://..."): the socket file must not be live. Throws UserError when it cannot.
+  WorkerServer(const std::string& endpoint, LinkOptions options);
+  ~WorkerServer();
+  WorkerServer(const WorkerServer&) = delete;
+
+  // Everything that arrived, waiting up to `timeout` for the first. Malformed frames are counted, logged
+  // and dropped. Duplicates never come out.
+  std::vector<ServerEvent> receive(std::chrono::milliseconds timeout);
+  // All messages of `worker` up to `sequence` are safe.
+  void acknowledge(const std::string& worker, uint64_t sequence);
+  // Queued and resent until acknowledged. Silently dropped when the worker has no session (decide() hears of
+  // WorkerDown and grants again).
+  void send(const std::string& worker, const Message& message);
+  // Waits until all sent messages are acknowledged or the deadline has passed (for Shutdown).
+  void flush(std::chrono::milliseconds timeout);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,89 @@
+// Memory of a device: an owning Buffer, and the Workspace that ops take scratch from.
+//
+// Ops allocate nothing. A caller asks an op (or Model) for its workspace size, owns one Buffer of
+// that size, and passes a Workspace over it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/check.h"
+#include "kernels/base/device.h"
+
+namespace tailrace {
+
+constexpr size_t kMemoryAlignment = 64;  // bytes; one cache line, one AVX-512 register
+
+// Aligned zero-filled bytes. Move-only. 0 bytes are allowed.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t num_bytes, Device device = {});
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  template <class T>
+  std::span<T> as() {
+    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
+  }
+  template <class T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)};
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  Device device_;
+};
+
+// A stack of scratch memory over borrowed bytes. take() never fails softly: a workspace that is too
+// small is our own bug, because its size came from a ..._workspace_bytes() function.
+//
+// Thread: one at a time; ops divide what they took among their threads.
+class Workspace {
+ public:
+  explicit Workspace(std::span<std::byte> memory) : memory_(memory) {}
+
+  // Uninitialised, aligned to kMemoryAlignment.
+  template <class T>
+  std::span<T> take(int64_t count) {
+    size_t bytes = aligned(static_cast<size_t>(count) * sizeof(T));
+    TR_CHECK(used_ + bytes <= memory_.size(), "workspace of {} bytes: {} used, {} wanted",
+             memory_.size(), used_, bytes);
+    auto* start = reinterpret_cast<T*>(memory_.data() + used_);
+    used_ += bytes;
+    if (used_ > peak_) peak_ = used_;
+    return {start, static_cast<size_t>(count)};
+  }
+
+  // Gives back, when it dies, all that was taken since it was made.
+  class Scope {
+   public:
+    explicit Scope(Workspace& workspace) : workspace_(workspace), used_(workspace.used_) {}
+    ~Scope() { workspace_.used_ = used_; }
+    Scope(const Scope&) = delete;
+
+   private:
+    Workspace& workspace_;
+    size_t used_;
+  };
+
+  static constexpr size_t aligned(size_t bytes) {
+    return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  }
+  size_t used() const { return used_; }
+  size_t peak() const { return peak_; }
+
+ private:
+  std::span<std::byte> memory_;
+  size_t used_ = 0, peak_ = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,50 @@
+// Matrix products of a linear layer y = x W^T (+ bias), W stored [out, in] as in Hugging Face files.
+//
+// Each output element is one sum over k in ascending order with one fused multiply-add a term and
+// one accumulator, whatever the number of rows, the tile, or the thread count. That is what makes a
+// token's logits independent of the batch that it shares (design rule 3).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+
+// W [out, in] rearranged once per weight version into panels that the product reads in order.
+// Borrowed memory; the caller owns the floats behind it.
+struct PackedWeight {
+  const float* panels = nullptr;
+  int64_t out = 0, in = 0;
+};
+
+// Floats that pack_weight() writes (out is padded to whole panels).
+int64_t packed_weight_size(int64_t out, int64_t in);
+
+// panels [packed_weight_size(weight.rows, weight.cols)], aligned to kMemoryAlignment.
+PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels);
+
+// y[t, o] = bias[o] + sum over i of x[t, i] * W[o, i];   the sum starts at 0, the bias comes last.
+//
+//   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
+// tokens == 0 is allowed.
+void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight, std::span<const float> bias,
+            Matrix y);
+
+// dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]      W [out, in] unpacked
+// `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
+void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix weight,
+                       Matrix dx, bool accumulate);
+// dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
+void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
+                        Matrix dweight);
+// dbias[o] += sum over t of dy[t, o]
+void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias);
+
+// Enough for either gradient of a layer with these sizes.
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in);
+
+}  // namespace tailrace

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Tailrace builds and runs with. Does nothing when all are there.
+set -euo pipefail
+
+packages=(build-essential cmake ninja-build ccache mold pkg-config git
+  libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  libpcre2-dev libxxhash-dev libboost-dev libzmq3-dev cppzmq-dev
+  flatbuffers-compiler libflatbuffers-dev libgtest-dev libbenchmark-dev)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "setup: run as root or install sudo; missing packages: ${missing[*]}" >&2; exit 1; }
+  sudo=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
