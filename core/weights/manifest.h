@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "core/base/digest.h"
 #include "core/base/result.h"
 #include "core/model/parameters.h"
-#include "core/wire/message.h"
+#include "core/trajectory/trajectory.h"
 
 namespace tailrace {
 

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/digest.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
 
@@ -23,9 +24,6 @@ enum class Role : uint8_t { kRollout, kReward, kTrainer };
 std::string_view name(Role role);
 
 using MetricList = std::vector<std::pair<std::string, double>>;
-
-// 128-bit root digest of a weight version, as 32 hex digits (design rule 4).
-using Digest = std::string;
 
 // ---- worker -> scheduler
 

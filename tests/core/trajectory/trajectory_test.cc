@@ -1,0 +1,117 @@
+#include "core/trajectory/trajectory.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+// A conversation of six tokens, then a rewritten history that continues four of them.
+Trajectory two_segments() {
+  Trajectory trajectory;
+  trajectory.lease = {.member = {.epoch = 1, .prompt = 7, .member = 3}, .attempt = 2};
+  trajectory.segments.push_back(
+      {.tokens = {1, 5, 6, 9, 8, 2},
+       .roles = {TokenRole::kPrompt, TokenRole::kPrompt, TokenRole::kSampled, TokenRole::kSampled,
+                 TokenRole::kObservation, TokenRole::kSampled},
+       .logprobs = {0, 0, -0.5f, -1.5f, 0, -0.25f},
+       .versions = {-1, -1, 4, 4, -1, 5}});
+  trajectory.segments.push_back({.parent = 0,
+                                 .parent_tokens = 4,
+                                 .tokens = {3, 2},
+                                 .roles = {TokenRole::kObservation, TokenRole::kSampled},
+                                 .logprobs = {0, -2},
+                                 .versions = {-1, 6}});
+  trajectory.reward = 1.0;
+  return trajectory;
+}
+
+TEST(Trajectory, CountsTokensAndVersionsOverAllSegments) {
+  const Trajectory trajectory = two_segments();
+  EXPECT_EQ(trajectory.num_tokens(), 8);
+  EXPECT_EQ(trajectory.num_sampled(), 4);
+  EXPECT_EQ(trajectory.min_version(), 4);
+  EXPECT_EQ(trajectory.max_version(), 6);
+}
+
+TEST(Trajectory, HasNoVersionBeforeAnythingWasSampled) {
+  Trajectory trajectory;
+  EXPECT_EQ(trajectory.num_tokens(), 0);
+  EXPECT_EQ(trajectory.min_version(), -1);
+  EXPECT_EQ(trajectory.max_version(), -1);
+  EXPECT_EQ(find_fault(trajectory), std::nullopt);
+}
+
+TEST(Trajectory, AcceptsATreeOfSegments) { EXPECT_EQ(find_fault(two_segments()), std::nullopt); }
+
+TEST(Trajectory, NamesEachKindOfFault) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    const char* message;  // a part of what find_fault says
+    std::function<void(Trajectory&)> damage;
+  };
+  const Case cases[] = {
+      {"negative part", [](Trajectory& t) { t.lease.member.prompt = -1; }},
+      {"negative part", [](Trajectory& t) { t.lease.attempt = -1; }},
+      {"lane 9", [](Trajectory& t) { t.lane = static_cast<Lane>(9); }},
+      {"outcome 7", [](Trajectory& t) { t.outcome = static_cast<Outcome>(7); }},
+      {"reward inf", [](Trajectory& t) { t.reward = std::numeric_limits<double>::infinity(); }},
+      {"-1 turns", [](Trajectory& t) { t.turns = -1; }},
+      {"in the environment", [&](Trajectory& t) { t.env_seconds = nan; }},
+      {"metric 'success'", [&](Trajectory& t) { t.metrics = {{"success", nan}}; }},
+      {"temperature", [&](Trajectory& t) { t.sampling.temperature = nan; }},
+      {"top_p", [](Trajectory& t) { t.sampling.top_p = 0; }},
+      {"min_p", [](Trajectory& t) { t.sampling.min_p = 2; }},
+      {"segment 1: parent 1", [](Trajectory& t) { t.segments[1].parent = 1; }},
+      {"segment 0: parent -2", [](Trajectory& t) { t.segments[0].parent = -2; }},
+      {"segment 1: it continues 7 tokens of a parent context of 6",
+       [](Trajectory& t) { t.segments[1].parent_tokens = 7; }},
+      {"segment 0: it continues 1 tokens of a parent context of 0",
+       [](Trajectory& t) { t.segments[0].parent_tokens = 1; }},
+      {"5 roles", [](Trajectory& t) { t.segments[0].roles.pop_back(); }},
+      {"7 log-probabilities", [](Trajectory& t) { t.segments[0].logprobs.push_back(0); }},
+      {"5 versions", [](Trajectory& t) { t.segments[0].versions.pop_back(); }},
+      {"token 1 has id -3", [](Trajectory& t) { t.segments[0].tokens[1] = -3; }},
+      {"token 0 has role 3", [](Trajectory& t) { t.segments[1].roles[0] = static_cast<TokenRole>(3); }},
+      {"log-probability nan", [&](Trajectory& t) { t.segments[0].logprobs[2] = nan; }},
+      {"sampled by version -1", [](Trajectory& t) { t.segments[0].versions[2] = -1; }},
+      {"was not sampled", [](Trajectory& t) { t.segments[0].logprobs[0] = -1; }},
+      {"was not sampled", [](Trajectory& t) { t.segments[0].versions[4] = 3; }},
+  };
+  for (const Case& c : cases) {
+    Trajectory trajectory = two_segments();
+    c.damage(trajectory);
+    const auto fault = find_fault(trajectory);
+    ASSERT_TRUE(fault.has_value()) << c.message;
+    EXPECT_NE(fault->find(c.message), std::string::npos) << *fault;
+  }
+}
+
+TEST(Trajectory, ASegmentMayContinueWhatItsParentInherited) {
+  Trajectory trajectory = two_segments();
+  // Segment 1 has a context of 4 + 2 tokens; a child may continue all six, but not seven.
+  trajectory.segments.push_back({.parent = 1, .parent_tokens = 6});
+  EXPECT_EQ(find_fault(trajectory), std::nullopt);
+  trajectory.segments[2].parent_tokens = 7;
+  EXPECT_NE(find_fault(trajectory), std::nullopt);
+}
+
+TEST(Trajectory, OutcomesAndIdsHaveNames) {
+  EXPECT_EQ(name(Outcome::kFinished), "finished");
+  EXPECT_EQ(name(Outcome::kVerifierFailed), "verifier_failed");
+  EXPECT_EQ(name(Outcome::kAborted), "aborted");
+  EXPECT_EQ(to_string(two_segments().lease),
+            "policy=0 domain=0 epoch=1 prompt=7 launch=0 member=3 attempt=2");
+}
+
+TEST(MemberId, OrdersByEpochThenPromptThenMember) {
+  const MemberId a{.epoch = 0, .prompt = 9}, b{.epoch = 1, .prompt = 0};
+  EXPECT_LT(a, b);
+  EXPECT_LT(b, (MemberId{.epoch = 1, .prompt = 0, .launch = 0, .member = 1}));
+}
+
+}  // namespace
+}  // namespace tailrace
