@@ -19,7 +19,8 @@ struct AdamWStep {
 void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,
            std::span<const float> gradients, std::span<float> m, std::span<float> v);
 
-// Sum of squares in double, in blocks of 4096 elements summed in order: independent of the thread count.
+// Sum of squares in double, in blocks of 4096 elements summed in order: independent of the thread
+// count.
 double sum_of_squares(const Stream& stream, std::span<const float> x);
 
 }  // namespace tailrace

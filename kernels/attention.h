@@ -2,8 +2,9 @@
 //
 // For a query at absolute position p the scores of positions 0..p are computed each as one sum over
 // head_dim in order; their maximum, then the sum of exp over absolute positions in 16 interleaved
-// lanes (lane = position mod 16) joined in a fixed tree, then the weighted sum of V over positions in
-// order. Nothing depends on how the queries were batched, on how prefill was cut, or on block_tokens.
+// lanes (lane = position mod 16) joined in a fixed tree, then the weighted sum of V over positions
+// in order. Nothing depends on how the queries were batched, on how prefill was cut, or on
+// block_tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,10 @@
 
 namespace tailrace {
 
-// The cache of one layer. A block holds `block_tokens` (a power of two, 8..128) consecutive positions.
-//   keys    [blocks, kv_heads, head_dim, block_tokens]   positions innermost: scores vectorise over them
-//   values  [blocks, kv_heads, block_tokens, head_dim]
+// The cache of one layer. A block holds `block_tokens` (a power of two, 8..128) consecutive
+// positions.
+//   keys    [blocks, kv_heads, head_dim, block_tokens]   positions innermost: scores vectorise over
+//   them values  [blocks, kv_heads, block_tokens, head_dim]
 struct KvLayer {
   float* keys = nullptr;
   float* values = nullptr;
@@ -26,10 +28,11 @@ struct KvLayer {
 
 // Which rows of a batch belong to which sequence, and where each sequence keeps its KV.
 struct AttentionBatch {
-  std::span<const int32_t> positions;     // [tokens] absolute position of a row in its sequence
-  std::span<const int32_t> seq_offsets;   // [sequences + 1] first row of each sequence; rows of one
-                                          // sequence are consecutive positions
-  std::span<const int32_t> block_tables;  // [sequences, max_blocks] block ids; unused entries are -1
+  std::span<const int32_t> positions;    // [tokens] absolute position of a row in its sequence
+  std::span<const int32_t> seq_offsets;  // [sequences + 1] first row of each sequence; rows of one
+                                         // sequence are consecutive positions
+  std::span<const int32_t>
+      block_tables;  // [sequences, max_blocks] block ids; unused entries are -1
   int max_blocks = 0;
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
@@ -37,25 +40,30 @@ struct AttentionBatch {
 };
 
 // Stores k, v [tokens, kv_heads * head_dim] at each row's position.
-void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const KvLayer& kv);
+void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
+              const KvLayer& kv);
 
-// out[t] = softmax(scale * q[t] . K[0..p]) V[0..p] per head;  head h reads kv head h / (heads / kv_heads)
+// out[t] = softmax(scale * q[t] . K[0..p]) V[0..p] per head;  head h reads kv head h / (heads /
+// kv_heads)
 //
 //   q, out  [tokens, heads * head_dim]; out may be q
-//   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; data == nullptr: not wanted
+//   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; data == nullptr:
+//   not wanted
 // `max_context`: largest position + 1 in the batch.
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads, float scale,
-               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out, Matrix lse);
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
+               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
+               Matrix out, Matrix lse);
 
-// Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all of
-// its K and V are rows of this batch. Overwrites dq [tokens, heads * head_dim] and dk, dv
+// Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all
+// of its K and V are rows of this batch. Overwrites dq [tokens, heads * head_dim] and dk, dv
 // [tokens, kv_heads * head_dim]. dq may be dout.
 void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
                         ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
-                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq, Matrix dk,
-                        Matrix dv);
+                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
+                        Matrix dk, Matrix dv);
 
 // Enough for forward and backward with up to `num_threads` threads.
-size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim, int max_context);
+size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
+                                 int max_context);
 
 }  // namespace tailrace

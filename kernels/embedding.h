@@ -12,8 +12,10 @@ namespace tailrace {
 // y[t] = table[ids[t]];  table [vocab, dim], y [tokens, dim]; ids are checked by the caller.
 void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y);
 
-// dtable[ids[t]] += dy[t], in ascending order of t for each row (one thread owns a range of columns).
-void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable);
+// dtable[ids[t]] += dy[t], in ascending order of t for each row (one thread owns a range of
+// columns).
+void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
+                        Matrix dtable);
 
 // y[r] = x[rows[r]];  x [n, dim], y [rows.size(), dim]
 void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y);

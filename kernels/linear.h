@@ -1,4 +1,5 @@
-// Matrix products of a linear layer y = x W^T (+ bias), W stored [out, in] as in Hugging Face files.
+// Matrix products of a linear layer y = x W^T (+ bias), W stored [out, in] as in Hugging Face
+// files.
 //
 // Each output element is one sum over k in ascending order with one fused multiply-add a term and
 // one accumulator, whatever the number of rows, the tile, or the thread count. That is what makes a
@@ -31,13 +32,13 @@ PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<flo
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
 // tokens == 0 is allowed.
-void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight, std::span<const float> bias,
-            Matrix y);
+void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
+            std::span<const float> bias, Matrix y);
 
 // dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]      W [out, in] unpacked
 // `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
-void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix weight,
-                       Matrix dx, bool accumulate);
+void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
+                       ConstMatrix weight, Matrix dx, bool accumulate);
 // dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
 void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
                         Matrix dweight);

@@ -14,11 +14,11 @@ namespace tailrace {
 //   weight  [dim]
 //   inv_rms [tokens], written when not empty: 1 / sqrt(...), what backward needs
 // Sums are float32, 16 interleaved lanes joined in a fixed tree. tokens == 0 is allowed.
-void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps, Matrix y,
-              std::span<float> inv_rms);
+void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps,
+              Matrix y, std::span<float> inv_rms);
 
-// dx (+)= gradient to x; dweight[i] += sum over t of dy[t, i] * x[t, i] * inv_rms[t], in order of t.
-// `accumulate` adds to dx (the residual stream), otherwise dx is overwritten. dx may be dy.
+// dx (+)= gradient to x; dweight[i] += sum over t of dy[t, i] * x[t, i] * inv_rms[t], in order of
+// t. `accumulate` adds to dx (the residual stream), otherwise dx is overwritten. dx may be dy.
 void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const float> weight,
                        std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
                        std::span<float> dweight);

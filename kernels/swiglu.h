@@ -6,11 +6,12 @@
 
 namespace tailrace {
 
-// y = silu(gate) * up, silu(g) = g / (1 + exp(-g));  gate, up, y [tokens, dim]; y may be gate or up.
+// y = silu(gate) * up, silu(g) = g / (1 + exp(-g));  gate, up, y [tokens, dim]; y may be gate or
+// up.
 void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y);
 
 // Overwrites dgate and dup; either may be dy.
-void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy, Matrix dgate,
-                     Matrix dup);
+void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
+                     Matrix dgate, Matrix dup);
 
 }  // namespace tailrace

@@ -9,12 +9,13 @@
 
 namespace tailrace {
 
-[[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               std::string_view message);
 
 }  // namespace tailrace
 
-#define TR_CHECK(condition, ...)                                                             \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
+#define TR_CHECK(condition, ...)                                                               \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
       ::tailrace::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -26,7 +26,8 @@ class TR_THREAD_ANNOTATION(capability("mutex")) Mutex {
 
 class TR_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) TR_THREAD_ANNOTATION(acquire_capability(mutex)) : lock_(mutex.native()) {}
+  explicit MutexLock(Mutex& mutex) TR_THREAD_ANNOTATION(acquire_capability(mutex))
+      : lock_(mutex.native()) {}
   ~MutexLock() TR_THREAD_ANNOTATION(release_capability()) {}
   std::unique_lock<std::mutex>& native() { return lock_; }
 

@@ -19,8 +19,8 @@ namespace tailrace {
 class RangeBody {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, RangeBody>)
-  RangeBody(const F& body)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, RangeBody>)
+      RangeBody(const F& body)  // NOLINT(google-explicit-constructor)
       : object_(&body), call_([](const void* object, int64_t begin, int64_t end) {
           (*static_cast<const F*>(object))(begin, end);
         }) {}

@@ -17,8 +17,12 @@ struct MatrixView {
   operator MatrixView<const T>() const { return {data, rows, cols, stride}; }  // NOLINT
 
   T* row(int64_t r) const { return data + r * stride; }
-  MatrixView slice_rows(int64_t begin, int64_t end) const { return {row(begin), end - begin, cols, stride}; }
-  MatrixView slice_cols(int64_t begin, int64_t end) const { return {data + begin, rows, end - begin, stride}; }
+  MatrixView slice_rows(int64_t begin, int64_t end) const {
+    return {row(begin), end - begin, cols, stride};
+  }
+  MatrixView slice_cols(int64_t begin, int64_t end) const {
+    return {data + begin, rows, end - begin, stride};
+  }
 };
 
 using Matrix = MatrixView<float>;

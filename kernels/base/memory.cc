@@ -1,0 +1,33 @@
+#include "kernels/base/memory.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace tailrace {
+
+Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
+  TR_CHECK(device.kind == DeviceKind::kCpu, "this build has memory of the CPU only");
+  if (num_bytes == 0) return;
+  size_t padded = Workspace::aligned(num_bytes);
+  data_ = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, padded));
+  if (data_ == nullptr) throw std::bad_alloc();
+  std::memset(data_, 0, padded);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      device_(other.device_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+Buffer::~Buffer() { std::free(data_); }
+
+}  // namespace tailrace

@@ -1,0 +1,95 @@
+#include "kernels/adamw.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace {
+
+namespace {
+
+constexpr int64_t kSumBlock = 4096;  // elements; part of the meaning of sum_of_squares
+
+double sum_of_block(const float* x, int64_t n) {
+  std::array<double, kLanes> lane{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      const double v = x[i + j];
+      lane[static_cast<size_t>(j)] += v * v;
+    }
+  }
+  for (int64_t j = 0; i + j < n; ++j) {
+    const double v = x[i + j];
+    lane[static_cast<size_t>(j)] += v * v;
+  }
+  double sum = 0;
+  for (double v : lane) sum += v;
+  return sum;
+}
+
+}  // namespace
+
+void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,
+           std::span<const float> gradients, std::span<float> m, std::span<float> v) {
+  const auto n = static_cast<int64_t>(parameters.size());
+  TR_CHECK(gradients.size() == parameters.size() && m.size() == parameters.size() &&
+               v.size() == parameters.size(),
+           "{} parameters, {} gradients, {} m, {} v", n, gradients.size(), m.size(), v.size());
+  TR_CHECK(step.step >= 1, "step={}", step.step);
+  const auto t = static_cast<double>(step.step);
+  const Vec16 scale = simd::broadcast(step.grad_scale);
+  const Vec16 beta1 = simd::broadcast(step.beta1), beta2 = simd::broadcast(step.beta2);
+  const Vec16 rest1 = simd::broadcast(static_cast<float>(1.0 - static_cast<double>(step.beta1)));
+  const Vec16 rest2 = simd::broadcast(static_cast<float>(1.0 - static_cast<double>(step.beta2)));
+  const Vec16 unbias1 =
+      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{step.beta1}, t))));
+  const Vec16 unbias2 =
+      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{step.beta2}, t))));
+  const Vec16 decay =
+      simd::broadcast(static_cast<float>(-double{step.lr} * double{step.weight_decay}));
+  const Vec16 minus_lr = simd::broadcast(-step.lr), eps = simd::broadcast(step.eps);
+
+  const int64_t vectors = (n + kLanes - 1) / kLanes;
+  parallel_for(stream, vectors, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * kLanes; i < std::min(n, end * kLanes); i += kLanes) {
+      const int64_t left = n - i;
+      const Vec16 g = simd::mul(simd::load(gradients.data() + i, left), scale);
+      Vec16 p = simd::load(parameters.data() + i, left);
+      const Vec16 m1 = simd::fma(beta1, simd::load(m.data() + i, left), simd::mul(rest1, g));
+      const Vec16 v1 =
+          simd::fma(beta2, simd::load(v.data() + i, left), simd::mul(simd::mul(rest2, g), g));
+      p = simd::fma(decay, p, p);
+      const Vec16 root = simd::add(simd::sqrt(simd::mul(v1, unbias2)), eps);
+      p = simd::fma(minus_lr, simd::div(simd::mul(m1, unbias1), root), p);
+      simd::store(parameters.data() + i, p, left);
+      simd::store(m.data() + i, m1, left);
+      simd::store(v.data() + i, v1, left);
+    }
+  });
+}
+
+double sum_of_squares(const Stream& stream, std::span<const float> x) {
+  const auto n = static_cast<int64_t>(x.size());
+  const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  constexpr int64_t kRound = 256;  // blocks whose sums fit on the stack
+  std::array<double, kRound> sums;
+  double total = 0;
+  for (int64_t first = 0; first < blocks; first += kRound) {
+    const int64_t count = std::min(kRound, blocks - first);
+    parallel_for(stream, count, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t at = (first + b) * kSumBlock;
+        sums[static_cast<size_t>(b)] = sum_of_block(x.data() + at, std::min(kSumBlock, n - at));
+      }
+    });
+    for (int64_t b = 0; b < count; ++b) total += sums[static_cast<size_t>(b)];
+  }
+  return total;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,543 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/base/check.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/attention_tiles.h"
+
+namespace tailrace {
+
+namespace {
+
+using namespace attention_tiles;
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+constexpr int64_t kGrain = 128 * 1024;  // multiply-adds that are worth a thread
+
+int64_t padded(int64_t n) { return round_up(n, kLanes); }
+
+// One sequence of a batch as one KV head sees it.
+struct Sequence {
+  const AttentionBatch& batch;
+  const KvLayer& kv;
+  int64_t index = 0;
+  int kv_head = 0;
+
+  int64_t row_begin() const { return batch.seq_offsets[static_cast<size_t>(index)]; }
+  int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
+  int64_t position(int64_t row) const { return batch.positions[static_cast<size_t>(row)]; }
+
+  int64_t block(int64_t i) const {
+    const int32_t id = batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)];
+    TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
+    return int64_t{id} * kv.num_kv_heads + kv_head;
+  }
+  float* keys(int64_t i) const { return kv.keys + block(i) * kv.head_dim * kv.block_tokens; }
+  float* values(int64_t i) const { return kv.values + block(i) * kv.head_dim * kv.block_tokens; }
+
+  // Keys of positions [16 i, 16 i + 16). With blocks of 8 the second half may not exist yet; its
+  // lanes are beyond every query's position and are never used.
+  ColumnGroup key_group(int64_t i, int64_t context) const {
+    const int64_t at = i * kLanes;
+    if (kv.block_tokens >= kLanes) {
+      return {.first = keys(at / kv.block_tokens) + at % kv.block_tokens};
+    }
+    const float* first = keys(2 * i);
+    return {.first = first, .second = at + 8 < context ? keys(2 * i + 1) : first};
+  }
+};
+
+// Up to kQueries rows of (token, head) that share a KV head, in the order of their positions.
+struct QueryBlock {
+  int count = 0;
+  int64_t row[kQueries];
+  int64_t col[kQueries];  // first column of the head
+  int64_t head[kQueries];
+  int64_t position[kQueries];  // never falls
+  int64_t context() const { return position[count - 1] + 1; }
+
+  QueryBlock(const Sequence& seq, int64_t row_begin, int64_t row_end, int group, int64_t first) {
+    const int64_t total = (row_end - row_begin) * group;
+    for (; count < kQueries && first + count < total; ++count) {
+      row[count] = row_begin + (first + count) / group;
+      head[count] = seq.kv_head * group + (first + count) % group;
+      col[count] = head[count] * seq.kv.head_dim;
+      position[count] = seq.position(row[count]);
+    }
+  }
+
+  // out[d * count + q]
+  void gather_transposed(ConstMatrix x, int64_t head_dim, float* out) const {
+    for (int q = 0; q < count; ++q) {
+      const float* in = x.row(row[q]) + col[q];
+      for (int64_t d = 0; d < head_dim; ++d) out[d * count + q] = in[d];
+    }
+  }
+};
+
+template <int kCount>
+void key_scores(const float* queries, const Sequence& seq, int64_t context, float* scores,
+                int64_t score_stride) {
+  auto group_at = [&](int64_t i) { return seq.key_group(i, context); };
+  const int64_t groups = padded(context) / kLanes;
+  if (seq.kv.block_tokens >= kLanes) {
+    score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens,
+                             scores, score_stride);
+  } else {
+    score_all<kCount, true>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens, scores,
+                            score_stride);
+  }
+}
+
+// Scores to e^(scaled score - maximum), 0 beyond the query's position; the maximum and the sum.
+struct SoftmaxSum {
+  float max = 0;
+  float sum = 0;
+};
+SoftmaxSum exponentiate(float* scores, int64_t position, float scale) {
+  const int64_t n = position + 1;
+  const Vec16 factor = simd::broadcast(scale), lowest = simd::broadcast(kMinusInf);
+  Vec16 max = lowest;
+  for (int64_t j = 0; j < n; j += kLanes) {
+    Vec16 s = simd::select_first(n - j, simd::mul(simd::load(scores + j), factor), lowest);
+    simd::store(scores + j, s);
+    max = simd::max(max, s);
+  }
+  SoftmaxSum result{.max = simd::reduce_max(max)};
+  const Vec16 shift = simd::broadcast(result.max);
+  Vec16 sum = simd::zero();
+  for (int64_t j = 0; j < n; j += kLanes) {
+    Vec16 e = simd::exp(simd::sub(simd::load(scores + j), shift));
+    simd::store(scores + j, e);
+    sum = simd::add(sum, e);
+  }
+  result.sum = simd::reduce_add(sum);
+  return result;
+}
+
+// out[q] = (sum over j <= position of weights[q][j] * value[j]) / sum
+template <int kCount, int kVectors>
+void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
+                const QueryBlock& block, int64_t col, const float* inv_sum, Matrix out) {
+  const int64_t head_dim = seq.kv.head_dim, left = head_dim - col;
+  const int64_t block_tokens = seq.kv.block_tokens;
+  Vec16 acc[kCount][kVectors];
+  for (auto& row : acc) {
+    for (auto& a : row) a = simd::zero();
+  }
+  // All queries see the positions of the first one. The few beyond are added one query at a time,
+  // so that no position later than a query's own ever touches it.
+  const int64_t common = block.position[0] + 1;
+  for (int64_t j = 0; j < common; j += block_tokens) {
+    weighted_rows<kCount, kVectors>(weights + j, weight_stride, seq.values(j / block_tokens) + col,
+                                    head_dim, std::min(block_tokens, common - j), left, acc);
+  }
+  for (int q = 0; q < kCount; ++q) {
+    for (int64_t j = common; j <= block.position[q]; ++j) {
+      const float* value = seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col;
+      Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[q][v] = simd::fma(w, simd::load(value + v * kLanes, left - v * kLanes), acc[q][v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      simd::store(out.row(block.row[q]) + block.col[q] + col + v * kLanes,
+                  simd::mul(acc[q][v], simd::broadcast(inv_sum[q])), left - v * kLanes);
+    }
+  }
+}
+
+template <int kCount>
+void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
+                   float* queries, float* scores, int64_t score_stride, Matrix out, Matrix lse) {
+  const int64_t head_dim = seq.kv.head_dim;
+  block.gather_transposed(q, head_dim, queries);
+  key_scores<kCount>(queries, seq, block.context(), scores, score_stride);
+  float inv_sum[kCount];
+  for (int i = 0; i < kCount; ++i) {
+    SoftmaxSum sum = exponentiate(scores + i * score_stride, block.position[i], scale);
+    inv_sum[i] = 1.0f / sum.sum;
+    if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
+  }
+  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    if (head_dim - col > kLanes) {
+      value_sums<kCount, 2>(scores, score_stride, seq, block, col, inv_sum, out);
+    } else {
+      value_sums<kCount, 1>(scores, score_stride, seq, block, col, inv_sum, out);
+    }
+  }
+}
+
+using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
+                              float*, int64_t, Matrix, Matrix);
+constexpr ForwardBlock kForwardBlocks[kQueries] = {
+    forward_block<1>, forward_block<2>, forward_block<3>, forward_block<4>,
+    forward_block<5>, forward_block<6>, forward_block<7>, forward_block<8>};
+
+// Scratch of one thread.
+struct Scratch {
+  float* queries = nullptr;        // [head_dim, kQueries]
+  float* douts = nullptr;          // [head_dim, kQueries]
+  float* query_rows = nullptr;     // [kQueries, head_dim]
+  float* dout_rows = nullptr;      // [kQueries, head_dim]
+  float* scores = nullptr;         // [kQueries, context]
+  float* dscores = nullptr;        // [kQueries, context]
+  float* key_columns = nullptr;    // [head_dim, context]
+  float* value_columns = nullptr;  // [head_dim, context]
+  float* key_rows = nullptr;       // [context, head_dim]
+
+  // Lengths are padded so that whole tiles of 16 x 16 may be written.
+  static int64_t num_floats(int64_t head_dim, int64_t max_context) {
+    const int64_t dim = padded(head_dim), context = padded(max_context);
+    return 4 * kQueries * dim + 2 * kQueries * context + 3 * dim * context;
+  }
+
+  Scratch(float* memory, int64_t head_dim, int64_t max_context) {
+    const int64_t dim = padded(head_dim), context = padded(max_context);
+    auto take = [&memory](int64_t n) {
+      float* start = memory;
+      memory += n;
+      return start;
+    };
+    queries = take(kQueries * dim);
+    douts = take(kQueries * dim);
+    query_rows = take(kQueries * dim);
+    dout_rows = take(kQueries * dim);
+    scores = take(kQueries * context);
+    dscores = take(kQueries * context);
+    key_columns = take(dim * context);
+    value_columns = take(dim * context);
+    key_rows = take(dim * context);
+  }
+};
+
+void check_batch(const AttentionBatch& batch, int64_t rows, int64_t cols, int num_heads,
+                 const KvLayer& kv, int max_context) {
+  TR_CHECK(rows == batch.num_tokens() && cols == int64_t{num_heads} * kv.head_dim,
+           "q [{}, {}], {} tokens, {} heads of {}", rows, cols, batch.num_tokens(), num_heads,
+           kv.head_dim);
+  TR_CHECK(kv.num_kv_heads > 0 && num_heads % kv.num_kv_heads == 0, "{} heads, {} kv heads",
+           num_heads, kv.num_kv_heads);
+  TR_CHECK(kv.block_tokens >= 8 && (kv.block_tokens & (kv.block_tokens - 1)) == 0,
+           "block_tokens={}", kv.block_tokens);
+  TR_CHECK(batch.block_tables.size() ==
+           static_cast<size_t>(batch.num_sequences() * batch.max_blocks));
+  for (int32_t p : batch.positions) {
+    TR_CHECK(p >= 0 && p < max_context, "position {}, max_context {}", p, max_context);
+  }
+}
+
+// The threads that this much work is worth, and the scratch that one of them needs.
+int64_t num_parts(const Stream& stream, int64_t work) {
+  return std::clamp<int64_t>(work / kGrain, 1, num_threads(stream));
+}
+
+// Calls visit(i) for those of `count` items whose middle falls in part `part` of `parts` equal
+// parts of the total cost.
+template <class Cost, class Visit>
+void for_share(int64_t count, double total, int64_t part, int64_t parts, Cost&& cost,
+               Visit&& visit) {
+  const double begin = total * static_cast<double>(part) / static_cast<double>(parts);
+  const double end = total * static_cast<double>(part + 1) / static_cast<double>(parts);
+  double before = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double own = cost(i);
+    const double middle = before + own / 2;
+    before += own;
+    if (middle >= begin && (middle < end || part + 1 == parts)) visit(i);
+  }
+}
+
+}  // namespace
+
+void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
+              const KvLayer& kv) {
+  const int64_t head_dim = kv.head_dim, block_tokens = kv.block_tokens;
+  TR_CHECK(k.rows == batch.num_tokens() && v.rows == k.rows &&
+               k.cols == kv.num_kv_heads * head_dim && v.cols == k.cols,
+           "k [{}, {}], v [{}, {}], {} tokens", k.rows, k.cols, v.rows, v.cols, batch.num_tokens());
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(k.cols, 1));
+  parallel_for(stream, k.rows, grain, [&](int64_t begin, int64_t end) {
+    auto next = std::upper_bound(batch.seq_offsets.begin(), batch.seq_offsets.end(), begin);
+    int64_t index = next - batch.seq_offsets.begin() - 1;
+    for (int64_t row = begin; row < end; ++row) {
+      while (row >= batch.seq_offsets[static_cast<size_t>(index) + 1]) ++index;
+      const int64_t position = batch.positions[static_cast<size_t>(row)];
+      const int64_t at = position % block_tokens;
+      for (int h = 0; h < kv.num_kv_heads; ++h) {
+        Sequence seq{.batch = batch, .kv = kv, .index = index, .kv_head = h};
+        float* keys = seq.keys(position / block_tokens) + at;
+        float* value = seq.values(position / block_tokens) + at * head_dim;
+        const float* key_in = k.row(row) + h * head_dim;
+        const float* value_in = v.row(row) + h * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) keys[d * block_tokens] = key_in[d];
+        std::copy_n(value_in, head_dim, value);
+      }
+    }
+  });
+}
+
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
+               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
+               Matrix out, Matrix lse) {
+  check_batch(batch, q.rows, q.cols, num_heads, kv, max_context);
+  TR_CHECK(out.rows == q.rows && out.cols == q.cols);
+  TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == num_heads));
+  if (q.rows == 0) return;
+  const int group = num_heads / kv.num_kv_heads;
+  const int64_t tokens = batch.num_tokens();
+
+  // A row costs its context and a little: rows are divided by cost, each KV head after the other.
+  auto row_cost = [&](int64_t row) {
+    return static_cast<double>(batch.positions[static_cast<size_t>(row)]) + 16.0;
+  };
+  double head_cost = 0;
+  for (int64_t row = 0; row < tokens; ++row) head_cost += row_cost(row);
+  const double work = head_cost * static_cast<double>(2 * q.cols);
+  const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
+
+  Workspace::Scope scope(workspace);
+  const int64_t scratch_floats = Scratch::num_floats(kv.head_dim, max_context);
+  auto memory = workspace.take<float>(scratch_floats * parts);
+  parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
+      // Consecutive rows of one sequence and one KV head, collected until one does not follow.
+      Sequence seq{.batch = batch, .kv = kv};
+      int64_t row_begin = 0, row_end = 0;
+      auto flush = [&] {
+        for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
+          QueryBlock block(seq, row_begin, row_end, group, first);
+          kForwardBlocks[block.count - 1](seq, block, q, scale, scratch.queries, scratch.scores,
+                                          padded(max_context), out, lse);
+        }
+      };
+      for_share(
+          tokens * kv.num_kv_heads, head_cost * kv.num_kv_heads, part, parts,
+          [&](int64_t item) { return row_cost(item % tokens); },
+          [&](int64_t item) {
+            const int64_t row = item % tokens;
+            const int kv_head = static_cast<int>(item / tokens);
+            const bool follows = row == row_end && kv_head == seq.kv_head && row < seq.row_end();
+            if (!follows) {
+              flush();
+              auto next = std::upper_bound(batch.seq_offsets.begin(), batch.seq_offsets.end(), row);
+              seq.index = next - batch.seq_offsets.begin() - 1;
+              seq.kv_head = kv_head;
+              row_begin = row;
+            }
+            row_end = row + 1;
+          });
+      flush();
+    }
+  });
+}
+
+namespace {
+
+struct BackwardArgs {
+  ConstMatrix q, out, lse, dout;
+  float scale = 0;
+  Matrix dq, dk, dv;
+};
+
+// The sequence's keys and values of one head as whole matrices, zero beyond the last position.
+void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
+  const int64_t head_dim = seq.kv.head_dim, bt = seq.kv.block_tokens;
+  const int64_t context = padded(n), dim = padded(head_dim);
+  std::fill_n(scratch.key_columns, dim * context, 0.0f);
+  std::fill_n(scratch.key_rows, dim * context, 0.0f);
+  for (int64_t j = 0; j < n; j += bt) {
+    const int64_t count = std::min(bt, n - j);
+    const float* keys = seq.keys(j / bt);
+    const float* values = seq.values(j / bt);
+    for (int64_t d = 0; d < head_dim; ++d) {
+      std::copy_n(keys + d * bt, count, scratch.key_columns + d * context + j);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(values + i * head_dim, head_dim, scratch.key_rows + (j + i) * dim);
+    }
+  }
+  // key_rows held the values for a moment.
+  for (int64_t j = 0; j < context; j += kLanes) {
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      simd::transpose16(scratch.key_rows + j * dim + d, dim,
+                        scratch.value_columns + d * context + j, context);
+    }
+  }
+  for (int64_t j = 0; j < context; j += kLanes) {
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      simd::transpose16(scratch.key_columns + d * context + j, context,
+                        scratch.key_rows + j * dim + d, dim);
+    }
+  }
+}
+
+// dq[q] = sum over j of dscores[q][j] * key[j]
+template <int kCount, int kVectors>
+void query_grads(const Scratch& scratch, int64_t context, int64_t stride, const QueryBlock& block,
+                 int64_t head_dim, int64_t col, Matrix dq) {
+  Vec16 acc[kCount][kVectors];
+  for (auto& row : acc) {
+    for (auto& a : row) a = simd::zero();
+  }
+  weighted_rows<kCount, kVectors>(scratch.dscores, stride, scratch.key_rows + col, padded(head_dim),
+                                  context, kVectors * kLanes, acc);
+  for (int q = 0; q < kCount; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      simd::store(dq.row(block.row[q]) + block.col[q] + col + v * kLanes, acc[q][v],
+                  head_dim - col - v * kLanes);
+    }
+  }
+}
+
+// rows[j] += sum over q of weights[q][j] * queries[q]
+void spread(const float* weights, int64_t stride, const float* queries, int num_queries,
+            int64_t context, int64_t head_dim, float* rows, int64_t row_stride) {
+  constexpr int kPositions = 8;
+  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    const int64_t left = head_dim - col;
+    int64_t j = 0;
+    auto step = [&]<int kCount>() {
+      if (left > kLanes) {
+        spread_queries<kCount, 2>(weights + j, stride, queries + col, padded(head_dim), num_queries,
+                                  left, rows + j * row_stride + col, row_stride);
+      } else {
+        spread_queries<kCount, 1>(weights + j, stride, queries + col, padded(head_dim), num_queries,
+                                  left, rows + j * row_stride + col, row_stride);
+      }
+      j += kCount;
+    };
+    while (j + kPositions <= context) step.template operator()<kPositions>();
+    while (j < context) step.template operator()<1>();
+  }
+}
+
+// With p the probabilities and D = dout . out:  dscores = scale * p * (dout . value - D).
+template <int kCount>
+void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBlock& block,
+                    int64_t n, const Scratch& scratch) {
+  const int64_t head_dim = seq.kv.head_dim, dim = padded(head_dim);
+  const int64_t stride = padded(n), context = block.context();
+  const int64_t groups = padded(context) / kLanes;
+  block.gather_transposed(args.q, head_dim, scratch.queries);
+  block.gather_transposed(args.dout, head_dim, scratch.douts);
+  auto columns_at = [&](const float* columns) {
+    return [columns](int64_t i) { return ColumnGroup{.first = columns + i * kLanes}; };
+  };
+  score_all<kCount, false>(scratch.queries, head_dim, groups, columns_at(scratch.key_columns),
+                           stride, scratch.scores, stride);
+  score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
+                           stride, scratch.dscores, stride);
+  for (int i = 0; i < kCount; ++i) {
+    const float* dout = args.dout.row(block.row[i]) + block.col[i];
+    const float* out = args.out.row(block.row[i]) + block.col[i];
+    std::copy_n(args.q.row(block.row[i]) + block.col[i], head_dim, scratch.query_rows + i * dim);
+    std::copy_n(dout, head_dim, scratch.dout_rows + i * dim);
+    Vec16 dot = simd::zero();
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      dot = simd::fma(simd::load(dout + d, head_dim - d), simd::load(out + d, head_dim - d), dot);
+    }
+    const Vec16 delta = simd::broadcast(simd::reduce_add(dot));
+    const Vec16 lse = simd::broadcast(args.lse.row(block.row[i])[block.head[i]]);
+    const Vec16 scale = simd::broadcast(args.scale);
+    float* p = scratch.scores + i * stride;
+    float* ds = scratch.dscores + i * stride;
+    for (int64_t j = 0; j < padded(context); j += kLanes) {
+      const int64_t seen = block.position[i] + 1 - j;
+      Vec16 e = simd::exp(simd::sub(simd::mul(simd::load(p + j), scale), lse));
+      e = simd::select_first(seen, e, simd::zero());
+      Vec16 d = simd::mul(simd::mul(e, simd::sub(simd::load(ds + j), delta)), scale);
+      simd::store(p + j, e);
+      simd::store(ds + j, simd::select_first(seen, d, simd::zero()));
+    }
+  }
+  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    if (head_dim - col > kLanes) {
+      query_grads<kCount, 2>(scratch, context, stride, block, head_dim, col, args.dq);
+    } else {
+      query_grads<kCount, 1>(scratch, context, stride, block, head_dim, col, args.dq);
+    }
+  }
+  const int64_t row = seq.row_begin(), col = seq.kv_head * head_dim;
+  spread(scratch.scores, stride, scratch.dout_rows, kCount, context, head_dim,
+         args.dv.row(row) + col, args.dv.stride);
+  spread(scratch.dscores, stride, scratch.query_rows, kCount, context, head_dim,
+         args.dk.row(row) + col, args.dk.stride);
+}
+
+using BackwardBlock = void (*)(const BackwardArgs&, const Sequence&, const QueryBlock&, int64_t,
+                               const Scratch&);
+constexpr BackwardBlock kBackwardBlocks[kQueries] = {
+    backward_block<1>, backward_block<2>, backward_block<3>, backward_block<4>,
+    backward_block<5>, backward_block<6>, backward_block<7>, backward_block<8>};
+
+}  // namespace
+
+void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
+                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
+                        Matrix dk, Matrix dv) {
+  check_batch(batch, q.rows, q.cols, num_heads, kv, max_context);
+  TR_CHECK(out.rows == q.rows && dout.rows == q.rows && lse.rows == q.rows && dq.rows == q.rows &&
+           dk.rows == q.rows && dv.rows == q.rows);
+  TR_CHECK(out.cols == q.cols && dout.cols == q.cols && dq.cols == q.cols &&
+           lse.cols == num_heads && dk.cols == kv.num_kv_heads * kv.head_dim && dv.cols == dk.cols);
+  if (q.rows == 0) return;
+  const int group = num_heads / kv.num_kv_heads;
+  const BackwardArgs args{q, out, lse, dout, scale, dq, dk, dv};
+
+  // One thread owns a sequence's KV head, because all its queries add to the same dk and dv.
+  auto sequence_cost = [&](int64_t i) {
+    const auto s = static_cast<size_t>(i % batch.num_sequences());
+    const double n = batch.seq_offsets[s + 1] - batch.seq_offsets[s];
+    return n * (n + 16.0);
+  };
+  const int64_t items = batch.num_sequences() * kv.num_kv_heads;
+  double total = 0;
+  for (int64_t i = 0; i < items; ++i) total += sequence_cost(i);
+  const int64_t parts = num_parts(stream, static_cast<int64_t>(total * 2.5 * group * kv.head_dim));
+
+  Workspace::Scope scope(workspace);
+  const int64_t scratch_floats = Scratch::num_floats(kv.head_dim, max_context);
+  auto memory = workspace.take<float>(scratch_floats * parts);
+  parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
+      for_share(items, total, part, parts, sequence_cost, [&](int64_t item) {
+        Sequence seq{.batch = batch,
+                     .kv = kv,
+                     .index = item % batch.num_sequences(),
+                     .kv_head = static_cast<int>(item / batch.num_sequences())};
+        const int64_t row_begin = seq.row_begin(), n = seq.row_end() - row_begin;
+        if (n == 0) return;
+        TR_CHECK(seq.position(row_begin) == 0 && seq.position(row_begin + n - 1) == n - 1,
+                 "sequence {} is not whole: positions {}..{} in {} rows", seq.index,
+                 seq.position(row_begin), seq.position(row_begin + n - 1), n);
+        for (int64_t row = row_begin; row < row_begin + n; ++row) {
+          std::fill_n(dk.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
+          std::fill_n(dv.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
+        }
+        gather_sequence(seq, n, scratch);
+        for (int64_t first = 0; first < n * group; first += kQueries) {
+          QueryBlock block(seq, row_begin, row_begin + n, group, first);
+          kBackwardBlocks[block.count - 1](args, seq, block, n, scratch);
+        }
+      });
+    }
+  });
+}
+
+size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
+                                 int max_context) {
+  TR_CHECK(num_threads >= 1 && num_kv_heads >= 1 && num_heads % num_kv_heads == 0,
+           "{} threads, {} heads, {} kv heads", num_threads, num_heads, num_kv_heads);
+  return Workspace::aligned(static_cast<size_t>(num_threads) * sizeof(float) *
+                            static_cast<size_t>(Scratch::num_floats(head_dim, max_context)));
+}
+
+}  // namespace tailrace

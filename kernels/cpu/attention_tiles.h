@@ -1,0 +1,117 @@
+// The three inner products of attention, for up to eight queries and one KV head at a time.
+//
+// They fix the order of every sum (over head_dim, over positions, over queries: ascending, one
+// accumulator an element), so how queries are grouped changes no bit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/base/simd.h"
+
+namespace tailrace::attention_tiles {
+
+constexpr int kQueries = 8;  // queries that share one pass over the keys
+
+// Where positions [16 i, 16 i + 16) of a [head_dim, positions] matrix lie: element (d, 16 i + lane)
+// is at first[d * stride + lane], and lanes 8..15 at second[d * stride + lane - 8].
+struct ColumnGroup {
+  const float* first = nullptr;
+  const float* second = nullptr;
+};
+
+// scores[q * score_stride + position] = sum over d of queries[d * kCount + q] * column(d, position)
+// for kGroups groups of 16 positions.
+template <int kCount, int kGroups, bool kSplit>
+TR_INLINE void score_groups(const float* queries, int64_t head_dim, const ColumnGroup* groups,
+                            int64_t stride, float* scores, int64_t score_stride) {
+  Vec16 acc[kCount][kGroups];
+  for (auto& row : acc) {
+    for (auto& a : row) a = simd::zero();
+  }
+  for (int64_t d = 0; d < head_dim; ++d) {
+    Vec16 column[kGroups];
+    for (int g = 0; g < kGroups; ++g) {
+      column[g] =
+          kSplit ? simd::load_halves(groups[g].first + d * stride, groups[g].second + d * stride)
+                 : simd::load(groups[g].first + d * stride);
+    }
+    for (int q = 0; q < kCount; ++q) {
+      Vec16 x = simd::broadcast(queries[d * kCount + q]);
+      for (int g = 0; g < kGroups; ++g) acc[q][g] = simd::fma(x, column[g], acc[q][g]);
+    }
+  }
+  for (int q = 0; q < kCount; ++q) {
+    for (int g = 0; g < kGroups; ++g) {
+      simd::store(scores + q * score_stride + g * kLanes, acc[q][g]);
+    }
+  }
+}
+
+// All `num_groups` groups; `group_at(i)` says where group i lies.
+template <int kCount, bool kSplit, class GroupAt>
+TR_INLINE void score_all(const float* queries, int64_t head_dim, int64_t num_groups,
+                         GroupAt&& group_at, int64_t stride, float* scores, int64_t score_stride) {
+  constexpr int kGroups = kCount <= 2 ? 4 : 2;  // enough independent sums to hide the latency
+  int64_t g = 0;
+  for (; g + kGroups <= num_groups; g += kGroups) {
+    ColumnGroup groups[kGroups];
+    for (int i = 0; i < kGroups; ++i) groups[i] = group_at(g + i);
+    score_groups<kCount, kGroups, kSplit>(queries, head_dim, groups, stride, scores + g * kLanes,
+                                          score_stride);
+  }
+  for (; g < num_groups; ++g) {
+    ColumnGroup group = group_at(g);
+    score_groups<kCount, 1, kSplit>(queries, head_dim, &group, stride, scores + g * kLanes,
+                                    score_stride);
+  }
+}
+
+// acc[q][v] += sum over j in [0, count) of weights[q * weight_stride + j] * rows[j][16 v ...]
+template <int kCount, int kVectors>
+TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const float* rows,
+                             int64_t row_stride, int64_t count, int64_t cols,
+                             Vec16 (&acc)[kCount][kVectors]) {
+  for (int64_t j = 0; j < count; ++j) {
+    Vec16 row[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      row[v] = simd::load(rows + j * row_stride + v * kLanes, cols - v * kLanes);
+    }
+    for (int q = 0; q < kCount; ++q) {
+      Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+      for (int v = 0; v < kVectors; ++v) acc[q][v] = simd::fma(w, row[v], acc[q][v]);
+    }
+  }
+}
+
+// rows[j][16 v ...] += sum over q of weights[q * weight_stride + j] * queries[q * query_stride + 16
+// v ...] for kPositions rows: what keys and values receive from these queries.
+template <int kPositions, int kVectors>
+TR_INLINE void spread_queries(const float* weights, int64_t weight_stride, const float* queries,
+                              int64_t query_stride, int num_queries, int64_t cols, float* rows,
+                              int64_t row_stride) {
+  Vec16 acc[kPositions][kVectors];
+  for (int j = 0; j < kPositions; ++j) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[j][v] = simd::load(rows + j * row_stride + v * kLanes, cols - v * kLanes);
+    }
+  }
+  for (int q = 0; q < num_queries; ++q) {
+    Vec16 query[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      query[v] = simd::load(queries + q * query_stride + v * kLanes, cols - v * kLanes);
+    }
+    for (int j = 0; j < kPositions; ++j) {
+      Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+      for (int v = 0; v < kVectors; ++v) acc[j][v] = simd::fma(w, query[v], acc[j][v]);
+    }
+  }
+  for (int j = 0; j < kPositions; ++j) {
+    for (int v = 0; v < kVectors; ++v) {
+      simd::store(rows + j * row_stride + v * kLanes, acc[j][v], cols - v * kLanes);
+    }
+  }
+}
+
+}  // namespace tailrace::attention_tiles

@@ -1,0 +1,88 @@
+#include "kernels/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/base/check.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace {
+
+namespace {
+
+int64_t grain_rows(int64_t dim) {
+  return std::max<int64_t>(1, 64 * 1024 / std::max<int64_t>(dim, 1));
+}
+
+size_t row_bytes(int64_t dim) { return static_cast<size_t>(dim) * sizeof(float); }
+
+}  // namespace
+
+void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
+  gather_rows(stream, table, ids, y);
+}
+
+void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
+                        Matrix dtable) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  TR_CHECK(dy.rows == tokens && dy.cols == dtable.cols, "dy [{}, {}], {} ids, dtable [{}, {}]",
+           dy.rows, dy.cols, tokens, dtable.rows, dtable.cols);
+  const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;
+  const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(tokens, 1));
+  parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
+    const int64_t stop = std::min(dy.cols, end * kLanes);
+    for (int64_t t = 0; t < tokens; ++t) {
+      float* out = dtable.row(ids[static_cast<size_t>(t)]);
+      for (int64_t i = begin * kLanes; i < stop; i += kLanes) {
+        const int64_t left = stop - i;
+        Vec16 sum = simd::add(simd::load(out + i, left), simd::load(dy.row(t) + i, left));
+        simd::store(out + i, sum, left);
+      }
+    }
+  });
+}
+
+void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+  TR_CHECK(y.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
+           "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
+  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t source = rows[static_cast<size_t>(r)];
+      TR_CHECK(source >= 0 && source < x.rows, "row {} of {}", source, x.rows);
+      std::memcpy(y.row(r), x.row(source), row_bytes(x.cols));
+    }
+  });
+}
+
+void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+  TR_CHECK(x.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
+           "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
+  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) std::fill_n(y.row(r), y.cols, 0.0f);
+  });
+  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t target = rows[static_cast<size_t>(r)];
+      TR_CHECK(target >= 0 && target < y.rows, "row {} of {}", target, y.rows);
+      std::memcpy(y.row(target), x.row(r), row_bytes(x.cols));
+    }
+  });
+}
+
+void add(const Stream& stream, ConstMatrix x, Matrix y) {
+  TR_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
+           y.cols);
+  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* in = x.row(r);
+      float* out = y.row(r);
+      for (int64_t i = 0; i < x.cols; i += kLanes) {
+        const int64_t left = x.cols - i;
+        simd::store(out + i, simd::add(simd::load(out + i, left), simd::load(in + i, left)), left);
+      }
+    }
+  });
+}
+
+}  // namespace tailrace

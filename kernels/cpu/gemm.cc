@@ -1,0 +1,231 @@
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace::gemm {
+
+namespace {
+
+using simd::fma;
+
+// Below this many multiply-adds a thread costs more than it saves.
+constexpr int64_t kGrain = 128 * 1024;
+// Floats of A that stay in the second-level cache while all panels pass by.
+constexpr int64_t kRowBlockFloats = 64 * 1024;
+
+struct Tile {
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  const float* panel = nullptr;
+  int64_t panel_stride = 0;
+  int64_t k = 0;
+  const float* start = nullptr;
+  int64_t start_stride = 0;
+  const float* bias = nullptr;
+  bool add_to_c = false;
+  float* c = nullptr;
+  int64_t c_stride = 0;
+  int64_t cols = 0;  // columns that exist, from the first of these panels
+};
+
+// kRows x (kPanels * 32) outputs in registers.
+template <Layout kLayout, int kRows, int kPanels>
+void compute_tile(const Tile& t) {
+  constexpr int kVectors = 2 * kPanels;
+  Vec16 acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = t.start == nullptr
+                      ? simd::zero()
+                      : simd::load(t.start + r * t.start_stride + v * kLanes, t.cols - v * kLanes);
+    }
+  }
+  const float* a = t.a;
+  const float* panel = t.panel;
+  const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride;
+  for (int64_t k = 0; k < t.k; ++k) {
+    Vec16 b[kVectors];
+    for (int p = 0; p < kPanels; ++p) {
+      b[2 * p] = simd::load(panel + p * panel_stride);
+      b[2 * p + 1] = simd::load(panel + p * panel_stride + kLanes);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      Vec16 x = simd::broadcast(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, b[v], acc[r][v]);
+    }
+    a += kLayout == Layout::kTiles ? kTileRows : 1;
+    panel += kPanel;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      int64_t left = t.cols - v * kLanes;
+      if (left <= 0) continue;
+      Vec16 sum = acc[r][v];
+      if (t.bias != nullptr) sum = simd::add(sum, simd::load(t.bias + v * kLanes, left));
+      float* c = t.c + r * t.c_stride + v * kLanes;
+      if (t.add_to_c) sum = simd::add(simd::load(c, left), sum);
+      simd::store(c, sum, left);
+    }
+  }
+}
+
+using TileFunction = void (*)(const Tile&);
+
+// One row or two leave most registers idle and wait for each other's result: take more panels.
+constexpr int panels_at_once(int64_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+template <Layout kLayout, int... kRow>
+constexpr auto tile_functions(std::integer_sequence<int, kRow...>) {
+  return std::array<TileFunction, sizeof...(kRow)>{
+      &compute_tile<kLayout, kRow + 1, panels_at_once(kRow + 1)>...};
+}
+template <Layout kLayout, int... kRow>
+constexpr auto narrow_tile_functions(std::integer_sequence<int, kRow...>) {
+  return std::array<TileFunction, sizeof...(kRow)>{&compute_tile<kLayout, kRow + 1, 1>...};
+}
+
+// Rows of the table: the layout of A; columns: the rows of a tile less one.
+constexpr std::make_integer_sequence<int, static_cast<int>(kTileRows)> kHeights;
+constexpr std::array kTileFunctions = {tile_functions<Layout::kRows>(kHeights),
+                                       tile_functions<Layout::kTiles>(kHeights)};
+constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<Layout::kRows>(kHeights),
+                                             narrow_tile_functions<Layout::kTiles>(kHeights)};
+
+// Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
+void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                   int64_t panel_end) {
+  const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
+  const auto layout = static_cast<size_t>(g.layout);
+  const int64_t block_rows =
+      round_up(std::max<int64_t>(kRowBlockFloats / std::max<int64_t>(g.k, 1), 1), kTileRows);
+  for (int64_t block = row_begin; block < row_end; block += block_rows) {
+    const int64_t block_end = std::min(row_end, block + block_rows);
+    // Tiles of nearly equal height; packed tiles have the height that they were packed with.
+    const int64_t tiles = num_tiles(block_end - block);
+    const int64_t height =
+        g.layout == Layout::kTiles ? kTileRows : (block_end - block + tiles - 1) / tiles;
+    const int64_t at_once = panels_at_once(std::min(height, block_end - block));
+    for (int64_t panel = panel_begin; panel < panel_end;) {
+      const int64_t panels = panel + at_once <= panel_end ? at_once : 1;
+      for (int64_t row = block; row < block_end; row += height) {
+        const int64_t rows = std::min(height, block_end - row);
+        Tile t;
+        t.a = g.layout == Layout::kTiles ? g.a + row * g.k : g.a + row * g.a_stride;
+        t.a_stride = g.a_stride;
+        t.panel = g.panels + panel * panel_stride;
+        t.panel_stride = panel_stride;
+        t.k = g.k;
+        const int64_t col = panel * kPanel;
+        if (g.start != nullptr) t.start = g.start + row * g.start_stride + col;
+        t.start_stride = g.start_stride;
+        if (g.bias != nullptr) t.bias = g.bias + col;
+        t.add_to_c = g.add_to_c;
+        t.c = g.c + row * g.c_stride + col;
+        t.c_stride = g.c_stride;
+        const bool wide = panels > 1 && panels_at_once(rows) == panels;
+        const auto index = static_cast<size_t>(rows - 1);
+        if (wide) {
+          t.cols = std::min(g.cols - col, panels * kPanel);
+          kTileFunctions[layout][index](t);
+        } else {
+          for (int64_t p = 0; p < panels; ++p) {
+            t.cols = std::min(g.cols - col - p * kPanel, kPanel);
+            kNarrowTileFunctions[layout][index](t);
+            t.panel += panel_stride;
+            t.c += kPanel;
+            if (t.start != nullptr) t.start += kPanel;
+            if (t.bias != nullptr) t.bias += kPanel;
+          }
+        }
+      }
+      panel += panels;
+    }
+  }
+}
+
+}  // namespace
+
+void multiply(const Stream& stream, const Product& g) {
+  if (g.rows == 0 || g.cols == 0) return;
+  const int64_t panels = num_panels(g.cols);
+  const int64_t tiles = num_tiles(g.rows);
+  const int64_t threads = num_threads(stream);
+  const int64_t work = g.rows * g.cols * std::max<int64_t>(g.k, 1);
+  // By panels each thread keeps its part of B in its cache, by tiles its part of A. Few rows (a
+  // decode step): B is the larger.
+  const bool by_panels =
+      panels >= threads && (tiles < threads || (panels % threads == 0 && tiles < 4 * threads));
+  if (by_panels) {
+    const int64_t grain = std::max<int64_t>(1, kGrain * panels / work);
+    parallel_for(stream, panels, grain,
+                 [&](int64_t begin, int64_t end) { multiply_part(g, 0, g.rows, begin, end); });
+  } else {
+    const int64_t grain = std::max<int64_t>(1, kGrain * tiles / work);
+    parallel_for(stream, tiles, grain, [&](int64_t begin, int64_t end) {
+      multiply_part(g, begin * kTileRows, std::min(g.rows, end * kTileRows), 0, panels);
+    });
+  }
+}
+
+void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
+  const int64_t k = b.rows;
+  const int64_t grain = std::max<int64_t>(1, kGrain / 4 / std::max<int64_t>(k * kPanel, 1));
+  parallel_for(stream, num_panels(b.cols), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      float* out = panels + panel * k * kPanel;
+      const int64_t cols = std::min(kPanel, b.cols - panel * kPanel);
+      for (int64_t r = 0; r < k; ++r, out += kPanel) {
+        const float* in = b.row(r) + panel * kPanel;
+        simd::store(out, simd::load(in, cols));
+        simd::store(out + kLanes, simd::load(in + kLanes, cols - kLanes));
+      }
+    }
+  });
+}
+
+void pack_panels_transposed(const Stream& stream, ConstMatrix b, float* panels) {
+  const int64_t k = b.cols;
+  const int64_t grain = std::max<int64_t>(1, kGrain / 8 / std::max<int64_t>(k * kPanel, 1));
+  parallel_for(stream, num_panels(b.rows), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      float* out = panels + panel * k * kPanel;
+      for (int64_t half = 0; half < kPanel; half += kLanes) {
+        const int64_t first = panel * kPanel + half;
+        const int64_t cols = std::clamp<int64_t>(b.rows - first, 0, kLanes);
+        int64_t i = 0;
+        if (cols == kLanes) {
+          for (; i + kLanes <= k; i += kLanes) {
+            simd::transpose16(b.row(first) + i, b.stride, out + i * kPanel + half, kPanel);
+          }
+        }
+        for (; i < k; ++i) {
+          for (int64_t c = 0; c < kLanes; ++c) {
+            out[i * kPanel + half + c] = c < cols ? b.row(first + c)[i] : 0.0f;
+          }
+        }
+      }
+    }
+  });
+}
+
+void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
+  const int64_t k = a.rows;
+  const int64_t grain = std::max<int64_t>(1, kGrain / 4 / std::max<int64_t>(k * kTileRows, 1));
+  parallel_for(stream, num_tiles(a.cols), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      float* out = tiles + tile * k * kTileRows;
+      const int64_t rows = std::min(kTileRows, a.cols - tile * kTileRows);
+      for (int64_t r = 0; r < k; ++r, out += kTileRows) {
+        simd::store(out, simd::load(a.row(r) + tile * kTileRows, rows), kTileRows);
+      }
+    }
+  });
+}
+
+}  // namespace tailrace::gemm

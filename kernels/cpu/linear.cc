@@ -1,0 +1,124 @@
+#include "kernels/linear.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/gemm.h"
+
+namespace tailrace {
+
+namespace {
+
+// Tokens of one round of linear_grad_weight: their packed x and dy stay in the second-level cache.
+constexpr int64_t kTokenBlock = 256;
+
+}  // namespace
+
+int64_t packed_weight_size(int64_t out, int64_t in) { return gemm::panels_size(out, in); }
+
+PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels) {
+  TR_CHECK(static_cast<int64_t>(panels.size()) >= packed_weight_size(weight.rows, weight.cols));
+  gemm::pack_panels_transposed(stream, weight, panels.data());
+  return {.panels = panels.data(), .out = weight.rows, .in = weight.cols};
+}
+
+void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
+            std::span<const float> bias, Matrix y) {
+  TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
+           "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
+           y.cols);
+  TR_CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == weight.out);
+  gemm::multiply(stream, {.a = x.data,
+                          .a_stride = x.stride,
+                          .panels = weight.panels,
+                          .rows = x.rows,
+                          .cols = weight.out,
+                          .k = weight.in,
+                          .bias = bias.empty() ? nullptr : bias.data(),
+                          .c = y.data,
+                          .c_stride = y.stride});
+}
+
+void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
+                       ConstMatrix weight, Matrix dx, bool accumulate) {
+  TR_CHECK(dy.cols == weight.rows && dx.cols == weight.cols && dx.rows == dy.rows,
+           "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.rows, weight.cols,
+           dx.rows, dx.cols);
+  if (dy.rows == 0) return;
+  Workspace::Scope scope(workspace);
+  auto panels = workspace.take<float>(gemm::panels_size(weight.cols, weight.rows));
+  gemm::pack_panels(stream, weight, panels.data());
+  gemm::multiply(stream, {.a = dy.data,
+                          .a_stride = dy.stride,
+                          .panels = panels.data(),
+                          .rows = dy.rows,
+                          .cols = weight.cols,
+                          .k = weight.rows,
+                          .add_to_c = accumulate,
+                          .c = dx.data,
+                          .c_stride = dx.stride});
+}
+
+void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
+                        Matrix dweight) {
+  TR_CHECK(dy.rows == x.rows && dweight.rows == dy.cols && dweight.cols == x.cols,
+           "dy [{}, {}], x [{}, {}], dW [{}, {}]", dy.rows, dy.cols, x.rows, x.cols, dweight.rows,
+           dweight.cols);
+  if (dy.rows == 0) return;
+  Workspace::Scope scope(workspace);
+  const int64_t block = std::min(kTokenBlock, dy.rows);
+  auto tiles = workspace.take<float>(gemm::tiles_size(dy.cols, block));
+  auto panels = workspace.take<float>(gemm::panels_size(x.cols, block));
+  // Sums over more than one block wait here, unfinished: dW may already hold something.
+  std::span<float> unfinished;
+  if (dy.rows > block) unfinished = workspace.take<float>(dweight.rows * dweight.cols);
+
+  for (int64_t begin = 0; begin < dy.rows; begin += block) {
+    const int64_t end = std::min(dy.rows, begin + block);
+    const bool last = end == dy.rows;
+    gemm::pack_tiles(stream, dy.slice_rows(begin, end), tiles.data());
+    gemm::pack_panels(stream, x.slice_rows(begin, end), panels.data());
+    gemm::multiply(stream, {.layout = gemm::Layout::kTiles,
+                            .a = tiles.data(),
+                            .panels = panels.data(),
+                            .rows = dweight.rows,
+                            .cols = dweight.cols,
+                            .k = end - begin,
+                            .start = begin == 0 ? nullptr : unfinished.data(),
+                            .start_stride = dweight.cols,
+                            .add_to_c = last,
+                            .c = last ? dweight.data : unfinished.data(),
+                            .c_stride = last ? dweight.stride : dweight.cols});
+  }
+}
+
+void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias) {
+  TR_CHECK(dy.cols == static_cast<int64_t>(dbias.size()), "dy [{}, {}], dbias [{}]", dy.rows,
+           dy.cols, dbias.size());
+  const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;
+  const int64_t grain = std::max<int64_t>(1, 16384 / kLanes / std::max<int64_t>(dy.rows, 1));
+  parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t v = begin; v < end; ++v) {
+      const int64_t col = v * kLanes, left = dy.cols - col;
+      Vec16 sum = simd::zero();
+      for (int64_t t = 0; t < dy.rows; ++t) sum = simd::add(sum, simd::load(dy.row(t) + col, left));
+      float* out = dbias.data() + col;
+      simd::store(out, simd::add(simd::load(out, left), sum), left);
+    }
+  });
+}
+
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
+  const int64_t block = std::min(kTokenBlock, tokens);
+  auto bytes = [](int64_t floats) {
+    return Workspace::aligned(static_cast<size_t>(floats) * sizeof(float));
+  };
+  size_t input = bytes(gemm::panels_size(in, out));
+  size_t weight =
+      bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) + bytes(out * in);
+  return std::max(input, weight);
+}
+
+}  // namespace tailrace

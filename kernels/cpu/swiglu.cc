@@ -1,0 +1,55 @@
+#include "kernels/swiglu.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace {
+
+namespace {
+
+int64_t grain_rows(int64_t dim) {
+  return std::max<int64_t>(1, 8 * 1024 / std::max<int64_t>(dim, 1));
+}
+
+}  // namespace
+
+void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y) {
+  const int64_t dim = gate.cols;
+  TR_CHECK(up.rows == gate.rows && y.rows == gate.rows && up.cols == dim && y.cols == dim);
+  parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < dim; i += kLanes) {
+        Vec16 g = simd::load(gate.row(t) + i, dim - i), u = simd::load(up.row(t) + i, dim - i);
+        simd::store(y.row(t) + i, simd::mul(simd::mul(g, simd::sigmoid(g)), u), dim - i);
+      }
+    }
+  });
+}
+
+void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
+                     Matrix dgate, Matrix dup) {
+  const int64_t dim = gate.cols;
+  TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
+           dup.rows == gate.rows);
+  TR_CHECK(up.cols == dim && dy.cols == dim && dgate.cols == dim && dup.cols == dim);
+  parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+    const Vec16 one = simd::broadcast(1.0f);
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < dim; i += kLanes) {
+        const int64_t left = dim - i;
+        const Vec16 g = simd::load(gate.row(t) + i, left), u = simd::load(up.row(t) + i, left);
+        const Vec16 d = simd::load(dy.row(t) + i, left);
+        const Vec16 s = simd::sigmoid(g);
+        // silu'(g) = s * (1 + g * (1 - s))
+        const Vec16 slope = simd::mul(s, simd::fma(g, simd::sub(one, s), one));
+        simd::store(dgate.row(t) + i, simd::mul(simd::mul(d, u), slope), left);
+        simd::store(dup.row(t) + i, simd::mul(d, simd::mul(g, s)), left);
+      }
+    }
+  });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,57 @@
+// What each op means, in plain loops with double sums: the oracle of the parity tests.
+//
+// The functions have the arguments of the contracts in kernels/*.h less stream and workspace, and
+// take weights unpacked. They are slow on purpose and are never bent to agree with a fast version.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/base/view.h"
+
+namespace tailrace::ref {
+
+void linear(ConstMatrix x, ConstMatrix weight, std::span<const float> bias, Matrix y);
+void linear_grad_input(ConstMatrix dy, ConstMatrix weight, Matrix dx, bool accumulate);
+void linear_grad_weight(ConstMatrix dy, ConstMatrix x, Matrix dweight);
+void linear_grad_bias(ConstMatrix dy, std::span<float> dbias);
+
+void rms_norm(ConstMatrix x, std::span<const float> weight, float eps, Matrix y,
+              std::span<float> inv_rms);
+void rms_norm_backward(ConstMatrix x, std::span<const float> weight, std::span<const float> inv_rms,
+                       ConstMatrix dy, Matrix dx, bool accumulate, std::span<float> dweight);
+
+void rope(Matrix x, int num_heads, std::span<const int32_t> positions,
+          std::span<const double> inv_freq, bool inverse);
+
+void swiglu(ConstMatrix gate, ConstMatrix up, Matrix y);
+void swiglu_backward(ConstMatrix gate, ConstMatrix up, ConstMatrix dy, Matrix dgate, Matrix dup);
+
+void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y);
+void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable);
+
+void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const KvLayer& kv);
+void attention(ConstMatrix q, int num_heads, float scale, const AttentionBatch& batch,
+               const KvLayer& kv, Matrix out, Matrix lse);
+// Recomputes the probabilities itself: it needs neither `out` nor `lse`.
+void attention_backward(ConstMatrix q, ConstMatrix dout, int num_heads, float scale,
+                        const AttentionBatch& batch, const KvLayer& kv, Matrix dq, Matrix dk,
+                        Matrix dv);
+
+void log_sum_exp(ConstMatrix logits, float inv_temperature, std::span<float> lse,
+                 std::span<float> entropy);
+void linear_logprob(ConstMatrix hidden, ConstMatrix weight, std::span<const int32_t> targets,
+                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
+                    std::span<float> entropy);
+void linear_logprob_backward(ConstMatrix hidden, ConstMatrix weight,
+                             std::span<const int32_t> targets, float inv_temperature,
+                             std::span<const float> dlogprob, std::span<const float> dentropy,
+                             Matrix dhidden, Matrix dweight);
+
+void adamw(const AdamWStep& step, std::span<float> parameters, std::span<const float> gradients,
+           std::span<float> m, std::span<float> v);
+double sum_of_squares(std::span<const float> x);
+
+}  // namespace tailrace::ref
