@@ -1,5 +1,5 @@
-// A person's mistake at start: a bad key, a missing file, a model that does not fit. Caught once, in
-// main, which prints "error: " and the message and ends with exit code 2.
+// A person's mistake at start: a bad key, a missing file, a model that does not fit. Caught once,
+// in main, which prints "error: " and the message and ends with exit code 2.
 //
 // The message says where, what was found, what is accepted and what to try.
 #pragma once

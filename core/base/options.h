@@ -1,5 +1,5 @@
-// Options structs: each lists its fields once, and that list drives reading, checking, printing, --help
-// and the reference in docs/.
+// Options structs: each lists its fields once, and that list drives reading, checking, printing,
+// --help and the reference in docs/.
 //
 //   struct OptimOptions {
 //     double lr = 1e-6;
@@ -15,6 +15,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tailrace {
@@ -37,7 +38,8 @@ class OptionVisitor {
   virtual void field(std::string_view key, double& value, const OptionInfo& info) = 0;
   virtual void field(std::string_view key, std::string& value, const OptionInfo& info) = 0;
   virtual void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) = 0;
-  virtual void field(std::string_view key, std::vector<std::string>& value, const OptionInfo& info) = 0;
+  virtual void field(std::string_view key, std::vector<std::string>& value,
+                     const OptionInfo& info) = 0;
   // Free-form map of scalars that somebody else checks (an environment's own settings).
   virtual void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
                      const OptionInfo& info) = 0;

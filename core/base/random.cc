@@ -39,7 +39,8 @@ double uniform_double(uint32_t high, uint32_t low) {
 
 uint32_t Rng::next_u32() {
   if (used_ == 4) {
-    words_ = philox(key_, {static_cast<uint32_t>(block_), static_cast<uint32_t>(block_ >> 32), 0, 0});
+    words_ =
+        philox(key_, {static_cast<uint32_t>(block_), static_cast<uint32_t>(block_ >> 32), 0, 0});
     ++block_;
     used_ = 0;
   }

@@ -1,7 +1,7 @@
 // Random numbers without hidden state.
 //
-// `Philox` (Philox4x32-10, Salmon et al. 2011) maps (key, counter) to 128 random bits: sampling asks
-// for "the number of this sequence at this position", whatever else was sampled in between.
+// `Philox` (Philox4x32-10, Salmon et al. 2011) maps (key, counter) to 128 random bits: sampling
+// asks for "the number of this sequence at this position", whatever else was sampled in between.
 // `Rng` is a sequential generator on top of it, seeded explicitly and passed by reference.
 #pragma once
 
@@ -26,9 +26,9 @@ class Rng {
   explicit Rng(uint64_t seed) : key_(seed) {}
 
   uint32_t next_u32();
-  double uniform();                  // [0, 1)
-  int64_t below(int64_t bound);      // [0, bound), unbiased; bound >= 1
-  double normal();                   // mean 0, variance 1 (Box-Muller, in double)
+  double uniform();              // [0, 1)
+  int64_t below(int64_t bound);  // [0, bound), unbiased; bound >= 1
+  double normal();               // mean 0, variance 1 (Box-Muller, in double)
   bool chance(double p) { return uniform() < p; }
 
  private:

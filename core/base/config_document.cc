@@ -1,0 +1,251 @@
+#include "core/base/config_document.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr int64_t kMaxFileBytes = 4 << 20;
+constexpr int kMaxExtends = 16;
+// Aliases may repeat a node many times over; this bounds the tree that they unfold to.
+constexpr int kMaxNodes = 100'000;
+
+class Converter {
+ public:
+  explicit Converter(ConfigPlace place) : place_(std::move(place)) {}
+
+  // `line`: of the key that leads here; 0: the node's own.
+  ConfigNode convert(const YAML::Node& yaml, int line) {
+    ConfigNode node;
+    node.place = place_;
+    if (place_.line > 0) node.place.line = line > 0 ? line : yaml.Mark().line + 1;
+    if (++num_nodes_ > kMaxNodes)
+      throw UserError("{}: more than {} values", place_.source, kMaxNodes);
+    if (!yaml.IsNull() && yaml.Tag() != "?" && yaml.Tag() != "!" && !yaml.Tag().empty())
+      throw UserError("{}: the tag {} is not supported. Write a plain value.", node.place.text(),
+                      yaml.Tag());
+    switch (yaml.Type()) {
+      case YAML::NodeType::Undefined:
+      case YAML::NodeType::Null:
+        node.kind = Kind::kNull;
+        break;
+      case YAML::NodeType::Scalar:
+        node.kind = Kind::kScalar;
+        node.text = yaml.Scalar();
+        node.quoted = yaml.Tag() == "!";
+        break;
+      case YAML::NodeType::Sequence:
+        node.kind = Kind::kList;
+        for (const YAML::Node& item : yaml) node.items.push_back(convert(item, 0));
+        break;
+      case YAML::NodeType::Map:
+        convert_entries(yaml, node);
+        break;
+    }
+    return node;
+  }
+
+ private:
+  void convert_entries(const YAML::Node& yaml, ConfigNode& node) {
+    node.kind = Kind::kMap;
+    for (const auto& entry : yaml) {
+      int line = place_.line > 0 ? entry.first.Mark().line + 1 : 0;
+      ConfigPlace place = place_;
+      place.line = line;
+      if (!entry.first.IsScalar()) throw UserError("{}: a key must be a plain word", place.text());
+      std::string key = entry.first.Scalar();
+      if (key == "<<")
+        throw UserError(
+            "{}: merge keys (<<) are not supported. Use extends: FILE, or repeat the keys.",
+            place.text());
+      if (const ConfigNode* first = node.find(key))
+        throw UserError("{}: {} is given twice (first at {}). Remove one of them.", place.text(),
+                        key, first->place.text());
+      node.entries.emplace_back(key, convert(entry.second, line));
+    }
+  }
+
+  ConfigPlace place_;
+  int num_nodes_ = 0;
+};
+
+// YAML text to a tree. An empty text is an empty map.
+ConfigNode parse(const std::string& text, const ConfigPlace& place) {
+  std::vector<YAML::Node> documents;
+  try {
+    documents = YAML::LoadAll(text);
+  } catch (const YAML::Exception& failure) {
+    ConfigPlace at = place;
+    if (place.line > 0) at.line = failure.mark.line + 1;
+    throw UserError("{}: not valid YAML: {}", at.text(), failure.msg);
+  }
+  if (documents.size() > 1)
+    throw UserError("{}: holds {} YAML documents; it must be one. Remove the lines '---'.",
+                    place.source, documents.size());
+  ConfigNode node;
+  node.place = place;
+  if (documents.empty() || documents[0].IsNull()) return node;
+  return Converter(place).convert(documents[0], 0);
+}
+
+// `over` wins; maps are joined key by key, everything else is replaced.
+void merge(ConfigNode& base, ConfigNode over) {
+  if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
+    // An empty section ("rollout:" with all its keys commented out) overrides nothing.
+    if (!(base.kind == Kind::kMap && over.kind == Kind::kNull)) base = std::move(over);
+    return;
+  }
+  for (auto& [key, value] : over.entries) {
+    auto found = std::find_if(base.entries.begin(), base.entries.end(),
+                              [&k = key](auto& e) { return e.first == k; });
+    if (found == base.entries.end())
+      base.entries.emplace_back(key, std::move(value));
+    else
+      merge(found->second, std::move(value));
+  }
+}
+
+void require_map(const ConfigNode& node) {
+  if (node.kind != Kind::kMap)
+    throw UserError("{}: a config is a map of sections (key: value); found {}", node.place.text(),
+                    node.describe());
+}
+
+class Loader {
+ public:
+  ConfigNode load(const std::filesystem::path& path) {
+    std::error_code ignored;
+    std::filesystem::path identity = std::filesystem::weakly_canonical(path, ignored);
+    if (std::find(open_.begin(), open_.end(), identity) != open_.end())
+      throw UserError("{}: extends itself, through {}. Remove one of the extends lines.",
+                      path.string(), open_.size() == 1 ? "its own extends" : open_.back().string());
+    if (++num_files_ > kMaxExtends)
+      throw UserError("{}: more than {} files through extends", path.string(), kMaxExtends);
+
+    auto text = read_file(path, kMaxFileBytes);
+    if (!text) throw UserError("{}", text.failure().message);
+    open_.push_back(identity);
+    ConfigNode own = parse(text.value(), {.source = path.string(), .line = 1, .layer = 0});
+    require_map(own);
+
+    ConfigNode merged;
+    merged.place = own.place;
+    for (const auto& parent : take_extends(own)) merge(merged, load(path.parent_path() / parent));
+    set_layer(own, ++layer_);
+    merge(merged, std::move(own));
+    open_.pop_back();
+    return merged;
+  }
+
+  int next_layer() const { return layer_ + 1; }
+
+ private:
+  static std::vector<std::string> take_extends(ConfigNode& node) {
+    auto found = std::find_if(node.entries.begin(), node.entries.end(),
+                              [](auto& e) { return e.first == "extends"; });
+    if (found == node.entries.end()) return {};
+    ConfigNode value = std::move(found->second);
+    node.entries.erase(found);
+    std::vector<std::string> parents;
+    if (value.kind == Kind::kScalar) parents.push_back(value.text);
+    if (value.kind == Kind::kList)
+      for (const ConfigNode& item : value.items)
+        if (item.kind == Kind::kScalar) parents.push_back(item.text);
+    if (parents.empty() || (value.kind == Kind::kList && parents.size() != value.items.size()))
+      throw UserError("{}: extends is {}; it must be a file or a list of files", value.place.text(),
+                      value.describe());
+    return parents;
+  }
+
+  static void set_layer(ConfigNode& node, int layer) {
+    node.place.layer = layer;
+    for (auto& item : node.items) set_layer(item, layer);
+    for (auto& [key, value] : node.entries) set_layer(value, layer);
+  }
+
+  std::vector<std::filesystem::path> open_;
+  int num_files_ = 0;
+  int layer_ = 0;
+};
+
+void apply_override(ConfigNode& root, const std::string& text, int layer) {
+  size_t equals = text.find('=');
+  ConfigPlace place{.source = fmt::format("override {}", text), .line = 0, .layer = layer};
+  if (equals == std::string::npos || equals == 0)
+    throw UserError(
+        "{}: an override is written section.key=value, for example rollout.group_size=8",
+        place.text());
+  std::string value_text = text.substr(equals + 1);
+  ConfigNode value = parse(value_text, place);
+  if (value_text.empty()) value.kind = Kind::kNull;
+
+  // Wraps the value in one map for each part of the dotted key, from the inside out.
+  std::string key = text.substr(0, equals);
+  while (true) {
+    size_t dot = key.rfind('.');
+    std::string part = dot == std::string::npos ? key : key.substr(dot + 1);
+    if (part.empty()) throw UserError("{}: the key has an empty part", place.text());
+    ConfigNode outer;
+    outer.place = place;
+    outer.entries.emplace_back(part, std::move(value));
+    value = std::move(outer);
+    if (dot == std::string::npos) break;
+    key.resize(dot);
+  }
+  merge(root, std::move(value));
+}
+
+}  // namespace
+
+std::string ConfigPlace::text() const {
+  return line > 0 ? fmt::format("{}:{}", source, line) : source;
+}
+
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  for (const auto& [name, value] : entries)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+std::string ConfigNode::describe() const {
+  switch (kind) {
+    case Kind::kNull:
+      return "nothing";
+    case Kind::kScalar:
+      return quoted ? fmt::format("\"{}\" (text in quotes)", text) : text;
+    case Kind::kList:
+      return "a list";
+    case Kind::kMap:
+      return "a section";
+  }
+  return "";
+}
+
+ConfigNode load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+  Loader loader;
+  ConfigNode root = loader.load(path);
+  int layer = loader.next_layer();
+  for (const std::string& text : overrides) apply_override(root, text, layer++);
+  return root;
+}
+
+ConfigNode parse_config(const std::string& text, const std::string& source,
+                        std::span<const std::string> overrides) {
+  ConfigNode root = parse(text, {.source = source, .line = 1, .layer = 0});
+  require_map(root);
+  if (const ConfigNode* extends = root.find("extends"))
+    throw UserError("{}: extends works in files only", extends->place.text());
+  int layer = 1;
+  for (const std::string& override_text : overrides) apply_override(root, override_text, layer++);
+  return root;
+}
+
+}  // namespace tailrace

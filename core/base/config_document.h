@@ -1,0 +1,48 @@
+// A YAML config as a tree of plain values with the place of each, before any options struct has
+// seen it.
+//
+// Accepted: maps with unique text keys, lists, scalars, anchors and aliases. Refused with
+// file:line: duplicate keys, tags, merge keys ("<<"), several documents. The key `extends:` at the
+// top names one file or a list of files, relative to this one, whose values this file overrides key
+// by key; lists are replaced as a whole.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tailrace {
+
+struct ConfigPlace {
+  std::string source;  // a file, or "override a.b=c"
+  int line = 0;        // from 1; 0: no lines (an override)
+  int layer = 0;       // a higher layer wins over a lower one
+
+  std::string text() const;  // "configs/a.yaml:14"
+};
+
+struct ConfigNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+
+  Kind kind = Kind::kMap;
+  ConfigPlace place;  // of the key, or of the value in a list
+  std::string text;   // kScalar
+  bool quoted = false;
+  std::vector<ConfigNode> items;                            // kList
+  std::vector<std::pair<std::string, ConfigNode>> entries;  // kMap, in the order of the file
+
+  const ConfigNode* find(std::string_view key) const;
+  std::string describe() const;  // "12", "\"12\" (text)", "a list", "a section", "nothing"
+};
+
+// Reads `path` and what it extends, then applies `overrides` ("a.b=c", c in YAML) in order. Throws
+// UserError.
+ConfigNode load_config(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+// The same for a text; `extends` is refused. `source` stands for the file in messages.
+ConfigNode parse_config(const std::string& text, const std::string& source,
+                        std::span<const std::string> overrides);
+
+}  // namespace tailrace

@@ -1,0 +1,154 @@
+#include "core/base/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tailrace {
+namespace {
+
+std::string_view advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space or use another disk";
+    case EFBIG:
+      return "; raise the file size limit (ulimit -f) or use another disk";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "; check the permissions or use another folder";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
+Failure failure(std::string_view action, const std::filesystem::path& path, int error) {
+  return Failure{describe_errno(action, path, error)};
+}
+
+// Returns 0 or an errno; takes from `bytes` what was written.
+int write_all(int descriptor, std::string_view& bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string describe_errno(std::string_view action, const std::filesystem::path& path, int error) {
+  return fmt::format("cannot {} {}: {}{}", action, path.string(), std::strerror(error),
+                     advice(error));
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, int64_t max_bytes) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return failure("open", path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return failure("read", path, errno);
+  if (S_ISDIR(status.st_mode)) return failure("read", path, EISDIR);
+
+  std::string bytes;
+  size_t used = 0;
+  // One byte more than the size, so that the usual file needs no second read to see its end.
+  bytes.resize(static_cast<size_t>(std::min<int64_t>(status.st_size, max_bytes)) + 1);
+  while (true) {
+    ssize_t got = ::read(file.get(), bytes.data() + used, bytes.size() - used);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return failure("read", path, errno);
+    }
+    if (got == 0) break;
+    used += static_cast<size_t>(got);
+    if (static_cast<int64_t>(used) > max_bytes)
+      return Failure{
+          fmt::format("cannot read {}: it is larger than {} bytes", path.string(), max_bytes)};
+    if (used == bytes.size()) bytes.resize(bytes.size() * 2);
+  }
+  bytes.resize(used);
+  return bytes;
+}
+
+Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".tmp.{}", ::getpid());
+  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.is_open()) return failure("write", path, errno);
+  int error = write_all(file.get(), bytes);
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  if (::close(file.release()) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    return failure("write", path, error);
+  }
+  return sync_directory(path.parent_path().empty() ? "." : path.parent_path());
+}
+
+Result<void> sync_directory(const std::filesystem::path& directory) {
+  FileDescriptor file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.is_open()) return failure("open", directory, errno);
+  // Some file systems (overlays, network mounts) cannot sync a directory and say EINVAL.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) return failure("sync", directory, errno);
+  return {};
+}
+
+Result<AppendFile> AppendFile::open(const std::filesystem::path& path) {
+  AppendFile file;
+  file.path_ = path;
+  file.descriptor_ =
+      FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.is_open()) return failure("open", path, errno);
+  return file;
+}
+
+Result<void> AppendFile::append(std::string_view bytes) {
+  TR_CHECK(is_open());
+  std::string_view rest = bytes;
+  int error = write_all(descriptor_.get(), rest);
+  if (error == 0) return {};
+  // Takes back a part that was written before the disk was full; a device or a pipe cannot, and
+  // says so.
+  struct stat status {};
+  auto written = static_cast<off_t>(bytes.size() - rest.size());
+  if (written > 0 && ::fstat(descriptor_.get(), &status) == 0 &&
+      ::ftruncate(descriptor_.get(), status.st_size - written) != 0)
+    return Failure{fmt::format("{} (and a part of the last record stays)",
+                               describe_errno("write", path_, error))};
+  return failure("write", path_, error);
+}
+
+Result<void> AppendFile::sync() {
+  TR_CHECK(is_open());
+  if (::fsync(descriptor_.get()) != 0) return failure("sync", path_, errno);
+  return {};
+}
+
+std::optional<LineReader::Line> LineReader::next() {
+  if (rest_.empty()) return std::nullopt;
+  size_t end = rest_.find('\n');
+  Line line;
+  line.number = ++number_;
+  line.complete = end != std::string_view::npos;
+  line.text = rest_.substr(0, end);
+  rest_.remove_prefix(line.complete ? end + 1 : rest_.size());
+  if (!line.text.empty() && line.text.back() == '\r') line.text.remove_suffix(1);
+  return line;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,65 @@
+// Whole files and lines: read, write atomically, append. Messages name the path and the system's
+// reason.
+//
+// Thread: any for the functions; one at a time for each object.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/base/file_descriptor.h"
+#include "core/base/result.h"
+
+namespace tailrace {
+
+// "cannot write runs/a/x: No space left on device", with what to try where that is known.
+std::string describe_errno(std::string_view action, const std::filesystem::path& path, int error);
+
+// The whole file. A Failure when it is missing, unreadable, a directory, or larger than
+// `max_bytes`.
+Result<std::string> read_file(const std::filesystem::path& path,
+                              int64_t max_bytes = int64_t{1} << 40);
+
+// Writes PATH.tmp.PID, fsyncs it, renames it over `path` and fsyncs the directory: after a crash
+// the file is the old or the new one, never a part. On a Failure nothing is left behind.
+Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
+
+// Makes a rename or a new entry in `directory` durable.
+Result<void> sync_directory(const std::filesystem::path& directory);
+
+// Appends whole records with one write each, so that a crash can cut only the last.
+class AppendFile {
+ public:
+  static Result<AppendFile> open(const std::filesystem::path& path);
+
+  // All of `bytes`, or a Failure and none of them (a full disk): what was written is taken back.
+  Result<void> append(std::string_view bytes);
+  Result<void> sync();
+  bool is_open() const { return descriptor_.is_open(); }
+
+ private:
+  FileDescriptor descriptor_;
+  std::filesystem::path path_;
+};
+
+// The lines of a text, numbered from 1, without their ends ("\n" or "\r\n"). Borrows the text.
+class LineReader {
+ public:
+  explicit LineReader(std::string_view text) : rest_(text) {}
+
+  struct Line {
+    int64_t number = 0;
+    std::string_view text;
+    bool complete = false;  // ended by a newline; the last line of a file cut by a crash is not
+  };
+  std::optional<Line> next();
+
+ private:
+  std::string_view rest_;
+  int64_t number_ = 0;
+};
+
+}  // namespace tailrace

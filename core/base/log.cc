@@ -1,0 +1,79 @@
+#include "core/base/log.h"
+
+#include <vector>
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include "core/base/error.h"
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  TR_CHECK(false, "log level {}", static_cast<int>(level));
+}
+
+}  // namespace
+
+struct Log::Impl {
+  explicit Impl(std::string role) : logger(std::move(role)) {}
+  spdlog::logger logger;
+};
+
+Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
+    : level_(level), impl_(std::make_unique<Impl>(std::move(role))) {
+  auto stderr_sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  stderr_sink->set_pattern("%n: %l: %v");
+  stderr_sink->set_level(file.empty() ? to_spdlog(level) : spdlog::level::warn);
+  auto& sinks = impl_->logger.sinks();
+  sinks.push_back(stderr_sink);
+  if (!file.empty()) {
+    try {
+      auto file_sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string());
+      file_sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %v");
+      sinks.push_back(file_sink);
+    } catch (const spdlog::spdlog_ex& failure) {
+      throw UserError("cannot open the log {}: {}", file.string(), failure.what());
+    }
+  }
+  impl_->logger.set_level(to_spdlog(level));
+  impl_->logger.flush_on(spdlog::level::info);
+  // The default handler prints once a second; a lost log line must not bury the terminal.
+  bool reported = false;
+  impl_->logger.set_error_handler([file, reported](const std::string& what) mutable {
+    if (!reported)
+      fmt::print(stderr, "log {}: {}; further lines may be lost\n", file.string(), what);
+    reported = true;
+  });
+}
+
+Log::~Log() { flush(); }
+
+void Log::write(LogLevel level, std::string_view line) {
+  impl_->logger.log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void Log::flush() { impl_->logger.flush(); }
+
+LogLevel log_level(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  throw UserError("log level '{}' is unknown; it must be debug, info, warning or error", name);
+}
+
+}  // namespace tailrace

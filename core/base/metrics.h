@@ -1,0 +1,57 @@
+// Metrics of a run: one row a step in metrics.jsonl, the same as TensorBoard scalars.
+//
+// A row is {"step": 3, "version": 3, "time": 1712.5, "reward/mean": 0.61, ...}: `time` is seconds
+// since the epoch (UTC); a value that is not finite is written as null and read back as NaN. Names
+// are those of docs/metrics.md, "group/name".
+//
+// Thread: one at a time (the scheduler's service owns the writer).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/file.h"
+#include "core/base/result.h"
+#include "core/base/tensorboard.h"
+
+namespace tailrace {
+
+struct MetricsRow {
+  int64_t step = 0;
+  int64_t version = 0;  // of the weights that the step started from
+  double unix_seconds = 0;
+  std::vector<std::pair<std::string, double>> values;  // in the order of writing
+
+  const double* find(std::string_view name) const;  // null: not in this row
+};
+
+class MetricsWriter {
+ public:
+  // Appends to `path` and to a new event file beside it. Rows of steps >= first_step that are there
+  // already (from a launch that died after its last checkpoint) are removed first, and so is a last
+  // line that a crash cut. `unix_seconds` names the event file.
+  static Result<MetricsWriter> open(const std::filesystem::path& path, int64_t first_step,
+                                    double unix_seconds);
+
+  // A Failure (a full disk) leaves the files as they were; the caller decides whether the run goes
+  // on.
+  Result<void> write(const MetricsRow& row);
+
+ private:
+  AppendFile file_;
+  EventFile events_;
+};
+
+// All complete rows, in the order of the file. A last line without its newline is ignored (the
+// writer may be in the middle of it); any other malformed line is a Failure with its number.
+Result<std::vector<MetricsRow>> read_metrics(const std::filesystem::path& path);
+
+// One line without its newline, and back.
+std::string format_metrics_row(const MetricsRow& row);
+Result<MetricsRow> parse_metrics_row(std::string_view line);
+
+}  // namespace tailrace

@@ -1,0 +1,49 @@
+#include "core/base/nearest.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace tailrace {
+namespace {
+
+std::string_view last_part(std::string_view name) {
+  size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+}
+
+}  // namespace
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      int substitution = previous[j - 1] + (a[i - 1] != b[j - 1]);
+      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, substitution});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        current[j] = std::min(current[j], before[j - 2] + 1);
+    }
+    std::swap(before, previous);
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+std::string nearest_name(std::string_view name, std::span<const std::string> names) {
+  std::string best;
+  int best_distance = std::numeric_limits<int>::max();
+  for (const std::string& candidate : names) {
+    int distance = edit_distance(name, candidate);
+    // The right key in the wrong section costs two: worse than one typo, better than another key.
+    distance = std::min(distance, 2 + 2 * edit_distance(last_part(name), last_part(candidate)));
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,20 @@
+// The known name that a mistyped one was probably meant to be, for error messages.
+//
+// Thread: any.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tailrace {
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal
+// string alignment). O(|a| * |b|).
+int edit_distance(std::string_view a, std::string_view b);
+
+// The name with the smallest edit distance, the first of equals; empty when `names` is empty. Of
+// dotted names the last parts are compared too, so that a key in the wrong section finds its own.
+std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+}  // namespace tailrace

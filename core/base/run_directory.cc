@@ -1,0 +1,69 @@
+#include "core/base/run_directory.h"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+void create(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UserError("{}", describe_errno("create", directory, error.value()));
+}
+
+// A folder with other things in it is refused: a mistyped run.dir must not fill somebody's home.
+void refuse_foreign_folder(const std::filesystem::path& root) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(root, error)) {
+    std::string name = entry.path().filename();
+    throw UserError(
+        "{} holds files (for example {}) but no config.yaml, so it is not a run directory. "
+        "Choose another run.dir or an empty folder.",
+        root.string(), name);
+  }
+  if (error) throw UserError("{}", describe_errno("list", root, error.value()));
+}
+
+}  // namespace
+
+std::filesystem::path RunPaths::log(std::string_view role, int index) const {
+  return logs() / fmt::format("{}-{}.log", role, index);
+}
+
+RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
+  create(root);
+  // A lock without a config is a launch that ended, or has not yet come, to writing its config.
+  if (!std::filesystem::exists(paths_.config()) && !std::filesystem::exists(paths_.lock()))
+    refuse_foreign_folder(root);
+
+  lock_ = FileDescriptor(::open(paths_.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock_.is_open()) throw UserError("{}", describe_errno("open", paths_.lock(), errno));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    int error = errno;
+    if (error != EWOULDBLOCK) throw UserError("{}", describe_errno("lock", paths_.lock(), error));
+    auto owner = read_file(paths_.lock(), 64);
+    std::string pid = owner ? owner.value().substr(0, owner.value().find('\n')) : "";
+    throw UserError(
+        "{} is in use by another launch (process {}). Wait for it, stop it with Ctrl-C or kill "
+        "{}, or choose another run.dir.",
+        root.string(), pid.empty() ? "unknown" : pid, pid.empty() ? "its process" : pid);
+  }
+  std::string pid = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0) {
+    throw UserError("{}", describe_errno("write", paths_.lock(), errno));
+  }
+  resumes_ = std::filesystem::exists(paths_.config());
+  for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
+                                paths_.weights(), paths_.logs()})
+    create(directory);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,53 @@
+// Where everything of a run lies on disk, and who may write there.
+//
+//   config.yaml    the resolved config, enough to start the same run again
+//   metrics.jsonl  one row a step; beside it TensorBoard event files
+//   samples.jsonl  a few episodes as tokens, for the report
+//   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "core/base/file_descriptor.h"
+
+namespace tailrace {
+
+// Names only: any process of the run may hold one. Creates nothing.
+struct RunPaths {
+  std::filesystem::path root;
+
+  std::filesystem::path config() const { return root / "config.yaml"; }
+  std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
+  std::filesystem::path samples() const { return root / "samples.jsonl"; }
+  std::filesystem::path trajectories() const { return root / "trajectories"; }
+  std::filesystem::path checkpoints() const { return root / "checkpoints"; }
+  std::filesystem::path journal() const { return root / "journal"; }
+  std::filesystem::path weights() const { return root / "weights"; }
+  std::filesystem::path tokenizer() const { return root / "tokenizer"; }
+  std::filesystem::path logs() const { return root / "logs"; }
+  std::filesystem::path report() const { return root / "report.html"; }
+  std::filesystem::path lock() const { return root / "lock"; }
+  std::filesystem::path log(std::string_view role, int index) const;  // logs/ROLE-INDEX.log
+};
+
+// The launcher's hold on a run directory: creates the folders and keeps an exclusive lock while it
+// lives. The lock is the kernel's (flock), so it goes with the process however that ends; it is not
+// inherited by programs that the process starts.
+class RunDirectory {
+ public:
+  // Opens or creates `root`. Throws UserError: it is in use (with the owner's pid), cannot be
+  // written, or holds files but no config.yaml (somebody else's folder).
+  explicit RunDirectory(const std::filesystem::path& root);
+
+  const RunPaths& paths() const { return paths_; }
+  bool resumes() const { return resumes_; }  // config.yaml was there: a run to continue
+
+ private:
+  RunPaths paths_;
+  bool resumes_ = false;
+  // The file stays when this dies: removing it would let two launches lock two files of one name.
+  FileDescriptor lock_;
+};
+
+}  // namespace tailrace

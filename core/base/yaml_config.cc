@@ -1,0 +1,527 @@
+#include "core/base/yaml_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/nearest.h"
+
+namespace tailrace {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr size_t kMaxErrors = 12;
+
+std::string join_key(std::string_view section, std::string_view key) {
+  return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+std::string format_bound(double value) {
+  if (std::abs(value) < 1e15 && value == std::floor(value))
+    return fmt::format("{}", static_cast<int64_t>(value));
+  return fmt::format("{}", value);
+}
+
+// ">= 1", "<= 5", "0 to 1" or nothing.
+std::string range_text(const OptionInfo& info) {
+  bool low = std::isfinite(info.min), high = std::isfinite(info.max);
+  if (low && high) return fmt::format("{} to {}", format_bound(info.min), format_bound(info.max));
+  if (low) return fmt::format(">= {}", format_bound(info.min));
+  if (high) return fmt::format("<= {}", format_bound(info.max));
+  return "";
+}
+
+// "an integer from 1 to 8" and the like: completes "it must be ...".
+std::string accepted_number(std::string_view what, const OptionInfo& info) {
+  bool low = std::isfinite(info.min), high = std::isfinite(info.max);
+  if (low && high) return fmt::format("{} from {}", what, range_text(info));
+  return low || high ? fmt::format("{} {}", what, range_text(info)) : std::string(what);
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // from_chars also reads "inf" and "nan", which no option wants.
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// What a person probably meant by "4k", "10%", "1_000", "64.0", "30s"; empty when nothing comes to
+// mind.
+std::string number_advice(std::string_view text, bool integer) {
+  std::string plain(text);
+  std::erase_if(plain, [](char c) { return c == '_' || c == ','; });
+  if (auto value = parse_number(plain)) {
+    if (!integer) return fmt::format("Try {}.", plain);
+    if (*value == std::floor(*value) && std::abs(*value) < 1e15)
+      return fmt::format("Try {}.", static_cast<int64_t>(*value));
+    return fmt::format("Try {}.", static_cast<int64_t>(std::llround(*value)));
+  }
+  size_t digits = plain.find_first_not_of("+-0123456789.eE");
+  auto number = parse_number(std::string_view(plain).substr(0, digits));
+  if (!number || digits == 0 || digits == std::string::npos) return "";
+  std::string unit = plain.substr(digits);
+  if (unit == "%") return fmt::format("Write the fraction: {}.", *number / 100);
+  if (unit == "k" || unit == "K")
+    return fmt::format("Units are in the key's name; write {} or {}.", format_bound(*number * 1000),
+                       format_bound(*number * 1024));
+  if (unit == "M" || unit == "m")
+    return fmt::format("Units are in the key's name; write {}.", format_bound(*number * 1e6));
+  return fmt::format("Units are in the key's name; write the number without '{}'.", unit);
+}
+
+}  // namespace
+
+// Reads one tree into one options struct. Collects errors instead of stopping at the first.
+class ConfigBinder final : public OptionVisitor {
+ public:
+  ConfigBinder(const ConfigNode& root, ConfigKeys& keys) : keys_(keys) {
+    stack_.push_back({&root, "", {}});
+  }
+
+  void field(std::string_view key, bool& value, const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    if (is_plain(*node) && (node->text == "true" || node->text == "false")) {
+      value = node->text == "true";
+      return;
+    }
+    static const std::set<std::string> yes = {"yes", "on", "1", "True", "TRUE", "y", "enabled"};
+    static const std::set<std::string> no = {"no",    "off", "0",    "False",
+                                             "FALSE", "n",   "none", "disabled"};
+    std::string advice = yes.contains(node->text)  ? "Try true."
+                         : no.contains(node->text) ? "Try false."
+                                                   : "";
+    refuse(*node, key, "true or false", advice);
+  }
+
+  void field(std::string_view key, int64_t& value, const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    auto number = is_plain(*node) ? parse_integer(node->text) : std::nullopt;
+    if (number && in_range(static_cast<double>(*number), info)) {
+      value = *number;
+      return;
+    }
+    std::string advice =
+        number ? range_advice(static_cast<double>(*number), info) : scalar_advice(*node, true);
+    refuse(*node, key, accepted_number("an integer", info), advice);
+  }
+
+  void field(std::string_view key, double& value, const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    auto number = is_plain(*node) ? parse_number(node->text) : std::nullopt;
+    if (number && in_range(*number, info)) {
+      value = *number;
+      return;
+    }
+    std::string advice = number ? range_advice(*number, info) : scalar_advice(*node, false);
+    refuse(*node, key, accepted_number("a number", info), advice);
+  }
+
+  void field(std::string_view key, std::string& value, const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    if (node->kind != Kind::kScalar)
+      return refuse(*node, key, "text",
+                    node->kind == Kind::kNull ? "Write \"\" for an empty text." : "");
+    if (is_allowed(node->text, info)) {
+      value = node->text;
+      return;
+    }
+    refuse_word(*node, key, node->text, info);
+  }
+
+  void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    std::string accepted = fmt::format("a list, each {}", accepted_number("a number", info));
+    if (node->kind != Kind::kList) return refuse(*node, key, accepted, list_advice(*node));
+    std::vector<double> read;
+    for (const ConfigNode& item : node->items) {
+      auto number = is_plain(item) ? parse_number(item.text) : std::nullopt;
+      if (!number || !in_range(*number, info))
+        return refuse(item, key, accepted,
+                      number ? range_advice(*number, info) : scalar_advice(item, false));
+      read.push_back(*number);
+    }
+    value = std::move(read);
+  }
+
+  void field(std::string_view key, std::vector<std::string>& value,
+             const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    if (node->kind != Kind::kList) return refuse(*node, key, "a list of texts", list_advice(*node));
+    std::vector<std::string> read;
+    for (const ConfigNode& item : node->items) {
+      if (item.kind != Kind::kScalar) return refuse(item, key, "a list of texts", "");
+      if (!is_allowed(item.text, info)) return refuse_word(item, key, item.text, info);
+      read.push_back(item.text);
+    }
+    value = std::move(read);
+  }
+
+  void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
+             const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    if (node->kind == Kind::kNull) {
+      value.clear();
+      return;
+    }
+    if (node->kind != Kind::kMap) return refuse(*node, key, "a map (name: value)", "");
+    value.clear();
+    for (const auto& [name, item] : node->entries) {
+      std::string full = join_key(key, name);
+      if (item.kind != Kind::kScalar)
+        refuse(item, full, "one plain value", "");
+      else
+        value.emplace_back(name, item.text);
+      keys_.places_[join_key(stack_.back().key, full)] = item.place;
+    }
+  }
+
+  // Throws when anything was wrong.
+  void finish() {
+    leave();
+    report_unknown();
+    if (errors_.empty()) return;
+    std::stable_sort(errors_.begin(), errors_.end(), [](const Error& a, const Error& b) {
+      return std::pair(a.place.layer, a.place.line) < std::pair(b.place.layer, b.place.line);
+    });
+    std::string message;
+    for (size_t i = 0; i < std::min(errors_.size(), kMaxErrors); ++i) {
+      if (i > 0) message += "\n       ";
+      message += errors_[i].message;
+    }
+    if (errors_.size() > kMaxErrors)
+      message += fmt::format("\n       and {} more", errors_.size() - kMaxErrors);
+    throw UserError("{}", message);
+  }
+
+ protected:
+  bool enter(std::string_view key, std::string_view) override {
+    Section& parent = stack_.back();
+    std::string full = join_key(parent.key, key);
+    known_.push_back(full);
+    const ConfigNode* node = parent.node ? parent.node->find(key) : nullptr;
+    if (node) parent.taken.insert(std::string(key));
+    if (node && node->kind != Kind::kMap) {
+      if (node->kind != Kind::kNull)
+        add_error(node->place, "{} is {}; it is a section (with keys below it)", full,
+                  node->describe());
+      node = nullptr;
+    }
+    stack_.push_back({node, full, {}});
+    return true;
+  }
+
+  void leave() override {
+    Section section = std::move(stack_.back());
+    stack_.pop_back();
+    if (!section.node) return;
+    for (const auto& [name, child] : section.node->entries)
+      if (!section.taken.contains(name))
+        unknown_.emplace_back(join_key(section.key, name), child.place);
+  }
+
+ private:
+  struct Section {
+    const ConfigNode* node;  // null: not in the file
+    std::string key;         // full dotted
+    std::set<std::string> taken;
+  };
+  struct Error {
+    ConfigPlace place;
+    std::string message;
+  };
+
+  // The node of a field, found by its name or an alias.
+  const ConfigNode* take(std::string_view key, const OptionInfo& info) {
+    Section& section = stack_.back();
+    std::string full = join_key(section.key, key);
+    known_.push_back(full);
+    for (std::string_view alias : info.aliases) aliases_.emplace(alias, full);
+
+    const ConfigNode* found = nullptr;
+    std::string found_name;
+    auto consider = [&](std::string_view name) {
+      const ConfigNode* node = section.node ? section.node->find(name) : nullptr;
+      if (!node) return;
+      section.taken.insert(std::string(name));
+      if (found && found->place.layer == node->place.layer)
+        add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.",
+                  join_key(section.key, name), join_key(section.key, found_name),
+                  found->place.text(), full);
+      if (!found || node->place.layer > found->place.layer) {
+        found = node;
+        found_name = name;
+      }
+    };
+    consider(key);
+    for (std::string_view alias : info.aliases) consider(alias);
+
+    if (!found && info.required) {
+      const ConfigPlace& place = section.node ? section.node->place : root_place();
+      add_error(place, "{} is missing; it is required: {}", full, info.help);
+    }
+    if (found) {
+      keys_.places_[full] = found->place;
+      if (found_name != key)
+        keys_.notes_.push_back(fmt::format("{}: {} is read as {}", found->place.text(),
+                                           join_key(section.key, found_name), full));
+    }
+    return found;
+  }
+
+  const ConfigPlace& root_place() const { return stack_.front().node->place; }
+
+  static bool is_plain(const ConfigNode& node) {
+    return node.kind == Kind::kScalar && !node.quoted;
+  }
+  static bool in_range(double value, const OptionInfo& info) {
+    return value >= info.min && value <= info.max;
+  }
+  static bool is_allowed(std::string_view text, const OptionInfo& info) {
+    return info.allowed.empty() ||
+           std::find(info.allowed.begin(), info.allowed.end(), text) != info.allowed.end();
+  }
+  static std::string range_advice(double value, const OptionInfo& info) {
+    return fmt::format("Try {}.", format_bound(value < info.min ? info.min : info.max));
+  }
+  static std::string scalar_advice(const ConfigNode& node, bool integer) {
+    if (node.kind != Kind::kScalar) return "";
+    if (node.quoted && parse_number(node.text)) return "Remove the quotes.";
+    return number_advice(node.text, integer);
+  }
+  static std::string list_advice(const ConfigNode& node) {
+    return node.kind == Kind::kScalar ? fmt::format("Try [{}].", node.text) : "";
+  }
+
+  void refuse(const ConfigNode& node, std::string_view key, const std::string& accepted,
+              const std::string& advice) {
+    add_error(node.place, "{} is {}; it must be {}.{}{}", join_key(stack_.back().key, key),
+              node.describe(), accepted, advice.empty() ? "" : " ", advice);
+  }
+
+  void refuse_word(const ConfigNode& node, std::string_view key, std::string_view word,
+                   const OptionInfo& info) {
+    std::vector<std::string> allowed(info.allowed.begin(), info.allowed.end());
+    refuse(node, key, fmt::format("one of: {}", fmt::join(allowed, ", ")),
+           fmt::format("Try {}.", nearest_name(word, allowed)));
+  }
+
+  void report_unknown() {
+    for (const auto& [key, place] : unknown_) {
+      size_t dot = key.rfind('.');
+      auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));
+      if (alias != aliases_.end())
+        add_error(place, "{} is not a known key; here it is called {}", key, alias->second);
+      else
+        add_error(place, "{} is not a known key; the nearest is {}", key,
+                  nearest_name(key, known_));
+    }
+  }
+
+  template <class... Args>
+  void add_error(const ConfigPlace& place, fmt::format_string<Args...> format, Args&&... args) {
+    errors_.push_back({place, fmt::format("{}: {}", place.text(),
+                                          fmt::format(format, std::forward<Args>(args)...))});
+  }
+
+  ConfigKeys& keys_;
+  std::vector<Section> stack_;
+  std::vector<std::string> known_;  // all keys and sections, dotted
+  std::map<std::string, std::string, std::less<>> aliases_;
+  std::vector<std::pair<std::string, ConfigPlace>> unknown_;
+  std::vector<Error> errors_;
+};
+
+bool ConfigKeys::section_given(std::string_view section) const {
+  std::string prefix = fmt::format("{}.", section);
+  auto found = places_.lower_bound(prefix);
+  return found != places_.end() && found->first.starts_with(prefix);
+}
+
+std::string ConfigKeys::where(std::string_view key) const {
+  auto found = places_.find(key);
+  return found == places_.end() ? "the defaults" : found->second.text();
+}
+
+ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options) {
+  ConfigKeys keys;
+  ConfigBinder binder(root, keys);
+  options(binder);
+  binder.finish();
+  return keys;
+}
+
+namespace {
+
+// Plain where YAML reads it back as the same text, else in double quotes.
+std::string yaml_text(const std::string& text) {
+  auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '/' || c == '.' || c == '-' || c == '+';
+  };
+  bool safe = !text.empty() && std::all_of(text.begin(), text.end(), plain) && text[0] != '-' &&
+              text[0] != '.' && text != "null" && text != "Null" && text != "NULL";
+  if (safe) return text;
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\')
+      out += fmt::format("\\{}", c);
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+std::string yaml_list(const std::vector<double>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+std::string yaml_list(const std::vector<std::string>& values) {
+  std::vector<std::string> texts;
+  for (const auto& value : values) texts.push_back(yaml_text(value));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
+}
+
+std::string yaml_map(const std::vector<std::pair<std::string, std::string>>& values) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : values)
+    texts.push_back(fmt::format("{}: {}", yaml_text(name), yaml_text(value)));
+  return fmt::format("{{{}}}", fmt::join(texts, ", "));
+}
+
+// Shared by the printer and the reference: a field as one YAML value.
+class ValueVisitor : public OptionVisitor {
+ public:
+  void field(std::string_view key, bool& value, const OptionInfo& info) override {
+    add(key, "true/false", value ? "true" : "false", info);
+  }
+  void field(std::string_view key, int64_t& value, const OptionInfo& info) override {
+    add(key, "integer", fmt::format("{}", value), info);
+  }
+  void field(std::string_view key, double& value, const OptionInfo& info) override {
+    add(key, "number", fmt::format("{}", value),
+        info);  // shortest text that reads back to the same bits
+  }
+  void field(std::string_view key, std::string& value, const OptionInfo& info) override {
+    add(key, "text", yaml_text(value), info);
+  }
+  void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
+    add(key, "list of numbers", yaml_list(value), info);
+  }
+  void field(std::string_view key, std::vector<std::string>& value,
+             const OptionInfo& info) override {
+    add(key, "list of texts", yaml_list(value), info);
+  }
+  void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
+             const OptionInfo& info) override {
+    add(key, "map", yaml_map(value), info);
+  }
+
+ protected:
+  virtual void add(std::string_view key, std::string_view type, std::string value,
+                   const OptionInfo& info) = 0;
+};
+
+class Printer final : public ValueVisitor {
+ public:
+  std::string take() { return std::move(text_); }
+
+ protected:
+  void add(std::string_view key, std::string_view, std::string value, const OptionInfo&) override {
+    text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, value);
+  }
+  bool enter(std::string_view key, std::string_view) override {
+    text_ += fmt::format("{:{}}{}:\n", "", indent_, key);
+    indent_ += 2;
+    return true;
+  }
+  void leave() override { indent_ -= 2; }
+
+ private:
+  std::string text_;
+  int indent_ = 0;
+};
+
+class Describer final : public ValueVisitor {
+ public:
+  Describer() { sections_.push_back({}); }
+
+  std::vector<SectionDoc> take() {
+    std::erase_if(sections_, [](const SectionDoc& section) {
+      return section.options.empty() && section.help.empty();
+    });
+    return std::move(sections_);
+  }
+
+ protected:
+  void add(std::string_view key, std::string_view type, std::string value,
+           const OptionInfo& info) override {
+    OptionDoc option;
+    option.key = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
+    option.type = type;
+    option.required = info.required;
+    if (!info.required) option.default_text = std::move(value);
+    option.accepted = info.allowed.empty()
+                          ? range_text(info)
+                          : fmt::format("one of: {}", fmt::join(info.allowed, ", "));
+    option.help = info.help;
+    option.aliases.assign(info.aliases.begin(), info.aliases.end());
+    sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
+  }
+  bool enter(std::string_view key, std::string_view help) override {
+    std::string full = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
+    open_.push_back(sections_.size());
+    sections_.push_back({full, std::string(help), {}});
+    return true;
+  }
+  void leave() override { open_.pop_back(); }
+
+ private:
+  std::vector<SectionDoc> sections_;
+  std::vector<size_t> open_;  // indices in sections_
+};
+
+}  // namespace
+
+std::string print_config(const VisitOptions& options) {
+  Printer printer;
+  options(printer);
+  return printer.take();
+}
+
+std::vector<SectionDoc> describe_options(const VisitOptions& options) {
+  Describer describer;
+  options(describer);
+  return describer.take();
+}
+
+}  // namespace tailrace

@@ -1,0 +1,126 @@
+#include "core/base/file.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+TEST(ReadFile, GivesTheBytesAsTheyAre) {
+  TemporaryDirectory folder;
+  std::string bytes("a\0b\r\n\xff", 6);
+  EXPECT_EQ(read_file(folder.write("x", bytes)).value(), bytes);
+  EXPECT_EQ(read_file(folder.write("empty", "")).value(), "");
+  EXPECT_FALSE(read_file("/proc/self/status").value().empty());  // says that its size is 0
+}
+
+TEST(ReadFile, NamesTheFileAndTheReason) {
+  TemporaryDirectory folder;
+  auto missing = read_file(folder / "nothing");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.failure().message,
+            "cannot open " + (folder / "nothing").string() + ": No such file or directory");
+  EXPECT_NE(read_file(folder.path()).failure().message.find("Is a directory"), std::string::npos);
+  EXPECT_NE(
+      read_file(folder.write("big", "12345"), 4).failure().message.find("larger than 4 bytes"),
+      std::string::npos);
+}
+
+TEST(WriteFileAtomic, ReplacesAndLeavesNoTemporaryFile) {
+  TemporaryDirectory folder;
+  ASSERT_TRUE(write_file_atomic(folder / "x", "one"));
+  ASSERT_TRUE(write_file_atomic(folder / "x", "two"));
+  EXPECT_EQ(read_file(folder / "x").value(), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(WriteFileAtomic, KeepsTheOldFileWhenThereIsNoRoom) {
+  TemporaryDirectory folder;
+  ASSERT_TRUE(write_file_atomic(folder / "x", "old"));
+  // A file size limit stands for the full disk; a child process has it, so that the other tests do
+  // not.
+  pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{.rlim_cur = 1000, .rlim_max = 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto written = write_file_atomic(folder / "x", std::string(5000, 'n'));
+    bool named = !written && written.failure().message.find(
+                                 "File too large; raise the file size limit") != std::string::npos;
+    ::_exit(named ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(folder / "x").value(), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(WriteFileAtomic, NamesAMissingFolder) {
+  TemporaryDirectory folder;
+  auto written = write_file_atomic(folder / "no/x", "text");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.failure().message,
+            "cannot write " + (folder / "no/x").string() + ": No such file or directory");
+}
+
+TEST(AppendFile, AddsToWhatIsThere) {
+  TemporaryDirectory folder;
+  folder.write("log", "a\n");
+  auto file = AppendFile::open(folder / "log");
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file.value().append("b\n"));
+  ASSERT_TRUE(file.value().sync());
+  EXPECT_EQ(read_file(folder / "log").value(), "a\nb\n");
+}
+
+TEST(AppendFile, AFullDiskIsAFailureThatSaysWhatToDo) {
+  auto file = AppendFile::open("/dev/full");
+  ASSERT_TRUE(file);
+  auto written = file.value().append("text");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.failure().message,
+            "cannot write /dev/full: No space left on device; free some space or use another disk");
+}
+
+TEST(AppendFile, TakesBackTheRecordThatDidNotFit) {
+  TemporaryDirectory folder;
+  folder.write("log", "");
+  pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{.rlim_cur = 10, .rlim_max = 10};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto file = AppendFile::open(folder / "log");
+    bool first = file.value().append("1234567\n").ok(),
+         second = file.value().append("1234567\n").ok();
+    ::_exit(first && !second ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(folder / "log").value(), "1234567\n");
+}
+
+TEST(LineReader, NumbersLinesAndKnowsACutOne) {
+  LineReader lines("one\r\n\nthree");
+  auto line = lines.next();
+  EXPECT_EQ(line->number, 1);
+  EXPECT_EQ(line->text, "one");
+  EXPECT_TRUE(line->complete);
+  EXPECT_EQ(lines.next()->text, "");
+  line = lines.next();
+  EXPECT_EQ(line->number, 3);
+  EXPECT_EQ(line->text, "three");
+  EXPECT_FALSE(line->complete);
+  EXPECT_FALSE(lines.next());
+}
+
+}  // namespace
+}  // namespace tailrace

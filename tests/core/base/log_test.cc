@@ -1,0 +1,55 @@
+#include "core/base/log.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+TEST(Log, WritesLinesFromItsLevelOnAndAppends) {
+  TemporaryDirectory folder;
+  for (int i = 0; i < 2; ++i) {
+    Log log("rollout-0", folder / "rollout-0.log");
+    log.debug("not this step={}", i);
+    log.info("step done step={}", i);
+  }
+  std::string text = read_file(folder / "rollout-0.log").value();
+  EXPECT_EQ(text.find("not this"), std::string::npos);
+  EXPECT_NE(text.find("I rollout-0 step done step=0\n"), std::string::npos);
+  EXPECT_NE(text.find("step=1\n"), std::string::npos);
+}
+
+TEST(Log, RepeatsWarningsOnStderr) {
+  TemporaryDirectory folder;
+  testing::internal::CaptureStderr();
+  {
+    Log log("trainer-0", folder / "t.log");
+    log.info("quiet");
+    log.warning("grad norm is {}", 7);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "trainer-0: warning: grad norm is 7\n");
+}
+
+TEST(Log, SurvivesAFullDisk) {
+  testing::internal::CaptureStderr();
+  {
+    Log log("scheduler-0", "/dev/full");
+    for (int i = 0; i < 3; ++i) log.info("line {}", i);
+  }
+  std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("further lines may be lost"), std::string::npos);
+  EXPECT_EQ(said.find("further lines may be lost"), said.rfind("further lines may be lost"));
+}
+
+TEST(Log, NamesAFileThatCannotBeOpened) { EXPECT_THROW(Log("a", "/proc/no/such.log"), UserError); }
+
+TEST(LogLevel, KnowsItsNames) {
+  EXPECT_EQ(log_level("debug"), LogLevel::kDebug);
+  EXPECT_THROW(log_level("loud"), UserError);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,29 @@
+#include "core/base/nearest.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+TEST(EditDistance, CountsEditsAndSwapsOfNeighbours) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("", "ab"), 2);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("gruop", "group"), 1);
+}
+
+TEST(NearestName, FindsTyposAndKeysOfTheWrongSection) {
+  std::vector<std::string> names = {"rollout", "rollout.group_size", "rollout.max_turns",
+                                    "optim.lr", "train.ppo_epochs"};
+  EXPECT_EQ(nearest_name("rollout.gruop_size", names), "rollout.group_size");
+  EXPECT_EQ(nearest_name("trainer.ppo_epochs", names), "train.ppo_epochs");
+  EXPECT_EQ(nearest_name("group_size", names), "rollout.group_size");
+  EXPECT_EQ(nearest_name("scheduler.lr", names), "optim.lr");
+  EXPECT_EQ(nearest_name("anything", {}), "");
+}
+
+}  // namespace
+}  // namespace tailrace

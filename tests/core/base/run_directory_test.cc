@@ -1,0 +1,86 @@
+#include "core/base/run_directory.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+std::string error_of(const std::filesystem::path& root) {
+  try {
+    RunDirectory run(root);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(RunDirectory, MakesTheFolders) {
+  TemporaryDirectory folder;
+  RunDirectory run(folder / "runs/a");
+  EXPECT_FALSE(run.resumes());
+  for (const char* name : {"trajectories", "checkpoints", "journal", "logs", "weights"})
+    EXPECT_TRUE(std::filesystem::is_directory(folder / "runs/a" / name)) << name;
+  EXPECT_EQ(run.paths().log("rollout", 1), folder / "runs/a/logs/rollout-1.log");
+}
+
+TEST(RunDirectory, ContinuesWhereAConfigIs) {
+  TemporaryDirectory folder;
+  folder.write("config.yaml", "a: 1\n");
+  folder.write("metrics.jsonl", "");
+  EXPECT_TRUE(RunDirectory(folder.path()).resumes());
+}
+
+TEST(RunDirectory, RefusesASecondLaunchAndNamesTheOwner) {
+  TemporaryDirectory folder;
+  std::string root = (folder / "run").string();
+  {
+    RunDirectory run(root);
+    EXPECT_EQ(error_of(root), fmt::format("{} is in use by another launch (process {}). Wait for "
+                                          "it, stop it with Ctrl-C or kill {}, "
+                                          "or choose another run.dir.",
+                                          root, ::getpid(), ::getpid()));
+  }
+  EXPECT_EQ(error_of(root), "");
+}
+
+TEST(RunDirectory, ADeadOwnerHoldsNothing) {
+  TemporaryDirectory folder;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    RunDirectory run(folder / "run");
+    [[maybe_unused]] auto written = ::write(ready[1], "x", 1);
+    ::pause();
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_NE(error_of(folder / "run").find(fmt::format("process {}", child)), std::string::npos);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(error_of(folder / "run"), "");
+}
+
+TEST(RunDirectory, RefusesAFolderOfSomethingElse) {
+  TemporaryDirectory folder;
+  folder.write("thesis.tex", "text");
+  EXPECT_EQ(error_of(folder.path()),
+            folder.path().string() +
+                " holds files (for example thesis.tex) but no config.yaml, so it is not a run "
+                "directory. Choose another run.dir or an empty folder.");
+}
+
+TEST(RunDirectory, NamesAPlaceThatCannotBeWritten) {
+  EXPECT_NE(error_of("/proc/tailrace-run").find("cannot create /proc/tailrace-run"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,258 @@
+#include "core/base/yaml_config.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+struct Sampling {
+  double temperature = 1.0;
+  int64_t top_k = -1;
+  void visit(OptionVisitor& v) {
+    v.field("temperature", temperature, {.help = "0 is greedy", .min = 0, .max = 10});
+    v.field("top_k", top_k, {.help = "-1: off", .min = -1});
+  }
+};
+
+struct Rollout {
+  int64_t group_size = 8;
+  int64_t max_response_tokens = 0;
+  std::vector<std::string> stop = {"\n"};
+  std::vector<double> betas = {0.9, 0.95};
+  Sampling sampling;
+  void visit(OptionVisitor& v) {
+    v.field("group_size", group_size,
+            {.help = "members of a group", .min = 1, .aliases = {"n", "num_generations"}});
+    v.field("max_response_tokens", max_response_tokens,
+            {.help = "tokens of one answer", .min = 1, .required = true});
+    v.field("stop", stop, {.help = "what ends an answer"});
+    v.field("betas", betas, {.help = "Adam", .min = 0, .max = 1});
+    v.section("sampling", sampling, "how tokens are drawn");
+  }
+};
+
+struct Root {
+  std::string name = "run";
+  std::string mode = "sync";
+  bool verbose = false;
+  std::vector<std::pair<std::string, std::string>> settings;
+  Rollout rollout;
+  void visit(OptionVisitor& v) {
+    v.field("name", name, {.help = "of the run"});
+    v.field("mode", mode, {.help = "how", .allowed = {"sync", "async"}});
+    v.field("verbose", verbose, {.help = "says more"});
+    v.field("settings", settings, {.help = "of the environment"});
+    v.section("rollout", rollout, "how episodes are made");
+  }
+};
+
+constexpr const char* kMinimal = "rollout: {max_response_tokens: 4}\n";
+
+Root read(const std::string& text, std::vector<std::string> overrides = {},
+          ConfigKeys* keys = nullptr) {
+  Root root;
+  ConfigKeys bound = bind_config(parse_config(text, "a.yaml", overrides), root);
+  if (keys) *keys = bound;
+  return root;
+}
+
+std::string error_of(const std::string& text, std::vector<std::string> overrides = {}) {
+  try {
+    read(text, overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+// The error of a file whose fourth line is `line`, below `rollout:` with everything that is
+// required.
+std::string rollout_error(const std::string& line) {
+  return error_of("name: x\nrollout:\n  max_response_tokens: 4\n  " + line + "\n");
+}
+
+TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
+  Root root = read(
+      "name: 12\nmode: async\nverbose: true\nsettings: {size: 6, kind: 'a b'}\n"
+      "rollout:\n  group_size: 4\n  max_response_tokens: +16\n  stop: [\"a\\n\", b]\n  betas: [0, "
+      "1e-1]\n"
+      "  sampling: {temperature: 0.5}\n");
+  EXPECT_EQ(root.name, "12");
+  EXPECT_EQ(root.mode, "async");
+  EXPECT_TRUE(root.verbose);
+  EXPECT_EQ(root.settings,
+            (std::vector<std::pair<std::string, std::string>>{{"size", "6"}, {"kind", "a b"}}));
+  EXPECT_EQ(root.rollout.group_size, 4);
+  EXPECT_EQ(root.rollout.max_response_tokens, 16);
+  EXPECT_EQ(root.rollout.stop, (std::vector<std::string>{"a\n", "b"}));
+  EXPECT_EQ(root.rollout.betas, (std::vector<double>{0, 0.1}));
+  EXPECT_EQ(root.rollout.sampling.temperature, 0.5);
+  EXPECT_EQ(root.rollout.sampling.top_k, -1);
+}
+
+TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
+  EXPECT_EQ(rollout_error("gruop_size: 4"),
+            "a.yaml:4: rollout.gruop_size is not a known key; the nearest is rollout.group_size");
+  EXPECT_EQ(error_of("rollouts: {group_size: 3}\n" + std::string(kMinimal)),
+            "a.yaml:1: rollouts is not a known key; the nearest is rollout");
+  EXPECT_EQ(
+      error_of(std::string(kMinimal) + "temperature: 1\n"),
+      "a.yaml:2: temperature is not a known key; the nearest is rollout.sampling.temperature");
+  EXPECT_EQ(error_of(std::string(kMinimal) + "trainer: {num_generations: 1}\n").substr(0, 16),
+            "a.yaml:2: traine");
+  EXPECT_EQ(error_of(std::string(kMinimal) + "num_generations: 1\n"),
+            "a.yaml:2: num_generations is not a known key; here it is called rollout.group_size");
+  EXPECT_EQ(error_of(kMinimal, {"rollout.max_turn=3"}).substr(0, 58),
+            "override rollout.max_turn=3: rollout.max_turn is not a kno");
+}
+
+TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
+  EXPECT_EQ(rollout_error("group_size: 0"),
+            "a.yaml:4: rollout.group_size is 0; it must be an integer >= 1. Try 1.");
+  EXPECT_EQ(rollout_error("group_size: 4k"),
+            "a.yaml:4: rollout.group_size is 4k; it must be an integer >= 1. Units are in the "
+            "key's name; write 4000 or 4096.");
+  EXPECT_EQ(rollout_error("group_size: 64.0"),
+            "a.yaml:4: rollout.group_size is 64.0; it must be an integer >= 1. Try 64.");
+  EXPECT_EQ(rollout_error("group_size: 1e3"),
+            "a.yaml:4: rollout.group_size is 1e3; it must be an integer >= 1. Try 1000.");
+  EXPECT_EQ(rollout_error("group_size: 1_000"),
+            "a.yaml:4: rollout.group_size is 1_000; it must be an integer >= 1. Try 1000.");
+  EXPECT_EQ(rollout_error("group_size: \"8\""),
+            "a.yaml:4: rollout.group_size is \"8\" (text in quotes); it must be an integer >= 1. "
+            "Remove the quotes.");
+  EXPECT_EQ(rollout_error("group_size: many"),
+            "a.yaml:4: rollout.group_size is many; it must be an integer >= 1.");
+  EXPECT_EQ(rollout_error("group_size:"),
+            "a.yaml:4: rollout.group_size is nothing; it must be an integer >= 1.");
+  EXPECT_EQ(rollout_error("group_size: [4]"),
+            "a.yaml:4: rollout.group_size is a list; it must be an integer >= 1.");
+  EXPECT_EQ(rollout_error("group_size: 99999999999999999999").substr(0, 54),
+            "a.yaml:4: rollout.group_size is 99999999999999999999; ");
+  EXPECT_EQ(rollout_error("sampling: {temperature: 50%}"),
+            "a.yaml:4: rollout.sampling.temperature is 50%; it must be a number from 0 to 10. "
+            "Write the fraction: 0.5.");
+  EXPECT_EQ(
+      rollout_error("sampling: {temperature: 11}"),
+      "a.yaml:4: rollout.sampling.temperature is 11; it must be a number from 0 to 10. Try 10.");
+  EXPECT_EQ(rollout_error("sampling: {temperature: .nan}"),
+            "a.yaml:4: rollout.sampling.temperature is .nan; it must be a number from 0 to 10.");
+  EXPECT_EQ(rollout_error("sampling: {temperature: 30s}"),
+            "a.yaml:4: rollout.sampling.temperature is 30s; it must be a number from 0 to 10. "
+            "Units are in the key's name; write the number without 's'.");
+  EXPECT_EQ(rollout_error("sampling: hot"),
+            "a.yaml:4: rollout.sampling is hot; it is a section (with keys below it)");
+  EXPECT_EQ(rollout_error("stop: end"),
+            "a.yaml:4: rollout.stop is end; it must be a list of texts. Try [end].");
+  EXPECT_EQ(rollout_error("betas: [0.9, 2]"),
+            "a.yaml:4: rollout.betas is 2; it must be a list, each a number from 0 to 1. Try 1.");
+  EXPECT_EQ(error_of("mode: asink\n" + std::string(kMinimal)),
+            "a.yaml:1: mode is asink; it must be one of: sync, async. Try async.");
+  EXPECT_EQ(error_of("verbose: yes\n" + std::string(kMinimal)),
+            "a.yaml:1: verbose is yes; it must be true or false. Try true.");
+  EXPECT_EQ(error_of("name: {a: b}\n" + std::string(kMinimal)),
+            "a.yaml:1: name is a section; it must be text.");
+  EXPECT_EQ(error_of("settings: {a: [1]}\n" + std::string(kMinimal)),
+            "a.yaml:1: settings.a is a list; it must be one plain value.");
+}
+
+TEST(BindConfig, ListsAllMistakesAtOnce) {
+  EXPECT_EQ(
+      error_of("verbose: maybe\nrollout:\n  group_size: -1\n  groupsize: 1\n"),
+      "a.yaml:1: verbose is maybe; it must be true or false.\n"
+      "       a.yaml:2: rollout.max_response_tokens is missing; it is required: tokens of one "
+      "answer\n"
+      "       a.yaml:3: rollout.group_size is -1; it must be an integer >= 1. Try 1.\n"
+      "       a.yaml:4: rollout.groupsize is not a known key; the nearest is rollout.group_size");
+}
+
+TEST(BindConfig, RequiresWhatHasNoDefault) {
+  EXPECT_EQ(
+      error_of(""),
+      "a.yaml:1: rollout.max_response_tokens is missing; it is required: tokens of one answer");
+  EXPECT_EQ(error_of("rollout:\n").substr(0, 44), "a.yaml:1: rollout.max_response_tokens is mis");
+}
+
+TEST(BindConfig, ReadsAliasesWithANote) {
+  ConfigKeys keys;
+  Root root = read("rollout:\n  max_response_tokens: 4\n  n: 3\n", {}, &keys);
+  EXPECT_EQ(root.rollout.group_size, 3);
+  EXPECT_EQ(keys.notes(),
+            (std::vector<std::string>{"a.yaml:3: rollout.n is read as rollout.group_size"}));
+  EXPECT_TRUE(keys.given("rollout.group_size"));
+  EXPECT_EQ(rollout_error("n: 3\n  group_size: 4"),
+            "a.yaml:4: rollout.n and rollout.group_size (at a.yaml:5) are two names of "
+            "rollout.group_size. Remove one of them.");
+  // An override under one name wins over the file under another.
+  EXPECT_EQ(read("rollout: {max_response_tokens: 4, n: 3}\n", {"rollout.group_size=9"})
+                .rollout.group_size,
+            9);
+  EXPECT_EQ(read("rollout: {max_response_tokens: 4, group_size: 3}\n", {"rollout.n=9"})
+                .rollout.group_size,
+            9);
+}
+
+TEST(BindConfig, KnowsWhatWasGivenAndWhere) {
+  ConfigKeys keys;
+  read("rollout:\n  max_response_tokens: 4\nsettings: {size: 3}\n", {"rollout.sampling.top_k=5"},
+       &keys);
+  EXPECT_TRUE(keys.given("rollout.sampling.top_k"));
+  EXPECT_FALSE(keys.given("rollout.group_size"));
+  EXPECT_TRUE(keys.section_given("rollout.sampling"));
+  EXPECT_FALSE(keys.section_given("roll"));
+  EXPECT_EQ(keys.where("rollout.max_response_tokens"), "a.yaml:2");
+  EXPECT_EQ(keys.where("settings.size"), "a.yaml:3");
+  EXPECT_EQ(keys.where("rollout.sampling.top_k"), "override rollout.sampling.top_k=5");
+  EXPECT_EQ(keys.where("rollout.group_size"), "the defaults");
+}
+
+TEST(PrintConfig, LoadsBackToTheSame) {
+  Root root;
+  root.name = "null";
+  root.settings = {{"size", "6"}, {"text", "a: \"b\"\n\\ # \x01 ü"}, {"empty", ""}, {"-", "~"}};
+  root.rollout.max_response_tokens = 1'234'567'890'123;
+  root.rollout.stop = {"\n", "[x]", "- a", "true", "...", "*a", "yes"};
+  root.rollout.betas = {0.1, 1e-300, 1.0 / 3};
+  root.rollout.sampling.temperature = 0.1 + 0.2;
+  std::string text = print_config(root);
+  EXPECT_EQ(print_config(read(text)), text);
+  Root again = read(text);
+  EXPECT_EQ(again.name, root.name);
+  EXPECT_EQ(again.settings, root.settings);
+  EXPECT_EQ(again.rollout.stop, root.rollout.stop);
+  EXPECT_EQ(again.rollout.betas, root.rollout.betas);
+  EXPECT_EQ(again.rollout.sampling.temperature, root.rollout.sampling.temperature);
+}
+
+TEST(PrintConfig, IsReadable) {
+  Root root;
+  root.rollout.max_response_tokens = 4;
+  EXPECT_EQ(
+      print_config(root),
+      "name: run\nmode: sync\nverbose: false\nsettings: {}\nrollout:\n  group_size: 8\n  "
+      "max_response_tokens: 4\n"
+      "  stop: [\"\\n\"]\n  betas: [0.9, 0.95]\n  sampling:\n    temperature: 1\n    top_k: -1\n");
+}
+
+TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
+  auto sections = describe_options(Root{});
+  ASSERT_EQ(sections.size(), 3u);
+  EXPECT_EQ(sections[0].key, "");
+  EXPECT_EQ(sections[1].key, "rollout");
+  EXPECT_EQ(sections[2].key, "rollout.sampling");
+  EXPECT_EQ(sections[2].help, "how tokens are drawn");
+  const OptionDoc& group = sections[1].options[0];
+  EXPECT_EQ(group.key, "rollout.group_size");
+  EXPECT_EQ(group.type, "integer");
+  EXPECT_EQ(group.default_text, "8");
+  EXPECT_EQ(group.accepted, ">= 1");
+  EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations"}));
+  EXPECT_TRUE(sections[1].options[1].required);
+  EXPECT_EQ(sections[1].options[1].default_text, "");
+  EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
+}
+
+}  // namespace
+}  // namespace tailrace
