@@ -61,7 +61,10 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"reward inf", [](Trajectory& t) { t.reward = std::numeric_limits<double>::infinity(); }},
       {"-1 turns", [](Trajectory& t) { t.turns = -1; }},
       {"in the environment", [&](Trajectory& t) { t.env_seconds = nan; }},
-      {"metric 'success'", [&](Trajectory& t) { t.metrics = {{"success", nan}}; }},
+      {"metric 'success'",
+       [&](Trajectory& t) {
+         t.metrics = {{"success", nan}};
+       }},
       {"temperature", [&](Trajectory& t) { t.sampling.temperature = nan; }},
       {"top_p", [](Trajectory& t) { t.sampling.top_p = 0; }},
       {"min_p", [](Trajectory& t) { t.sampling.min_p = 2; }},
@@ -75,7 +78,8 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"7 log-probabilities", [](Trajectory& t) { t.segments[0].logprobs.push_back(0); }},
       {"5 versions", [](Trajectory& t) { t.segments[0].versions.pop_back(); }},
       {"token 1 has id -3", [](Trajectory& t) { t.segments[0].tokens[1] = -3; }},
-      {"token 0 has role 3", [](Trajectory& t) { t.segments[1].roles[0] = static_cast<TokenRole>(3); }},
+      {"token 0 has role 3",
+       [](Trajectory& t) { t.segments[1].roles[0] = static_cast<TokenRole>(3); }},
       {"log-probability nan", [&](Trajectory& t) { t.segments[0].logprobs[2] = nan; }},
       {"sampled by version -1", [](Trajectory& t) { t.segments[0].versions[2] = -1; }},
       {"was not sampled", [](Trajectory& t) { t.segments[0].logprobs[0] = -1; }},
@@ -93,7 +97,10 @@ TEST(Trajectory, NamesEachKindOfFault) {
 TEST(Trajectory, ASegmentMayContinueWhatItsParentInherited) {
   Trajectory trajectory = two_segments();
   // Segment 1 has a context of 4 + 2 tokens; a child may continue all six, but not seven.
-  trajectory.segments.push_back({.parent = 1, .parent_tokens = 6});
+  Segment child;
+  child.parent = 1;
+  child.parent_tokens = 6;
+  trajectory.segments.push_back(child);
   EXPECT_EQ(find_fault(trajectory), std::nullopt);
   trajectory.segments[2].parent_tokens = 7;
   EXPECT_NE(find_fault(trajectory), std::nullopt);

@@ -1,0 +1,169 @@
+#include "core/trajectory/trajectory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace tailrace {
+namespace {
+
+std::optional<std::string> find_lease_fault(const LeaseId& lease) {
+  const MemberId& id = lease.member;
+  if (id.policy < 0 || id.domain < 0 || id.epoch < 0 || id.prompt < 0 || id.launch < 0 ||
+      id.member < 0 || lease.attempt < 0) {
+    return fmt::format("negative part in id {}", to_string(lease));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_sampling_fault(const SamplingParams& s) {
+  // Written so that a NaN fails as well.
+  if (!(s.temperature >= 0 && std::isfinite(s.temperature))) {
+    return fmt::format("temperature {} is not a finite number >= 0", s.temperature);
+  }
+  if (!(s.top_p > 0 && s.top_p <= 1)) return fmt::format("top_p {} is outside (0, 1]", s.top_p);
+  if (!(s.min_p >= 0 && s.min_p <= 1)) return fmt::format("min_p {} is outside [0, 1]", s.min_p);
+  return std::nullopt;
+}
+
+std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
+  if (segment.tokens[i] < 0) return fmt::format("token {} has id {}", i, segment.tokens[i]);
+  if (segment.roles[i] > TokenRole::kObservation) {
+    return fmt::format("token {} has role {}", i, static_cast<int>(segment.roles[i]));
+  }
+  if (segment.roles[i] == TokenRole::kSampled) {
+    if (!std::isfinite(segment.logprobs[i])) {
+      return fmt::format("token {} was sampled with log-probability {}", i, segment.logprobs[i]);
+    }
+    if (segment.versions[i] < 0) {
+      return fmt::format("token {} was sampled by version {}", i, segment.versions[i]);
+    }
+  } else if (segment.logprobs[i] != 0 || segment.versions[i] != -1) {
+    return fmt::format("token {} was not sampled but has log-probability {} and version {}", i,
+                       segment.logprobs[i], segment.versions[i]);
+  }
+  return std::nullopt;
+}
+
+// `contexts` holds the context length (inherited and own tokens) of every earlier segment.
+std::optional<std::string> find_segment_fault(const Segment& segment,
+                                              const std::vector<int64_t>& contexts) {
+  const auto index = static_cast<int64_t>(contexts.size());
+  if (segment.parent < -1 || segment.parent >= index) {
+    return fmt::format("parent {} is not an earlier segment", segment.parent);
+  }
+  const int64_t available = segment.parent < 0 ? 0 : contexts[static_cast<size_t>(segment.parent)];
+  if (segment.parent_tokens < 0 || segment.parent_tokens > available) {
+    return fmt::format("it continues {} tokens of a parent context of {}", segment.parent_tokens,
+                       available);
+  }
+  const size_t n = segment.tokens.size();
+  if (segment.roles.size() != n || segment.logprobs.size() != n || segment.versions.size() != n) {
+    return fmt::format("{} tokens but {} roles, {} log-probabilities, {} versions", n,
+                       segment.roles.size(), segment.logprobs.size(), segment.versions.size());
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (auto fault = find_token_fault(segment, i)) return fault;
+  }
+  return std::nullopt;
+}
+
+template <class Visit>
+void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
+  for (const Segment& segment : trajectory.segments) {
+    for (size_t i = 0; i < segment.roles.size(); ++i) {
+      if (segment.roles[i] == TokenRole::kSampled) visit(segment, i);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t Trajectory::num_tokens() const {
+  int64_t count = 0;
+  for (const Segment& segment : segments) count += static_cast<int64_t>(segment.tokens.size());
+  return count;
+}
+
+int64_t Trajectory::num_sampled() const {
+  int64_t count = 0;
+  for_each_sampled(*this, [&](const Segment&, size_t) { ++count; });
+  return count;
+}
+
+int64_t Trajectory::min_version() const {
+  int64_t version = -1;
+  for_each_sampled(*this, [&](const Segment& segment, size_t i) {
+    version = version < 0 ? segment.versions[i] : std::min(version, segment.versions[i]);
+  });
+  return version;
+}
+
+int64_t Trajectory::max_version() const {
+  int64_t version = -1;
+  for_each_sampled(*this, [&](const Segment& segment, size_t i) {
+    version = std::max(version, segment.versions[i]);
+  });
+  return version;
+}
+
+std::optional<std::string> find_fault(const Trajectory& trajectory) {
+  if (auto fault = find_lease_fault(trajectory.lease)) return fault;
+  if (trajectory.lane > Lane::kEval)
+    return fmt::format("lane {}", static_cast<int>(trajectory.lane));
+  if (trajectory.outcome > Outcome::kAborted) {
+    return fmt::format("outcome {}", static_cast<int>(trajectory.outcome));
+  }
+  if (trajectory.reward && !std::isfinite(*trajectory.reward)) {
+    return fmt::format("reward {}", *trajectory.reward);
+  }
+  if (trajectory.turns < 0) return fmt::format("{} turns", trajectory.turns);
+  if (!(trajectory.env_seconds >= 0 && trajectory.generate_seconds >= 0)) {
+    return fmt::format("{} s in the environment, {} s in generation", trajectory.env_seconds,
+                       trajectory.generate_seconds);
+  }
+  for (const auto& [key, value] : trajectory.metrics) {
+    if (!std::isfinite(value)) return fmt::format("metric '{}' is {}", key, value);
+  }
+  if (auto fault = find_sampling_fault(trajectory.sampling)) return fault;
+  std::vector<int64_t> contexts;
+  for (const Segment& segment : trajectory.segments) {
+    if (auto fault = find_segment_fault(segment, contexts)) {
+      return fmt::format("segment {}: {}", contexts.size(), *fault);
+    }
+    contexts.push_back(segment.parent_tokens + static_cast<int64_t>(segment.tokens.size()));
+  }
+  return std::nullopt;
+}
+
+std::string_view name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kFinished:
+      return "finished";
+    case Outcome::kTruncated:
+      return "truncated";
+    case Outcome::kEnvFailed:
+      return "env_failed";
+    case Outcome::kVerifierFailed:
+      return "verifier_failed";
+    case Outcome::kLost:
+      return "lost";
+    case Outcome::kStale:
+      return "stale";
+    case Outcome::kAborted:
+      return "aborted";
+  }
+  return "unknown";
+}
+
+std::string to_string(const MemberId& id) {
+  return fmt::format("policy={} domain={} epoch={} prompt={} launch={} member={}", id.policy,
+                     id.domain, id.epoch, id.prompt, id.launch, id.member);
+}
+
+std::string to_string(const LeaseId& id) {
+  return fmt::format("{} attempt={}", to_string(id.member), id.attempt);
+}
+
+}  // namespace tailrace
