@@ -8,7 +8,8 @@
 
 namespace tailrace {
 
-// A Llama-family decoder: RMSNorm, rotary positions (half-rotation), grouped-query attention, SwiGLU.
+// A Llama-family decoder: RMSNorm, rotary positions (half-rotation), grouped-query attention,
+// SwiGLU.
 struct ModelConfig {
   std::string architecture = "LlamaForCausalLM";
   int64_t hidden_size = 0, intermediate_size = 0;
@@ -23,8 +24,9 @@ struct ModelConfig {
   int64_t num_parameters() const;
 };
 
-// Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature that
-// is not supported (rope_scaling, biases, another activation) is refused by name, never ignored.
+// Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature
+// that is not supported (rope_scaling, biases, another activation) is refused by name, never
+// ignored.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 // The config.json that transformers reads.
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory);

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model/model_config.h"
@@ -15,22 +16,28 @@
 namespace tailrace {
 
 struct ParameterInfo {
-  std::string name;                 // "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;       // [out, in] for matrices
-  int64_t offset = 0, size = 0;     // in floats, offset aligned to 16
+  std::string name;              // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;    // [out, in] for matrices
+  int64_t offset = 0, size = 0;  // in floats
   bool is_matrix() const { return shape.size() >= 2; }
 };
 
 // Names, shapes and places, in the order in which the forward pass meets them. A tied head has no
 // entry of its own.
+//
+// Offsets are aligned to 16 floats, except that k and v follow q directly, and up follows gate: a
+// fused product sees each of these groups as one matrix (see LayerTensors).
 class ParameterLayout {
  public:
   explicit ParameterLayout(const ModelConfig& config);
   const std::vector<ParameterInfo>& entries() const { return entries_; }
   const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
-  int64_t size() const { return size_; }                 // floats, padding included (padding stays 0)
+  int64_t size() const { return size_; }  // floats, padding included (padding stays 0)
 
  private:
+  void align();
+  void append(std::string name, std::vector<int64_t> shape);
+
   std::vector<ParameterInfo> entries_;
   std::map<std::string, size_t, std::less<>> index_;
   int64_t size_ = 0;
@@ -53,14 +60,40 @@ class Parameters {
   Buffer buffer_;
 };
 
-// Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2 layers),
-// an untied head N(0, 1/hidden), norms 1; tied embeddings N(0, 1/hidden). Counter-based: a tensor depends on (seed, its name).
+// The tensors of one decoder layer, with those that share an input as one matrix:
+//   qkv      [(heads + 2 * kv_heads) * head_dim, hidden]   q rows, then k, then v
+//   gate_up  [2 * intermediate, hidden]                    gate rows, then up
+// T is float (gradients) or const float (weights).
+template <class T>
+struct LayerTensors {
+  std::span<T> input_norm, post_norm;  // [hidden]
+  MatrixView<T> qkv, o, gate_up, down;
+};
+LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
+LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
+                                        int64_t layer);
+
+// Names of the tensors outside the layers.
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kFinalNormName = "model.norm.weight";
+inline constexpr std::string_view kHeadName = "lm_head.weight";  // absent when tied
+
+// The head as a parameter: kHeadName, or the embeddings when tied.
+std::string_view head_name(const ModelConfig& config);
+
+// Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2
+// layers), an untied head N(0, 1/hidden), norms 1; tied embeddings N(0, 1/hidden). Counter-based: a
+// tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
 
-// Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into `parameters`.
-// Throws UserError naming file and tensor: missing, cut, wrong shape, unknown dtype, not finite.
-void load_parameters(const std::filesystem::path& directory, const ModelConfig& config, Parameters& parameters);
-// Writes config.json and model.safetensors (F32), each by write, fsync, rename.
-void save_model(const std::filesystem::path& directory, const ModelConfig& config, const Parameters& parameters);
+// Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into
+// `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
+// dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the
+// config says tied.
+void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
+                     Parameters& parameters);
+// Writes config.json and model.safetensors (F32), each by write, fsync, rename. Makes the folder.
+void save_model(const std::filesystem::path& directory, const ModelConfig& config,
+                const Parameters& parameters);
 
 }  // namespace tailrace

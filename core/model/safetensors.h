@@ -52,8 +52,8 @@ struct NamedTensor {
   std::string name;
   TensorView view;
 };
-// Tensors in the given order; written to a temporary file, fsynced and renamed. Throws UserError with the
-// path and the system's reason (a full disk) and leaves no partial file.
+// Tensors in the given order; written to a temporary file, fsynced and renamed. Throws UserError
+// with the path and the system's reason (a full disk) and leaves no partial file.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

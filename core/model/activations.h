@@ -1,0 +1,62 @@
+// What backward needs of a forward pass.
+//
+// Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
+// and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + (2 heads + 2 kv_heads) *
+// head_dim + 2 intermediate + heads + 2.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/model/model_config.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+
+// What one decoder layer computes on its way, `tokens` rows each. In a forward pass that keeps
+// nothing the views lie in scratch memory, and those that only backward reads are empty.
+struct LayerActivations {
+  Matrix input;                    // [tokens, hidden] residual stream before the layer
+  std::span<float> input_inv_rms;  // [tokens] or empty
+  Matrix qkv;                      // [tokens, (heads + 2 kv_heads) * head_dim], q and k rotated
+  Matrix attended;                 // [tokens, heads * head_dim]
+  Matrix lse;                      // [tokens, heads] or no data
+  Matrix middle;                   // [tokens, hidden] residual stream after attention
+  std::span<float> post_inv_rms;   // [tokens] or empty
+  Matrix gate_up;                  // [tokens, 2 * intermediate]
+};
+
+// Made once for the largest micro-batch and filled again by each forward pass.
+//
+// Thread: one pass at a time.
+class Activations {
+ public:
+  Activations(const ModelConfig& config, int64_t max_tokens);
+
+  // Says how large the next pass is; every view below has that many rows.
+  void begin(int64_t num_tokens, int64_t num_logit_rows);
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_logit_rows() const { return num_logit_rows_; }
+  int64_t max_tokens() const { return max_tokens_; }
+
+  LayerActivations layer(int64_t index) const;
+  Matrix final_rows() const;  // [logit_rows, hidden] residual stream before the final norm
+  std::span<float> final_inv_rms() const;  // [logit_rows]
+
+  static int64_t bytes(const ModelConfig& config, int64_t max_tokens);
+
+ private:
+  struct Layer {
+    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, post_inv_rms, gate_up;
+  };
+
+  ModelConfig config_;
+  int64_t max_tokens_, num_tokens_ = 0, num_logit_rows_ = 0;
+  Buffer buffer_;
+  std::vector<Layer> layers_;
+  std::span<float> final_rows_, final_inv_rms_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,186 @@
+#include "core/model/decoder_layer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/embedding.h"
+#include "kernels/linear.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+
+namespace tailrace {
+namespace {
+
+Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
+  return {workspace.take<float>(rows * cols).data(), rows, cols};
+}
+
+size_t matrix_bytes(int64_t rows, int64_t cols) {
+  return Workspace::aligned(static_cast<size_t>(rows * cols) * sizeof(float));
+}
+
+// The columns of a qkv matrix [tokens, (heads + 2 kv_heads) * head_dim].
+template <class T>
+struct Qkv {
+  MatrixView<T> q, k, v;
+  MatrixView<T> rotated;  // q and k together: both turn by the same angles
+
+  Qkv(const ModelConfig& c, MatrixView<T> qkv) {
+    const int64_t q_end = c.num_heads * c.head_dim, k_end = q_end + c.num_kv_heads * c.head_dim;
+    q = qkv.slice_cols(0, q_end);
+    k = qkv.slice_cols(q_end, k_end);
+    v = qkv.slice_cols(k_end, qkv.cols);
+    rotated = qkv.slice_cols(0, k_end);
+  }
+};
+
+template <class T>
+struct GateUp {
+  MatrixView<T> gate, up;
+  explicit GateUp(MatrixView<T> both)
+      : gate(both.slice_cols(0, both.cols / 2)), up(both.slice_cols(both.cols / 2, both.cols)) {}
+};
+
+int num_rotated_heads(const ModelConfig& c) {
+  return static_cast<int>(c.num_heads + c.num_kv_heads);
+}
+float attention_scale(const ModelConfig& c) {
+  return 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+}
+float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
+
+void forward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                       const PackedWeights::Layer& weights, const KvLayer& kv,
+                       const LayerActivations& kept) {
+  const ModelConfig& c = pass.config;
+  const AttentionBatch& sequences = pass.batch.sequences;
+  Workspace::Scope scope(workspace);
+  Matrix normed = take(workspace, kept.input.rows, c.hidden_size);
+  rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, kept.input_inv_rms);
+  linear(stream, normed, weights.qkv, {}, kept.qkv);
+  const Qkv<float> qkv(c, kept.qkv);
+  rope(stream, qkv.rotated, num_rotated_heads(c), sequences.positions, pass.rope_table,
+       /*inverse=*/false);
+  kv_write(stream, qkv.k, qkv.v, sequences, kv);
+  attention(stream, workspace, qkv.q, static_cast<int>(c.num_heads), attention_scale(c), sequences,
+            kv, pass.batch.max_context, kept.attended, kept.lse);
+  linear(stream, kept.attended, weights.o, {}, kept.middle);
+  add(stream, kept.input, kept.middle);
+}
+
+void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                 const PackedWeights::Layer& weights, const LayerActivations& kept, Matrix output) {
+  const ModelConfig& c = pass.config;
+  Workspace::Scope scope(workspace);
+  Matrix normed = take(workspace, kept.middle.rows, c.hidden_size);
+  Matrix product = take(workspace, kept.middle.rows, c.intermediate_size);
+  rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, kept.post_inv_rms);
+  linear(stream, normed, weights.gate_up, {}, kept.gate_up);
+  const GateUp<float> halves(kept.gate_up);
+  swiglu(stream, halves.gate, halves.up, product);
+  linear(stream, product, weights.down, {}, output);
+  add(stream, kept.middle, output);
+}
+
+// Gradient of a product: dweight += dy^T x, dx = dy W.
+void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
+                     ConstMatrix weight, Matrix dweight, Matrix dx) {
+  linear_grad_weight(stream, workspace, dy, x, dweight);
+  linear_grad_input(stream, workspace, dy, weight, dx, /*accumulate=*/false);
+}
+
+void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                  const LayerTensors<const float>& weights, const LayerActivations& kept,
+                  const LayerTensors<float>& gradients, Matrix dx) {
+  const ModelConfig& c = pass.config;
+  Workspace::Scope scope(workspace);
+  Matrix product = take(workspace, dx.rows, c.intermediate_size);
+  Matrix dgate_up = take(workspace, dx.rows, 2 * c.intermediate_size);
+  Matrix normed = take(workspace, dx.rows, c.hidden_size);
+  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+
+  const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
+  swiglu(stream, halves.gate, halves.up, product);
+  // The gradient to the product lies where the gradient to the gate will be.
+  backward_linear(stream, workspace, dx, product, weights.down, gradients.down, dhalves.gate);
+  swiglu_backward(stream, halves.gate, halves.up, dhalves.gate, dhalves.gate, dhalves.up);
+
+  rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, {});
+  backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up, dnormed);
+  rms_norm_backward(stream, kept.middle, weights.post_norm, kept.post_inv_rms, dnormed, dx,
+                    /*accumulate=*/true, gradients.post_norm);
+}
+
+void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                        const LayerTensors<const float>& weights, const KvLayer& kv,
+                        const LayerActivations& kept, const LayerTensors<float>& gradients,
+                        Matrix dx) {
+  const ModelConfig& c = pass.config;
+  const AttentionBatch& sequences = pass.batch.sequences;
+  Workspace::Scope scope(workspace);
+  Matrix dqkv = take(workspace, dx.rows, kept.qkv.cols);
+  Matrix normed = take(workspace, dx.rows, c.hidden_size);
+  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+
+  const Qkv<float> qkv(c, kept.qkv), gradient(c, dqkv);
+  // The gradient to what attention returned lies where the gradient to q will be.
+  backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradient.q);
+  attention_backward(stream, workspace, qkv.q, kept.attended, kept.lse, gradient.q,
+                     static_cast<int>(c.num_heads), attention_scale(c), sequences, kv,
+                     pass.batch.max_context, gradient.q, gradient.k, gradient.v);
+  rope(stream, gradient.rotated, num_rotated_heads(c), sequences.positions, pass.rope_table,
+       /*inverse=*/true);
+
+  rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, {});
+  backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, dnormed);
+  rms_norm_backward(stream, kept.input, weights.input_norm, kept.input_inv_rms, dnormed, dx,
+                    /*accumulate=*/true, gradients.input_norm);
+}
+
+size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
+  return attention_workspace_bytes(num_threads, static_cast<int>(c.num_heads),
+                                   static_cast<int>(c.num_kv_heads), static_cast<int>(c.head_dim),
+                                   max_context);
+}
+
+}  // namespace
+
+void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                   const PackedWeights::Layer& weights, const KvLayer& kv,
+                   const LayerActivations& kept, Matrix output) {
+  forward_attention(stream, workspace, pass, weights, kv, kept);
+  forward_mlp(stream, workspace, pass, weights, kept, output);
+}
+
+void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                    const LayerTensors<const float>& weights, const KvLayer& kv,
+                    const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx) {
+  backward_mlp(stream, workspace, pass, weights, kept, gradients, dx);
+  backward_attention(stream, workspace, pass, weights, kv, kept, gradients, dx);
+}
+
+size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
+                                     int num_threads) {
+  const size_t normed = matrix_bytes(max_tokens, config.hidden_size);
+  return normed + std::max(attention_bytes(config, max_context, num_threads),
+                           matrix_bytes(max_tokens, config.intermediate_size));
+}
+
+size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
+                                      int max_context, int num_threads) {
+  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
+  const int64_t q = config.num_heads * config.head_dim,
+                qkv = q + 2 * config.num_kv_heads * config.head_dim;
+  const size_t norms = 2 * matrix_bytes(max_tokens, hidden);
+  const size_t mlp = matrix_bytes(max_tokens, ffn) + matrix_bytes(max_tokens, 2 * ffn) +
+                     std::max(linear_grad_workspace_bytes(max_tokens, hidden, ffn),
+                              linear_grad_workspace_bytes(max_tokens, 2 * ffn, hidden));
+  const size_t attention = matrix_bytes(max_tokens, qkv) +
+                           std::max({linear_grad_workspace_bytes(max_tokens, hidden, q),
+                                     linear_grad_workspace_bytes(max_tokens, qkv, hidden),
+                                     attention_bytes(config, max_context, num_threads)});
+  return norms + std::max(mlp, attention);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,47 @@
+// One decoder layer, forward and backward side by side:
+//
+//   middle = input  + Attention(RMSNorm(input)) Wo^T
+//   output = middle + (SiLU(x Wgate^T) * (x Wup^T)) Wdown^T,   x = RMSNorm(middle)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/model/activations.h"
+#include "core/model/forward_batch.h"
+#include "core/model/model_config.h"
+#include "core/model/packed_weights.h"
+#include "core/model/parameters.h"
+#include "kernels/attention.h"
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+
+// What all layers of one pass share; borrows everything.
+struct LayerPass {
+  const ModelConfig& config;
+  const ForwardBatch& batch;
+  ConstMatrix rope_table;  // [positions, head_dim]
+};
+
+// Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and the new residual stream
+// into `output` [tokens, hidden]. output may be kept.input when nobody needs that any more.
+void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                   const PackedWeights::Layer& weights, const KvLayer& kv,
+                   const LayerActivations& kept, Matrix output);
+
+// `dx` [tokens, hidden] is the gradient to the layer's output and becomes the gradient to its
+// input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
+// forward_layer().
+void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                    const LayerTensors<const float>& weights, const KvLayer& kv,
+                    const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx);
+
+size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
+                                     int num_threads);
+size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
+                                      int max_context, int num_threads);
+
+}  // namespace tailrace

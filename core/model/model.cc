@@ -1,0 +1,153 @@
+#include "core/model/model.h"
+
+#include <algorithm>
+
+#include "core/model/decoder_layer.h"
+#include "kernels/base/check.h"
+#include "kernels/embedding.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+
+namespace tailrace {
+namespace {
+
+Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
+  return {workspace.take<float>(rows * cols).data(), rows, cols};
+}
+
+// Scratch for a pass that keeps nothing: all layers use the same views, and the residual stream
+// goes back and forth between two of them.
+LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
+  return {.input = take(workspace, tokens, c.hidden_size),
+          .input_inv_rms = {},
+          .qkv = take(workspace, tokens, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim),
+          .attended = take(workspace, tokens, c.num_heads * c.head_dim),
+          .lse = {},
+          .middle = take(workspace, tokens, c.hidden_size),
+          .post_inv_rms = {},
+          .gate_up = take(workspace, tokens, 2 * c.intermediate_size)};
+}
+
+ModelConfig validated(ModelConfig config) {
+  validate(config, "model config");
+  return config;
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config)
+    : config_(validated(std::move(config))),
+      layout_(config_),
+      rope_table_(static_cast<size_t>(config_.max_positions * config_.head_dim) * sizeof(float)) {
+  rope_table(config_.inv_freq(),
+             {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim});
+}
+
+ConstMatrix Model::rope() const {
+  return {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim};
+}
+
+size_t Model::workspace_bytes(int64_t max_tokens, int max_context, int num_threads) const {
+  const ModelConfig& c = config_;
+  auto bytes = [&](int64_t cols) {
+    return Workspace::aligned(static_cast<size_t>(max_tokens * cols) * sizeof(float));
+  };
+  const size_t scratch_layer = 2 * bytes(c.hidden_size) +
+                               bytes((c.num_heads + 2 * c.num_kv_heads) * c.head_dim) +
+                               bytes(c.num_heads * c.head_dim) + bytes(2 * c.intermediate_size);
+  const size_t forward =
+      scratch_layer + forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
+  const size_t backward = 2 * bytes(c.hidden_size) +
+                          backward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
+  return std::max(forward, backward);
+}
+
+void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
+  const AttentionBatch& sequences = batch.sequences;
+  TR_CHECK(sequences.num_tokens() == batch.num_tokens(), "{} positions for {} tokens",
+           sequences.num_tokens(), batch.num_tokens());
+  TR_CHECK(batch.max_context <= config_.max_positions, "context {} of a model for {}",
+           batch.max_context, config_.max_positions);
+  for (const int32_t id : batch.token_ids) {
+    TR_CHECK(id >= 0 && id < config_.vocab_size, "token {} of a vocabulary of {}", id,
+             config_.vocab_size);
+  }
+  for (const int32_t block : sequences.block_tables) {
+    TR_CHECK(block >= -1 && block < kv.num_blocks(), "block {} of {}", block, kv.num_blocks());
+  }
+}
+
+void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
+                    const ForwardBatch& batch, KvCache& kv, Matrix hidden,
+                    Activations* sink) const {
+  check_batch(batch, kv);
+  TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
+           "hidden [{}, {}] for {} logit rows", hidden.rows, hidden.cols, batch.num_logit_rows());
+  const int64_t tokens = batch.num_tokens();
+  if (tokens == 0) return;
+  Workspace::Scope scope(workspace);
+  const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope()};
+  LayerActivations kept;
+  if (sink == nullptr) {
+    kept = take_layer(workspace, config_, tokens);
+  } else {
+    sink->begin(tokens, batch.num_logit_rows());
+    kept = sink->layer(0);
+  }
+
+  embedding(stream, weights.embeddings(), batch.token_ids, kept.input);
+  Matrix output = kept.input;
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    if (sink != nullptr) {
+      kept = sink->layer(i);
+      // The last layer has no successor to write into; only its wanted rows are kept, below.
+      output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
+                                          : take(workspace, tokens, config_.hidden_size);
+    }
+    forward_layer(stream, workspace, pass, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
+                  kept, output);
+  }
+
+  Matrix rows = sink != nullptr ? sink->final_rows() : hidden;
+  gather_rows(stream, output, batch.logit_rows, rows);
+  rms_norm(stream, rows, weights.final_norm(), static_cast<float>(config_.rms_norm_eps), hidden,
+           sink != nullptr ? sink->final_inv_rms() : std::span<float>());
+}
+
+void Model::backward(const Stream& stream, Workspace& workspace, const Parameters& parameters,
+                     const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
+                     ConstMatrix dhidden, Parameters& gradients) const {
+  const int64_t tokens = batch.num_tokens(), rows = batch.num_logit_rows();
+  TR_CHECK(activations.num_tokens() == tokens && activations.num_logit_rows() == rows,
+           "activations of {} tokens and {} rows, batch of {} and {}", activations.num_tokens(),
+           activations.num_logit_rows(), tokens, rows);
+  TR_CHECK(dhidden.rows == rows && dhidden.cols == config_.hidden_size,
+           "dhidden [{}, {}] for {} rows", dhidden.rows, dhidden.cols, rows);
+  if (tokens == 0) return;
+  Workspace::Scope scope(workspace);
+  const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope()};
+  Matrix dx = take(workspace, tokens, config_.hidden_size);
+  {
+    Workspace::Scope rows_scope(workspace);
+    Matrix dfinal = take(workspace, rows, config_.hidden_size);
+    rms_norm_backward(stream, activations.final_rows(), parameters.vector(kFinalNormName),
+                      activations.final_inv_rms(), dhidden, dfinal, /*accumulate=*/false,
+                      gradients.vector(kFinalNormName));
+    scatter_rows(stream, dfinal, batch.logit_rows, dx);
+  }
+  for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
+    backward_layer(stream, workspace, pass, layer_tensors(config_, parameters, i), kv.layer(i),
+                   activations.layer(i), layer_tensors(config_, gradients, i), dx);
+  }
+  embedding_backward(stream, batch.token_ids, dx, gradients.matrix(kEmbeddingName));
+}
+
+std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens) const {
+  return std::make_unique<Activations>(config_, max_tokens);
+}
+
+int64_t Model::activation_bytes(int64_t max_tokens) const {
+  return Activations::bytes(config_, max_tokens);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,274 @@
+#include "core/model/model_config.h"
+
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/model/parameters.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxConfigBytes = 1 << 24;
+
+// Reads the keys of one config.json; messages name the file and the key.
+class ConfigReader {
+ public:
+  ConfigReader(std::string path, const Json& json) : path_(std::move(path)), json_(json) {}
+
+  // A key that is absent or null has no value; Hugging Face files use both for "default".
+  const Json* find(const char* key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  int64_t integer(const char* key, const int64_t* fallback = nullptr) const {
+    const Json* value = find(key);
+    if (value == nullptr) {
+      if (fallback == nullptr)
+        throw UserError("{}: {} is missing; it must be a whole number", path_, key);
+      return *fallback;
+    }
+    if (!value->is_number_integer() ||
+        (value->is_number_unsigned() &&
+         value->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
+      throw UserError("{}: {} is {}; it must be a whole number", path_, key, value->dump());
+    }
+    return value->get<int64_t>();
+  }
+
+  double number(const char* key, double fallback) const {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number())
+      throw UserError("{}: {} is {}; it must be a number", path_, key, value->dump());
+    return value->get<double>();
+  }
+
+  bool boolean(const char* key, bool fallback) const {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) {
+      throw UserError("{}: {} is {}; it must be true or false", path_, key, value->dump());
+    }
+    return value->get<bool>();
+  }
+
+  // A token id, or the first of a list of them (instruct models list several ends of a turn).
+  int64_t token(const char* key) const {
+    const Json* value = find(key);
+    if (value != nullptr && value->is_array()) {
+      if (value->empty()) return -1;
+      value = &value->front();
+    }
+    if (value == nullptr) return -1;
+    if (!value->is_number_integer()) {
+      throw UserError("{}: {} is {}; it must be a token id", path_, key, value->dump());
+    }
+    return value->get<int64_t>();
+  }
+
+  // The feature behind `key` changes the numbers and is not built: only the accepted text passes.
+  void only(const char* key, std::initializer_list<const char*> accepted) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    for (const char* text : accepted) {
+      if (*value == Json::parse(text)) return;
+    }
+    throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, key, value->dump(),
+                    accepted.size() == 0 ? "null" : fmt::format("{}", fmt::join(accepted, ", ")));
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const Json& json_;
+};
+
+void check_architecture(const ConfigReader& reader) {
+  if (const Json* names = reader.find("architectures")) {
+    if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
+      throw UserError("{}: architectures is {}; it must list one name", reader.path(),
+                      names->dump());
+    }
+    if (names->front() != "LlamaForCausalLM") {
+      throw UserError("{}: the architecture {} is not supported; accepted: LlamaForCausalLM",
+                      reader.path(), names->front().get_ref<const std::string&>());
+    }
+    return;
+  }
+  const Json* type = reader.find("model_type");
+  if (type == nullptr || *type != "llama") {
+    throw UserError("{}: model_type is {} and architectures is missing; accepted: \"llama\"",
+                    reader.path(), type == nullptr ? "missing" : type->dump());
+  }
+}
+
+void refuse_unsupported(const ConfigReader& reader) {
+  reader.only("rope_scaling", {});
+  reader.only("attention_bias", {"false"});
+  reader.only("mlp_bias", {"false"});
+  reader.only("hidden_act", {"\"silu\""});
+  reader.only("sliding_window", {});
+  reader.only("partial_rotary_factor", {"1"});
+  reader.only("quantization_config", {});
+  reader.only("torch_dtype", {"\"float32\"", "\"bfloat16\"", "\"float16\""});
+  reader.only("dtype",
+              {"\"float32\"", "\"bfloat16\"", "\"float16\""});  // its name since transformers 4.56
+}
+
+// transformers 5 moved rope_theta into an object together with the scaling.
+double read_rope_theta(const ConfigReader& reader) {
+  constexpr double kDefault = 10000;
+  const Json* rope = reader.find("rope_parameters");
+  if (rope == nullptr) return reader.number("rope_theta", kDefault);
+  if (!rope->is_object()) {
+    throw UserError("{}: rope_parameters is {}; it must be an object", reader.path(), rope->dump());
+  }
+  const ConfigReader inner(reader.path() + ": rope_parameters", *rope);
+  inner.only("rope_type", {"\"default\""});
+  return inner.number("rope_theta", reader.number("rope_theta", kDefault));
+}
+
+void check_size(const std::string& where, const char* key, int64_t value, int64_t max) {
+  if (value < 1 || value > max) {
+    throw UserError("{}: {} is {}; it must be from 1 to {}", where, key, value, max);
+  }
+}
+
+}  // namespace
+
+std::vector<double> ModelConfig::inv_freq() const {
+  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] =
+        std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  }
+  return frequencies;
+}
+
+int64_t ModelConfig::num_parameters() const {
+  const ParameterLayout layout(*this);
+  int64_t count = 0;
+  for (const ParameterInfo& info : layout.entries()) count += info.size;
+  return count;
+}
+
+ModelConfig read_model_config(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "config.json";
+  const auto text = read_file(path, kMaxConfigBytes);
+  if (!text) {
+    throw UserError("{}; a model is a Hugging Face folder with config.json and model.safetensors",
+                    text.failure().message);
+  }
+  Json json;
+  try {
+    json = Json::parse(text.value());
+  } catch (const Json::exception& e) {
+    throw UserError("{}: not JSON: {}", path.string(), e.what());
+  }
+  if (!json.is_object()) throw UserError("{}: not a JSON object", path.string());
+
+  const ConfigReader reader(path.string(), json);
+  ModelConfig config;
+  check_architecture(reader);
+  refuse_unsupported(reader);
+  config.hidden_size = reader.integer("hidden_size");
+  config.intermediate_size = reader.integer("intermediate_size");
+  config.num_layers = reader.integer("num_hidden_layers");
+  config.num_heads = reader.integer("num_attention_heads");
+  config.num_kv_heads = reader.integer("num_key_value_heads", &config.num_heads);
+  // 0, which validate() refuses, where there is nothing to divide by.
+  const int64_t head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
+  if (reader.find("head_dim") == nullptr && head_dim * config.num_heads != config.hidden_size) {
+    throw UserError(
+        "{}: head_dim is missing and hidden_size {} is no multiple of num_attention_heads {}",
+        path.string(), config.hidden_size, config.num_heads);
+  }
+  config.head_dim = reader.integer("head_dim", &head_dim);
+  config.vocab_size = reader.integer("vocab_size");
+  const int64_t max_positions = 2048;  // transformers' default
+  config.max_positions = reader.integer("max_position_embeddings", &max_positions);
+  config.rms_norm_eps = reader.number("rms_norm_eps", 1e-6);
+  config.rope_theta = read_rope_theta(reader);
+  config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
+  config.bos_token = reader.token("bos_token_id");
+  config.eos_token = reader.token("eos_token_id");
+  validate(config, path.string());
+  return config;
+}
+
+void write_model_config(const ModelConfig& config, const std::filesystem::path& directory) {
+  using Ordered = nlohmann::ordered_json;  // keys stay as written here
+  Ordered json;
+  json["architectures"] = Ordered::array({config.architecture});
+  json["model_type"] = "llama";
+  json["hidden_size"] = config.hidden_size;
+  json["intermediate_size"] = config.intermediate_size;
+  json["num_hidden_layers"] = config.num_layers;
+  json["num_attention_heads"] = config.num_heads;
+  json["num_key_value_heads"] = config.num_kv_heads;
+  json["head_dim"] = config.head_dim;
+  json["vocab_size"] = config.vocab_size;
+  json["max_position_embeddings"] = config.max_positions;
+  json["rms_norm_eps"] = config.rms_norm_eps;
+  json["rope_theta"] = config.rope_theta;
+  json["rope_scaling"] = nullptr;
+  json["hidden_act"] = "silu";
+  json["tie_word_embeddings"] = config.tie_embeddings;
+  json["attention_bias"] = false;
+  json["mlp_bias"] = false;
+  // null and not absent: transformers would fill in the ids of the first Llama.
+  json["bos_token_id"] = config.bos_token >= 0 ? Ordered(config.bos_token) : Ordered(nullptr);
+  json["eos_token_id"] = config.eos_token >= 0 ? Ordered(config.eos_token) : Ordered(nullptr);
+  json["torch_dtype"] = "float32";
+
+  const auto written = write_file_atomic(directory / "config.json", json.dump(2) + "\n");
+  if (!written) throw UserError("{}", written.failure().message);
+}
+
+void validate(const ModelConfig& config, const std::string& where) {
+  // Upper bounds far above any model keep every product of two sizes within int64_t.
+  constexpr int64_t kMaxSize = int64_t{1} << 24;
+  check_size(where, "hidden_size", config.hidden_size, kMaxSize);
+  check_size(where, "intermediate_size", config.intermediate_size, kMaxSize);
+  check_size(where, "num_hidden_layers", config.num_layers, 10000);
+  check_size(where, "num_attention_heads", config.num_heads, 65536);
+  check_size(where, "num_key_value_heads", config.num_kv_heads, 65536);
+  check_size(where, "head_dim", config.head_dim, 65536);
+  check_size(where, "vocab_size", config.vocab_size, kMaxSize);
+  check_size(where, "max_position_embeddings", config.max_positions, kMaxSize);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    throw UserError(
+        "{}: num_attention_heads is {} and num_key_value_heads is {}; the first must be a "
+        "multiple of the second",
+        where, config.num_heads, config.num_kv_heads);
+  }
+  if (config.head_dim % 2 != 0) {
+    throw UserError("{}: head_dim is {}; rotary positions need an even number", where,
+                    config.head_dim);
+  }
+  if (!(config.rms_norm_eps > 0 && config.rms_norm_eps < 1)) {
+    throw UserError("{}: rms_norm_eps is {}; it must be between 0 and 1", where,
+                    config.rms_norm_eps);
+  }
+  if (!(config.rope_theta >= 1 && std::isfinite(config.rope_theta))) {
+    throw UserError("{}: rope_theta is {}; it must be a finite number of at least 1", where,
+                    config.rope_theta);
+  }
+  for (const auto& [key, id] :
+       {std::pair{"bos_token_id", config.bos_token}, std::pair{"eos_token_id", config.eos_token}}) {
+    if (id < -1 || id >= config.vocab_size) {
+      throw UserError("{}: {} is {}; the vocabulary has {} tokens", where, key, id,
+                      config.vocab_size);
+    }
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,155 @@
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/model/parameters.h"
+#include "core/model/safetensors.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxIndexBytes = 1 << 28;
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// The tensors of a folder, whether in one file or in shards.
+class Checkpoint {
+ public:
+  explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+    if (std::filesystem::exists(directory / kSingleFile)) {
+      const SafetensorsFile& file = open(kSingleFile);
+      for (const auto& [name, view] : file.tensors()) places_[name] = kSingleFile;
+    } else if (std::filesystem::exists(directory / kIndexFile)) {
+      read_index(directory / kIndexFile);
+    } else {
+      throw UserError(
+          "{}: found neither {} nor {}; a model is a Hugging Face folder with safetensors weights",
+          directory.string(), kSingleFile, kIndexFile);
+    }
+  }
+
+  const std::map<std::string, std::string, std::less<>>& places() const { return places_; }
+
+  // The file of a tensor and its view.
+  std::pair<std::string, const TensorView*> find(const std::string& name) {
+    const auto place = places_.find(name);
+    if (place == places_.end()) {
+      throw UserError("{}: tensor '{}' is missing; the config asks for it", directory_.string(),
+                      name);
+    }
+    const SafetensorsFile& file = open(place->second);
+    const auto found = file.tensors().find(name);
+    if (found == file.tensors().end()) {
+      throw UserError("{}: tensor '{}' is missing; {} says that it is here", file.path().string(),
+                      name, kIndexFile);
+    }
+    return {file.path().string(), &found->second};
+  }
+
+ private:
+  const SafetensorsFile& open(const std::string& name) {
+    auto& file = files_[name];
+    if (!file) file = std::make_unique<SafetensorsFile>(directory_ / name);
+    return *file;
+  }
+
+  void read_index(const std::filesystem::path& path) {
+    const auto text = read_file(path, kMaxIndexBytes);
+    if (!text) throw UserError("{}", text.failure().message);
+    Json json;
+    try {
+      json = Json::parse(text.value());
+    } catch (const Json::exception& e) {
+      throw UserError("{}: not JSON: {}", path.string(), e.what());
+    }
+    if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+      throw UserError("{}: it has no object weight_map", path.string());
+    }
+    for (const auto& [name, value] : json["weight_map"].items()) {
+      const std::string file = value.is_string() ? value.get<std::string>() : "";
+      // A name, not a path: an index must not reach out of its folder.
+      if (file.empty() || file == ".." || file.find('/') != std::string::npos) {
+        throw UserError(
+            "{}: weight_map gives '{}' the file {}; it must be a file name in the same folder",
+            path.string(), name, value.dump());
+      }
+      places_[name] = file;
+    }
+  }
+
+  std::filesystem::path directory_;
+  std::map<std::string, std::string, std::less<>> places_;  // tensor -> file name
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
+};
+
+bool is_ignored(const ModelConfig& config, const std::string& name) {
+  return name.ends_with("rotary_emb.inv_freq") || (config.tie_embeddings && name == kHeadName);
+}
+
+void refuse_unknown(const Checkpoint& checkpoint, const ModelConfig& config,
+                    const ParameterLayout& layout) {
+  std::set<std::string_view> known;
+  for (const ParameterInfo& info : layout.entries()) known.insert(info.name);
+  for (const auto& [name, file] : checkpoint.places()) {
+    if (known.contains(name) || is_ignored(config, name)) continue;
+    throw UserError(
+        "{}: tensor '{}' is unknown to a {} of this config ({} layers{}); leaving it out would "
+        "change the numbers",
+        file, name, config.architecture, config.num_layers,
+        config.tie_embeddings ? ", tied embeddings" : "");
+  }
+}
+
+void load_tensor(Checkpoint& checkpoint, const ParameterInfo& info, std::span<float> values) {
+  const auto [path, view] = checkpoint.find(info.name);
+  if (view->shape != info.shape) {
+    throw UserError("{}: tensor '{}' has the shape [{}]; the config asks for [{}]", path, info.name,
+                    fmt::join(view->shape, ", "), fmt::join(info.shape, ", "));
+  }
+  if (view->dtype != Dtype::kF32 && view->dtype != Dtype::kF16 && view->dtype != Dtype::kBF16) {
+    throw UserError("{}: tensor '{}' is not of a floating dtype; accepted are F32, F16 and BF16",
+                    path, info.name);
+  }
+  to_float(*view, values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      throw UserError("{}: tensor '{}' is {} at element {}; these weights cannot be used", path,
+                      info.name, values[i], i);
+    }
+  }
+}
+
+}  // namespace
+
+void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
+                     Parameters& parameters) {
+  Checkpoint checkpoint(directory);
+  refuse_unknown(checkpoint, config, parameters.layout());
+  for (const ParameterInfo& info : parameters.layout().entries()) {
+    load_tensor(checkpoint, info, parameters.vector(info.name));
+  }
+}
+
+void save_model(const std::filesystem::path& directory, const ModelConfig& config,
+                const Parameters& parameters) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UserError("{}: cannot make the folder: {}", directory.string(), error.message());
+  write_model_config(config, directory);
+  std::vector<NamedTensor> tensors;
+  for (const ParameterInfo& info : parameters.layout().entries()) {
+    tensors.push_back({.name = info.name,
+                       .view = {.dtype = Dtype::kF32,
+                                .shape = info.shape,
+                                .data = std::as_bytes(parameters.vector(info.name))}});
+  }
+  write_safetensors(directory / kSingleFile, tensors, {{"format", "pt"}});
+}
+
+}  // namespace tailrace

@@ -1,0 +1,389 @@
+#include "core/model/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/file_descriptor.h"
+
+namespace tailrace {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the bound of the reference implementation
+
+constexpr std::array<std::pair<std::string_view, Dtype>, 6> kDtypeNames = {{{"F32", Dtype::kF32},
+                                                                            {"F16", Dtype::kF16},
+                                                                            {"BF16", Dtype::kBF16},
+                                                                            {"I64", Dtype::kI64},
+                                                                            {"I32", Dtype::kI32},
+                                                                            {"U8", Dtype::kU8}}};
+
+std::optional<Dtype> dtype_of(std::string_view name) {
+  for (const auto& [known, dtype] : kDtypeNames) {
+    if (known == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::string_view name_of(Dtype dtype) {
+  for (const auto& [name, known] : kDtypeNames) {
+    if (known == dtype) return name;
+  }
+  return "unknown";
+}
+
+// Parses one header. All messages begin with the path and, where one is meant, the tensor.
+class HeaderReader {
+ public:
+  HeaderReader(std::string path, std::string_view header, std::span<const std::byte> data)
+      : path_(std::move(path)), header_(header), data_(data) {}
+
+  void read(std::map<std::string, TensorView, std::less<>>& tensors,
+            std::map<std::string, std::string>& metadata) {
+    const Json json = parse();
+    for (const auto& [name, entry] : json.items()) {
+      if (name == "__metadata__") {
+        read_metadata(entry, metadata);
+      } else {
+        tensors.emplace(name, read_tensor(name, entry));
+      }
+    }
+    check_coverage();
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    throw UserError("{}: not a valid safetensors file: {}", path_,
+                    fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // nlohmann keeps the last of two equal keys; for us they are a malformed file.
+  Json parse() const {
+    std::vector<std::set<std::string>> open_objects;
+    std::string duplicate;
+    auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+      if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+      if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+      if (event == Json::parse_event_t::key) {
+        const auto& key = parsed.get_ref<const std::string&>();
+        if (!open_objects.back().insert(key).second) duplicate = key;
+      }
+      return true;
+    };
+    Json json;
+    try {
+      json = Json::parse(header_, watch);
+    } catch (const Json::exception& e) {
+      refuse("its header is not JSON ({})", e.what());
+    }
+    if (!duplicate.empty()) refuse("its header has the key '{}' twice", duplicate);
+    if (!json.is_object()) refuse("its header is not a JSON object");
+    return json;
+  }
+
+  void read_metadata(const Json& entry, std::map<std::string, std::string>& metadata) const {
+    if (!entry.is_object()) refuse("__metadata__ is not an object");
+    for (const auto& [key, value] : entry.items()) {
+      if (!value.is_string()) refuse("__metadata__ '{}' is not a string", key);
+      metadata[key] = value.get<std::string>();
+    }
+  }
+
+  TensorView read_tensor(const std::string& name, const Json& entry) {
+    if (!entry.is_object()) refuse("tensor '{}' is not an object", name);
+    for (const auto& [key, value] : entry.items()) {
+      if (key != "dtype" && key != "shape" && key != "data_offsets") {
+        refuse("tensor '{}' has the unknown key '{}'", name, key);
+      }
+    }
+    TensorView view;
+    view.dtype = read_dtype(name, entry);
+    const int64_t num_elements = read_shape(name, entry, view.shape);
+    const auto [begin, end] = read_offsets(name, entry);
+    const auto element_bytes = static_cast<uint64_t>(size_of(view.dtype));
+    // Cannot overflow: the division keeps the product out.
+    if ((end - begin) % element_bytes != 0 ||
+        (end - begin) / element_bytes != static_cast<uint64_t>(num_elements)) {
+      refuse("tensor '{}' has {} elements of {} bytes but {} bytes of data", name, num_elements,
+             element_bytes, end - begin);
+    }
+    ranges_.push_back({begin, end, name});
+    view.data = data_.subspan(begin, end - begin);
+    return view;
+  }
+
+  Dtype read_dtype(const std::string& name, const Json& entry) const {
+    const auto found = entry.find("dtype");
+    if (found == entry.end() || !found->is_string()) refuse("tensor '{}' has no dtype", name);
+    const auto dtype = dtype_of(found->get_ref<const std::string&>());
+    if (!dtype) {
+      refuse("tensor '{}' has the dtype {}; accepted are F32, F16, BF16, I64, I32 and U8", name,
+             found->get_ref<const std::string&>());
+    }
+    return *dtype;
+  }
+
+  int64_t read_shape(const std::string& name, const Json& entry,
+                     std::vector<int64_t>& shape) const {
+    const auto found = entry.find("shape");
+    if (found == entry.end() || !found->is_array()) refuse("tensor '{}' has no shape", name);
+    constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    uint64_t product = 1;
+    for (const Json& size : *found) {
+      if (!size.is_number_unsigned())
+        refuse("tensor '{}' has a size that is no natural number", name);
+      const auto value = size.get<uint64_t>();
+      if (value > kMax || (value != 0 && product > kMax / value)) {
+        refuse("tensor '{}' has more elements than can be counted", name);
+      }
+      product *= value;
+      shape.push_back(static_cast<int64_t>(value));
+    }
+    return static_cast<int64_t>(product);
+  }
+
+  std::pair<uint64_t, uint64_t> read_offsets(const std::string& name, const Json& entry) const {
+    const auto found = entry.find("data_offsets");
+    if (found == entry.end() || !found->is_array() || found->size() != 2 ||
+        !(*found)[0].is_number_unsigned() || !(*found)[1].is_number_unsigned()) {
+      refuse("tensor '{}' has no pair of data_offsets", name);
+    }
+    const auto begin = (*found)[0].get<uint64_t>(), end = (*found)[1].get<uint64_t>();
+    if (begin > end) refuse("tensor '{}' ends at {} before it begins at {}", name, end, begin);
+    if (end > data_.size()) {
+      refuse(
+          "tensor '{}' needs {} bytes of data but the file has {}: it was cut off, copy or "
+          "download it "
+          "again",
+          name, end, data_.size());
+    }
+    return {begin, end};
+  }
+
+  // The format wants every byte of data in exactly one tensor.
+  void check_coverage() {
+    std::sort(ranges_.begin(), ranges_.end());
+    uint64_t covered = 0;
+    std::string_view previous = "the start";
+    for (const Range& range : ranges_) {
+      if (range.begin < covered) refuse("tensors '{}' and '{}' overlap", previous, range.name);
+      if (range.begin > covered) {
+        refuse("{} bytes between '{}' and '{}' belong to no tensor", range.begin - covered,
+               previous, range.name);
+      }
+      covered = range.end;
+      previous = range.name;
+    }
+    if (covered != data_.size()) {
+      refuse("{} bytes of data after the last tensor belong to none", data_.size() - covered);
+    }
+  }
+
+  struct Range {
+    uint64_t begin, end;
+    std::string name;
+    auto operator<=>(const Range&) const = default;
+  };
+
+  std::string path_;
+  std::string_view header_;
+  std::span<const std::byte> data_;
+  std::vector<Range> ranges_;
+};
+
+float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1Fu, mantissa = half & 0x3FFu;
+  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
+  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+float bfloat_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// The data of a tensor may begin at any byte of the file, so elements are copied out.
+template <class Convert>
+void convert(std::span<const std::byte> data, std::span<float> out, const Convert& to) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, data.data() + 2 * i, sizeof bits);
+    out[i] = to(bits);
+  }
+}
+
+// A file that is written piece by piece (a model does not fit in memory twice) and appears whole or
+// not at all: without commit() its temporary is removed.
+class PendingFile {
+ public:
+  explicit PendingFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
+    temporary_ += fmt::format(".tmp.{}", ::getpid());
+    file_ =
+        FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file_.is_open()) fail(errno);
+  }
+  ~PendingFile() {
+    if (file_.is_open()) ::unlink(temporary_.c_str());
+  }
+  PendingFile(const PendingFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno != EINTR) fail(errno);
+      if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
+    }
+  }
+
+  void commit() {
+    if (::fsync(file_.get()) != 0) fail(errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+    file_.reset();
+    const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+    if (const auto synced = sync_directory(folder); !synced)
+      throw UserError("{}", synced.failure().message);
+  }
+
+ private:
+  [[noreturn]] void fail(int error) {
+    throw UserError("{}; an earlier file of this name is untouched",
+                    describe_errno("write", path_, error));
+  }
+
+  std::filesystem::path path_, temporary_;
+  FileDescriptor file_;
+};
+
+}  // namespace
+
+int64_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+    case Dtype::kI32:
+      return 4;
+    case Dtype::kF16:
+    case Dtype::kBF16:
+      return 2;
+    case Dtype::kI64:
+      return 8;
+    case Dtype::kU8:
+      return 1;
+  }
+  return 0;
+}
+
+int64_t TensorView::num_elements() const {
+  return static_cast<int64_t>(data.size()) / size_of(dtype);
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) throw UserError("{}", describe_errno("open", path, errno));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw UserError("{}: not a regular file", path.string());
+  }
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ < kLengthBytes) {
+    throw UserError("{}: not a valid safetensors file: it has {} bytes, a header needs 8",
+                    path.string(), size_);
+  }
+  // Pages come from the page cache as they are read. A file that somebody shortens while it is
+  // mapped kills the process (SIGBUS); files that Tailrace writes are replaced by rename, never in
+  // place.
+  void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (mapping == MAP_FAILED) throw UserError("{}", describe_errno("map", path, errno));
+  mapping_ = mapping;
+
+  const auto* bytes = static_cast<const std::byte*>(mapping_);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes, kLengthBytes);
+  try {
+    if (header_bytes > kMaxHeaderBytes || header_bytes > size_ - kLengthBytes) {
+      throw UserError(
+          "{}: not a valid safetensors file: a header of {} bytes in a file of {}; the file was "
+          "cut off or is something else",
+          path.string(), header_bytes, size_);
+    }
+    const size_t data_start = kLengthBytes + header_bytes;
+    HeaderReader(path.string(), {reinterpret_cast<const char*>(bytes) + kLengthBytes, header_bytes},
+                 {bytes + data_start, size_ - data_start})
+        .read(tensors_, metadata_);
+  } catch (...) {
+    ::munmap(mapping_, size_);  // the destructor does not run for an object that never was
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (mapping_ != nullptr) ::munmap(mapping_, size_);
+}
+
+void to_float(const TensorView& view, std::span<float> out) {
+  TR_CHECK(static_cast<int64_t>(out.size()) == view.num_elements(), "{} floats for {} elements",
+           out.size(), view.num_elements());
+  switch (view.dtype) {
+    case Dtype::kF32:
+      if (!out.empty()) std::memcpy(out.data(), view.data.data(), view.data.size());
+      return;
+    case Dtype::kF16:
+      return convert(view.data, out, half_to_float);
+    case Dtype::kBF16:
+      return convert(view.data, out, bfloat_to_float);
+    case Dtype::kI64:
+    case Dtype::kI32:
+    case Dtype::kU8:
+      TR_CHECK(false, "dtype {} is not a float", name_of(view.dtype));
+  }
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t offset = 0;
+  for (const auto& [name, view] : tensors) {
+    TR_CHECK(!header.contains(name), "two tensors are named '{}'", name);
+    header[name] = {{"dtype", name_of(view.dtype)},
+                    {"shape", view.shape},
+                    {"data_offsets", {offset, offset + view.data.size()}}};
+    offset += view.data.size();
+  }
+  std::string text = header.dump();
+  // Spaces are allowed after the header; they align the data to 8 bytes, as other writers do.
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t header_bytes = text.size();
+
+  PendingFile file(path);
+  file.write(std::as_bytes(std::span(&header_bytes, 1)));
+  file.write(std::as_bytes(std::span(text)));
+  for (const NamedTensor& tensor : tensors) file.write(tensor.view.data);
+  file.commit();
+}
+
+}  // namespace tailrace

@@ -1,0 +1,239 @@
+// Reference values made by an independent implementation in float64 (tests/data/golden/README.md,
+// which also gives the bounds used here).
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "core/model/safetensors.h"
+#include "kernels/adamw.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kLogitBound = 1e-4;
+constexpr double kLossBound = 1e-5;      // relative
+constexpr double kGradientBound = 1e-3;  // relative to the largest element of the tensor
+
+Json read_json(const std::filesystem::path& path) { return Json::parse(read_text(path)); }
+
+std::vector<int64_t> integers(const TensorView& view) {
+  TR_CHECK(view.dtype == Dtype::kI64);
+  std::vector<int64_t> out(static_cast<size_t>(view.num_elements()));
+  std::memcpy(out.data(), view.data.data(), view.data.size());
+  return out;
+}
+
+std::vector<float> floats(const TensorView& view) {
+  std::vector<float> out(static_cast<size_t>(view.num_elements()));
+  to_float(view, out);
+  return out;
+}
+
+// Prints the worst element.
+void expect_close(std::span<const float> got, std::span<const float> want, double bound,
+                  const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double worst = -1;
+  size_t place = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(got[i]) - want[i]);
+    if (!(difference <= worst)) {  // a NaN is the worst of all
+      worst = difference;
+      place = i;
+    }
+  }
+  EXPECT_LE(worst, bound) << what << "[" << place << "]: got " << got[place] << ", want "
+                          << want[place];
+}
+
+int32_t argmax(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// Token by token over the KV cache, as a decode engine would.
+Tokens greedy(Rig& rig, const Tokens& prompt, size_t count) {
+  std::vector<int32_t> blocks;
+  const auto total = static_cast<int>(prompt.size() + count);
+  for (int32_t i = 0; i * rig.kv.block_tokens() < total; ++i) blocks.push_back(i);
+  Tokens next = prompt, out;
+  int32_t position = 0;
+  while (out.size() < count) {
+    const int32_t last = static_cast<int32_t>(next.size()) - 1;
+    rig.builder.clear();
+    rig.builder.add(next, position, blocks, std::span(&last, 1));
+    rig.forward(rig.builder);
+    position += static_cast<int32_t>(next.size());
+    out.push_back(argmax(rig.logits()));
+    next = {out.back()};
+  }
+  return out;
+}
+
+class LlamaGolden : public ::testing::Test {
+ protected:
+  LlamaGolden()
+      : folder(test_data("golden/llama3-untied-f32")),
+        golden(read_json(folder / "golden.json")),
+        rig(read_model_config(folder), /*num_threads=*/2) {
+    load_parameters(folder, rig.model.config(), rig.parameters);
+    rig.repack();
+  }
+
+  // The sequences and masks of the `ce` block.
+  void read_ce(std::vector<Tokens>& sequences, std::vector<std::vector<int>>& masks) const {
+    for (const Json& sequence : golden["ce"]["data"]["sequences"]) {
+      sequences.push_back(sequence["ids"].get<Tokens>());
+      std::vector<int> mask;
+      for (const Json& counts : sequence["loss_mask"]) {
+        mask.push_back(counts.is_boolean() ? counts.get<bool>() : counts.get<int>());
+      }
+      masks.push_back(mask);
+    }
+  }
+
+  std::filesystem::path folder;
+  Json golden;
+  Rig rig;
+};
+
+TEST_F(LlamaGolden, InverseFrequenciesAgree) {
+  const auto want = golden["inv_freq"].get<std::vector<double>>();
+  const auto got = rig.model.config().inv_freq();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i] / want[i], 1, 1e-8);  // printed with 9 digits
+}
+
+TEST_F(LlamaGolden, LogitsLogprobsAndEntropyAgree) {
+  const SafetensorsFile file(folder / "golden_forward.safetensors");
+  const auto lengths = integers(file.tensors().at("seq_lens"));
+  const auto ids = integers(file.tensors().at("input_ids"));
+  std::vector<Tokens> sequences;
+  auto next = ids.begin();
+  for (const int64_t length : lengths) {
+    sequences.emplace_back(next, next + length);
+    next += length;
+  }
+  rig.forward_whole(sequences, Rig::Rows::kAll, /*keep=*/false);
+  expect_close(rig.logits(), floats(file.tensors().at("logits")), kLogitBound, "logits");
+
+  const CrossEntropy got = cross_entropy(rig, sequences, {}, nullptr);
+  expect_close(got.logprobs, floats(file.tensors().at("logprobs")), kLogitBound, "logprobs");
+  // The file has the entropy of every position, ours leaves out each sequence's last.
+  const auto all = floats(file.tensors().at("entropy"));
+  std::vector<float> entropy;
+  size_t row = 0;
+  for (const int64_t length : lengths) {
+    for (int64_t i = 0; i < length; ++i, ++row) {
+      if (i + 1 < length) entropy.push_back(all[row]);
+    }
+  }
+  expect_close(got.entropies, entropy, kLogitBound, "entropy");
+}
+
+TEST_F(LlamaGolden, GreedyTextAgrees) {
+  for (const Json& example : golden["forward"]["greedy"]) {
+    const auto want = example["greedy"].get<Tokens>();
+    EXPECT_EQ(greedy(rig, example["prompt"].get<Tokens>(), want.size()), want);
+  }
+}
+
+TEST_F(LlamaGolden, GradientsOfCrossEntropyAgree) {
+  std::vector<Tokens> sequences;
+  std::vector<std::vector<int>> masks;
+  read_ce(sequences, masks);
+  Parameters gradients(rig.model.layout());
+  const CrossEntropy got = cross_entropy(rig, sequences, masks, &gradients);
+  EXPECT_NEAR(got.loss / golden["ce"]["loss"].get<double>(), 1, kLossBound);
+
+  const SafetensorsFile file(folder / "golden_ce_grads.safetensors");
+  ASSERT_EQ(file.tensors().size(), rig.model.layout().entries().size());
+  for (const auto& [name, view] : file.tensors()) {
+    const auto want = floats(view);
+    const double largest = golden["ce"]["gradients"][name]["max_abs"].get<double>();
+    expect_close(gradients.vector(name), want, kGradientBound * largest, name);
+  }
+}
+
+TEST_F(LlamaGolden, ThreeAdamWStepsAgree) {
+  const Json& settings = golden["ce"]["adamw"]["settings"];
+  const Json& history = golden["ce"]["adamw"]["history"];
+  ASSERT_TRUE(settings["max_grad_norm"].is_null() && settings["decay_rule"] == "all");
+  std::vector<Tokens> sequences;
+  std::vector<std::vector<int>> masks;
+  read_ce(sequences, masks);
+  Parameters m(rig.model.layout()), v(rig.model.layout());
+  AdamWStep step{.lr = settings["lr"],
+                 .beta1 = settings["betas"][0],
+                 .beta2 = settings["betas"][1],
+                 .eps = settings["eps"],
+                 .weight_decay = settings["weight_decay"]};
+  for (step.step = 1; step.step <= 3; ++step.step) {
+    Parameters gradients(rig.model.layout());
+    const CrossEntropy got = cross_entropy(rig, sequences, masks, &gradients);
+    const Json& want = history[static_cast<size_t>(step.step - 1)];
+    EXPECT_NEAR(got.loss / want["loss"].get<double>(), 1, kLossBound);
+    EXPECT_NEAR(std::sqrt(sum_of_squares(rig.stream(), gradients.flat())) /
+                    want["grad_norm_before_clip"].get<double>(),
+                1, kGradientBound);
+    adamw(rig.stream(), step, rig.parameters.flat(), gradients.flat(), m.flat(), v.flat());
+    rig.repack();
+  }
+  EXPECT_NEAR(cross_entropy(rig, sequences, masks, nullptr).loss / history[3]["loss"].get<double>(),
+              1, kLossBound);
+
+  const SafetensorsFile file(folder / "golden_ce_after3.safetensors");
+  const Json& deviation = golden["float32_deviation"]["ce_after3"]["by_parameter"];
+  for (const auto& [name, view] : file.tensors()) {
+    expect_close(rig.parameters.vector(name), floats(view),
+                 5e-5 + 5 * deviation[name].get<double>(), name);
+  }
+}
+
+TEST(StoriesGolden, LogprobsAndGreedyTextAgree) {
+  const auto folder = test_data("models/stories260K");
+  Rig rig(read_model_config(folder), /*num_threads=*/2);
+  load_parameters(folder, rig.model.config(), rig.parameters);
+  rig.repack();
+  const Json golden = read_json(test_data("golden/real_weights_golden.json"));
+  ASSERT_FALSE(golden["stories260K"].empty());
+  for (const Json& example : golden["stories260K"]) {
+    const auto ids = example["ids"].get<Tokens>();
+    const CrossEntropy got = cross_entropy(rig, {ids}, {}, nullptr);
+    expect_close(got.logprobs, example["next_token_logprobs"].get<std::vector<float>>(),
+                 kLogitBound, "logprobs");
+    const auto want = example["greedy_new_ids"].get<Tokens>();
+    EXPECT_EQ(greedy(rig, ids, want.size()), want);
+  }
+}
+
+// Models that this version must not load with wrong numbers.
+TEST(OtherGoldens, UnsupportedFamiliesAreRefusedByName) {
+  const char* root = std::getenv("TAILRACE_DATA");
+  if (root == nullptr)
+    GTEST_SKIP() << "TAILRACE_DATA does not name the folder of the full test data";
+  const std::pair<const char*, const char*> cases[] = {
+      {"qwen2-tied-f32", "Qwen2ForCausalLM"},
+      {"qwen3-headdim-untied-bf16", "Qwen3ForCausalLM"},
+      {"llama3-ropescaled-tied-bf16", "rope_scaling"}};
+  for (const auto& [name, message] : cases) {
+    try {
+      read_model_config(std::filesystem::path(root) / "golden" / name);
+      ADD_FAILURE() << name << " was accepted";
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,289 @@
+// Rule 3 of the design: a token's hidden state and log-probability depend only on the weights and
+// the tokens before it. Everything here is compared bit for bit.
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "core/base/random.h"
+#include "core/model/model.h"
+#include "kernels/log_softmax.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+// Hidden states and next-token log-probabilities of every position, one row after another.
+struct Numbers {
+  std::vector<std::vector<float>> hidden;    // [sequence][position * hidden_size]
+  std::vector<std::vector<float>> logprobs;  // [sequence][position], of the token that follows
+
+  explicit Numbers(const std::vector<Tokens>& sequences, int64_t hidden_size) {
+    for (const Tokens& tokens : sequences) {
+      hidden.emplace_back(tokens.size() * static_cast<size_t>(hidden_size));
+      logprobs.emplace_back(tokens.size());
+    }
+  }
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void expect_same(const Numbers& got, const Numbers& want, const std::string& what) {
+  for (size_t s = 0; s < want.hidden.size(); ++s) {
+    EXPECT_TRUE(same_bits(got.hidden[s], want.hidden[s]))
+        << what << ": hidden states of sequence " << s;
+    EXPECT_TRUE(same_bits(got.logprobs[s], want.logprobs[s]))
+        << what << ": log-probabilities of sequence " << s;
+  }
+}
+
+// A piece of a sequence in one pass.
+struct Piece {
+  size_t sequence;
+  int32_t begin, count;
+};
+
+// How sequences are cut into passes; each pass holds at most one piece of a sequence.
+using Schedule = std::vector<std::vector<Piece>>;
+
+Schedule all_at_once(const std::vector<Tokens>& sequences) {
+  Schedule schedule(1);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    schedule[0].push_back({s, 0, static_cast<int32_t>(sequences[s].size())});
+  }
+  return schedule;
+}
+
+Schedule each_alone(const std::vector<Tokens>& sequences) {
+  Schedule schedule;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    schedule.push_back({{s, 0, static_cast<int32_t>(sequences[s].size())}});
+  }
+  return schedule;
+}
+
+Schedule token_by_token(const std::vector<Tokens>& sequences) {
+  Schedule schedule;
+  for (int32_t position = 0;; ++position) {
+    std::vector<Piece> pass;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (position < static_cast<int32_t>(sequences[s].size())) pass.push_back({s, position, 1});
+    }
+    if (pass.empty()) return schedule;
+    schedule.push_back(pass);
+  }
+}
+
+// Random mates in each pass, in random order, with pieces of up to `longest` tokens.
+Schedule random_cuts(const std::vector<Tokens>& sequences, int longest, uint64_t seed) {
+  Rng rng(seed);
+  Schedule schedule;
+  std::vector<int32_t> done(sequences.size());
+  while (true) {
+    std::vector<size_t> open;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (done[s] < static_cast<int32_t>(sequences[s].size())) open.push_back(s);
+    }
+    if (open.empty()) return schedule;
+    for (size_t i = open.size() - 1; i > 0; --i) {
+      std::swap(open[i], open[static_cast<size_t>(rng.below(static_cast<int64_t>(i) + 1))]);
+    }
+    open.resize(static_cast<size_t>(1 + rng.below(static_cast<int64_t>(open.size()))));
+    std::vector<Piece> pass;
+    for (const size_t s : open) {
+      const auto left = static_cast<int32_t>(sequences[s].size()) - done[s];
+      const int32_t count = std::min(left, static_cast<int32_t>(1 + rng.below(longest)));
+      pass.push_back({s, done[s], count});
+      done[s] += count;
+    }
+    schedule.push_back(pass);
+  }
+}
+
+// Block ids in random order, as a pool hands them out after a while.
+std::vector<std::vector<int32_t>> scattered_blocks(const Rig& rig,
+                                                   const std::vector<Tokens>& sequences,
+                                                   uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(rig.kv.num_blocks()));
+  std::iota(ids.begin(), ids.end(), 0);
+  for (size_t i = ids.size() - 1; i > 0; --i) {
+    std::swap(ids[i], ids[static_cast<size_t>(rng.below(static_cast<int64_t>(i) + 1))]);
+  }
+  std::vector<std::vector<int32_t>> tables;
+  auto next = ids.begin();
+  for (const Tokens& tokens : sequences) {
+    const int64_t count =
+        (static_cast<int64_t>(tokens.size()) + rig.kv.block_tokens() - 1) / rig.kv.block_tokens();
+    TR_CHECK(ids.end() - next >= count);
+    tables.emplace_back(next, next + count);
+    next += count;
+  }
+  return tables;
+}
+
+void add_logprobs(Rig& rig, const Tokens& targets, std::vector<float>& logprobs) {
+  std::vector<float> lse(targets.size());
+  Workspace workspace = rig.workspace();
+  linear_logprob(rig.stream(), workspace, rig.hidden(), rig.weights().head(), targets, 1.0f / 0.7f,
+                 logprobs, lse, {});
+}
+
+Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& schedule,
+            bool keep = false) {
+  const auto dim = static_cast<size_t>(rig.model.config().hidden_size);
+  const auto tables = scattered_blocks(rig, sequences, /*seed=*/rig.kv.block_tokens());
+  Numbers numbers(sequences, rig.model.config().hidden_size);
+  for (const std::vector<Piece>& pass : schedule) {
+    rig.builder.clear();
+    Tokens targets;
+    for (const Piece& piece : pass) {
+      const Tokens& tokens = sequences[piece.sequence];
+      std::vector<int32_t> wanted(static_cast<size_t>(piece.count));
+      std::iota(wanted.begin(), wanted.end(), 0);
+      rig.builder.add(std::span(tokens).subspan(static_cast<size_t>(piece.begin),
+                                                static_cast<size_t>(piece.count)),
+                      piece.begin, tables[piece.sequence], wanted);
+      for (int32_t p = piece.begin; p < piece.begin + piece.count; ++p) {
+        const auto next = static_cast<size_t>(p) + 1;
+        targets.push_back(next < tokens.size() ? tokens[next] : 0);
+      }
+    }
+    rig.forward(rig.builder, keep);
+    std::vector<float> logprobs(targets.size());
+    add_logprobs(rig, targets, logprobs);
+    size_t row = 0;
+    for (const Piece& piece : pass) {
+      const auto begin = static_cast<size_t>(piece.begin), count = static_cast<size_t>(piece.count);
+      std::copy_n(rig.hidden().row(static_cast<int64_t>(row)), count * dim,
+                  numbers.hidden[piece.sequence].begin() + static_cast<int64_t>(begin * dim));
+      std::copy_n(logprobs.begin() + static_cast<int64_t>(row), count,
+                  numbers.logprobs[piece.sequence].begin() + static_cast<int64_t>(begin));
+      row += count;
+    }
+  }
+  return numbers;
+}
+
+class Invariance : public ::testing::TestWithParam<bool> {
+ protected:
+  // Either a shape with no round number in it, or one made of whole vectors.
+  static ModelConfig config() {
+    if (GetParam()) return awkward_config(/*tie_embeddings=*/true);
+    ModelConfig config;
+    config.hidden_size = 64;
+    config.intermediate_size = 96;
+    config.num_layers = 2;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = 32;
+    config.vocab_size = 1100;  // three blocks of the log-sum-exp
+    config.max_positions = 256;
+    return config;
+  }
+
+  const std::vector<Tokens> sequences =
+      random_sequences(/*count=*/7, /*longest=*/70, config().vocab_size, 11);
+};
+
+TEST_P(Invariance, KeepingActivationsChangesNothing) {
+  Rig rig(config());
+  expect_same(run(rig, sequences, all_at_once(sequences), /*keep=*/false),
+              run(rig, sequences, all_at_once(sequences), /*keep=*/true), "kept");
+}
+
+TEST_P(Invariance, DecodePrefillCutsAndBatchMatesChangeNothing) {
+  Rig rig(config());
+  const Numbers want = run(rig, sequences, all_at_once(sequences), /*keep=*/true);
+  expect_same(run(rig, sequences, token_by_token(sequences)), want, "token by token");
+  expect_same(run(rig, sequences, each_alone(sequences)), want, "each alone");
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    const int longest = seed % 2 == 0 ? 5 : 40;
+    expect_same(run(rig, sequences, random_cuts(sequences, longest, seed)), want,
+                fmt::format("random cuts, seed {}", seed));
+  }
+}
+
+TEST_P(Invariance, BlockSizesAndThreadsChangeNothing) {
+  Rig first(config());
+  const Numbers want = run(first, sequences, all_at_once(sequences), /*keep=*/true);
+  for (const int block_tokens : {8, 16, 64}) {
+    for (const int threads : {1, 2, 3}) {
+      Rig rig(config(), threads, block_tokens);
+      const std::string what = fmt::format("{} tokens a block, {} threads", block_tokens, threads);
+      expect_same(run(rig, sequences, all_at_once(sequences), /*keep=*/true), want,
+                  what + ", whole");
+      expect_same(run(rig, sequences, random_cuts(sequences, 9, 21)), want, what + ", cut");
+      expect_same(run(rig, sequences, token_by_token(sequences)), want, what + ", token by token");
+    }
+  }
+}
+
+TEST_P(Invariance, ASharedPrefixAndACopiedBlockChangeNothing) {
+  Rig rig(config());
+  Tokens prompt(21), a, b;
+  std::iota(prompt.begin(), prompt.end(), 1);
+  a = b = prompt;
+  for (int32_t i = 0; i < 20; ++i) {
+    a.push_back(2 + i);
+    b.push_back(40 - i);
+  }
+  const Numbers want = run(rig, {a, b}, each_alone({a, b}));
+
+  // One prefill; `b` reads its first block and writes on in a copy of its half-filled second one.
+  const std::vector<int32_t> blocks_a = {5, 9, 2}, blocks_b = {5, 7, 3};
+  rig.builder.clear();
+  rig.builder.add(prompt, 0, blocks_a, {});
+  rig.forward(rig.builder);
+  rig.kv.copy_block(9, 7, 21 - 16);
+  rig.builder.clear();
+  std::vector<int32_t> wanted(20);
+  std::iota(wanted.begin(), wanted.end(), 0);
+  rig.builder.add(std::span(a).subspan(21), 21, blocks_a, wanted);
+  rig.builder.add(std::span(b).subspan(21), 21, blocks_b, wanted);
+  rig.forward(rig.builder);
+  const auto dim = static_cast<size_t>(rig.model.config().hidden_size);
+  for (size_t s = 0; s < 2; ++s) {
+    const float* got = rig.hidden().row(static_cast<int64_t>(20 * s));
+    EXPECT_EQ(std::memcmp(got, want.hidden[s].data() + 21 * dim, 20 * dim * sizeof(float)), 0) << s;
+  }
+}
+
+TEST_P(Invariance, GradientsAreTheSameForEveryThreadCount) {
+  std::vector<float> want;
+  for (const int threads : {1, 2, 3}) {
+    Rig rig(config(), threads);
+    Parameters gradients(rig.model.layout());
+    cross_entropy(rig, sequences, {}, &gradients);
+    const std::vector<float> got(gradients.flat().begin(), gradients.flat().end());
+    if (want.empty()) want = got;
+    EXPECT_TRUE(same_bits(got, want)) << threads << " threads";
+  }
+}
+
+TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
+  Rig rig(config());
+  const Tokens whole = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
+  const Tokens other(whole.begin(), whole.begin() + 11);
+  const Numbers a = run(rig, {whole}, all_at_once({whole})),
+                b = run(rig, {other}, all_at_once({other}));
+  const auto dim = static_cast<size_t>(rig.model.config().hidden_size);
+  EXPECT_EQ(std::memcmp(a.hidden[0].data(), b.hidden[0].data(), 11 * dim * sizeof(float)), 0);
+  // And it does see what came before: the test could not fail otherwise.
+  Tokens changed = other;
+  changed[0] = 2;
+  const Numbers c = run(rig, {changed}, all_at_once({changed}));
+  EXPECT_NE(std::memcmp(c.hidden[0].data() + 10 * dim, b.hidden[0].data() + 10 * dim,
+                        dim * sizeof(float)),
+            0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Invariance, ::testing::Bool(),
+                         [](const auto& shape) { return shape.param ? "Awkward" : "Round"; });
+
+}  // namespace
+}  // namespace tailrace

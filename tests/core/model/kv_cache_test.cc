@@ -1,0 +1,64 @@
+#include "core/model/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+TEST(KvCache, LayersDoNotOverlapAndFillTheBuffer) {
+  const ModelConfig config = awkward_config(true);
+  const KvCache kv(config, /*num_blocks=*/3, /*block_tokens=*/8);
+  EXPECT_EQ(KvCache::bytes_per_block(config, 8), 4 * 2 * 3 * 2 * 10 * 8);
+  const int64_t part = 3 * 2 * 10 * 8;  // blocks * kv_heads * head_dim * block_tokens
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(kv.layer(i).keys - kv.layer(0).keys, 2 * i * part);
+    EXPECT_EQ(kv.layer(i).values - kv.layer(i).keys, part);
+  }
+}
+
+TEST(KvCache, CopyBlockCopiesTheWantedPositionsInEveryLayer) {
+  const ModelConfig config = awkward_config(true);
+  KvCache kv(config, /*num_blocks=*/3, /*block_tokens=*/8);
+  const int heads = 2, dim = 10, block = 8, block_floats = heads * dim * block;
+  float next = 1;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).keys[j] = next++;
+    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).values[j] = next++;
+  }
+  const KvCache before = [&] {
+    KvCache copy(config, 3, block);
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      std::copy_n(kv.layer(i).keys, 3 * block_floats, copy.layer(i).keys);
+      std::copy_n(kv.layer(i).values, 3 * block_floats, copy.layer(i).values);
+    }
+    return copy;
+  }();
+
+  kv.copy_block(/*from=*/2, /*to=*/0, /*tokens=*/5);
+
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const KvLayer got = kv.layer(i), old = before.layer(i);
+    for (int b = 0; b < 3; ++b) {
+      for (int h = 0; h < heads; ++h) {
+        for (int d = 0; d < dim; ++d) {
+          for (int p = 0; p < block; ++p) {
+            const int from = b == 0 && p < 5 ? 2 : b;
+            EXPECT_EQ(got.keys[((b * heads + h) * dim + d) * block + p],
+                      old.keys[((from * heads + h) * dim + d) * block + p]);
+            EXPECT_EQ(got.values[((b * heads + h) * block + p) * dim + d],
+                      old.values[((from * heads + h) * block + p) * dim + d]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KvCacheDeathTest, RefusesABlockThatIsNoPowerOfTwo) {
+  EXPECT_DEATH(KvCache(awkward_config(true), 1, 12), "power of two");
+}
+
+}  // namespace
+}  // namespace tailrace

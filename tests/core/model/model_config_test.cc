@@ -1,0 +1,184 @@
+#include "core/model/model_config.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::json;
+
+Json llama_json() {
+  return Json::parse(read_text(test_data("golden/llama3-untied-f32/config.json")));
+}
+
+// What reading config.json with this text says, or "accepted".
+std::string refusal(const std::string& text) {
+  ScratchFolder folder;
+  write_text(folder.path() / "config.json", text);
+  try {
+    read_model_config(folder.path());
+    return "accepted";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("config.json"), std::string::npos) << e.what();
+    return e.what();
+  }
+}
+
+TEST(ModelConfig, ReadsAHuggingFaceFile) {
+  const ModelConfig config = read_model_config(test_data("golden/llama3-untied-f32"));
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.hidden_size, 64);
+  EXPECT_EQ(config.intermediate_size, 144);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.vocab_size, 257);
+  EXPECT_EQ(config.max_positions, 512);
+  EXPECT_EQ(config.rope_theta, 500000);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_FALSE(config.tie_embeddings);
+  EXPECT_EQ(config.bos_token, 1);
+  EXPECT_EQ(config.eos_token, 2);
+  EXPECT_EQ(config.num_parameters(), 113088);  // as golden.json says
+}
+
+TEST(ModelConfig, FillsInTheDefaultsOfTransformers) {
+  Json json = llama_json();
+  for (const char* key :
+       {"head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "bos_token_id",
+        "tie_word_embeddings", "rope_scaling", "architectures", "torch_dtype"}) {
+    json.erase(key);
+  }
+  json["eos_token_id"] = {5, 6};
+  ScratchFolder folder;
+  write_text(folder.path() / "config.json", json.dump());
+  const ModelConfig config = read_model_config(folder.path());
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.bos_token, -1);
+  EXPECT_EQ(config.eos_token, 5);
+  EXPECT_FALSE(config.tie_embeddings);
+}
+
+TEST(ModelConfig, ReadsTheRopeParametersOfTransformers5) {
+  Json json = llama_json();
+  json.erase("rope_theta");
+  json["rope_parameters"] = {{"rope_theta", 777.0}, {"rope_type", "default"}};
+  ScratchFolder folder;
+  write_text(folder.path() / "config.json", json.dump());
+  EXPECT_EQ(read_model_config(folder.path()).rope_theta, 777);
+}
+
+TEST(ModelConfig, WhatIsWrittenReadsBack) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = awkward_config(tied);
+    config.rope_theta = 123456.75;
+    config.rms_norm_eps = 3e-6;
+    config.bos_token = 4;
+    ScratchFolder folder;
+    write_model_config(config, folder.path());
+    const ModelConfig read = read_model_config(folder.path());
+    EXPECT_EQ(read.hidden_size, config.hidden_size);
+    EXPECT_EQ(read.intermediate_size, config.intermediate_size);
+    EXPECT_EQ(read.num_layers, config.num_layers);
+    EXPECT_EQ(read.num_heads, config.num_heads);
+    EXPECT_EQ(read.num_kv_heads, config.num_kv_heads);
+    EXPECT_EQ(read.head_dim, config.head_dim);
+    EXPECT_EQ(read.vocab_size, config.vocab_size);
+    EXPECT_EQ(read.max_positions, config.max_positions);
+    EXPECT_EQ(read.rms_norm_eps, config.rms_norm_eps);
+    EXPECT_EQ(read.rope_theta, config.rope_theta);
+    EXPECT_EQ(read.tie_embeddings, config.tie_embeddings);
+    EXPECT_EQ(read.bos_token, 4);
+    EXPECT_EQ(read.eos_token, -1);
+  }
+}
+
+TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
+  struct Case {
+    const char* key;
+    Json value;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"architectures", {"Qwen2ForCausalLM"}, "architecture Qwen2ForCausalLM is not supported"},
+      {"architectures", Json::array({"A", "B"}), "must list one name"},
+      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "rope_scaling is"},
+      {"rope_parameters", {{"rope_type", "yarn"}}, "rope_type is \"yarn\""},
+      {"rope_parameters", "x", "must be an object"},
+      {"attention_bias", true, "attention_bias is true"},
+      {"mlp_bias", true, "mlp_bias is true"},
+      {"hidden_act", "gelu", "hidden_act is \"gelu\", which is not supported; accepted: \"silu\""},
+      {"sliding_window", 4096, "sliding_window is 4096"},
+      {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
+      {"quantization_config", {{"bits", 4}}, "quantization_config is"},
+      {"torch_dtype", "int8", "torch_dtype is \"int8\""},
+      {"hidden_size", "64", "hidden_size is \"64\"; it must be a whole number"},
+      {"hidden_size", 64.5, "hidden_size is 64.5"},
+      {"hidden_size", 0, "hidden_size is 0; it must be from 1"},
+      {"hidden_size", -64, "hidden_size is -64"},
+      {"vocab_size", int64_t{1} << 40, "vocab_size is 1099511627776"},
+      {"vocab_size", ~uint64_t{0}, "vocab_size is 18446744073709551615"},
+      {"num_hidden_layers", nullptr, "num_hidden_layers is missing"},
+      {"num_attention_heads", 0, "num_attention_heads is 0"},
+      {"num_key_value_heads", 3, "must be a multiple"},
+      {"head_dim", 15, "head_dim is 15; rotary positions need an even number"},
+      {"rms_norm_eps", -1, "rms_norm_eps is -1"},
+      {"rope_theta", 0, "rope_theta is 0"},
+      {"tie_word_embeddings", "yes", "tie_word_embeddings is \"yes\""},
+      {"eos_token_id", 257, "eos_token_id is 257; the vocabulary has 257 tokens"},
+      {"eos_token_id", "end", "eos_token_id is \"end\""},
+  };
+  for (const Case& c : cases) {
+    Json json = llama_json();
+    json[c.key] = c.value;
+    EXPECT_NE(refusal(json.dump()).find(c.message), std::string::npos) << refusal(json.dump());
+  }
+}
+
+TEST(ModelConfig, RefusesAHeadSizeThatDoesNotDivide) {
+  Json json = llama_json();
+  json.erase("head_dim");
+  json["num_attention_heads"] = 6;
+  EXPECT_NE(refusal(json.dump()).find("head_dim is missing"), std::string::npos);
+}
+
+TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
+  Json json = llama_json();
+  json.erase("architectures");
+  json["model_type"] = "gpt2";
+  EXPECT_NE(refusal(json.dump()).find("model_type is \"gpt2\""), std::string::npos);
+}
+
+TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
+  EXPECT_NE(refusal("{\"hidden_size\": ").find("not JSON"), std::string::npos);
+  EXPECT_NE(refusal("[]").find("not a JSON object"), std::string::npos);
+}
+
+TEST(ModelConfig, SaysWhatAModelFolderIsWhenThereIsNone) {
+  ScratchFolder folder;
+  try {
+    read_model_config(folder.path());
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("Hugging Face folder"), std::string::npos) << e.what();
+  }
+}
+
+TEST(ModelConfig, AcceptsEveryStorageDtype) {
+  for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+    Json json = llama_json();
+    json["torch_dtype"] = dtype;
+    EXPECT_EQ(refusal(json.dump()), "accepted");
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,150 @@
+#include "tests/core/model/model_harness.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+#include "core/base/random.h"
+#include "kernels/linear.h"
+#include "kernels/log_softmax.h"
+
+namespace tailrace {
+
+std::filesystem::path test_data(const std::string& path) {
+  return std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data" / path;
+}
+
+ScratchFolder::ScratchFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "tailrace_test_XXXXXX").string();
+  TR_CHECK(::mkdtemp(pattern.data()) != nullptr, "{}", pattern);
+  path_ = pattern;
+}
+
+ScratchFolder::~ScratchFolder() { std::filesystem::remove_all(path_); }
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+ModelConfig awkward_config(bool tie_embeddings) {
+  ModelConfig config;
+  config.hidden_size = 40;
+  config.intermediate_size = 52;
+  config.num_layers = 3;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 10;
+  config.vocab_size = 67;
+  config.max_positions = 256;
+  config.tie_embeddings = tie_embeddings;
+  return config;
+}
+
+std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Tokens> sequences(static_cast<size_t>(count));
+  for (Tokens& tokens : sequences) {
+    tokens.resize(static_cast<size_t>(1 + rng.below(longest)));
+    for (int32_t& id : tokens) id = static_cast<int32_t>(rng.below(vocab_size));
+  }
+  return sequences;
+}
+
+Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_tokens)
+    : model(config),
+      parameters(model.layout()),
+      kv(config, 2 * max_tokens / block_tokens + 32, block_tokens),
+      builder(static_cast<int>(config.max_positions + block_tokens - 1) / block_tokens),
+      pool_(num_threads),
+      stream_{.device = {}, .pool = &pool_, .native = nullptr},
+      activations_(model.make_activations(max_tokens)),
+      scratch_(
+          model.workspace_bytes(max_tokens, static_cast<int>(config.max_positions), num_threads) +
+          linear_logprob_workspace_bytes(max_tokens, config.vocab_size, config.hidden_size)),
+      hidden_(static_cast<size_t>(max_tokens * config.hidden_size)) {
+  init(/*seed=*/1);
+}
+
+void Rig::init(uint64_t seed) {
+  init_parameters(model.config(), seed, parameters);
+  if (!weights_) {
+    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters);
+  } else {
+    repack();
+  }
+}
+
+void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool keep) {
+  builder.clear();
+  int32_t next_block = 0;
+  for (const Tokens& tokens : sequences) {
+    std::vector<int32_t> blocks((tokens.size() + static_cast<size_t>(kv.block_tokens()) - 1) /
+                                static_cast<size_t>(kv.block_tokens()));
+    std::iota(blocks.begin(), blocks.end(), next_block);
+    next_block += static_cast<int32_t>(blocks.size());
+    std::vector<int32_t> wanted(tokens.size() - (rows == Rows::kAll ? 0 : 1));
+    std::iota(wanted.begin(), wanted.end(), 0);
+    builder.add(tokens, 0, blocks, wanted);
+  }
+  forward(builder, keep);
+}
+
+void Rig::forward(const BatchBuilder& from, bool keep) {
+  const ForwardBatch batch = from.batch();
+  num_rows_ = batch.num_logit_rows();
+  Workspace memory = workspace();
+  model.forward(stream_, memory, *weights_, batch, kv, hidden(),
+                keep ? activations_.get() : nullptr);
+}
+
+std::vector<float> Rig::logits() {
+  const int64_t vocab = model.config().vocab_size;
+  std::vector<float> out(static_cast<size_t>(num_rows_ * vocab));
+  linear(stream_, hidden(), weights_->head(), {}, {out.data(), num_rows_, vocab});
+  return out;
+}
+
+CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
+                           const std::vector<std::vector<int>>& masks, Parameters* gradients) {
+  rig.forward_whole(sequences, Rig::Rows::kPredicting, /*keep=*/gradients != nullptr);
+  std::vector<int32_t> targets;
+  std::vector<float> counted;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (size_t j = 0; j + 1 < sequences[i].size(); ++j) {
+      targets.push_back(sequences[i][j + 1]);
+      counted.push_back(masks.empty() || masks[i][j] != 0 ? 1.0f : 0.0f);
+    }
+  }
+  const size_t rows = targets.size();
+  CrossEntropy result{.logprobs = std::vector<float>(rows), .entropies = std::vector<float>(rows)};
+  std::vector<float> lse(rows);
+  Workspace workspace = rig.workspace();
+  linear_logprob(rig.stream(), workspace, rig.hidden(), rig.weights().head(), targets, 1.0f,
+                 result.logprobs, lse, result.entropies);
+  const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
+  for (size_t i = 0; i < rows; ++i)
+    result.loss -= counted[i] * static_cast<double>(result.logprobs[i]) / count;
+  if (gradients == nullptr) return result;
+
+  std::vector<float> dlogprob(rows);
+  for (size_t i = 0; i < rows; ++i) dlogprob[i] = static_cast<float>(-counted[i] / count);
+  const int64_t hidden = rig.model.config().hidden_size;
+  std::vector<float> dhidden(rows * static_cast<size_t>(hidden));
+  const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
+  const std::string_view head = rig.model.head_name();
+  const Parameters& weights = rig.parameters;
+  linear_logprob_backward(rig.stream(), workspace, rig.hidden(), rig.weights().head(),
+                          weights.matrix(head), targets, 1.0f, lse, result.entropies, dlogprob, {},
+                          dhidden_matrix, gradients->matrix(head));
+  rig.model.backward(rig.stream(), workspace, rig.parameters, rig.builder.batch(), rig.kv,
+                     rig.activations(), dhidden_matrix, *gradients);
+  return result;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,93 @@
+// What the tests of the model share: small models with weights and memory, losses, paths of test
+// data.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/model/model.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace {
+
+using Tokens = std::vector<int32_t>;
+
+// A file or folder of tests/data.
+std::filesystem::path test_data(const std::string& path);
+
+// A folder that is removed when the object dies.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void write_text(const std::filesystem::path& path, const std::string& text);
+std::string read_text(const std::filesystem::path& path);
+
+// Sizes that are no multiples of a vector: hidden 40, 6 heads of 10 over 2 KV heads, ffn 52,
+// vocab 67.
+ModelConfig awkward_config(bool tie_embeddings);
+
+// Random ids, each sequence [1, longest] tokens.
+std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed);
+
+// A model with weights, a KV cache and scratch memory on a number of threads.
+class Rig {
+ public:
+  explicit Rig(const ModelConfig& config, int num_threads = 1, int block_tokens = 16,
+               int max_tokens = 512);
+
+  // Runs whole sequences as one training pass over freshly numbered blocks; keeps the activations
+  // when `keep` is set. Wants the logits of all rows, or of all but each sequence's last.
+  enum class Rows { kAll, kPredicting };
+  void forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool keep);
+  // Runs what was put into `builder`.
+  void forward(const BatchBuilder& batch, bool keep = false);
+
+  Matrix hidden() { return {hidden_.data(), num_rows_, model.config().hidden_size}; }
+  std::vector<float> logits();  // [rows, vocab] of the last pass
+
+  Model model;
+  Parameters parameters;
+  KvCache kv;
+  BatchBuilder builder;  // what the last forward_whole() ran
+
+  const Stream& stream() const { return stream_; }
+  void repack() { weights_->repack(stream_, parameters); }
+  void init(uint64_t seed);
+  const PackedWeights& weights() const { return *weights_; }
+  Workspace workspace() { return Workspace({scratch_.data(), scratch_.size()}); }
+  const Activations& activations() const { return *activations_; }
+
+ private:
+  ThreadPool pool_;
+  Stream stream_;
+  std::unique_ptr<PackedWeights> weights_;
+  std::unique_ptr<Activations> activations_;
+  Buffer scratch_;
+  std::vector<float> hidden_;
+  int64_t num_rows_ = 0;
+};
+
+// The next-token loss of whole sequences.
+struct CrossEntropy {
+  double loss = 0;               // mean of -logprob over counted tokens
+  std::vector<float> logprobs;   // of each token but the first, sequence by sequence
+  std::vector<float> entropies;  // same order
+};
+// masks[i][j] says whether predicting sequences[i][j + 1] counts; empty: all do. Adds to
+// `gradients` when it is not null.
+CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
+                           const std::vector<std::vector<int>>& masks, Parameters* gradients);
+
+}  // namespace tailrace

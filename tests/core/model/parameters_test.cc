@@ -1,0 +1,282 @@
+#include "core/model/parameters.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/model/safetensors.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+TEST(ParameterLayout, HasTheTensorsOfTheFile) {
+  for (const char* name : {"golden/llama3-untied-f32", "models/stories260K"}) {
+    const ParameterLayout layout(read_model_config(test_data(name)));
+    const SafetensorsFile file(test_data(name) / "model.safetensors");
+    ASSERT_EQ(layout.entries().size(), file.tensors().size());
+    for (const auto& [tensor, view] : file.tensors())
+      EXPECT_EQ(layout.at(tensor).shape, view.shape) << tensor;
+  }
+}
+
+TEST(ParameterLayout, TensorsDoNotOverlapAndGroupsHaveNoGap) {
+  const ModelConfig config = awkward_config(/*tie_embeddings=*/false);
+  const ParameterLayout layout(config);
+  int64_t end = 0;
+  for (const ParameterInfo& info : layout.entries()) {
+    EXPECT_GE(info.offset, end) << info.name;
+    EXPECT_LT(info.offset, end + 16) << info.name;
+    const bool follows = info.name.find("k_proj") != std::string::npos ||
+                         info.name.find("v_proj") != std::string::npos ||
+                         info.name.find("up_proj") != std::string::npos;
+    if (follows) {
+      EXPECT_EQ(info.offset, end) << info.name;
+    } else {
+      EXPECT_EQ(info.offset % 16, 0) << info.name;
+    }
+    end = info.offset + info.size;
+  }
+  EXPECT_GE(layout.size(), end);
+  EXPECT_EQ(layout.size() % 16, 0);
+}
+
+TEST(ParameterLayout, ALayersFusedMatricesAreTheNamedTensors) {
+  const ModelConfig config = awkward_config(true);
+  const ParameterLayout layout(config);
+  Parameters parameters(layout);
+  init_parameters(config, 1, parameters);
+  const LayerTensors<float> layer = layer_tensors(config, parameters, 1);
+  const std::string prefix = "model.layers.1.";
+  EXPECT_EQ(layer.qkv.rows, 100);
+  EXPECT_EQ(layer.qkv.row(60), parameters.matrix(prefix + "self_attn.k_proj.weight").data);
+  EXPECT_EQ(layer.qkv.row(80), parameters.matrix(prefix + "self_attn.v_proj.weight").data);
+  EXPECT_EQ(layer.gate_up.row(52), parameters.matrix(prefix + "mlp.up_proj.weight").data);
+  EXPECT_EQ(layer.down.data, parameters.matrix(prefix + "mlp.down_proj.weight").data);
+}
+
+double deviation(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+TEST(InitParameters, DependsOnSeedAndNameOnly) {
+  const ModelConfig tied = awkward_config(true), untied = awkward_config(false);
+  const ParameterLayout tied_layout(tied), untied_layout(untied);
+  Parameters a(tied_layout), b(tied_layout), c(tied_layout), d(untied_layout);
+  init_parameters(tied, 7, a);
+  init_parameters(tied, 7, b);
+  init_parameters(tied, 8, c);
+  init_parameters(untied, 7, d);
+  EXPECT_EQ(std::memcmp(a.flat().data(), b.flat().data(), a.flat().size_bytes()), 0);
+  const std::string name = "model.layers.2.mlp.down_proj.weight";
+  EXPECT_NE(a.vector(name)[0], c.vector(name)[0]);
+  EXPECT_NE(a.vector(name)[0], a.vector("model.layers.1.mlp.down_proj.weight")[0]);
+  EXPECT_EQ(std::memcmp(a.vector(name).data(), d.vector(name).data(), a.vector(name).size_bytes()),
+            0);
+}
+
+TEST(InitParameters, HasTheVariancesOfTheHeader) {
+  // A sample deviation of n normals is off by about 1 / sqrt(2 n); n >= 2000 here, five times that
+  // is 8 %.
+  constexpr double kBound = 0.08;
+  for (const bool tie : {false, true}) {
+    const ModelConfig config = awkward_config(tie);
+    const ParameterLayout layout(config);
+    Parameters parameters(layout);
+    init_parameters(config, 3, parameters);
+    auto ratio = [&](std::string_view name, double want) {
+      return deviation(parameters.vector(name)) / want;
+    };
+    EXPECT_NEAR(ratio(kEmbeddingName, tie ? std::sqrt(1 / 40.0) : 1.0), 1, kBound);
+    if (!tie) {
+      EXPECT_NEAR(ratio(kHeadName, std::sqrt(1 / 40.0)), 1, kBound);
+    }
+    EXPECT_NEAR(ratio("model.layers.0.self_attn.q_proj.weight", std::sqrt(1 / 40.0)), 1, kBound);
+    EXPECT_NEAR(ratio("model.layers.0.mlp.up_proj.weight", std::sqrt(1 / 40.0)), 1, kBound);
+    EXPECT_NEAR(ratio("model.layers.0.self_attn.o_proj.weight", std::sqrt(1 / 60.0 / 6)), 1,
+                kBound);
+    EXPECT_NEAR(ratio("model.layers.0.mlp.down_proj.weight", std::sqrt(1 / 52.0 / 6)), 1, kBound);
+    for (const float weight : parameters.vector(kFinalNormName)) EXPECT_EQ(weight, 1);
+  }
+}
+
+TEST(SaveModel, LoadsBackBitForBit) {
+  for (const bool tie : {false, true}) {
+    const ModelConfig config = awkward_config(tie);
+    const ParameterLayout layout(config);
+    Parameters saved(layout), loaded(layout);
+    init_parameters(config, 5, saved);
+    ScratchFolder folder;
+    save_model(folder.path() / "made" / "here", config, saved);
+    load_parameters(folder.path() / "made" / "here",
+                    read_model_config(folder.path() / "made" / "here"), loaded);
+    EXPECT_EQ(std::memcmp(saved.flat().data(), loaded.flat().data(), saved.flat().size_bytes()), 0);
+    EXPECT_EQ(SafetensorsFile(folder.path() / "made" / "here" / "model.safetensors")
+                  .metadata()
+                  .at("format"),
+              "pt");
+  }
+}
+
+// A saved model whose tensors a test may change before they are written again.
+class LoadParameters : public ::testing::Test {
+ protected:
+  struct Tensor {
+    Dtype dtype = Dtype::kF32;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> data;
+  };
+
+  LoadParameters() : config(awkward_config(true)), layout(config), parameters(layout) {
+    init_parameters(config, 9, parameters);
+    for (const ParameterInfo& info : layout.entries()) {
+      const auto bytes = std::as_bytes(parameters.vector(info.name));
+      tensors[info.name] = {Dtype::kF32, info.shape, {bytes.begin(), bytes.end()}};
+    }
+  }
+
+  void write(const std::string& file, const std::function<bool(const std::string&)>& wanted) {
+    std::vector<NamedTensor> out;
+    for (const auto& [name, tensor] : tensors) {
+      if (wanted(name)) out.push_back({name, {tensor.dtype, tensor.shape, tensor.data}});
+    }
+    write_safetensors(folder.path() / file, out);
+  }
+  void write() {
+    write("model.safetensors", [](const std::string&) { return true; });
+  }
+
+  std::string refusal() {
+    Parameters into(layout);
+    try {
+      load_parameters(folder.path(), config, into);
+      return "accepted";
+    } catch (const UserError& e) {
+      return e.what();
+    }
+  }
+  void expect_refusal(const std::string& message) {
+    const std::string got = refusal();
+    EXPECT_NE(got.find(message), std::string::npos) << got;
+  }
+
+  const std::string norm = "model.layers.1.input_layernorm.weight";
+  ModelConfig config;
+  ParameterLayout layout;
+  Parameters parameters;
+  std::map<std::string, Tensor> tensors;
+  ScratchFolder folder;
+};
+
+TEST_F(LoadParameters, ReadsHalfPrecisionExactly) {
+  const uint16_t halves[] = {0x3C00, 0xC000, 0x0001, 0x7BFF, 0x8000};  // 1, -2, 2^-24, 65504, -0
+  const uint16_t bfloats[] = {0x3F80, 0xC000, 0x0001, 0x7F7F, 0x8000};
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
+    Tensor& tensor = tensors[norm];
+    tensor.dtype = dtype;
+    tensor.data.assign(40 * 2, std::byte{0});
+    std::memcpy(tensor.data.data(), dtype == Dtype::kF16 ? halves : bfloats, sizeof halves);
+    write();
+    Parameters into(layout);
+    load_parameters(folder.path(), config, into);
+    const std::span<const float> got = into.vector(norm);
+    EXPECT_EQ(got[0], 1.0f);
+    EXPECT_EQ(got[1], -2.0f);
+    EXPECT_EQ(got[2], dtype == Dtype::kF16 ? 0x1p-24f : 0x1p-133f);
+    EXPECT_EQ(got[3], dtype == Dtype::kF16 ? 65504.0f : 0x1.FEp127f);
+    EXPECT_TRUE(got[4] == 0 && std::signbit(got[4]));
+    EXPECT_EQ(got[5], 0.0f);
+  }
+}
+
+TEST_F(LoadParameters, ReadsShards) {
+  auto first = [](const std::string& name) { return name.find("layers.1") != std::string::npos; };
+  write("a.safetensors", first);
+  write("b.safetensors", [&](const std::string& name) { return !first(name); });
+  nlohmann::json index;
+  for (const auto& [name, tensor] : tensors)
+    index["weight_map"][name] = first(name) ? "a.safetensors" : "b.safetensors";
+  write_text(folder.path() / "model.safetensors.index.json", index.dump());
+  Parameters into(layout);
+  load_parameters(folder.path(), config, into);
+  EXPECT_EQ(std::memcmp(into.flat().data(), parameters.flat().data(), into.flat().size_bytes()), 0);
+
+  index["weight_map"][norm] = "b.safetensors";
+  write_text(folder.path() / "model.safetensors.index.json", index.dump());
+  expect_refusal("b.safetensors: tensor '" + norm +
+                 "' is missing; model.safetensors.index.json says");
+  index["weight_map"][norm] = "../a.safetensors";
+  write_text(folder.path() / "model.safetensors.index.json", index.dump());
+  expect_refusal("must be a file name in the same folder");
+  write_text(folder.path() / "model.safetensors.index.json", "{}");
+  expect_refusal("no object weight_map");
+  write_text(folder.path() / "model.safetensors.index.json", "{");
+  expect_refusal("not JSON");
+}
+
+TEST_F(LoadParameters, NamesTheTensorThatIsMissing) {
+  tensors.erase(norm);
+  write();
+  expect_refusal("tensor '" + norm + "' is missing");
+}
+
+TEST_F(LoadParameters, NamesTheTensorThatDoesNotBelong) {
+  tensors["model.layers.0.self_attn.q_proj.bias"] = {Dtype::kF32, {1}, std::vector<std::byte>(4)};
+  write();
+  expect_refusal("tensor 'model.layers.0.self_attn.q_proj.bias' is unknown to a LlamaForCausalLM");
+}
+
+TEST_F(LoadParameters, IgnoresStoredFrequenciesAndTheHeadOfATiedModel) {
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {
+      Dtype::kF32, {1}, std::vector<std::byte>(4)};
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  write();
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(LoadParameters, NamesTheShapeThatIsWrong) {
+  tensors[norm].shape = {2, 20};
+  write();
+  expect_refusal("tensor '" + norm + "' has the shape [2, 20]; the config asks for [40]");
+}
+
+TEST_F(LoadParameters, RefusesIntegers) {
+  tensors[norm].dtype = Dtype::kI32;
+  write();
+  expect_refusal("tensor '" + norm + "' is not of a floating dtype");
+}
+
+TEST_F(LoadParameters, NamesTheFirstElementThatIsNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const size_t place : {size_t{0}, size_t{39}}) {
+      std::memset(tensors[norm].data.data(), 0, tensors[norm].data.size());
+      std::memcpy(tensors[norm].data.data() + 4 * 39, &bad,
+                  4);  // never the first unless place says so
+      std::memcpy(tensors[norm].data.data() + 4 * place, &bad, 4);
+      write();
+      expect_refusal(fmt::format("tensor '{}' is {} at element {}", norm, bad, place));
+    }
+  }
+}
+
+TEST_F(LoadParameters, SaysWhatAFolderWithoutWeightsLacks) {
+  expect_refusal("found neither model.safetensors nor model.safetensors.index.json");
+}
+
+TEST_F(LoadParameters, SaysThatAFileWasCut) {
+  write();
+  const auto path = folder.path() / "model.safetensors";
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 100);
+  expect_refusal("it was cut off");
+}
+
+}  // namespace
+}  // namespace tailrace
