@@ -1,15 +1,17 @@
 // The messages between scheduler and workers, as plain structs.
 //
 // On the wire each is a FlatBuffer (messages.fbs), always verified before use: structure by the
-// FlatBuffers verifier, then ranges, lengths that must agree and enum values by decode(). Schemas only grow.
-// Delivery is at least once and in order for one worker (link.h); acceptance is idempotent, because work is
-// named by leases.
+// FlatBuffers verifier, then ranges, lengths that must agree and enum values by decode(). Schemas
+// only grow. Delivery is at least once and in order for one worker (link.h); acceptance is
+// idempotent, because work is named by leases.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -27,25 +29,27 @@ using MetricList = std::vector<std::pair<std::string, double>>;
 
 // ---- worker -> scheduler
 
-struct Hello {                  // first message of a session
+struct Hello {  // first message of a session
   Role role = Role::kRollout;
-  std::string worker;           // unique in the run: "rollout-0"
-  uint64_t incarnation = 0;     // new for every process or restart
+  std::string worker;        // unique in the run: "rollout-0"
+  uint64_t incarnation = 0;  // new for every process or restart; 0: the WorkerClient chooses one
   int32_t pid = 0;
-  int64_t slots = 1;            // how many leases it holds at once
-  std::string numerics_class;   // backend, instruction set, dtypes (design rule 3)
+  int64_t slots = 1;           // how many leases it holds at once
+  std::string numerics_class;  // backend, instruction set, dtypes (design rule 3)
 };
 struct Heartbeat {};
-struct TrajectoryResult { Trajectory trajectory; };  // also of failed attempts: outcome says so
-struct Verdict {                // a reward worker's answer
+struct TrajectoryResult {
+  Trajectory trajectory;
+};                // also of failed attempts: outcome says so
+struct Verdict {  // a reward worker's answer
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int32_t verify_attempt = 0;
-  std::optional<double> reward; // absent: the verifier failed
+  std::optional<double> reward;  // absent: the verifier failed
   MetricList metrics;
-  std::string failure;          // why, when it failed
+  std::string failure;  // why, when it failed
 };
-struct Installed {              // weights are in place and their digest is proved
+struct Installed {  // weights are in place and their digest is proved
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
@@ -55,36 +59,51 @@ struct InstallFailed {
   int64_t version = 0;
   std::string reason;
 };
-struct TrainerReady {           // after start: the weights that the trainer holds
+struct TrainerReady {  // after start: the weights that the trainer holds
   PolicyId policy = 0;
-  int64_t version = 0;          // of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0
-  Digest digest;                // empty when version is -1
+  int64_t version =
+      0;          // of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0
+  Digest digest;  // empty when version is -1
 };
-struct TrainerWants { PolicyId policy = 0; int64_t step = 0; };  // the batch of this step, counted from 1
-struct Published {              // step `version` is trained (0: before the first step)
+struct TrainerWants {
+  PolicyId policy = 0;
+  int64_t step = 0;
+};                  // the batch of this step, counted from 1
+struct Published {  // step `version` is trained (0: before the first step)
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
-  std::string manifest;         // file name below RUN/weights
-  MetricList metrics;           // of the step
+  std::string manifest;  // file name below RUN/weights
+  MetricList metrics;    // of the step
 };
-struct Durable {                // a checkpoint of this version is on disk
+struct Durable {  // a checkpoint of this version is on disk
   PolicyId policy = 0;
   int64_t version = 0;
   std::string path;
 };
-struct Progress { std::string phase; int64_t done = 0, total = 0; MetricList metrics; };  // SFT and the like
-struct WorkerFailed { std::string reason; };  // cannot go on (a full disk, bad weights): a person must act
+struct Progress {
+  std::string phase;
+  int64_t done = 0, total = 0;
+  MetricList metrics;
+};  // SFT and the like
+struct WorkerFailed {
+  std::string reason;
+};  // cannot go on (a full disk, bad weights): a person must act
 
 // ---- scheduler -> worker
 
-struct Welcome { uint64_t session = 0; };     // answers Hello; work of an earlier session is void
+struct Welcome {
+  uint64_t session = 0;
+};  // answers Hello; work of an earlier session is void
 struct Grant {
   LeaseId lease;
   Lane lane = Lane::kTrain;
-  int64_t version = 0;          // runs on weights >= version (evaluation: exactly)
+  int64_t version = 0;  // runs on weights >= version (evaluation: exactly)
 };
-struct Abort { LeaseId lease; Lane lane = Lane::kTrain; };
+struct Abort {
+  LeaseId lease;
+  Lane lane = Lane::kTrain;
+};
 struct Verify {
   LeaseId lease;
   Lane lane = Lane::kTrain;
@@ -95,19 +114,23 @@ struct Install {
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
-  std::string manifest;         // file name below RUN/weights
+  std::string manifest;  // file name below RUN/weights
 };
-struct Batch {                  // answers TrainerWants: members ordered by (epoch, prompt, launch, member)
+struct Batch {  // answers TrainerWants: members ordered by (epoch, prompt, launch, member)
   PolicyId policy = 0;
   int64_t step = 0;
   std::vector<std::vector<std::byte>> trajectories;  // each an encoded Trajectory
 };
-struct Save { PolicyId policy = 0; };         // write a checkpoint as soon as no update is running (a stop was asked)
-struct Shutdown { std::string reason; };      // end cleanly
+struct Save {
+  PolicyId policy = 0;
+};  // write a checkpoint as soon as no update is running (a stop was asked)
+struct Shutdown {
+  std::string reason;
+};  // end cleanly
 
-using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed, TrainerReady,
-                             TrainerWants, Published, Durable, Progress, WorkerFailed, Welcome, Grant, Abort,
-                             Verify, Install, Batch, Save, Shutdown>;
+using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed,
+                             TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed,
+                             Welcome, Grant, Abort, Verify, Install, Batch, Save, Shutdown>;
 
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);
@@ -116,18 +139,42 @@ std::string describe(const Message& message);
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory);
 Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes);  // passes find_fault()
 
-// What the link adds to every message.
-struct Header {
-  uint64_t session = 0;   // chosen by the scheduler at Welcome; 0 before
-  uint64_t sequence = 0;  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat)
-  uint64_t ack = 0;       // all up to this one have been taken over by the sender of this header
+// What the two ends of a link tell each other outside the conversation. Such a frame carries a
+// Heartbeat.
+enum class Signal : uint8_t {
+  kNone,
+  kSayHello,  // from the scheduler: I know no session of this number
+  kGoodbye,   // from a worker: I end, and all that I sent has been acknowledged
 };
 
+// What the link adds to every message.
+struct Header {
+  uint64_t session = 0;  // chosen by the scheduler at Welcome; 0 before
+  uint64_t sequence =
+      0;  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello:
+          // how many sessions this incarnation has asked for, this one included
+  uint64_t ack = 0;  // all up to this one have been taken over by the sender of this header. Of a
+                     // Welcome: the sequence of the Hello that it answers
+  Signal signal = Signal::kNone;
+};
+
+// A frame: 8-byte aligned in memory for decode() (one that is not is copied first).
 std::vector<std::byte> encode(const Header& header, const Message& message);
 struct Decoded {
   Header header;
   Message message;
 };
 Result<Decoded> decode(std::span<const std::byte> frame);
+
+// The header alone, of a frame whose structure is sound; its body may still be refused by decode().
+// A link skips such a message (it would be sent again for ever) and counts it.
+std::optional<Header> decode_header(std::span<const std::byte> frame);
+
+// Writes another header into a frame that encode() made: how a message is sent again without
+// encoding it anew.
+void rewrite_header(std::span<std::byte> frame, const Header& header);
+
+// Whether a worker sends such messages; the scheduler sends the others.
+bool is_from_worker(const Message& message);
 
 }  // namespace tailrace

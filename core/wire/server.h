@@ -1,7 +1,7 @@
 // The scheduler's side of all worker connections: one ROUTER socket.
 //
-// A message is acknowledged only when the service says so (after it is on disk), so that a scheduler that
-// dies loses nothing: the worker sends it again.
+// A message is acknowledged only when the service says so (after it is on disk), so that a
+// scheduler that dies loses nothing: the worker sends it again.
 //
 // Thread: the service's thread only.
 #pragma once
@@ -16,32 +16,42 @@
 
 namespace tailrace {
 
-struct WorkerUp { Hello hello; };                            // a new session
-struct WorkerDown { std::string worker; std::string reason; };  // silent too long, replaced, or said goodbye
+struct WorkerUp {
+  Hello hello;
+};  // a new session
+struct WorkerDown {
+  std::string worker;
+  std::string reason;
+};  // silent too long, replaced, or said goodbye
 struct Incoming {
   std::string worker;
-  uint64_t sequence = 0;  // pass to acknowledge()
+  uint64_t sequence = 0;  // pass to acknowledge(); grows through all sessions of all workers
   Message message;
 };
 using ServerEvent = std::variant<WorkerUp, WorkerDown, Incoming>;
 
 class WorkerServer {
  public:
-  // Binds `endpoint` ("ipc://..."): the socket file must not be live. Throws UserError when it cannot.
+  // Binds `endpoint` ("ipc://..."): the socket file must not be live. Throws UserError when it
+  // cannot.
   WorkerServer(const std::string& endpoint, LinkOptions options);
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
 
-  // Everything that arrived, waiting up to `timeout` for the first. Malformed frames are counted, logged
-  // and dropped. Duplicates never come out.
+  // Everything that arrived, waiting up to `timeout` for the first. Malformed frames are counted
+  // and dropped. Duplicates never come out. Also sends what is due (heartbeats, acknowledgements,
+  // what must be sent again), so it wants to be called a few times within LinkOptions::heartbeat.
   std::vector<ServerEvent> receive(std::chrono::milliseconds timeout);
   // All messages of `worker` up to `sequence` are safe.
   void acknowledge(const std::string& worker, uint64_t sequence);
-  // Queued and resent until acknowledged. Silently dropped when the worker has no session (decide() hears of
-  // WorkerDown and grants again).
+  // Queued and resent until acknowledged. Silently dropped when the worker has no session (decide()
+  // hears of WorkerDown and grants again).
   void send(const std::string& worker, const Message& message);
   // Waits until all sent messages are acknowledged or the deadline has passed (for Shutdown).
   void flush(std::chrono::milliseconds timeout);
+
+  LinkCounters counters() const;       // of all workers and sessions together
+  std::string last_malformed() const;  // why the latest frame was refused, for the log
 
  private:
   struct Impl;

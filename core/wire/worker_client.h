@@ -4,10 +4,13 @@
 //   while (auto event = client.receive(100ms)) ...        // messages in order
 //   client.send(TrajectoryResult{...});                   // queued, delivered at least once
 //
-// An I/O thread owns the ZeroMQ socket (DEALER), sends heartbeats while the worker computes, resends what
-// has not been acknowledged, and says Hello again when the scheduler was restarted. Then, and when the
-// scheduler had given the worker up, receive() returns a new Welcome: work in hand is void (drop it, keep the
-// weights); messages that were sent and not acknowledged are sent again by the client itself.
+// An I/O thread owns the ZeroMQ socket (DEALER), sends heartbeats while the worker computes,
+// resends what has not been acknowledged, and says Hello again when the scheduler was restarted.
+// Then, and when the scheduler had given the worker up, receive() returns a new Welcome: work in
+// hand is void (drop it, keep the weights); messages that were sent and not acknowledged are sent
+// again by the client itself.
+//
+// It ends up with Shutdown when another process has taken its name.
 //
 // Thread: send() any; receive() one thread.
 // Close: the destructor waits up to options.linger for unacknowledged messages, then joins.
@@ -18,16 +21,10 @@
 #include <optional>
 #include <string>
 
+#include "core/wire/link.h"
 #include "core/wire/message.h"
 
 namespace tailrace {
-
-struct LinkOptions {
-  std::chrono::milliseconds heartbeat{500};   // a silent peer is presumed lost after `timeout`
-  std::chrono::milliseconds timeout{5000};
-  std::chrono::milliseconds resend{1000};
-  std::chrono::milliseconds linger{2000};
-};
 
 class WorkerClient {
  public:
@@ -35,11 +32,14 @@ class WorkerClient {
   ~WorkerClient();
   WorkerClient(const WorkerClient&) = delete;
 
+  // A trajectory must have no find_fault(): the scheduler would refuse it, and its lease would only
+  // run out. The queue is bounded by the leases that a worker holds, so it never waits.
   void send(Message message);
   // The next message, or nothing after `timeout`.
   std::optional<Message> receive(std::chrono::milliseconds timeout);
   // How long the scheduler has been silent; the worker ends itself when that exceeds its patience.
   std::chrono::milliseconds silence() const;
+  LinkCounters counters() const;  // of all sessions together
 
  private:
   struct Impl;

@@ -1,0 +1,61 @@
+// Between trajectory_codec.cc and message.cc: the parts of messages that both write and read.
+//
+// read_...() expects a table that the FlatBuffers verifier has passed, and checks what the verifier
+// cannot: ranges, enum values, lengths that must agree. It throws Malformed, which decode() and
+// decode_trajectory() turn into a Failure: a frame has hundreds of places where it may be bad and
+// one where that matters.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/wire/message.h"
+
+namespace flatbuffers {
+class FlatBufferBuilder;
+template <class T>
+struct Offset;
+template <class T>
+class Vector;
+}  // namespace flatbuffers
+
+namespace tailrace::wire {
+struct Lease;
+struct Metric;
+struct Trajectory;
+}  // namespace tailrace::wire
+
+namespace tailrace::wire_codec {
+
+using Builder = flatbuffers::FlatBufferBuilder;
+
+class Malformed : public std::runtime_error {
+ public:
+  template <class... Args>
+  explicit Malformed(fmt::format_string<Args...> format, Args&&... args)
+      : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
+};
+
+wire::Lease to_wire(const LeaseId& id);
+LeaseId read_lease(const wire::Lease& id);
+Lane read_lane(uint8_t lane);
+
+using MetricVector = flatbuffers::Vector<flatbuffers::Offset<wire::Metric>>;
+flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricList& metrics);
+MetricList read_metrics(const MetricVector& metrics);
+
+flatbuffers::Offset<wire::Trajectory> write_trajectory(Builder& builder,
+                                                       const Trajectory& trajectory);
+Trajectory read_trajectory(const wire::Trajectory& table);
+
+std::vector<std::byte> to_bytes(const Builder& builder);
+
+// `bytes`, or a copy of them in `storage` when they are not aligned for FlatBuffers.
+std::span<const std::byte> aligned(std::span<const std::byte> bytes,
+                                   std::vector<std::byte>& storage);
+
+}  // namespace tailrace::wire_codec

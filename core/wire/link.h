@@ -1,0 +1,112 @@
+// One direction-pair of a session as a pure state machine: sequence numbers, cumulative
+// acknowledgements, resending, duplicates, silence. It opens no socket and reads no clock, so that
+// a lossy, duplicating and reordering transport can be tried on it in a loop.
+//
+// Each end has one Link a session. Sent messages are numbered 1, 2, ... and kept until the other
+// end acknowledges them, which it does when their owner there has taken them over (not when they
+// arrive). Received messages are accepted in order only; one that comes early is left for the
+// sender to send again, since ZeroMQ keeps the order and a gap means that a connection was lost
+// with what was in flight.
+//
+// Thread: caller locks.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/wire/message.h"
+
+namespace tailrace {
+
+struct LinkOptions {
+  std::chrono::milliseconds heartbeat{500};  // a silent peer is presumed lost after `timeout`
+  std::chrono::milliseconds timeout{5000};
+  std::chrono::milliseconds resend{1000};
+  std::chrono::milliseconds linger{2000};
+};
+
+struct LinkCounters {
+  int64_t sent = 0, received = 0;  // messages, each counted once
+  int64_t resent = 0;              // transmissions after the first
+  int64_t duplicates = 0;          // received again, and dropped
+  int64_t early = 0;               // received after a gap, and dropped
+  int64_t malformed = 0;           // frames that were refused
+  LinkCounters& operator+=(const LinkCounters& other);
+};
+
+class Link {
+ public:
+  using Body = std::shared_ptr<const std::vector<std::byte>>;  // an encoded frame, its header to be
+                                                               // rewritten
+
+  Link(uint64_t session, const LinkOptions& options, Time now);
+
+  // Queues a message.
+  void push(Body body);
+
+  enum class Verdict {
+    kDeliver,    // the next message: hand it to the owner, then take_over() its sequence
+    kDrop,       // a duplicate, or early
+    kHeartbeat,  // nothing to deliver
+  };
+  // Takes note of a frame of this session.
+  Verdict on_frame(const Header& header, Time now);
+  // The owner has all messages up to `sequence`: they may be acknowledged. More than was delivered
+  // is our bug.
+  void take_over(uint64_t sequence);
+  // A delivered message turned out to be malformed: no owner will take it over, and sending it
+  // again is no help. It counts as taken over once all before it are.
+  void skip(uint64_t sequence);
+
+  struct Transmission {
+    Header header;
+    Body body;  // nullptr: a bare heartbeat
+  };
+  // What should go out now, in order: new messages, those to send again, else a heartbeat when one
+  // is due or an acknowledgement waits. What is lost on the way is found out by time.
+  std::vector<Transmission> due(Time now);
+  // The socket refused this one and those after it: due() will give them again.
+  void not_sent(const Header& header);
+  // When to ask again if nothing happens before.
+  Time next_due() const;
+  // The connection changed hands: all that is unacknowledged goes out with the next due().
+  void resend_all() { next_to_send_ = 0; }
+
+  bool lost(Time now) const { return now - last_heard_ > options_.timeout; }
+  Time last_heard() const { return last_heard_; }
+  bool idle() const { return unacknowledged_.empty(); }
+  uint64_t session() const { return session_; }
+  const LinkCounters& counters() const { return counters_; }
+
+  // The messages that were not acknowledged, oldest first, for the next session. Ends this one.
+  std::deque<Body> release() { return std::move(unacknowledged_); }
+
+ private:
+  Header header(uint64_t sequence) const {
+    return {session_, sequence, taken_over_, Signal::kNone};
+  }
+  Time resend_time() const;
+
+  uint64_t session_;
+  LinkOptions options_;
+  std::deque<Body> unacknowledged_;
+  uint64_t acknowledged_ =
+      0;                     // by the other end: unacknowledged_[0] has sequence acknowledged_ + 1
+  size_t next_to_send_ = 0;  // index in unacknowledged_ of the first that is not in flight
+  uint64_t ever_sent_ = 0;   // highest sequence that was transmitted
+  uint64_t delivered_ = 0;   // from the other end
+  uint64_t taken_over_ = 0;
+  std::set<uint64_t> skipped_;  // not yet taken over
+  bool ack_waits_ = false;
+  int patience_ = 1;  // doubles with every resending in vain: a slow owner gets few copies
+  Time last_heard_, last_sent_, last_progress_;
+  LinkCounters counters_;
+};
+
+}  // namespace tailrace

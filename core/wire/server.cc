@@ -1,0 +1,266 @@
+#include "core/wire/server.h"
+
+#include <deque>
+#include <map>
+#include <set>
+
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/random.h"
+#include "core/wire/socket.h"
+
+namespace tailrace {
+namespace {
+
+constexpr std::chrono::milliseconds kBlockedRetry{50};
+constexpr int kMaxFramesAtOnce = 4096;  // then the service gets its turn
+
+Time now() { return SteadyClock().now(); }
+
+// Sessions of a restarted scheduler differ from those of the one before.
+uint64_t first_session() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+  return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())}) | 1;
+}
+
+}  // namespace
+
+struct WorkerServer::Impl {
+  struct Peer {
+    Hello hello;
+    uint64_t attempt = 0;  // of the Hello that this session answers
+    std::string routing;   // of its latest frame
+    Link link;
+    Time blocked_until = Time::min();
+    std::deque<std::pair<uint64_t, uint64_t>> unacknowledged =
+        {};  // Incoming::sequence, the link's sequence
+  };
+  // What is remembered of a name: which process has it, and which had it before and must not come
+  // back.
+  struct Name {
+    uint64_t incarnation = 0;
+    uint64_t attempt = 0;
+    std::set<uint64_t> replaced;
+  };
+  using Events = std::vector<ServerEvent>;
+
+  explicit Impl(LinkOptions options_in) : options(options_in), socket(Socket::Kind::kRouter) {}
+
+  void drain(Events& out) {
+    for (int i = 0; i < kMaxFramesAtOnce; ++i) {
+      auto received = socket.receive();
+      if (!received) return;
+      const auto header = decode_header(received->frame);
+      if (!header) {
+        refuse_frame(fmt::format("{} bytes that are no frame of ours", received->frame.size()));
+      } else if (header->session == 0) {
+        on_hello(*header, received->peer, received->frame, out);
+      } else {
+        on_frame(*header, received->peer, received->frame, out);
+      }
+    }
+  }
+
+  void on_hello(const Header& header, std::string_view routing, std::span<const std::byte> frame,
+                Events& out) {
+    auto decoded = decode(frame);
+    const Hello* hello = decoded ? std::get_if<Hello>(&decoded.value().message) : nullptr;
+    if (hello == nullptr) {
+      refuse_frame(decoded ? describe(decoded.value().message) + " outside of a session"
+                           : decoded.failure().message);
+      return;
+    }
+    Name& known = names[hello->worker];
+    if (known.replaced.contains(hello->incarnation)) {
+      const Shutdown reason{fmt::format("another process has the name {}", hello->worker)};
+      socket.send(routing, encode({}, reason), Header{0, 0, header.sequence, Signal::kNone});
+      return;
+    }
+    if (known.incarnation == hello->incarnation && header.sequence < known.attempt) return;  // old
+    auto peer = peers.find(hello->worker);
+    const bool again = peer != peers.end() &&
+                       peer->second.hello.incarnation == hello->incarnation &&
+                       peer->second.attempt == header.sequence;
+    if (!again) {
+      const bool replaced = known.incarnation != 0 && known.incarnation != hello->incarnation;
+      if (replaced) known.replaced.insert(known.incarnation);
+      if (peer != peers.end())
+        drop(peer->first, replaced ? "replaced by a new process" : "began anew", out);
+      peer = open_session(*hello, header.sequence);
+      known.incarnation = hello->incarnation;
+      known.attempt = header.sequence;
+      out.push_back(WorkerUp{*hello});
+    }
+    peer->second.routing = routing;
+    const uint64_t session = peer->second.link.session();
+    socket.send(routing, encode({}, Welcome{session}),
+                Header{session, 0, header.sequence, Signal::kNone});
+  }
+
+  std::map<std::string, Peer>::iterator open_session(const Hello& hello, uint64_t attempt) {
+    const uint64_t session = next_session++;
+    const auto [peer, added] =
+        peers.insert({hello.worker, {hello, attempt, "", Link(session, options, now())}});
+    TR_CHECK(added);
+    workers[session] = hello.worker;
+    return peer;
+  }
+
+  void on_frame(const Header& header, std::string_view routing, std::span<const std::byte> frame,
+                Events& out) {
+    const auto worker = workers.find(header.session);
+    if (worker == workers.end()) {
+      socket.send(routing, heartbeat, Header{header.session, 0, 0, Signal::kSayHello});
+      return;
+    }
+    Peer& peer = peers.at(worker->second);
+    if (peer.routing != routing) {  // it connected anew: what was in flight may be lost
+      peer.routing = routing;
+      peer.blocked_until = Time::min();
+      peer.link.resend_all();
+    }
+    const auto verdict = peer.link.on_frame(header, now());
+    if (header.signal == Signal::kGoodbye) {
+      drop(std::string(worker->second), "said goodbye", out);
+      return;
+    }
+    if (verdict != Link::Verdict::kDeliver) return;
+    auto decoded = decode(frame);
+    if (!decoded || !is_from_worker(decoded.value().message)) {
+      last_malformed =
+          fmt::format("{}: {}", worker->second,
+                      decoded ? describe(decoded.value().message) : decoded.failure().message);
+      peer.link.skip(header.sequence);
+      return;
+    }
+    // Numbered through all sessions: what is acknowledged late must not count for the session after
+    // it.
+    peer.unacknowledged.emplace_back(++last_incoming, header.sequence);
+    out.push_back(Incoming{worker->second, last_incoming, std::move(decoded.value().message)});
+  }
+
+  void drop(const std::string& worker, std::string reason, Events& out) {
+    const auto peer = peers.find(worker);
+    if (peer == peers.end()) return;
+    ended += peer->second.link.counters();
+    workers.erase(peer->second.link.session());
+    out.push_back(WorkerDown{worker, std::move(reason)});
+    peers.erase(peer);
+  }
+
+  void drop_silent(Events& out) {
+    std::vector<std::string> silent;
+    for (const auto& [worker, peer] : peers) {
+      if (peer.link.lost(now())) silent.push_back(worker);
+    }
+    for (const auto& worker : silent) {
+      drop(worker, fmt::format("silent for more than {} ms", options.timeout.count()), out);
+    }
+  }
+
+  void transmit(Peer& peer) {
+    const Time time = now();
+    if (time < peer.blocked_until) return;
+    for (const auto& transmission : peer.link.due(time)) {
+      const auto& frame = transmission.body ? *transmission.body : heartbeat;
+      if (!socket.send(peer.routing, frame, transmission.header)) {
+        peer.link.not_sent(transmission.header);
+        peer.blocked_until = time + kBlockedRetry;
+        return;
+      }
+    }
+  }
+
+  // One turn: what came, who fell silent, what is due.
+  void turn(Events& out) {
+    drain(out);  // before drop_silent: after a long absence of ours the frames wait, and nobody was
+                 // silent
+    drop_silent(out);
+    for (auto& [worker, peer] : peers) transmit(peer);
+  }
+
+  void wait_until(Time deadline) {
+    for (const auto& [worker, peer] : peers) {
+      deadline = std::min(deadline, std::max(peer.link.next_due(), peer.blocked_until));
+    }
+    socket.wait(deadline - now());
+  }
+
+  void refuse_frame(std::string why) {
+    ++ended.malformed;
+    last_malformed = std::move(why);
+  }
+
+  const LinkOptions options;
+  Socket socket;
+  std::map<std::string, Peer> peers;        // by worker: those with a session
+  std::map<uint64_t, std::string> workers;  // by session
+  std::map<std::string, Name> names;        // of all workers that ever came
+  uint64_t next_session = first_session();
+  uint64_t last_incoming = 0;
+  Events held_back;  // arrived during flush()
+  LinkCounters ended;
+  std::string last_malformed;
+  const std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
+};
+
+WorkerServer::WorkerServer(const std::string& endpoint, LinkOptions options)
+    : impl_(std::make_unique<Impl>(options)) {
+  impl_->socket.bind(endpoint);
+}
+
+WorkerServer::~WorkerServer() = default;
+
+std::vector<ServerEvent> WorkerServer::receive(std::chrono::milliseconds timeout) {
+  const Time deadline = now() + timeout;
+  auto events = std::move(impl_->held_back);
+  impl_->held_back.clear();
+  impl_->turn(events);
+  while (events.empty() && now() < deadline) {
+    impl_->wait_until(deadline);
+    impl_->turn(events);
+  }
+  return events;
+}
+
+void WorkerServer::acknowledge(const std::string& worker, uint64_t sequence) {
+  const auto peer = impl_->peers.find(worker);
+  if (peer == impl_->peers.end()) return;
+  auto& waiting = peer->second.unacknowledged;
+  while (!waiting.empty() && waiting.front().first <= sequence) {
+    peer->second.link.take_over(waiting.front().second);
+    waiting.pop_front();
+  }
+}
+
+void WorkerServer::send(const std::string& worker, const Message& message) {
+  const auto peer = impl_->peers.find(worker);
+  if (peer == impl_->peers.end()) return;
+  peer->second.link.push(std::make_shared<const std::vector<std::byte>>(encode({}, message)));
+  impl_->transmit(peer->second);
+}
+
+void WorkerServer::flush(std::chrono::milliseconds timeout) {
+  const Time deadline = now() + timeout;
+  const auto all_idle = [this] {
+    return std::all_of(impl_->peers.begin(), impl_->peers.end(),
+                       [](const auto& entry) { return entry.second.link.idle(); });
+  };
+  impl_->turn(impl_->held_back);
+  while (!all_idle() && now() < deadline) {
+    impl_->wait_until(deadline);
+    impl_->turn(impl_->held_back);
+  }
+}
+
+LinkCounters WorkerServer::counters() const {
+  LinkCounters total = impl_->ended;
+  for (const auto& [worker, peer] : impl_->peers) total += peer.link.counters();
+  return total;
+}
+
+std::string WorkerServer::last_malformed() const { return impl_->last_malformed; }
+
+}  // namespace tailrace

@@ -1,0 +1,275 @@
+#include "core/wire/worker_client.h"
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/random.h"
+#include "core/wire/socket.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace {
+namespace {
+
+Time now() { return SteadyClock().now(); }
+
+uint64_t new_incarnation() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+  return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())});
+}
+
+// Wakes the I/O thread out of its wait.
+class Wakeup {
+ public:
+  Wakeup() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TR_CHECK(descriptor_ >= 0); }
+  ~Wakeup() { ::close(descriptor_); }
+  Wakeup(const Wakeup&) = delete;
+
+  void ring() {
+    const uint64_t one = 1;
+    // A full counter is as loud as a new ring.
+    [[maybe_unused]] const auto written = ::write(descriptor_, &one, sizeof one);
+  }
+  void silence() {
+    uint64_t rings;
+    [[maybe_unused]] const auto read = ::read(descriptor_, &rings, sizeof rings);
+  }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+struct WorkerClient::Impl {
+  Impl(Hello hello_in, const std::string& endpoint, LinkOptions options_in)
+      : hello(std::move(hello_in)),
+        options(options_in),
+        socket(Socket::Kind::kDealer),
+        last_heard(now()) {
+    if (hello.incarnation == 0) hello.incarnation = new_incarnation();
+    socket.connect(endpoint);
+    thread = std::jthread([this] { run(); });
+  }
+
+  // ---- any thread
+  void send(const Message& message) {
+    auto body = std::make_shared<const std::vector<std::byte>>(encode({}, message));
+    {
+      MutexLock lock(mu);
+      outbox.push_back(std::move(body));
+    }
+    wakeup.ring();
+  }
+
+  // ---- the I/O thread
+  void run() {
+    while (true) {
+      const Time time = now();
+      drain(time);
+      std::optional<Time> close_at;
+      {
+        MutexLock lock(mu);
+        for (auto& body : outbox) take_for_sending(std::move(body));
+        outbox.clear();
+        close_at = closing_since;
+        total = finished;
+        if (link) total += link->counters();
+      }
+      const bool for_room = link ? !transmit(time) : !say_hello(time);
+      if (close_at && (all_sent() || time >= *close_at + options.linger)) break;
+      socket.wait(next_wakeup(close_at) - time, for_room, wakeup.descriptor());
+      wakeup.silence();
+    }
+    if (link && link->idle()) {
+      const Header goodbye{link->session(), 0, 0, Signal::kGoodbye};
+      socket.send("", heartbeat, goodbye);
+    }
+  }
+
+  void drain(Time time) {
+    while (auto received = socket.receive()) {
+      const auto header = decode_header(received->frame);
+      if (!header) {
+        ++finished.malformed;
+        continue;
+      }
+      last_heard.store(time);
+      if (header->signal == Signal::kSayHello) {
+        if (link && link->session() == header->session) end_session();
+      } else if (header->session == 0) {
+        on_refusal(*header, received->frame);
+      } else if (link && link->session() == header->session) {
+        on_frame(*header, received->frame, time);
+      } else if (!link && header->ack == attempt) {
+        on_welcome(*header, received->frame, time);
+      }
+    }
+  }
+
+  void on_frame(const Header& header, std::span<const std::byte> frame, Time time) {
+    if (link->on_frame(header, time) != Link::Verdict::kDeliver) return;
+    auto decoded = decode(frame);
+    if (!decoded || is_from_worker(decoded.value().message)) {
+      link->skip(header.sequence);
+      return;
+    }
+    deliver(std::move(decoded.value().message));
+    // This process is the owner, and the session ends with it: no need to wait until receive() is
+    // called.
+    link->take_over(header.sequence);
+  }
+
+  void on_welcome(const Header& header, std::span<const std::byte> frame, Time time) {
+    auto decoded = decode(frame);
+    if (!decoded || !std::holds_alternative<Welcome>(decoded.value().message)) return;
+    link.emplace(header.session, options, time);
+    for (auto& body : waiting) link->push(std::move(body));
+    waiting.clear();
+    {
+      MutexLock lock(mu);
+      inbox.clear();  // of the session before: void
+    }
+    deliver(std::move(decoded.value().message));
+  }
+
+  // Another process has this worker's name.
+  void on_refusal(const Header& header, std::span<const std::byte> frame) {
+    auto decoded = decode(frame);
+    if (link || refused || header.ack != attempt) return;
+    if (!decoded || !std::holds_alternative<Shutdown>(decoded.value().message)) return;
+    refused = true;
+    deliver(std::move(decoded.value().message));
+  }
+
+  void end_session() {
+    waiting = link->release();
+    finished += link->counters();
+    finished.sent -= static_cast<int64_t>(waiting.size());  // they count again in the next session
+    link.reset();
+    ++attempt;
+    hello_at = Time::min();
+  }
+
+  void take_for_sending(Link::Body body) {
+    if (link) {
+      link->push(std::move(body));
+    } else if (!refused) {
+      waiting.push_back(std::move(body));
+    }
+  }
+
+  // False: there is something to send and no room for it.
+  bool transmit(Time time) {
+    for (const auto& transmission : link->due(time)) {
+      const auto& frame = transmission.body ? *transmission.body : heartbeat;
+      if (!socket.send("", frame, transmission.header)) {
+        link->not_sent(transmission.header);
+        return transmission.header.sequence == 0;
+      }
+    }
+    return true;
+  }
+
+  bool say_hello(Time time) {
+    if (refused || time < hello_at) return true;
+    if (!socket.send("", encode({}, hello), Header{0, attempt, 0, Signal::kNone})) return false;
+    hello_at = time + options.resend;
+    return true;
+  }
+
+  bool all_sent() const { return refused || (link ? link->idle() : waiting.empty()); }
+
+  Time next_wakeup(std::optional<Time> close_at) const {
+    const Time idle = now() + options.heartbeat;
+    Time at = link ? link->next_due() : std::max(hello_at, Time(0));
+    if (link && at == Time::min()) at = blocked_retry();
+    if (!link && refused) at = idle;
+    if (close_at) at = std::min(at, *close_at + options.linger);
+    return std::min(at, idle);
+  }
+  // The socket had no room: it is polled for that, and asked again after a while in any case.
+  Time blocked_retry() const { return now() + std::chrono::milliseconds(50); }
+
+  void deliver(Message message) {
+    {
+      MutexLock lock(mu);
+      inbox.push_back(std::move(message));
+    }
+    arrived.notify_one();
+  }
+
+  Hello hello;
+  const LinkOptions options;
+  Wakeup wakeup;
+
+  // The I/O thread's.
+  Socket socket;
+  std::optional<Link> link;        // none: no session, Hello is being said
+  std::deque<Link::Body> waiting;  // for the next session
+  uint64_t attempt = 1;            // sessions asked for
+  Time hello_at = Time::min();
+  bool refused = false;
+  const std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
+
+  std::atomic<Time> last_heard;
+
+  Mutex mu;
+  std::condition_variable arrived;
+  std::deque<Message> inbox TR_GUARDED_BY(mu);
+  std::deque<Link::Body> outbox TR_GUARDED_BY(mu);
+  std::optional<Time> closing_since TR_GUARDED_BY(mu);
+  LinkCounters finished;                 // of ended sessions; written by the I/O thread
+  LinkCounters total TR_GUARDED_BY(mu);  // a copy for counters()
+
+  std::jthread thread;  // last: starts after, and is joined before, all that it uses
+};
+
+WorkerClient::WorkerClient(Hello hello, std::string endpoint, LinkOptions options)
+    : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options)) {}
+
+WorkerClient::~WorkerClient() {
+  {
+    MutexLock lock(impl_->mu);
+    impl_->closing_since = now();
+  }
+  impl_->wakeup.ring();
+  impl_->thread.join();
+}
+
+void WorkerClient::send(Message message) {
+  if (const auto* result = std::get_if<TrajectoryResult>(&message)) {
+    const auto fault = find_fault(result->trajectory);
+    TR_CHECK(!fault, "{}: {}", describe(message), *fault);
+  }
+  impl_->send(message);
+}
+
+std::optional<Message> WorkerClient::receive(std::chrono::milliseconds timeout) {
+  MutexLock lock(impl_->mu);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (impl_->inbox.empty()) {
+    if (impl_->arrived.wait_until(lock.native(), deadline) == std::cv_status::timeout) break;
+  }
+  if (impl_->inbox.empty()) return std::nullopt;
+  Message message = std::move(impl_->inbox.front());
+  impl_->inbox.pop_front();
+  return message;
+}
+
+std::chrono::milliseconds WorkerClient::silence() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now() - impl_->last_heard.load());
+}
+
+LinkCounters WorkerClient::counters() const {
+  MutexLock lock(impl_->mu);
+  return impl_->total;
+}
+
+}  // namespace tailrace

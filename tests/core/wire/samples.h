@@ -1,0 +1,79 @@
+// One filled-in message of every type, for the tests of this folder.
+#pragma once
+
+#include <vector>
+
+#include "core/base/random.h"
+#include "core/wire/message.h"
+
+namespace tailrace::test {
+
+inline LeaseId sample_lease() { return {{1, 2, 3, 4, 5, 6}, 7}; }
+
+inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
+  Rng rng(seed);
+  Trajectory t;
+  t.lease = sample_lease();
+  t.lane = Lane::kEval;
+  t.env = "frozen_grid";
+  t.seed = 0xfedcba9876543210;
+  Segment segment;
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    const bool sampled = i % 8 == 7;
+    segment.tokens.push_back(static_cast<TokenId>(rng.below(44)));
+    segment.roles.push_back(sampled ? TokenRole::kSampled
+                            : i < 7 ? TokenRole::kPrompt
+                                    : TokenRole::kObservation);
+    segment.logprobs.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
+    segment.versions.push_back(sampled ? 3 + i / 16 : -1);
+  }
+  t.segments.push_back(segment);
+  Segment child;
+  child.parent = 0;
+  child.parent_tokens = static_cast<int32_t>(num_tokens / 2);
+  t.segments.push_back(child);
+  t.outcome = Outcome::kTruncated;
+  t.reward = -0.25;
+  t.verifier = "countdown";
+  t.evidence = R"({"text": "3 + 4"})";
+  t.sampling.temperature = 0.7;
+  t.sampling.top_k = 20;
+  t.sampling.stop_tokens = {2, 5};
+  t.sampling.stop_strings = {"\n", "stop"};
+  t.turns = 5;
+  t.env_seconds = 0.5;
+  t.generate_seconds = 1.5;
+  t.metrics = {{"success", 1}, {"invalid_actions", 2}};
+  return t;
+}
+
+inline std::vector<Message> one_of_each() {
+  const MetricList metrics = {{"loss", 0.5}, {"kl", -1e-9}};
+  Trajectory unrewarded = sample_trajectory(40);
+  unrewarded.reward.reset();
+  return {
+      Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32"},
+      Heartbeat{},
+      TrajectoryResult{unrewarded},
+      Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
+      Installed{1, 7, "0123456789abcdef0123456789abcdef"},
+      InstallFailed{1, 7, "tensor x block 3"},
+      TrainerReady{1, -1, ""},
+      TrainerWants{1, 8},
+      Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
+      Durable{1, 8, "checkpoints/8"},
+      Progress{"sft", 10, 315, metrics},
+      WorkerFailed{"disk full"},
+      Welcome{77},
+      Grant{sample_lease(), Lane::kTrain, 3},
+      Abort{sample_lease(), Lane::kEval},
+      Verify{sample_lease(), Lane::kTrain, 1, "countdown", "{}"},
+      Install{1, 9, "0123456789abcdef0123456789abcdef", "v9.json"},
+      Batch{1,
+            9,
+            {encode_trajectory(sample_trajectory(40)), encode_trajectory(sample_trajectory(3))}},
+      Save{1},
+      Shutdown{"done"}};
+}
+
+}  // namespace tailrace::test

@@ -1,0 +1,427 @@
+// Both ends over real sockets, with killed and stopped processes.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "core/base/error.h"
+#include "core/wire/server.h"
+#include "core/wire/worker_client.h"
+#include "tests/core/wire/samples.h"
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Nothing here waits this long unless it hangs.
+constexpr auto kPatience = 20s;
+
+class WireTest : public testing::Test {
+ protected:
+  WireTest() {
+    std::string path = (std::filesystem::temp_directory_path() / "trwire-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    endpoint_ = "ipc://" + (folder_ / "s").string();
+    options_.heartbeat = 50ms;
+    options_.timeout = 1000ms;
+    options_.resend = 100ms;
+    options_.linger = 2000ms;
+  }
+  ~WireTest() override { std::filesystem::remove_all(folder_); }
+
+  void start_server() { server_ = std::make_unique<WorkerServer>(endpoint_, options_); }
+  std::unique_ptr<WorkerClient> make_client(const std::string& worker = "rollout-0",
+                                            uint64_t incarnation = 0) {
+    return std::make_unique<WorkerClient>(
+        Hello{Role::kRollout, worker, incarnation, ::getpid(), 4, "test"}, endpoint_, options_);
+  }
+
+  void turn() {
+    for (auto& event : server_->receive(5ms)) {
+      if (const auto* up = std::get_if<WorkerUp>(&event)) ups_.push_back(up->hello);
+      if (const auto* down = std::get_if<WorkerDown>(&event)) downs_.push_back(*down);
+      if (auto* incoming = std::get_if<Incoming>(&event)) {
+        if (acknowledge_) server_->acknowledge(incoming->worker, incoming->sequence);
+        incoming_.push_back(std::move(*incoming));
+      }
+    }
+  }
+  // Turns the server until `done`, and once more, so that its acknowledgements are on the way;
+  // false when that takes too long.
+  template <class Done>
+  bool serve_until(const Done& done) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      turn();
+    }
+    turn();
+    return true;
+  }
+  template <class Type>
+  bool receive(WorkerClient& client, Type& out) {
+    std::optional<Message> message;
+    if (!serve_until([&] { return (message = client.receive(0ms)).has_value(); })) return false;
+    if (!std::holds_alternative<Type>(*message)) {
+      ADD_FAILURE() << "unexpected " << describe(*message);
+      return false;
+    }
+    out = std::get<Type>(*message);
+    return true;
+  }
+  bool welcome(WorkerClient& client) {
+    Welcome message;
+    return receive(client, message);
+  }
+  std::vector<int64_t> incoming_steps() const {
+    std::vector<int64_t> steps;
+    for (const auto& incoming : incoming_) {
+      if (const auto* wants = std::get_if<TrainerWants>(&incoming.message))
+        steps.push_back(wants->step);
+    }
+    return steps;
+  }
+
+  std::filesystem::path folder_;
+  std::string endpoint_;
+  LinkOptions options_;
+  std::unique_ptr<WorkerServer> server_;
+  std::vector<Hello> ups_;
+  std::vector<WorkerDown> downs_;
+  std::vector<Incoming> incoming_;
+  bool acknowledge_ = true;
+};
+
+std::vector<int64_t> range(int64_t first, int64_t last) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = first; i <= last; ++i) numbers.push_back(i);
+  return numbers;
+}
+
+TEST_F(WireTest, CarriesMessagesBothWaysInOrder) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  ASSERT_EQ(ups_.size(), 1u);
+  EXPECT_EQ(ups_[0].worker, "rollout-0");
+  for (int i = 1; i <= 100; ++i) {
+    client->send(TrainerWants{0, i});
+    server_->send("rollout-0", Save{i});
+  }
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 100; }));
+  EXPECT_EQ(incoming_steps(), range(1, 100));
+  for (int i = 1; i <= 100; ++i) {
+    Save save;
+    ASSERT_TRUE(receive(*client, save));
+    ASSERT_EQ(save.policy, i);
+  }
+  server_->flush(std::chrono::milliseconds(kPatience));
+  EXPECT_EQ(server_->counters().received, 100);
+  EXPECT_EQ(server_->counters().sent, 100);
+  EXPECT_EQ(server_->counters().malformed, 0);
+  client.reset();
+  ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
+  EXPECT_EQ(downs_[0].reason, "said goodbye");
+}
+
+TEST_F(WireTest, CountsTheSameAtBothEnds) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  for (int i = 1; i <= 100; ++i) client->send(TrainerWants{0, i});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 100; }));
+  ASSERT_TRUE(serve_until([&] { return client->counters().sent == 100; }));
+  EXPECT_EQ(server_->counters().received, 100);
+}
+
+TEST_F(WireTest, CarriesALargeBatch) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  Batch batch{0, 1, {}};
+  const auto bytes = encode_trajectory(test::sample_trajectory(10'000));
+  int64_t total = 0;
+  while (total < 20 << 20) {
+    batch.trajectories.push_back(bytes);
+    total += static_cast<int64_t>(bytes.size());
+  }
+  server_->send("rollout-0", batch);
+  Batch received;
+  ASSERT_TRUE(receive(*client, received));
+  EXPECT_EQ(received.trajectories, batch.trajectories);
+  EXPECT_TRUE(decode_trajectory(received.trajectories.back()));
+}
+
+TEST_F(WireTest, StartsInAnyOrder) {
+  auto client = make_client();
+  client->send(TrainerWants{0, 1});
+  EXPECT_EQ(client->receive(200ms), std::nullopt);
+  start_server();
+  ASSERT_TRUE(welcome(*client));
+  ASSERT_TRUE(serve_until([&] { return !incoming_.empty(); }));
+}
+
+TEST_F(WireTest, SendsAgainWhatARestartedServerHadNotAcknowledged) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  for (int i = 1; i <= 10; ++i) client->send(TrainerWants{0, i});
+  acknowledge_ = false;
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 10; }));
+  server_->acknowledge("rollout-0", incoming_[3].sequence);
+  ASSERT_TRUE(serve_until([&] { return client->receive(0ms) == std::nullopt; }));
+  server_->receive(100ms);  // the acknowledgement goes out
+  server_.reset();
+  client->send(TrainerWants{0, 11});
+  incoming_.clear();
+  acknowledge_ = true;
+  start_server();
+  ASSERT_TRUE(welcome(*client));  // the worker hears that its work is void
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() >= 7; }));
+  EXPECT_EQ(incoming_steps(), range(5, 11));
+  // And the new session works in both directions.
+  server_->send("rollout-0", Save{3});
+  Save save;
+  ASSERT_TRUE(receive(*client, save));
+}
+
+TEST_F(WireTest, DropsWhatItHadForASessionThatEnded) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  client.reset();
+  server_->send("rollout-0", Save{1});
+  auto second = make_client();
+  ASSERT_TRUE(welcome(*second));
+  server_->send("rollout-0", Save{2});
+  Save save;
+  ASSERT_TRUE(receive(*second, save));
+  EXPECT_EQ(save.policy, 2);
+}
+
+TEST_F(WireTest, ALateAcknowledgementDoesNotCountForTheNextSession) {
+  start_server();
+  acknowledge_ = false;
+  auto first = make_client();
+  ASSERT_TRUE(welcome(*first));
+  for (int i = 1; i <= 5; ++i) first->send(TrainerWants{0, i});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 5; }));
+  auto second = make_client();
+  ASSERT_TRUE(welcome(*second));
+  second->send(TrainerWants{0, 6});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 6; }));
+  server_->acknowledge("rollout-0", incoming_[4].sequence);
+  server_->receive(200ms);
+  // Had it counted, the second worker's message would be gone for a server that restarts now.
+  server_.reset();
+  incoming_.clear();
+  first.reset();
+  start_server();
+  ASSERT_TRUE(serve_until([&] { return !incoming_.empty(); }));
+  EXPECT_EQ(incoming_steps(), range(6, 6));
+}
+
+// A worker in a process of its own, to be killed and stopped: sends TrainerWants 1, 2, ... as fast
+// as the server acknowledges, and ends when told to.
+pid_t fork_worker(const std::string& endpoint, const LinkOptions& options, int64_t first,
+                  int64_t last) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  {
+    WorkerClient client(Hello{Role::kRollout, "rollout-0", 0, ::getpid(), 4, "test"}, endpoint,
+                        options);
+    for (int64_t i = first; i <= last; ++i) client.send(TrainerWants{0, i});
+    while (true) {
+      auto message = client.receive(100ms);
+      if (message && std::holds_alternative<Shutdown>(*message)) break;
+    }
+  }
+  ::_exit(0);
+}
+
+TEST_F(WireTest, NoticesAKilledWorkerAndServesItsSuccessor) {
+  const pid_t pid = fork_worker(endpoint_, options_, 1, 5);
+  start_server();
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 5; }));
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
+  EXPECT_NE(downs_[0].reason.find("silent"), std::string::npos) << downs_[0].reason;
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  client->send(TrainerWants{0, 6});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 6; }));
+  EXPECT_EQ(ups_.size(), 2u);
+}
+
+TEST_F(WireTest, AStoppedWorkerIsGivenUpAndComesBackWithANewSession) {
+  const pid_t pid = fork_worker(endpoint_, options_, 1, 5);
+  start_server();
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 5; }));
+  ::kill(pid, SIGSTOP);
+  ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
+  ::kill(pid, SIGCONT);
+  ASSERT_TRUE(serve_until([&] { return ups_.size() == 2; }));
+  server_->send("rollout-0", Shutdown{"test"});
+  server_->flush(std::chrono::milliseconds(kPatience));
+  int status = 1;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(incoming_steps(), range(1, 5));
+}
+
+TEST_F(WireTest, LosesNothingWhenTheServerProcessIsKilledInTheMiddle) {
+  // The child acknowledges what it reads, says so through a pipe, and is killed at some point.
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::close(pipe_ends[0]);
+    WorkerServer server(endpoint_, options_);
+    while (true) {
+      for (auto& event : server.receive(100ms)) {
+        auto* incoming = std::get_if<Incoming>(&event);
+        if (incoming == nullptr) continue;
+        const int64_t step = std::get<TrainerWants>(incoming->message).step;
+        if (::write(pipe_ends[1], &step, sizeof step) != sizeof step)
+          ::_exit(1);  // "on disk", then:
+        server.acknowledge(incoming->worker, incoming->sequence);
+      }
+    }
+  }
+  ::close(pipe_ends[1]);
+  auto client = make_client();
+  constexpr int64_t kMessages = 3000;
+  std::set<int64_t> safe;
+  int64_t step = 0;
+  for (int64_t i = 1; i <= kMessages; ++i) {
+    client->send(TrainerWants{0, i});
+    if (i == kMessages / 2) {
+      ASSERT_EQ(::read(pipe_ends[0], &step, sizeof step), static_cast<ssize_t>(sizeof step));
+      safe.insert(step);
+      ::kill(pid, SIGKILL);
+    }
+  }
+  ::waitpid(pid, nullptr, 0);
+  while (::read(pipe_ends[0], &step, sizeof step) == static_cast<ssize_t>(sizeof step))
+    safe.insert(step);
+  ::close(pipe_ends[0]);
+  start_server();
+  ASSERT_TRUE(serve_until([&] {
+    auto steps = incoming_steps();
+    return !steps.empty() && steps.back() == kMessages;
+  }));
+  for (int64_t s : incoming_steps()) safe.insert(s);
+  EXPECT_EQ(safe.size(), static_cast<size_t>(kMessages));
+}
+
+TEST_F(WireTest, ANameBelongsToItsNewestProcess) {
+  start_server();
+  auto first = make_client("rollout-0", 1);
+  ASSERT_TRUE(welcome(*first));
+  auto second = make_client("rollout-0", 2);
+  ASSERT_TRUE(welcome(*second));
+  EXPECT_EQ(downs_.size(), 1u);
+  Shutdown shutdown;
+  ASSERT_TRUE(receive(*first, shutdown));
+  EXPECT_NE(shutdown.reason.find("rollout-0"), std::string::npos);
+  second->send(TrainerWants{0, 1});
+  ASSERT_TRUE(serve_until([&] { return !incoming_.empty(); }));
+  EXPECT_EQ(ups_.size(), 2u) << "the old one must not come back";
+  server_->receive(300ms);
+  server_->send("rollout-0", Save{4});
+  Save save;
+  ASSERT_TRUE(receive(*second, save));
+}
+
+TEST_F(WireTest, GarbageIsCountedAndHarmless) {
+  start_server();
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  ASSERT_EQ(zmq_connect(socket, endpoint_.c_str()), 0);
+  zmq_send(socket, "", 0, 0);
+  zmq_send(socket, "garbage", 7, 0);
+  zmq_send(socket, "two", 3, ZMQ_SNDMORE);
+  zmq_send(socket, "parts", 5, 0);
+  auto frame = encode({}, Welcome{3});  // a well-formed message that no worker may send
+  zmq_send(socket, frame.data(), frame.size(), 0);
+  rewrite_header(frame, {12345, 1, 0});  // of a session that nobody has: answered, not counted
+  zmq_send(socket, frame.data(), frame.size(), 0);
+  ASSERT_TRUE(serve_until([&] { return server_->counters().malformed == 4; }));
+  EXPECT_FALSE(server_->last_malformed().empty());
+  EXPECT_TRUE(ups_.empty());
+  const int linger = 0;
+  zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+  zmq_close(socket);
+  zmq_ctx_term(context);
+
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  client->send(TrainerWants{0, 1});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 1; }));
+}
+
+TEST_F(WireTest, AMalformedMessageDoesNotBlockThoseBehindIt) {
+  start_server();
+  auto client = make_client();
+  ASSERT_TRUE(welcome(*client));
+  client->send(TrainerWants{0, 1});
+  client->send(TrainerWants{0, -5});  // refused by decode()
+  client->send(TrainerWants{0, 2});
+  ASSERT_TRUE(serve_until([&] { return incoming_.size() == 2; }));
+  EXPECT_EQ(incoming_steps(), range(1, 2));
+  EXPECT_EQ(server_->counters().malformed, 1);
+  EXPECT_NE(server_->last_malformed().find("step is -5"), std::string::npos)
+      << server_->last_malformed();
+  client.reset();  // would linger if something stayed unacknowledged
+  ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
+  EXPECT_EQ(downs_[0].reason, "said goodbye");
+}
+
+TEST_F(WireTest, ALiveEndpointIsNotStolen) {
+  start_server();
+  try {
+    WorkerServer second(endpoint_, options_);
+    FAIL() << "took over a live endpoint";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("a live process listens there"), std::string::npos)
+        << error.what();
+  }
+  auto client = make_client();
+  EXPECT_TRUE(welcome(*client));
+}
+
+TEST_F(WireTest, AStaleSocketFileIsReplaced) {
+  std::ofstream(folder_ / "s") << "left behind";
+  start_server();
+  auto client = make_client();
+  EXPECT_TRUE(welcome(*client));
+}
+
+TEST_F(WireTest, ATooLongPathIsAUserError) {
+  try {
+    WorkerServer server("ipc:///tmp/" + std::string(120, 'x'), options_);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("1 to 107"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(WireTest, SilenceGrowsWithoutAServerAndTheClientStillEnds) {
+  options_.linger = 100ms;
+  auto client = make_client();
+  client->send(TrainerWants{0, 1});
+  EXPECT_EQ(client->receive(150ms), std::nullopt);
+  EXPECT_GE(client->silence(), 100ms);
+  client.reset();
+}
+
+}  // namespace
+}  // namespace tailrace
