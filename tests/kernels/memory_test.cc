@@ -1,0 +1,52 @@
+#include "kernels/base/memory.h"
+
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+TEST(Buffer, IsAlignedAndZero) {
+  Buffer buffer(1000);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kMemoryAlignment, 0u);
+  for (std::byte b : buffer.as<std::byte>()) EXPECT_EQ(b, std::byte{0});
+  EXPECT_EQ(buffer.as<float>().size(), 250u);
+}
+
+TEST(Buffer, MovesAndMayBeEmpty) {
+  Buffer buffer(64);
+  const std::byte* data = buffer.data();
+  Buffer other(std::move(buffer));
+  EXPECT_EQ(other.data(), data);
+  Buffer third;
+  third = std::move(other);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(third.size(), 64u);
+  EXPECT_EQ(Buffer(0).size(), 0u);
+}
+
+TEST(Workspace, GivesAlignedPiecesAndTakesThemBackAtTheEndOfAScope) {
+  Buffer buffer(4 * kMemoryAlignment);
+  Workspace workspace(buffer.as<std::byte>());
+  auto first = workspace.take<float>(1);
+  {
+    Workspace::Scope scope(workspace);
+    auto second = workspace.take<double>(9);
+    EXPECT_EQ(
+        reinterpret_cast<std::byte*>(second.data()) - reinterpret_cast<std::byte*>(first.data()),
+        64);
+    EXPECT_EQ(workspace.used(), 3 * kMemoryAlignment);
+  }
+  EXPECT_EQ(workspace.used(), kMemoryAlignment);
+  EXPECT_EQ(workspace.peak(), 3 * kMemoryAlignment);
+}
+
+TEST(WorkspaceDeathTest, NamesTheSizesWhenItIsTooSmall) {
+  Buffer buffer(64);
+  Workspace workspace(buffer.as<std::byte>());
+  EXPECT_DEATH(workspace.take<float>(17), "workspace of 64 bytes: 0 used, 128 wanted");
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,166 @@
+// What the tests of the ops share: matrices between canaries, comparisons that name the worst
+// element, and streams of one to three threads.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/base/view.h"
+
+namespace tailrace::op_testing {
+
+constexpr float kUnit = 0x1p-24f;  // half a unit in the last place of 1: the error of one rounding
+
+using Rng = std::mt19937;
+
+// A matrix whose rows are longer than its columns; all that lies between and around is a canary.
+class GuardedMatrix {
+ public:
+  GuardedMatrix(int64_t rows, int64_t cols)
+      : rows_(rows),
+        cols_(cols),
+        memory_(static_cast<size_t>(rows * stride() + 2 * kGuard), kCanary) {
+    fill(0);
+  }
+  GuardedMatrix(int64_t rows, int64_t cols, Rng& rng, float scale = 1) : GuardedMatrix(rows, cols) {
+    std::normal_distribution<float> normal(0, scale);
+    for_each([&](float& x) { x = normal(rng); });
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  Matrix view() { return {memory_.data() + kGuard, rows_, cols_, stride()}; }
+  ConstMatrix view() const { return {memory_.data() + kGuard, rows_, cols_, stride()}; }
+  float& at(int64_t r, int64_t c) { return view().row(r)[c]; }
+  float at(int64_t r, int64_t c) const { return view().row(r)[c]; }
+
+  void fill(float value) {
+    for_each([&](float& x) { x = value; });
+  }
+  GuardedMatrix magnitude() const {
+    GuardedMatrix result = *this;
+    result.for_each([](float& x) { x = std::abs(x); });
+    return result;
+  }
+  float max_magnitude() const {
+    float max = 0;
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < cols_; ++c) max = std::max(max, std::abs(at(r, c)));
+    }
+    return max;
+  }
+
+  void expect_canaries() const {
+    int64_t broken = 0;
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      const int64_t offset = static_cast<int64_t>(i) - kGuard;
+      const bool inside = offset >= 0 && offset / stride() < rows_ && offset % stride() < cols_;
+      if (!inside && memory_[i] != kCanary) ++broken;
+    }
+    EXPECT_EQ(broken, 0) << "writes outside [" << rows_ << ", " << cols_ << "]";
+  }
+
+ private:
+  static constexpr int64_t kGuard = 32, kGap = 5;
+  static constexpr float kCanary = -8.125e30f;
+
+  int64_t stride() const { return cols_ + kGap; }
+  template <class F>
+  void for_each(F&& f) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < cols_; ++c) f(view().row(r)[c]);
+    }
+  }
+
+  int64_t rows_, cols_;
+  std::vector<float> memory_;
+};
+
+inline std::vector<float> random_vector(int64_t n, Rng& rng, float scale = 1) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> v(static_cast<size_t>(n));
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+// |actual - expected| <= tolerance(r, c) everywhere; says where it is worst.
+template <std::invocable<int64_t, int64_t> Tolerance>
+void expect_close(ConstMatrix actual, ConstMatrix expected, Tolerance&& tolerance,
+                  const char* what) {
+  ASSERT_EQ(actual.rows, expected.rows) << what;
+  ASSERT_EQ(actual.cols, expected.cols) << what;
+  double worst = -1;
+  int64_t row = 0, col = 0;
+  for (int64_t r = 0; r < actual.rows; ++r) {
+    for (int64_t c = 0; c < actual.cols; ++c) {
+      const double error = std::abs(double{actual.row(r)[c]} - expected.row(r)[c]);
+      const double ratio = std::isfinite(error) ? error / tolerance(r, c) : INFINITY;
+      if (ratio > worst) worst = ratio, row = r, col = c;
+    }
+  }
+  if (worst < 0) return;
+  EXPECT_LE(worst, 1.0) << what << ": worst at (" << row << ", " << col
+                        << "): " << actual.row(row)[col] << ", expected " << expected.row(row)[col]
+                        << ", tolerance " << tolerance(row, col);
+}
+inline void expect_close(ConstMatrix actual, ConstMatrix expected, double tolerance,
+                         const char* what) {
+  expect_close(
+      actual, expected, [tolerance](int64_t, int64_t) { return tolerance; }, what);
+}
+
+inline void expect_same_bits(ConstMatrix actual, ConstMatrix expected, const char* what) {
+  ASSERT_EQ(actual.rows, expected.rows) << what;
+  ASSERT_EQ(actual.cols, expected.cols) << what;
+  for (int64_t r = 0; r < actual.rows; ++r) {
+    for (int64_t c = 0; c < actual.cols; ++c) {
+      ASSERT_EQ(std::memcmp(&actual.row(r)[c], &expected.row(r)[c], sizeof(float)), 0)
+          << what << ": bits differ at (" << r << ", " << c << "): " << actual.row(r)[c]
+          << ", expected " << expected.row(r)[c];
+    }
+  }
+}
+
+inline ConstMatrix as_row(std::span<const float> v) {
+  return {v.data(), 1, static_cast<int64_t>(v.size())};
+}
+
+// A stream over its own pool; 1 thread: no pool.
+class TestStream {
+ public:
+  explicit TestStream(int num_threads) {
+    if (num_threads > 1) pool_ = std::make_unique<ThreadPool>(num_threads);
+    stream_.pool = pool_.get();
+  }
+  const Stream& get() const { return stream_; }
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+  Stream stream_;
+};
+
+// Exactly the bytes that an op's ..._workspace_bytes() asked for, filled with NaN.
+class TestWorkspace {
+ public:
+  explicit TestWorkspace(size_t bytes) : buffer_(bytes), workspace_({buffer_.data(), bytes}) {
+    for (float& x : buffer_.as<float>()) x = NAN;
+  }
+  Workspace& get() { return workspace_; }
+
+ private:
+  Buffer buffer_;
+  Workspace workspace_;
+};
+
+}  // namespace tailrace::op_testing

@@ -1,0 +1,67 @@
+#include "kernels/base/thread_pool.h"
+
+#include <atomic>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+class ThreadPoolOfSize : public testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolOfSize, CoversEveryIndexOnce) {
+  ThreadPool pool(GetParam());
+  for (int64_t count : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<std::atomic<int>> visits(static_cast<size_t>(count));
+    pool.run(count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+    });
+    for (auto& v : visits) EXPECT_EQ(v.load(), 1);
+  }
+}
+
+TEST_P(ThreadPoolOfSize, ShowsTheCallerAllWritesOfManyShortLoops) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> values(97, 0);  // plain memory: the sanitizer would see a race
+  for (int round = 0; round < 2000; ++round) {
+    pool.run(97, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += i;
+    });
+  }
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], 2000 * static_cast<int64_t>(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, testing::Values(1, 2, 3, 5));
+
+TEST(ThreadPool, ParallelForKeepsPiecesAtLeastAsLongAsTheGrain) {
+  ThreadPool pool(4);
+  Stream stream;
+  stream.pool = &pool;
+  std::atomic<int> pieces = 0;
+  std::atomic<int64_t> shortest = 1000;
+  parallel_for(stream, 100, 40, [&](int64_t begin, int64_t end) {
+    ++pieces;
+    int64_t seen = shortest;
+    while (end - begin < seen && !shortest.compare_exchange_weak(seen, end - begin)) {
+    }
+  });
+  EXPECT_EQ(pieces, 2);
+  EXPECT_GE(shortest, 40);
+}
+
+TEST(ThreadPool, ParallelForWithoutAPoolRunsInline) {
+  int calls = 0;
+  parallel_for(Stream{}, 5, 1, [&](int64_t begin, int64_t end) {
+    ++calls;
+    EXPECT_EQ(begin, 0);
+    EXPECT_EQ(end, 5);
+  });
+  parallel_for(Stream{}, 0, 1, [&](int64_t, int64_t) { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(ThreadPoolDeathTest, RefusesZeroThreads) { EXPECT_DEATH(ThreadPool(0), "num_threads=0"); }
+
+}  // namespace
+}  // namespace tailrace
