@@ -1,0 +1,23 @@
+#include "tests/core/model/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<int64_t> count{0};
+}
+
+void* operator new(size_t size) {
+  count.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tailrace {
+
+int64_t num_allocations() { return count.load(std::memory_order_relaxed); }
+
+}  // namespace tailrace

@@ -1,0 +1,97 @@
+#include "core/model/model.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/core/model/allocation_counter.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+TEST(Model, ForwardAllocatesNothing) {
+  for (const int threads : {1, 2}) {
+    Rig rig(awkward_config(true), threads);
+    const std::vector<Tokens> sequences = random_sequences(6, 60, 67, /*seed=*/1);
+    for (const bool keep : {false, true}) {
+      rig.forward_whole(sequences, Rig::Rows::kAll, keep);  // fills the builder
+      const int64_t before = num_allocations();
+      rig.forward(rig.builder, keep);
+      EXPECT_EQ(num_allocations() - before, 0) << threads << " threads, keep " << keep;
+    }
+  }
+}
+
+// Runs both passes of a full batch with exactly the memory that the model asks for; Workspace ends
+// the process when that is too little.
+TEST(Model, TheStatedWorkspaceIsEnough) {
+  constexpr int kTokens = 96;
+  for (const int threads : {1, 3}) {
+    Rig rig(awkward_config(false), threads, /*block_tokens=*/16, /*max_tokens=*/kTokens);
+    const ModelConfig& config = rig.model.config();
+    Buffer memory(rig.model.workspace_bytes(kTokens, kTokens, threads));
+    Workspace workspace({memory.data(), memory.size()});
+    const std::vector<Tokens> sequences = {Tokens(kTokens, 3)};
+    rig.forward_whole(sequences, Rig::Rows::kAll, /*keep=*/true);
+    const ForwardBatch batch = rig.builder.batch();
+    for (const bool keep : {false, true}) {
+      auto activations = rig.model.make_activations(kTokens);
+      rig.model.forward(rig.stream(), workspace, rig.weights(), batch, rig.kv, rig.hidden(),
+                        keep ? activations.get() : nullptr);
+    }
+    Parameters gradients(rig.model.layout());
+    const std::vector<float> dhidden(static_cast<size_t>(kTokens * config.hidden_size), 0.01f);
+    rig.model.backward(rig.stream(), workspace, rig.parameters, batch, rig.kv, rig.activations(),
+                       {dhidden.data(), kTokens, config.hidden_size}, gradients);
+    EXPECT_EQ(workspace.used(), 0u);
+    EXPECT_GT(workspace.peak(), memory.size() / 2) << "the stated size is far too large";
+  }
+}
+
+TEST(Model, APassOfNoTokensOrNoWantedRowsIsAllowed) {
+  Rig rig(awkward_config(true));
+  rig.builder.clear();
+  rig.forward(rig.builder);
+  const Tokens tokens = {1, 2, 3};
+  rig.builder.add(tokens, 0, std::vector<int32_t>{0}, {});
+  rig.forward(rig.builder, /*keep=*/true);
+  EXPECT_EQ(rig.hidden().rows, 0);
+  // Without wanted rows there is nothing to learn from.
+  Parameters gradients(rig.model.layout());
+  Workspace workspace = rig.workspace();
+  rig.model.backward(rig.stream(), workspace, rig.parameters, rig.builder.batch(), rig.kv,
+                     rig.activations(), {nullptr, 0, 40}, gradients);
+  for (const float gradient : gradients.flat()) ASSERT_EQ(gradient, 0);
+}
+
+TEST(Model, NamesItsHead) {
+  EXPECT_EQ(Model(awkward_config(true)).head_name(), "model.embed_tokens.weight");
+  EXPECT_EQ(Model(awkward_config(false)).head_name(), "lm_head.weight");
+}
+
+TEST(Model, StatesTheBytesOfItsActivations) {
+  const Model model(awkward_config(true));
+  // The sum of the comment in activations.h, for 3 layers, plus the final rows; arrays are aligned
+  // to 64 bytes.
+  const int64_t floats = 3 * (2 * 40 + (2 * 6 + 2 * 2) * 10 + 2 * 52 + 6 + 2) + 40 + 1;
+  EXPECT_EQ(model.activation_bytes(128), 128 * floats * 4);
+}
+
+TEST(Model, RefusesSizesThatDoNotFit) {
+  ModelConfig config = awkward_config(true);
+  config.num_kv_heads = 4;
+  EXPECT_THROW(Model{config}, UserError);
+}
+
+TEST(ModelDeathTest, RefusesATokenOutsideTheVocabulary) {
+  Rig rig(awkward_config(true));
+  const Tokens tokens = {67};
+  rig.builder.clear();
+  rig.builder.add(tokens, 0, std::vector<int32_t>{0}, {});
+  EXPECT_DEATH(rig.forward(rig.builder), "token 67 of a vocabulary of 67");
+}
+
+}  // namespace
+}  // namespace tailrace
