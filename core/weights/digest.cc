@@ -1,0 +1,72 @@
+#include "core/weights/digest.h"
+
+#include <xxhash.h>
+
+namespace tailrace {
+namespace {
+
+int64_t num_rows(std::span<const int64_t> shape) { return shape.empty() ? 1 : shape[0]; }
+
+Digest to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
+
+// What goes into a root, each part with its length, so that no two lists of tensors give the same
+// bytes.
+class RootBytes {
+ public:
+  void add(int64_t number) {
+    const auto value = static_cast<uint64_t>(number);
+    for (int shift = 0; shift < 64; shift += 8)
+      bytes_.push_back(static_cast<std::byte>(value >> shift));
+  }
+  void add(std::string_view text) {
+    add(static_cast<int64_t>(text.size()));
+    for (char c : text) bytes_.push_back(static_cast<std::byte>(c));
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+Digest digest_of(std::span<const std::byte> bytes) {
+  return to_hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes) {
+  int64_t row_bytes = element_bytes;
+  for (size_t i = 1; i < shape.size(); ++i) row_bytes *= shape[i];
+  return std::max<int64_t>(1, kDigestBlockBytes / std::max<int64_t>(1, row_bytes));
+}
+
+TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<int64_t> shape,
+                             int64_t element_bytes, std::span<const std::byte> bytes) {
+  TensorManifest tensor{std::move(name), std::move(dtype), std::move(shape), 0, {}};
+  tensor.rows_per_block = rows_per_block(tensor.shape, element_bytes);
+  const int64_t rows = num_rows(tensor.shape);
+  const size_t row_bytes = rows == 0 ? 0 : bytes.size() / static_cast<size_t>(rows);
+  for (int64_t row = 0; row < rows; row += tensor.rows_per_block) {
+    const int64_t count = std::min(tensor.rows_per_block, rows - row);
+    tensor.blocks.push_back(digest_of(bytes.subspan(static_cast<size_t>(row) * row_bytes,
+                                                    static_cast<size_t>(count) * row_bytes)));
+  }
+  return tensor;
+}
+
+Digest root_digest(std::span<const TensorManifest> tensors) {
+  RootBytes root;
+  root.add(static_cast<int64_t>(tensors.size()));
+  for (const TensorManifest& tensor : tensors) {
+    root.add(tensor.name);
+    root.add(tensor.dtype);
+    root.add(static_cast<int64_t>(tensor.shape.size()));
+    for (int64_t size : tensor.shape) root.add(size);
+    root.add(tensor.rows_per_block);
+    root.add(static_cast<int64_t>(tensor.blocks.size()));
+    for (const Digest& block : tensor.blocks) root.add(block);
+  }
+  return digest_of(root.bytes());
+}
+
+}  // namespace tailrace

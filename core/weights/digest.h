@@ -1,0 +1,24 @@
+// Digests of weights (XXH3-128): of blocks of rows, and of a whole version over those.
+//
+// Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/weights/manifest.h"
+
+namespace tailrace {
+
+Digest digest_of(std::span<const std::byte> bytes);
+
+// How many rows of the first dimension make a block; a scalar is one row.
+int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes);
+
+// One tensor's entry; `bytes` are its canonical bytes: row-major, little-endian.
+TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<int64_t> shape,
+                             int64_t element_bytes, std::span<const std::byte> bytes);
+
+Digest root_digest(std::span<const TensorManifest> tensors);
+
+}  // namespace tailrace

@@ -1,0 +1,103 @@
+#include "core/weights/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/file.h"
+#include "core/weights/digest.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+}
+
+TensorManifest tensor_from(const json& row) {
+  return {row.at("name"), row.at("dtype"), row.at("shape"), row.at("rows_per_block"),
+          row.at("blocks")};
+}
+
+}  // namespace
+
+std::string to_json(const WeightManifest& manifest) {
+  json tensors = json::array();
+  for (const TensorManifest& tensor : manifest.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", tensor.dtype},
+                       {"shape", tensor.shape},
+                       {"rows_per_block", tensor.rows_per_block},
+                       {"blocks", tensor.blocks}});
+  }
+  const json root = {{"format", kFormat},
+                     {"policy", manifest.policy},
+                     {"version", manifest.version},
+                     {"parent", manifest.parent},
+                     {"numerics_class", manifest.numerics_class},
+                     {"payload", manifest.payload},
+                     {"root", manifest.root},
+                     {"tensors", tensors}};
+  return root.dump(1) + "\n";
+}
+
+WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
+                             const std::string& numerics_class) {
+  WeightManifest manifest;
+  manifest.policy = policy;
+  manifest.version = version;
+  manifest.parent = version - 1;
+  manifest.numerics_class = numerics_class;
+  manifest.payload = fmt::format("p{}-v{}.safetensors", policy, version);
+  for (const ParameterInfo& info : parameters.layout().entries()) {
+    const auto values = std::as_bytes(parameters.vector(info.name));
+    manifest.tensors.push_back(digest_tensor(info.name, "F32", info.shape, sizeof(float), values));
+  }
+  manifest.root = root_digest(manifest.tensors);
+  return manifest;
+}
+
+Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
+  auto text = read_file(file, kMaxManifestBytes);
+  if (!text) return text.failure();
+  try {
+    const json root = json::parse(text.value());
+    if (root.at("format") != kFormat) {
+      return Failure{fmt::format("{}: format {}; this build reads {}", file.string(),
+                                 root.at("format").dump(), kFormat)};
+    }
+    WeightManifest manifest;
+    manifest.policy = root.at("policy");
+    manifest.version = root.at("version");
+    manifest.parent = root.at("parent");
+    manifest.numerics_class = root.at("numerics_class");
+    manifest.payload = root.at("payload");
+    manifest.root = root.at("root");
+    for (const json& tensor : root.at("tensors")) manifest.tensors.push_back(tensor_from(tensor));
+    if (!is_file_name(manifest.payload)) {
+      return Failure{
+          fmt::format("{}: payload '{}' is not a file name", file.string(), manifest.payload)};
+    }
+    return manifest;
+  } catch (const json::exception& error) {
+    return Failure{fmt::format("{}: not a weight manifest: {}", file.string(), error.what())};
+  }
+}
+
+std::string numerics_class() {
+#if defined(__AVX512F__)
+  constexpr std::string_view instructions = "avx512";
+#elif defined(__AVX2__) && defined(__FMA__)
+  constexpr std::string_view instructions = "avx2";
+#elif defined(__x86_64__)
+  constexpr std::string_view instructions = "sse2";
+#else
+  constexpr std::string_view instructions = "plain";
+#endif
+  return fmt::format("cpu-{}-w32-a32-kv32-k1-exact", instructions);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,215 @@
+#include "core/weights/manifest.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "core/base/file.h"
+#include "core/base/random.h"
+#include "core/weights/digest.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.vocab_size = 4100;  // 4100 x 128 floats: the embedding has three digest blocks
+  config.hidden_size = 128;
+  config.intermediate_size = 48;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 32;
+  return config;
+}
+
+class WeightManifestTest : public testing::Test {
+ protected:
+  WeightManifestTest() : layout_(small_config()), weights_(layout_), target_(layout_) {
+    std::string path = (fs::temp_directory_path() / "trweights-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    Rng rng(7);  // no two tensors alike, norms included
+    for (const ParameterInfo& info : layout_.entries()) {
+      for (float& value : weights_.vector(info.name))
+        value = static_cast<float>(rng.uniform() - 0.5);
+    }
+  }
+  ~WeightManifestTest() override { fs::remove_all(folder_); }
+
+  fs::path publish(int64_t version, int keep = 3) {
+    manifest_ = make_manifest(weights_, 0, version, numerics_class());
+    auto name = publish_weights(folder_, manifest_, weights_, keep);
+    EXPECT_TRUE(name) << name.failure().message;
+    return folder_ / name.value();
+  }
+  bool target_is_untouched() const {
+    return std::all_of(target_.flat().begin(), target_.flat().end(),
+                       [](float x) { return x == 0; });
+  }
+
+  fs::path folder_;
+  ParameterLayout layout_;
+  Parameters weights_, target_;
+  WeightManifest manifest_;
+};
+
+TEST_F(WeightManifestTest, InstallsWhatWasPublishedBitForBit) {
+  weights_.vector("model.norm.weight")[3] = -0.0f;  // bits, not values
+  const fs::path file = publish(5);
+  auto installed = install_weights(file, manifest_.root, target_);
+  ASSERT_TRUE(installed) << installed.failure().message;
+  EXPECT_EQ(
+      std::memcmp(target_.flat().data(), weights_.flat().data(), weights_.flat().size_bytes()), 0);
+  EXPECT_EQ(make_manifest(target_, 0, 9, "").root, manifest_.root)
+      << "equal weights have equal roots";
+}
+
+TEST_F(WeightManifestTest, SurvivesItsFile) {
+  const fs::path file = publish(5);
+  auto read = read_manifest(file);
+  ASSERT_TRUE(read) << read.failure().message;
+  EXPECT_EQ(to_json(read.value()), to_json(manifest_));
+  EXPECT_EQ(read.value().version, 5);
+  EXPECT_EQ(read.value().parent, 4);
+  EXPECT_EQ(read.value().root.size(), 32u);
+  EXPECT_EQ(read.value().tensors[0].blocks.size(), 3u);
+  EXPECT_EQ(read.value().tensors[0].rows_per_block, 2048);
+}
+
+TEST_F(WeightManifestTest, EveryBitOfTheWeightsCounts) {
+  const Digest before = make_manifest(weights_, 0, 1, "").root;
+  for (const ParameterInfo& info : layout_.entries()) {
+    auto values = weights_.vector(info.name);
+    const float kept = values.back();
+    values.back() = std::nextafter(kept, 2.0f * kept + 1.0f);
+    EXPECT_NE(make_manifest(weights_, 0, 1, "").root, before) << info.name;
+    values.back() = kept;
+  }
+  EXPECT_EQ(make_manifest(weights_, 0, 2, "x").root, before);
+}
+
+TEST_F(WeightManifestTest, RootCoversNamesDtypesAndShapes) {
+  const Digest before = root_digest(manifest_.tensors = make_manifest(weights_, 0, 1, "").tensors);
+  auto changed = [&](auto change) {
+    auto tensors = manifest_.tensors;
+    change(tensors);
+    return root_digest(tensors) != before;
+  };
+  EXPECT_TRUE(changed([](auto& t) { t[1].name += "x"; }));
+  EXPECT_TRUE(changed([](auto& t) { t[1].dtype = "BF16"; }));
+  EXPECT_TRUE(changed([](auto& t) { t[0].shape = {128, 4100}; }));
+  EXPECT_TRUE(changed([](auto& t) { std::swap(t[0], t[1]); }));
+  EXPECT_TRUE(changed([](auto& t) { t[0].blocks[1][5] ^= 1; }));
+}
+
+// One flipped byte in each block of each tensor: found, named, and nothing is installed.
+TEST_F(WeightManifestTest, FindsAndNamesAFlippedByteInAnyBlock) {
+  const fs::path file = publish(1);
+  const std::string payload = read_file(folder_ / manifest_.payload).value();
+  for (const TensorManifest& tensor : manifest_.tensors) {
+    const auto values = std::as_bytes(weights_.vector(tensor.name));
+    const auto begin =
+        payload.find(std::string_view(reinterpret_cast<const char*>(values.data()), values.size()));
+    ASSERT_NE(begin, std::string::npos) << tensor.name;
+    for (size_t block = 0; block < tensor.blocks.size(); ++block) {
+      const size_t block_bytes = values.size() / static_cast<size_t>(tensor.shape[0]) *
+                                 static_cast<size_t>(tensor.rows_per_block);
+      const size_t at = std::min(block * block_bytes + block_bytes, values.size()) - 1;
+      std::string damaged = payload;
+      damaged[begin + at] ^= 0x10;
+      std::ofstream(folder_ / manifest_.payload, std::ios::binary) << damaged;
+      auto installed = install_weights(file, manifest_.root, target_);
+      ASSERT_FALSE(installed) << tensor.name << " block " << block;
+      EXPECT_NE(
+          installed.failure().message.find(fmt::format("tensor {} block {} ", tensor.name, block)),
+          std::string::npos)
+          << installed.failure().message;
+    }
+  }
+  EXPECT_TRUE(target_is_untouched());
+}
+
+TEST_F(WeightManifestTest, RefusesWeightsOtherThanTheWantedOnes) {
+  const fs::path file = publish(1);
+  const Digest wanted = manifest_.root;
+  weights_.flat()[0] += 1;
+  publish(1);
+  EXPECT_FALSE(install_weights(file, wanted, target_));
+  EXPECT_TRUE(install_weights(file, manifest_.root, target_));
+}
+
+TEST_F(WeightManifestTest, RefusesDamagedFilesWithoutTouchingTheWeights) {
+  const fs::path file = publish(1);
+  const std::string text = read_file(file).value();
+  Rng rng(3);
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = text;
+    damaged[static_cast<size_t>(rng.below(static_cast<int64_t>(text.size())))] =
+        static_cast<char>(rng.below(256));
+    if (i % 5 == 0)
+      damaged.resize(static_cast<size_t>(rng.below(static_cast<int64_t>(text.size()))));
+    std::ofstream(file, std::ios::binary) << damaged;
+    auto installed = install_weights(file, manifest_.root, target_);
+    // Damage to what does not matter (blanks, ids) is no harm: the digests decide.
+    EXPECT_TRUE(installed || !installed.failure().message.empty());
+  }
+  std::ofstream(file, std::ios::binary) << text;
+  target_ = Parameters(layout_);
+  fs::resize_file(folder_ / manifest_.payload, fs::file_size(folder_ / manifest_.payload) - 1);
+  EXPECT_FALSE(install_weights(file, manifest_.root, target_));
+  fs::remove(folder_ / manifest_.payload);
+  EXPECT_FALSE(install_weights(file, manifest_.root, target_));
+  EXPECT_FALSE(install_weights(folder_ / "none.json", manifest_.root, target_));
+  EXPECT_TRUE(target_is_untouched());
+}
+
+TEST_F(WeightManifestTest, RefusesAPayloadOutsideOfTheFolder) {
+  const fs::path file = publish(1);
+  manifest_.payload = "../elsewhere.safetensors";
+  ASSERT_TRUE(write_file_atomic(file, to_json(manifest_)));
+  EXPECT_FALSE(read_manifest(file));
+}
+
+TEST_F(WeightManifestTest, RefusesTheWeightsOfAnotherModel) {
+  const fs::path file = publish(1);
+  ModelConfig other = small_config();
+  other.num_layers = 1;
+  ParameterLayout layout(other);
+  Parameters target(layout);
+  EXPECT_FALSE(install_weights(file, manifest_.root, target));
+}
+
+TEST_F(WeightManifestTest, KeepsTheNewestVersionsAndThoseAfterARollback) {
+  for (int64_t version = 0; version <= 5; ++version) publish(version);
+  auto present = [&](int64_t version) {
+    return fs::exists(folder_ / fmt::format("p0-v{}.json", version));
+  };
+  EXPECT_FALSE(present(2));
+  EXPECT_FALSE(fs::exists(folder_ / "p0-v2.safetensors"));
+  EXPECT_TRUE(present(3) && present(4) && present(5));
+  publish(4, 1);
+  EXPECT_FALSE(present(3));
+  EXPECT_TRUE(present(4) && present(5));
+  EXPECT_TRUE(install_weights(folder_ / "p0-v5.json", manifest_.root, target_));
+}
+
+TEST_F(WeightManifestTest, AFolderThatCannotBeWrittenIsAFailureWithItsReason) {
+  std::ofstream(folder_ / "file") << "x";
+  manifest_ = make_manifest(weights_, 0, 1, "");
+  auto name = publish_weights(folder_ / "file" / "weights", manifest_, weights_);
+  ASSERT_FALSE(name);
+  EXPECT_NE(name.failure().message.find("Not a directory"), std::string::npos)
+      << name.failure().message;
+}
+
+TEST(NumericsClass, NamesInstructionSetAndDtypes) {
+  EXPECT_TRUE(numerics_class().starts_with("cpu-"));
+  EXPECT_TRUE(numerics_class().ends_with("-w32-a32-kv32-k1-exact"));
+}
+
+}  // namespace
+}  // namespace tailrace
