@@ -1,0 +1,216 @@
+#include "scheduler/attempts.h"
+
+#include <cmath>
+
+#include "scheduler/breaker.h"
+#include "scheduler/decide.h"
+#include "scheduler/evaluation.h"
+#include "scheduler/rounds.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+Member& member_of(Task& task, const MemberId& id) {
+  return task.members[static_cast<size_t>(id.member)];
+}
+
+void end_lease(State& state, const WorkId& work) {
+  const auto lease = state.leases.find(work);
+  const auto worker = state.workers.find(lease->second.worker);
+  if (worker != state.workers.end()) --worker->second.leased;
+  state.leases.erase(lease);
+}
+
+// The member has reached a final phase.
+void settle(Context& context, const WorkId& work) {
+  Policy& policy = context.state.policies.at(work.member.policy);
+  if (work.lane == Lane::kEval) {
+    settle_evaluation(context, work.member.policy, policy);
+  } else {
+    settle_task(context, policy, task_of(work.member));
+  }
+}
+
+// What was leased is to be done again. A verification keeps the tokens: they are good.
+void queue_again(State& state, const WorkId& work, Member& member, LeaseKind kind) {
+  const bool verifying = kind == LeaseKind::kVerify;
+  member.phase = verifying ? Phase::kToVerify : Phase::kWaiting;
+  (verifying ? state.to_verify : state.waiting).insert(work);
+}
+
+// An attempt, or the verification of one, has failed: once more, or never again.
+void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
+  State& state = context.state;
+  Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
+  const RetryBounds& bounds = context.config().retries;
+  member.outcome = cause;
+  bool again = false;
+  if (cause == Outcome::kVerifierFailed) {
+    again = ++member.verifier_failures <= bounds.verifier_failed;
+  } else if (cause == Outcome::kEnvFailed) {
+    again = ++member.env_failures <= bounds.env_failed;
+  } else {
+    again = ++member.losses <= bounds.lost;
+  }
+  if (again) {
+    queue_again(state, work, member, kind);
+  } else {
+    member.phase = Phase::kFailed;
+    settle(context, work);
+  }
+}
+
+void give_reward(Context& context, const WorkId& work, Member& member, double reward) {
+  member.reward = reward;
+  member.phase = Phase::kRewarded;
+  settle(context, work);
+}
+
+// What keeps a result that says "finished" from being one; empty: nothing.
+std::string fault_of(const State& state, const Task& task, const AttemptResult& result) {
+  if (result.reward && !std::isfinite(*result.reward)) return "its reward is not finite";
+  if (!result.reward && !result.needs_verifier) return "it has neither reward nor verifier";
+  if (result.tokens == 0) return "";
+  const Policy& policy = state.policies.at(result.lease.member.policy);
+  const int64_t newest = result.lane == Lane::kEval ? task.weight_floor : policy.frontier;
+  if (result.min_version < task.weight_floor || result.max_version > newest ||
+      result.min_version > result.max_version) {
+    return fmt::format("its tokens are of versions {}..{}, wanted {}..{}", result.min_version,
+                       result.max_version, task.weight_floor, newest);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease) {
+  const auto it = state.leases.find({lane, lease.member});
+  return it != state.leases.end() && it->second.kind == LeaseKind::kGenerate &&
+         it->second.attempt == lease.attempt && it->second.worker == worker;
+}
+
+void on_result(Context& context, const AttemptResult& result) {
+  State& state = context.state;
+  if (!expects_result(state, result.worker, result.lane, result.lease)) return;
+  const WorkId work{result.lane, result.lease.member};
+  end_lease(state, work);
+  Task& task = *find_task(state, work.lane, work.member);
+  Member& member = member_of(task, work.member);
+  if (result.outcome != Outcome::kFinished && result.outcome != Outcome::kTruncated) {
+    // A worker that gives up on its own (stale, aborted) has lost the attempt as far as we can
+    // tell.
+    const Outcome cause =
+        result.outcome == Outcome::kEnvFailed ? Outcome::kEnvFailed : Outcome::kLost;
+    record_outcome(context, cause, result.reason);
+    return fail(context, work, LeaseKind::kGenerate, cause);
+  }
+  if (const std::string fault = fault_of(state, task, result); !fault.empty()) {
+    record_outcome(context, Outcome::kEnvFailed, fault);
+    context.act(Release{{{work.lane, result.lease}}});
+    return fail(context, work, LeaseKind::kGenerate, Outcome::kEnvFailed);
+  }
+  record_outcome(context, result.outcome, "");
+  member.outcome = result.outcome;
+  member.tokens = result.tokens;
+  member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
+  member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
+  member.arrival = ++state.policies.at(work.member.policy).arrivals;
+  member.has_body = true;
+  if (result.reward) return give_reward(context, work, member, *result.reward);
+  member.phase = Phase::kToVerify;
+  state.to_verify.insert(work);
+}
+
+void on_reward(Context& context, const Reward& reward) {
+  State& state = context.state;
+  const WorkId work{reward.lane, reward.lease.member};
+  const auto lease = state.leases.find(work);
+  if (lease == state.leases.end() || lease->second.kind != LeaseKind::kVerify ||
+      lease->second.attempt != reward.lease.attempt || lease->second.worker != reward.worker ||
+      lease->second.verify_attempt != reward.verify_attempt) {
+    return;
+  }
+  end_lease(state, work);
+  if (reward.reward && std::isfinite(*reward.reward)) {
+    record_outcome(context, Outcome::kFinished, "");
+    Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
+    give_reward(context, work, member, *reward.reward);
+  } else {
+    record_outcome(context, Outcome::kVerifierFailed, reward.reason);
+    fail(context, work, LeaseKind::kVerify, Outcome::kVerifierFailed);
+  }
+}
+
+void void_worker_leases(Context& context, const WorkerId& worker, bool lost) {
+  State& state = context.state;
+  std::vector<std::pair<WorkId, LeaseKind>> leases;
+  for (const auto& [work, lease] : state.leases) {
+    if (lease.worker == worker) leases.emplace_back(work, lease.kind);
+  }
+  // All leases end before any member settles: settling launches and reads the queues.
+  for (const auto& [work, kind] : leases) end_lease(state, work);
+  if (lost && !leases.empty())
+    record_outcome(context, Outcome::kLost, "worker " + worker + " is gone");
+  for (const auto& [work, kind] : leases) {
+    Task* task = find_task(state, work.lane, work.member);
+    if (task == nullptr) continue;
+    Member& member = member_of(*task, work.member);
+    if (lost) {
+      fail(context, work, kind, Outcome::kLost);
+    } else {
+      queue_again(state, work, member, kind);
+    }
+  }
+}
+
+void expire_leases(Context& context) {
+  State& state = context.state;
+  std::vector<std::pair<WorkId, Lease>> late;
+  for (const auto& [work, lease] : state.leases) {
+    if (lease.deadline <= state.now) late.emplace_back(work, lease);
+  }
+  for (const auto& [work, lease] : late) {
+    if (!state.leases.contains(work)) continue;
+    end_lease(state, work);
+    context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
+    const Outcome cause =
+        lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost;
+    record_outcome(context, cause, "no answer from " + lease.worker + " within the deadline");
+    fail(context, work, lease.kind, cause);
+  }
+}
+
+void abort_all(Context& context) {
+  State& state = context.state;
+  while (!state.leases.empty()) {
+    const auto [work, lease] = *state.leases.begin();
+    end_lease(state, work);
+    context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
+    Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
+    queue_again(state, work, member, lease.kind);
+  }
+}
+
+void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
+  State& state = context.state;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    const WorkId work{lane, member_id(id, task.launch, i)};
+    state.waiting.erase(work);
+    state.to_verify.erase(work);
+    const auto lease = state.leases.find(work);
+    if (lease == state.leases.end()) continue;
+    context.act(Abort{lease->second.worker, {work.member, lease->second.attempt}, lane});
+    end_lease(state, work);
+  }
+}
+
+Action lease_action(const State& state, const WorkId& work, const Lease& lease) {
+  const LeaseId id{work.member, lease.attempt};
+  if (lease.kind == LeaseKind::kVerify) {
+    return Verify{lease.worker, id, work.lane, lease.verify_attempt, lease.deadline};
+  }
+  const Task& task = *find_task(state, work.lane, work.member);
+  return Grant{lease.worker, id, work.lane, task.weight_floor, lease.deadline};
+}
+
+}  // namespace tailrace::scheduler

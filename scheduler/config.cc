@@ -1,0 +1,46 @@
+#include "scheduler/config.h"
+
+#include "core/base/error.h"
+
+namespace tailrace::scheduler {
+
+int64_t Config::prompts_per_step() const {
+  int64_t sum = 0;
+  for (const DomainConfig& domain : domains) sum += domain.prompts_per_step;
+  return sum;
+}
+
+void Config::validate() const {
+  if (prompts_per_step() < 1) {
+    throw UserError("prompts_per_step is {}; a step needs at least one prompt", prompts_per_step());
+  }
+  if (group_size < 1) throw UserError("group_size is {}; it must be at least 1", group_size);
+  if (filter_zero_signal && group_size < 2) {
+    throw UserError(
+        "filter_zero_signal with group_size 1 would filter every group: one reward always equals "
+        "itself. "
+        "Set group_size to 2 or more, or filter_zero_signal to false");
+  }
+  if (mode.ahead.numerator != 0) {
+    throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
+                    mode.ahead.numerator, mode.ahead.denominator);
+  }
+  bool data_ends = true;
+  for (size_t i = 0; i < domains.size(); ++i) {
+    const DomainConfig& domain = domains[i];
+    if (domain.prompts_per_step < 0 || domain.prompts_per_epoch < 0 || domain.epochs < 0) {
+      throw UserError(
+          "domain {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
+    }
+    if (domain.prompts_per_step == 0) continue;
+    data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;
+  }
+  if (steps == 0 && !data_ends) {
+    throw UserError(
+        "the run would never end: steps is 0 and the data has no end. Set steps, or epochs for a "
+        "dataset of "
+        "known length");
+  }
+}
+
+}  // namespace tailrace::scheduler

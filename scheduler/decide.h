@@ -1,0 +1,23 @@
+// The scheduler's one function: an event in, actions out, nothing else touched. It reads no clock,
+// opens no socket and draws no random number; the service, the simulator and the replay of a
+// journal all drive it.
+//
+// Idempotent against doubled and late messages: work is named by leases, and what a fenced attempt
+// says changes nothing. A trainer's repeated question is answered with the same list.
+#pragma once
+
+#include "core/base/clock.h"
+#include "scheduler/action.h"
+#include "scheduler/event.h"
+#include "scheduler/state.h"
+
+namespace tailrace::scheduler {
+
+// Applies `event` at `now` (an earlier time than the state's counts as the state's).
+[[nodiscard]] Actions decide(State& state, const Event& event, Time now);
+
+// Whether a result of this lease would be taken. The service asks before it stores the body, so
+// that a late or doubled answer costs no disk.
+bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease);
+
+}  // namespace tailrace::scheduler

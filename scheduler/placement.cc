@@ -1,0 +1,163 @@
+#include "scheduler/placement.h"
+
+#include "scheduler/attempts.h"
+#include "scheduler/lineage.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+Member& member_of(State& state, const WorkId& work) {
+  return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
+}
+
+bool may_run(const Worker& worker, const WorkId& work, int64_t floor) {
+  if (worker.role != WorkerRole::kRollout || worker.phase != WorkerPhase::kOpen ||
+      worker.policy != work.member.policy || worker.leased >= worker.slots) {
+    return false;
+  }
+  return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
+}
+
+int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
+                    const WorkerId& worker) {
+  int64_t count = 0;
+  WorkId sibling = work;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    sibling.member.member = i;
+    const auto lease = state.leases.find(sibling);
+    count += lease != state.leases.end() && lease->second.worker == worker;
+  }
+  return count;
+}
+
+// Most siblings, then most free slots, then the first name.
+WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) {
+  WorkerId best;
+  int64_t best_siblings = -1, best_free = -1;
+  for (const auto& [id, worker] : state.workers) {
+    if (!may_run(worker, work, task.weight_floor)) continue;
+    const int64_t siblings = siblings_at(state, work, task, id),
+                  free = worker.slots - worker.leased;
+    if (std::pair(siblings, free) > std::pair(best_siblings, best_free)) {
+      best = id, best_siblings = siblings, best_free = free;
+    }
+  }
+  return best;
+}
+
+WorkerId pick_reward(const State& state) {
+  WorkerId best;
+  int64_t best_free = 0;
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role != WorkerRole::kReward || worker.slots - worker.leased <= best_free) continue;
+    best = id, best_free = worker.slots - worker.leased;
+  }
+  return best;
+}
+
+void lease_to(Context& context, const WorkId& work, Lease lease) {
+  State& state = context.state;
+  ++state.workers.at(lease.worker).leased;
+  const auto it = state.leases.emplace(work, std::move(lease)).first;
+  context.act(lease_action(state, work, it->second));
+}
+
+void install(Context& context, const WorkerId& id, Worker& worker, int64_t version,
+             const Weights& weights) {
+  worker.phase = WorkerPhase::kInstalling;
+  worker.target = version;
+  worker.target_digest = weights.digest;
+  worker.install_deadline = context.state.now + context.config().install;
+  context.act(Install{id, worker.policy, version, weights.digest, weights.manifest});
+}
+
+int64_t free_slots(const State& state, WorkerRole role) {
+  int64_t free = 0;
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role == role &&
+        (role == WorkerRole::kReward || worker.phase == WorkerPhase::kOpen)) {
+      free += worker.slots - worker.leased;
+    }
+  }
+  return free;
+}
+
+}  // namespace
+
+void refresh_workers(Context& context) {
+  for (auto& [id, worker] : context.state.workers) {
+    if (worker.role != WorkerRole::kRollout) continue;
+    const auto it = context.state.policies.find(worker.policy);
+    if (it == context.state.policies.end()) continue;
+    const Policy& policy = it->second;
+    if (policy.frontier < 0 || policy.published != policy.frontier) continue;
+    const bool on_its_way = worker.phase == WorkerPhase::kInstalling &&
+                            on_lineage(policy, worker.target, worker.target_digest) &&
+                            worker.install_deadline > context.state.now;
+    const bool newest =
+        worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
+    if (on_its_way || (newest && worker.phase == WorkerPhase::kOpen)) continue;
+    install(context, id, worker, policy.frontier, policy.lineage.at(policy.frontier));
+  }
+}
+
+void on_installed(Context& context, const Installed& event) {
+  const auto it = context.state.workers.find(event.worker);
+  if (it == context.state.workers.end()) return;
+  Worker& worker = it->second;
+  // Another version or other bytes than asked for: still waiting; the deadline asks again.
+  if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version ||
+      worker.target_digest != event.digest || worker.policy != event.policy) {
+    return;
+  }
+  worker.phase = WorkerPhase::kOpen;
+  worker.version = event.version;
+  worker.digest = event.digest;
+}
+
+void grant_waiting(Context& context) {
+  State& state = context.state;
+  int64_t free = free_slots(state, WorkerRole::kRollout);
+  for (auto it = state.waiting.begin(); it != state.waiting.end() && free > 0;) {
+    const WorkId work = *it;
+    const Task& task = *find_task(state, work.lane, work.member);
+    const WorkerId worker = pick_rollout(state, work, task);
+    if (worker.empty()) {
+      ++it;
+      continue;
+    }
+    it = state.waiting.erase(it);
+    --free;
+    Member& member = member_of(state, work);
+    member.phase = Phase::kRunning;
+    member.granted_version = state.workers.at(worker).version;
+    ++member.attempt;
+    lease_to(context, work,
+             {.kind = LeaseKind::kGenerate,
+              .worker = worker,
+              .attempt = member.attempt,
+              .verify_attempt = 0,
+              .deadline = state.now + context.config().lease});
+  }
+}
+
+void verify_waiting(Context& context) {
+  State& state = context.state;
+  while (!state.to_verify.empty()) {
+    const WorkerId worker = pick_reward(state);
+    if (worker.empty()) return;
+    const WorkId work = *state.to_verify.begin();
+    state.to_verify.erase(state.to_verify.begin());
+    Member& member = member_of(state, work);
+    member.phase = Phase::kVerifying;
+    ++member.verify_attempt;
+    lease_to(context, work,
+             {.kind = LeaseKind::kVerify,
+              .worker = worker,
+              .attempt = member.attempt,
+              .verify_attempt = member.verify_attempt,
+              .deadline = state.now + context.config().verify});
+  }
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,259 @@
+#include "scheduler/rounds.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/base/check.h"
+#include "scheduler/attempts.h"
+#include "scheduler/credit.h"
+#include "scheduler/evaluation.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+Domain& domain_of(Policy& policy, const TaskId& id) {
+  return policy.domains[static_cast<size_t>(id.domain)];
+}
+
+bool endless(const DomainConfig& config) { return config.prompts_per_epoch == 0; }
+
+bool has_fresh(const DomainConfig& config, const Domain& domain) {
+  return endless(config) || config.epochs == 0 || domain.epoch < config.epochs;
+}
+
+// The next prompt behind the cursor. Epochs have no barrier: the next one begins at once.
+TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, int32_t index) {
+  const TaskId id{policy, index, domain.epoch, domain.next++};
+  if (!endless(config) && domain.next == config.prompts_per_epoch) {
+    ++domain.epoch;
+    domain.next = 0;
+  }
+  return id;
+}
+
+// Starts one group for `share`: queued ones first, then a fresh prompt. False: nothing is left.
+bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, int32_t index) {
+  const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
+  Domain& domain = policy.domains[static_cast<size_t>(index)];
+  TaskId id;
+  if (!domain.queued.empty()) {
+    id = *domain.queued.begin();
+    domain.queued.erase(domain.queued.begin());
+  } else if (has_fresh(config, domain)) {
+    id = take_fresh(config, domain, policy_id, index);
+  } else {
+    return false;
+  }
+  Task& task = policy.tasks[id];
+  task.place = Place::kRunning;
+  task.step = round.step;
+  task.weight_floor = policy.frontier;
+  task.members.assign(static_cast<size_t>(context.config().group_size), Member{});
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    context.state.waiting.insert({Lane::kTrain, member_id(id, task.launch, i)});
+  }
+  ++round.shares[static_cast<size_t>(index)].running;
+  return true;
+}
+
+// Starts groups until every share has what it aims at; shares shrink when nothing more can come.
+void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
+  for (int32_t i = 0; i < std::ssize(round.shares); ++i) {
+    Share& share = round.shares[static_cast<size_t>(i)];
+    while (share.accepted + share.running < share.launch_target) {
+      if (launch(context, policy_id, policy, round, i)) continue;
+      share.launch_target = share.accepted + share.running;
+      share.target = std::min(share.target, share.launch_target);
+    }
+  }
+}
+
+void close_full_rounds(Policy& policy) {
+  std::erase_if(policy.rounds, [](const Round& round) {
+    return std::all_of(round.shares.begin(), round.shares.end(),
+                       [](const Share& share) { return share.accepted == share.target; });
+  });
+}
+
+Round* round_of(Policy& policy, int64_t step) {
+  for (Round& round : policy.rounds) {
+    if (round.step == step) return &round;
+  }
+  return nullptr;
+}
+
+bool zero_signal(const Task& task) {
+  std::optional<double> first;
+  for (const Member& member : task.members) {
+    if (!member.reward) continue;
+    if (first && *first != *member.reward) return false;
+    first = member.reward;
+  }
+  return true;
+}
+
+bool step_complete(const State& state, const Policy& policy) {
+  int64_t ready = 0;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t in_domain = std::ssize(policy.domains[static_cast<size_t>(i)].ready);
+    const int64_t q = state.config.domains[static_cast<size_t>(i)].prompts_per_step;
+    if (in_domain < q && reserved(policy, i) > 0) return false;
+    ready += in_domain;
+  }
+  return ready > 0;
+}
+
+// Moves the step's groups out of the ready queues.
+void form_batch(const State& state, Policy& policy, int64_t step) {
+  Batch batch;
+  for (size_t i = 0; i < policy.domains.size(); ++i) {
+    std::deque<TaskId>& ready = policy.domains[i].ready;
+    for (int64_t left = state.config.domains[i].prompts_per_step; left > 0 && !ready.empty();
+         --left) {
+      batch.tasks.push_back(ready.front());
+      ready.pop_front();
+    }
+  }
+  // Never by arrival: the same groups give the same batch, bit for bit.
+  std::sort(batch.tasks.begin(), batch.tasks.end(), [](const TaskId& a, const TaskId& b) {
+    return std::tie(a.epoch, a.prompt, a.domain) < std::tie(b.epoch, b.prompt, b.domain);
+  });
+  for (const TaskId& id : batch.tasks) {
+    Task& task = policy.tasks.at(id);
+    task.place = Place::kHandedOver;
+    task.step = step;
+  }
+  policy.batches.emplace(step, std::move(batch));
+}
+
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) {
+  HandOver action{.policy = policy_id, .step = step, .items = {}};
+  for (const TaskId& id : policy.batches.at(step).tasks) {
+    const Task& task = policy.tasks.at(id);
+    for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+      const Member& member = task.members[static_cast<size_t>(i)];
+      if (!member.reward) continue;
+      action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
+    }
+  }
+  return action;
+}
+
+}  // namespace
+
+void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
+  Release release;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    Member& member = task.members[static_cast<size_t>(i)];
+    if (!member.has_body) continue;
+    release.bodies.push_back({lane, {member_id(id, task.launch, i), member.attempt}});
+    member.has_body = false;
+  }
+  if (!release.bodies.empty()) context.act(std::move(release));
+}
+
+void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
+  const Config& config = context.config();
+  if (policy.frontier < 0 || policy.published != policy.frontier) return;
+  const int64_t step = policy.frontier + 1;
+  if ((config.steps > 0 && step > config.steps) || round_of(policy, step) != nullptr) return;
+  Round round{.kind = RoundKind::kPlain, .step = step, .shares = {}};
+  bool any = false;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t room = std::max<int64_t>(0, credit(config, i) - credit_held(policy, i));
+    round.shares.push_back({.target = room, .launch_target = room, .running = 0, .accepted = 0});
+    any = any || room > 0;
+  }
+  if (!any) return;
+  fill(context, policy_id, policy, round);
+  policy.rounds.push_back(std::move(round));
+  close_full_rounds(policy);
+}
+
+void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end) {
+  Task& task = policy.tasks.at(id);
+  void_members(context, Lane::kTrain, id, task);
+  if (end != TaskEnd::kTrained) release_bodies(context, Lane::kTrain, id, task);
+  task.place = Place::kDone;
+  task.end = end;
+  ++domain_of(policy, id).ended[static_cast<size_t>(end)];
+  context.act(TaskDone{id, end, task.step});
+}
+
+void settle_task(Context& context, Policy& policy, const TaskId& id) {
+  Task& task = policy.tasks.at(id);
+  int64_t rewarded = 0;
+  for (const Member& member : task.members) {
+    if (member.phase != Phase::kRewarded && member.phase != Phase::kFailed) return;
+    rewarded += member.phase == Phase::kRewarded;
+  }
+  Round* round = round_of(policy, task.step);
+  TR_CHECK(round != nullptr, "task {}/{} runs for step {}, which has no round", id.epoch, id.prompt,
+           task.step);
+  Share& share = round->shares[static_cast<size_t>(id.domain)];
+  --share.running;
+  // One sample has no group statistics to be compared with, unless groups are of one.
+  const int64_t needed = std::min<int64_t>(2, std::ssize(task.members));
+  if (rewarded < needed) {
+    end_task(context, policy, id, TaskEnd::kFailed);
+  } else if (context.config().filter_zero_signal && zero_signal(task)) {
+    end_task(context, policy, id, TaskEnd::kFiltered);
+  } else {
+    ++share.accepted;
+    task.place = Place::kReady;
+    domain_of(policy, id).ready.push_back(id);
+  }
+  fill(context, id.policy, policy, *round);
+  close_full_rounds(policy);
+}
+
+void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
+  if (!policy.wanted || policy.handed || context.state.stopping) return;
+  const int64_t step = policy.published + 1;
+  if (*policy.wanted != step) return;
+  if (!policy.batches.contains(step)) {
+    if (policy.published != policy.frontier || evaluating(policy)) return;
+    if (context.config().steps > 0 && step > context.config().steps) return;
+    if (!step_complete(context.state, policy)) return;
+    form_batch(context.state, policy, step);
+    drop_evaluation(context, policy);
+  }
+  policy.handed = true;
+  context.act(make_hand_over(policy_id, policy, step));
+}
+
+void relaunch(Context& context, Policy& policy, const TaskId& id) {
+  Task& task = policy.tasks.at(id);
+  void_members(context, Lane::kTrain, id, task);
+  release_bodies(context, Lane::kTrain, id, task);
+  task.members.clear();
+  task.place = Place::kQueued;
+  ++task.launch;
+  domain_of(policy, id).queued.insert(id);
+}
+
+bool exhausted(const State& state, const Policy& policy) {
+  if (policy.published != policy.frontier || !policy.rounds.empty()) return false;
+  if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
+  for (size_t i = 0; i < policy.domains.size(); ++i) {
+    const Domain& domain = policy.domains[i];
+    const DomainConfig& config = state.config.domains[i];
+    if (!domain.ready.empty()) return false;
+    if (config.prompts_per_step > 0 && (!domain.queued.empty() || has_fresh(config, domain)))
+      return false;
+  }
+  return true;
+}
+
+int64_t unlaunched(const State& state, const Policy& policy) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < policy.domains.size(); ++i) {
+    const DomainConfig& config = state.config.domains[i];
+    if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
+    const Domain& domain = policy.domains[i];
+    sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
+  }
+  return sum;
+}
+
+}  // namespace tailrace::scheduler

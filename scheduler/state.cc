@@ -1,0 +1,72 @@
+#include "scheduler/state.h"
+
+#include "kernels/base/check.h"
+
+namespace tailrace::scheduler {
+
+std::string_view name(TaskEnd end) {
+  switch (end) {
+    case TaskEnd::kTrained:
+      return "trained";
+    case TaskEnd::kFiltered:
+      return "filtered";
+    case TaskEnd::kFailed:
+      return "failed";
+    case TaskEnd::kStale:
+      return "stale";
+    case TaskEnd::kUnreached:
+      return "unreached";
+  }
+  return "unknown";
+}
+
+State::State(Config run, int num_policies) : config(std::move(run)) {
+  for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
+}
+
+TaskId task_of(const MemberId& member) {
+  return {member.policy, member.domain, member.epoch, member.prompt};
+}
+
+MemberId member_id(const TaskId& task, int32_t launch, int32_t member) {
+  return {.policy = task.policy,
+          .domain = task.domain,
+          .epoch = task.epoch,
+          .prompt = task.prompt,
+          .launch = launch,
+          .member = member};
+}
+
+const Task* find_task(const State& state, Lane lane, const MemberId& member) {
+  const auto policy = state.policies.find(member.policy);
+  if (policy == state.policies.end()) return nullptr;
+  if (lane == Lane::kEval && !policy->second.evaluation) return nullptr;
+  const auto& tasks = lane == Lane::kEval ? policy->second.evaluation->tasks : policy->second.tasks;
+  const auto task = tasks.find(task_of(member));
+  if (task == tasks.end() || task->second.launch != member.launch) return nullptr;
+  return member.member < std::ssize(task->second.members) ? &task->second : nullptr;
+}
+
+Task* find_task(State& state, Lane lane, const MemberId& member) {
+  return const_cast<Task*>(find_task(static_cast<const State&>(state), lane, member));
+}
+
+std::vector<BodyId> held_bodies(const State& state) {
+  std::vector<BodyId> bodies;
+  const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {
+    for (const auto& [id, task] : tasks) {
+      for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+        const Member& member = task.members[static_cast<size_t>(i)];
+        if (member.has_body)
+          bodies.push_back({lane, {member_id(id, task.launch, i), member.attempt}});
+      }
+    }
+  };
+  for (const auto& [id, policy] : state.policies) {
+    add(Lane::kTrain, policy.tasks);
+    if (policy.evaluation) add(Lane::kEval, policy.evaluation->tasks);
+  }
+  return bodies;
+}
+
+}  // namespace tailrace::scheduler
