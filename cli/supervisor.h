@@ -1,0 +1,56 @@
+// Runs the processes of a run: spawns them, restarts those that die, passes a stop on, and ends
+// when the first of them (the scheduler) does.
+//
+// Children get their own process group, so that a terminal's Ctrl-C reaches the supervisor alone,
+// and die with it, however it ends (PR_SET_PDEATHSIG). Their output goes to their log files.
+//
+// Exit statuses of a child: 0, it was told to end; 2, a person must mend something (its last log
+// lines say what), no use to start it again; anything else, and a signal, means that it broke: it
+// is started again after a delay that grows, until it has broken too often within a minute.
+//
+// Thread: run() belongs to the thread that calls it, which must outlive the children.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+
+struct ChildSpec {
+  std::string name;                  // "rollout-0"
+  std::vector<std::string> command;  // argv; the first is a path
+  std::filesystem::path log;         // stdout and stderr are appended
+};
+
+struct SupervisorOptions {
+  int max_restarts = 5;  // of one child within `window`
+  std::chrono::milliseconds window{60'000};
+  std::chrono::milliseconds first_delay{100};  // doubles with each restart within the window
+  std::chrono::milliseconds max_delay{5'000};
+  std::chrono::milliseconds stop_timeout{120'000};  // for a clean end after a stop was asked
+  std::chrono::milliseconds drain_timeout{10'000};  // for the others to end after the scheduler did
+  std::chrono::milliseconds tick{200};
+};
+
+struct SupervisorResult {
+  enum class End { kDone, kInterrupted, kUserError, kFailed };
+  End end = End::kDone;
+  std::string message;  // for kUserError and kFailed: who, how, and the last lines of its log
+};
+
+// What happens to children, for the view and for the log.
+using SupervisorSink = std::function<void(const std::string& line)>;
+
+// The first child is the scheduler: SIGTERM asks it to stop the run cleanly, its exit 0 ends the
+// run. Takes SIGINT, SIGTERM and SIGHUP of this process while it runs; a second one kills
+// everything. `tick` is called now and then.
+SupervisorResult supervise(const std::vector<ChildSpec>& children, const SupervisorOptions& options,
+                           const SupervisorSink& say, const std::function<void()>& tick);
+
+// The last `count` lines of a file, for a message; empty when it cannot be read.
+std::vector<std::string> last_lines(const std::filesystem::path& file, int count);
+
+}  // namespace tailrace
