@@ -23,6 +23,11 @@ struct SamplingParams {
   std::vector<std::string> stop_strings;  // matched on decoded text; the tokens sampled so far are kept
 };
 
+// What logits are multiplied by, in the sampler and in the trainer: both must round it the same way.
+inline float inverse_temperature(const SamplingParams& sampling) {
+  return sampling.temperature > 0 ? static_cast<float>(1.0 / sampling.temperature) : 1.0f;
+}
+
 // Names the random numbers of a sequence; the number for the token at absolute position p is
 // philox(mix(parts), p), so that attempts of one member share it and relaunches do not.
 struct SampleKey {

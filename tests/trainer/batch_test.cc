@@ -1,0 +1,169 @@
+#include "trainer/batch.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+using testing::make_batch;
+
+constexpr BatchOptions kOptions{.vocab_size = 19, .max_sequence_tokens = 64};
+
+TEST(Pack, FillsInOrderWithoutSplittingASequence) {
+  std::vector<int64_t> lengths = {7, 6, 8, 5, 1, 3, 8, 6};
+  std::vector<std::vector<TokenId>> tokens;
+  for (int64_t n : lengths) tokens.emplace_back(static_cast<size_t>(n));
+  std::vector<PackedSequence> sequences;
+  for (const auto& t : tokens) sequences.push_back({.tokens = t});
+  using Ranges = std::vector<std::pair<size_t, size_t>>;
+  EXPECT_EQ(pack(sequences, {16, 100}), (Ranges{{0, 2}, {2, 5}, {5, 7}, {7, 8}}));
+  EXPECT_EQ(pack(sequences, {16, 2}), (Ranges{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
+  // A sequence that is longer than the limit goes alone.
+  EXPECT_EQ(pack(sequences, {7, 100}),
+            (Ranges{{0, 1}, {1, 2}, {2, 3}, {3, 5}, {5, 6}, {6, 7}, {7, 8}}));
+  EXPECT_TRUE(pack({}, {16, 4}).empty());
+  sequences[1].inv_temperature = 2;
+  EXPECT_EQ(pack(sequences, {100, 100}), (Ranges{{0, 1}, {1, 2}, {2, 8}}));
+}
+
+TEST(Batch, IsOrderedByMemberWhateverTheOrderOfArrival) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(5, 1);
+  TrainBatch expected = make_batch(trajectories);
+  Rng rng(9);
+  for (size_t i = trajectories.size(); i > 1; --i) {
+    std::swap(trajectories[i - 1],
+              trajectories[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
+  }
+  TrainBatch shuffled = make_batch(trajectories);
+  ASSERT_EQ(expected.sequences.size(), shuffled.sequences.size());
+  for (size_t i = 0; i < expected.sequences.size(); ++i) {
+    EXPECT_EQ(expected.sequences[i].tokens, shuffled.sequences[i].tokens);
+    EXPECT_EQ(expected.sequences[i].advantages, shuffled.sequences[i].advantages);
+  }
+  EXPECT_EQ(expected.group_offsets, shuffled.group_offsets);
+  EXPECT_EQ(expected.metrics, shuffled.metrics);
+}
+
+TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
+  Trajectory t = testing::random_trajectories(1, 1)[0];
+  using enum TokenRole;
+  t.segments = {
+      {.tokens = {1, 2, 3, 4, 5, 6, 7},
+       .roles = {kPrompt, kPrompt, kSampled, kSampled, kObservation, kSampled, kObservation},
+       .logprobs = {0, 0, -1, -2, 0, -3, 0},
+       .versions = {-1, -1, 4, 4, -1, 5, -1}}};
+  Trajectory other = t;
+  other.lease.member.member = 1;
+  t.reward = 1;
+  other.reward = 0;
+  TrainBatch batch = make_batch({t, other});
+  const TrainSequence& s = batch.sequences[0];
+  EXPECT_EQ(s.targets, (std::vector<int32_t>{2, 3, 5}));
+  EXPECT_EQ(s.behaviour_logprobs, (std::vector<float>{-1, -2, -3}));
+  EXPECT_EQ(s.versions, (std::vector<int64_t>{4, 4, 5}));
+  EXPECT_EQ(s.turns, (std::vector<int32_t>{0, 0, 1}));
+  EXPECT_EQ(s.advantages, (std::vector<float>{.5f, .5f, .5f}));
+  EXPECT_EQ(batch.sequences[1].advantages, (std::vector<float>{-.5f, -.5f, -.5f}));
+}
+
+TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
+  using enum TokenRole;
+  Trajectory t = testing::random_trajectories(1, 1)[0];
+  t.segments = {{.tokens = {1, 2, 3, 4},
+                 .roles = {kPrompt, kPrompt, kSampled, kSampled},
+                 .logprobs = {0, 0, -1, -2},
+                 .versions = {-1, -1, 0, 0}},
+                {.parent = 0,
+                 .parent_tokens = 3,
+                 .tokens = {9, 8},
+                 .roles = {kObservation, kSampled},
+                 .logprobs = {0, -3},
+                 .versions = {-1, 0}},
+                {.parent = 1,
+                 .parent_tokens = 4,
+                 .tokens = {7},
+                 .roles = {kSampled},
+                 .logprobs = {-4},
+                 .versions = {0}}};
+  Trajectory other = t;
+  other.lease.member.member = 1;
+  other.reward = 0;
+  t.reward = 1;
+  TrainBatch batch = make_batch({t, other});
+  ASSERT_EQ(batch.sequences.size(), 6u);
+  EXPECT_EQ(batch.sequences[1].tokens, (std::vector<TokenId>{1, 2, 3, 9, 8}));
+  EXPECT_EQ(batch.sequences[1].targets, (std::vector<int32_t>{4}));
+  EXPECT_EQ(batch.sequences[2].tokens, (std::vector<TokenId>{1, 2, 3, 9, 7}));
+  EXPECT_EQ(batch.trajectory_tokens, (std::vector<int32_t>{4, 4}));
+  LossCounts counts = loss_counts(batch, {0, 6});
+  EXPECT_EQ(counts.tokens, 8);
+  EXPECT_EQ(counts.trajectories, 2);
+}
+
+TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
+  for (size_t i = 4; i < 8; ++i) trajectories[i].reward = 0.1;
+  TrainBatch dropped = make_batch(trajectories),
+             kept = make_batch(trajectories, AdvantageKind::kGroupMean, false);
+  EXPECT_EQ(dropped.num_groups(), 2);
+  EXPECT_EQ(kept.num_groups(), 3);
+  EXPECT_EQ(loss_counts(dropped, {0, dropped.sequences.size()}).trajectories, 8);
+  EXPECT_EQ(loss_counts(kept, {0, kept.sequences.size()}).trajectories, 12);
+  EXPECT_DOUBLE_EQ(testing::metric(dropped.metrics, "rollout/zero_signal_frac"), 1.0 / 3);
+  for (Trajectory& t : trajectories) t.reward = 1;
+  TrainBatch nothing = make_batch(trajectories);
+  EXPECT_EQ(nothing.num_groups(), 0);
+  EXPECT_TRUE(split_minibatches(nothing, 2).empty());
+  EXPECT_DOUBLE_EQ(testing::metric(nothing.metrics, "reward/mean"), 1);
+}
+
+TEST(Batch, MinibatchesAreWholeGroupsOfNearlyEqualNumber) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(7, 3);
+  TrainBatch batch = make_batch(trajectories);
+  auto sizes = [&](int64_t parts) {
+    std::vector<size_t> result;
+    size_t at = 0;
+    for (const Minibatch& m : split_minibatches(batch, parts)) {
+      EXPECT_EQ(m.begin, at);
+      at = m.end;
+      result.push_back((m.end - m.begin) / 4);
+    }
+    EXPECT_EQ(at, batch.sequences.size());
+    return result;
+  };
+  EXPECT_EQ(sizes(1), (std::vector<size_t>{7}));
+  EXPECT_EQ(sizes(2), (std::vector<size_t>{3, 4}));
+  EXPECT_EQ(sizes(4), (std::vector<size_t>{1, 2, 2, 2}));
+  EXPECT_EQ(sizes(9), (std::vector<size_t>(7, 1)));
+}
+
+TEST(Batch, WhatDoesNotFitIsAFailureThatNamesTheTrajectory) {
+  auto failure = [](auto change, BatchOptions options = kOptions) {
+    std::vector<Trajectory> trajectories = testing::random_trajectories(1, 4);
+    change(trajectories);
+    Result<TrainBatch> result = build_batch(trajectories, options);
+    return result ? std::string("accepted") : result.failure().message;
+  };
+  auto expect_part = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  EXPECT_EQ(failure([](auto&) {}), "accepted");
+  expect_part(failure([](auto& t) { t[2].segments[0].tokens[0] = 19; }),
+              "holds token 19; the vocabulary has 19");
+  expect_part(failure([](auto& t) { t[2].reward.reset(); }), "no finite reward");
+  expect_part(failure([](auto& t) { t[2].outcome = Outcome::kEnvFailed; }),
+              "only finished and truncated");
+  expect_part(failure([](auto& t) { t[2].lease.member.member = 1; }), "twice");
+  expect_part(failure([](auto& t) { t[2].segments[0].logprobs.pop_back(); }),
+              to_string(LeaseId{.member = {.member = 2}}));
+  BatchOptions small = kOptions;
+  small.max_sequence_tokens = 5;
+  expect_part(failure([](auto&) {}, small), "the trainer takes 5");
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,170 @@
+#include "trainer/checkpoint.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "core/base/error.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::make_batch;
+using testing::tiny_trainer;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  testing::TempDir dir_;
+  fs::path root_ = dir_.path() / "checkpoints";
+  std::unique_ptr<PolicyTrainer> trainer_ = tiny_trainer({});
+
+  void SetUp() override { fs::create_directories(root_); }
+
+  Result<fs::path> save(CheckpointFolder& folder, int64_t step) {
+    return folder.save(
+        {.step = step, .version = step, .updates = 2 * step, .digest = "d", .extra = "{\"a\":1}"},
+        trainer_->model().config(), trainer_->parameters(), trainer_->optimizer());
+  }
+  std::optional<CheckpointFolder::Loaded> load(CheckpointFolder& folder) {
+    return folder.load_latest(trainer_->model().config(), trainer_->parameters(),
+                              trainer_->optimizer());
+  }
+};
+
+TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
+  OptimOptions optim{.lr = 1e-2, .weight_decay = .1, .warmup_steps = 2, .schedule = "cosine"};
+  TrainOptions train{.minibatches_per_step = 2};
+  auto step = [](PolicyTrainer& trainer, int64_t n) {
+    TrainBatch batch = make_batch(testing::random_trajectories(4, static_cast<uint64_t>(n)));
+    trainer.policy_step(batch, 0, {});
+  };
+  auto straight = tiny_trainer(train, optim);
+  for (int64_t n = 1; n <= 4; ++n) step(*straight, n);
+
+  CheckpointFolder folder(root_, {}, 3);
+  auto first = tiny_trainer(train, optim);
+  for (int64_t n = 1; n <= 2; ++n) step(*first, n);
+  ASSERT_TRUE(
+      folder.save({.step = 2}, first->model().config(), first->parameters(), first->optimizer()));
+  auto second = tiny_trainer(train, optim, {}, /*seed=*/99);
+  auto loaded =
+      folder.load_latest(second->model().config(), second->parameters(), second->optimizer());
+  second->weights_changed();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->state.step, 2);
+  for (int64_t n = 3; n <= 4; ++n) step(*second, n);
+  EXPECT_TRUE(std::ranges::equal(straight->parameters().flat(), second->parameters().flat()));
+}
+
+TEST_F(CheckpointTest, KeepsItsStateAndTheTokenizerAndLoadsAsAModelFolder) {
+  fs::path tokenizer = testing::data_dir() / "models/stories260K";
+  CheckpointFolder folder(root_, tokenizer, 3);
+  Result<fs::path> path = save(folder, 7);
+  ASSERT_TRUE(path);
+  EXPECT_EQ(path.value().filename(), "step_000007");
+  EXPECT_TRUE(fs::exists(path.value() / "tokenizer.json"));
+  EXPECT_TRUE(fs::exists(path.value() / "tokenizer_config.json"));
+  auto loaded = load(folder);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->state.version, 7);
+  EXPECT_EQ(loaded->state.updates, 14);
+  EXPECT_EQ(loaded->state.digest, "d");
+  EXPECT_EQ(loaded->state.extra, "{\"a\":1}");
+  ModelConfig config = read_model_config(path.value());
+  Parameters parameters(trainer_->model().layout());
+  load_parameters(path.value(), config, parameters);
+  EXPECT_TRUE(std::ranges::equal(parameters.flat(), trainer_->parameters().flat()));
+}
+
+TEST_F(CheckpointTest, KeepsTheLastFewAndOverwritesTheSameStep) {
+  CheckpointFolder folder(root_, {}, 2);
+  EXPECT_FALSE(load(folder));
+  for (int64_t step : {5, 9, 10, 100}) ASSERT_TRUE(save(folder, step));
+  trainer_->parameters().flat()[0] = 42;
+  ASSERT_TRUE(save(folder, 100));
+  std::vector<fs::path> left = folder.list();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].filename(), "step_000010");
+  trainer_->parameters().flat()[0] = 0;
+  EXPECT_EQ(load(folder)->state.step, 100);
+  EXPECT_EQ(trainer_->parameters().flat()[0], 42);
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), fs::directory_iterator()), 2);
+}
+
+TEST_F(CheckpointTest, WhatACrashLeftBehindIsIgnoredAndRemoved) {
+  CheckpointFolder folder(root_, {}, 2);
+  ASSERT_TRUE(save(folder, 1));
+  fs::create_directories(root_ / "step_000002.tmp");
+  std::ofstream(root_ / "step_000002.tmp/model.safetensors") << "half";
+  EXPECT_EQ(load(folder)->state.step, 1);
+  EXPECT_FALSE(fs::exists(root_ / "step_000002.tmp"));
+}
+
+TEST_F(CheckpointTest, ADamagedNewestIsPassedOverWithItsReason) {
+  CheckpointFolder folder(root_, {}, 3);
+  for (int64_t step : {1, 2, 3}) ASSERT_TRUE(save(folder, step));
+  fs::resize_file(root_ / "step_000003/model.safetensors", 1000);
+  std::ofstream(root_ / "step_000002/state.json") << "{}";
+  auto loaded = load(folder);
+  EXPECT_EQ(loaded->state.step, 1);
+  ASSERT_EQ(loaded->damaged.size(), 2u);
+  EXPECT_NE(loaded->damaged[0].find("model.safetensors"), std::string::npos) << loaded->damaged[0];
+  EXPECT_NE(loaded->damaged[1].find("state.json"), std::string::npos) << loaded->damaged[1];
+  fs::remove(root_ / "step_000001/optimizer.safetensors");
+  try {
+    load(folder);
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("all 3 checkpoints are damaged"), std::string::npos)
+        << e.what();
+  }
+}
+
+// A limit on the size of files stands in for a full disk: writing fails in the middle of a file.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old_);
+    rlimit limit{bytes, old_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+TEST_F(CheckpointTest, AFullDiskIsAFailureAndLeavesTheOlderOneIntact) {
+  CheckpointFolder folder(root_, {}, 1);
+  ASSERT_TRUE(save(folder, 1));
+  std::string message;
+  {
+    FileSizeLimit limit(4096);
+    Result<fs::path> result = save(folder, 2);
+    ASSERT_FALSE(result);
+    message = result.failure().message;
+  }
+  EXPECT_NE(message.find("checkpoint of step 2 was not written"), std::string::npos) << message;
+  EXPECT_NE(message.find("step_000002.tmp"), std::string::npos) << message;
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), fs::directory_iterator()), 1);
+  EXPECT_EQ(load(folder)->state.step, 1);
+  EXPECT_TRUE(save(folder, 2));
+}
+
+TEST_F(CheckpointTest, AMissingFolderIsCreated) {
+  CheckpointFolder folder(root_ / "a/b", {}, 1);
+  EXPECT_FALSE(load(folder));
+  EXPECT_TRUE(save(folder, 1));
+  EXPECT_TRUE(load(folder));
+}
+
+}  // namespace
+}  // namespace tailrace

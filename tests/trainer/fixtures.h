@@ -1,0 +1,140 @@
+// What several trainer tests share: a tiny model, random sequences and trajectories, golden files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/random.h"
+#include "core/trajectory/trajectory.h"
+#include "trainer/policy_trainer.h"
+
+namespace tailrace::testing {
+
+inline ModelConfig tiny_model() {
+  ModelConfig config;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.vocab_size = 19;
+  config.max_positions = 64;
+  return config;
+}
+
+constexpr int64_t kMaxSequenceTokens = 64;
+
+// A trainer of the tiny model with weights of `seed` and an optimizer.
+inline std::unique_ptr<PolicyTrainer> tiny_trainer(const TrainOptions& train,
+                                                   const OptimOptions& optim = {},
+                                                   Stream stream = {}, uint64_t seed = 1) {
+  auto trainer = std::make_unique<PolicyTrainer>(stream, tiny_model(), train, kMaxSequenceTokens);
+  init_parameters(trainer->model().config(), seed, trainer->parameters());
+  trainer->weights_changed();
+  trainer->reset_optimizer(optim, 100);
+  return trainer;
+}
+
+// A one-segment trajectory: `prompt` tokens, then turns of sampled and observed tokens.
+inline Trajectory random_trajectory(int64_t prompt_index, int32_t member, double reward, Rng& rng) {
+  Trajectory t;
+  t.lease.member = {.epoch = 0, .prompt = prompt_index, .launch = 0, .member = member};
+  t.reward = reward;
+  t.env = "test";
+  Segment segment;
+  auto append = [&](TokenRole role, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      segment.tokens.push_back(static_cast<TokenId>(rng.below(19)));
+      segment.roles.push_back(role);
+      segment.logprobs.push_back(role == TokenRole::kSampled ? -0.5f : 0.0f);
+      segment.versions.push_back(role == TokenRole::kSampled ? 0 : -1);
+    }
+  };
+  append(TokenRole::kPrompt, 3 + rng.below(4));
+  int64_t turns = 1 + rng.below(3);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    if (turn > 0) append(TokenRole::kObservation, 1 + rng.below(3));
+    append(TokenRole::kSampled, 1 + rng.below(6));
+  }
+  t.turns = static_cast<int32_t>(turns);
+  t.segments.push_back(std::move(segment));
+  return t;
+}
+
+// Groups of 4 with two different rewards each.
+inline std::vector<Trajectory> random_trajectories(int64_t groups, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Trajectory> result;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int32_t m = 0; m < 4; ++m)
+      result.push_back(random_trajectory(g, m, m % 3 == 0 ? 1.0 : 0.0, rng));
+  }
+  return result;
+}
+
+// Replaces the recorded log-probabilities by what `trainer` computes for each sequence alone, as an
+// engine with the same weights would have recorded them.
+inline void record_logprobs(PolicyTrainer& trainer, std::vector<Trajectory>& trajectories) {
+  for (Trajectory& t : trajectories) {
+    for (Segment& segment : t.segments) {
+      std::vector<int32_t> targets;
+      for (size_t i = 0; i < segment.tokens.size(); ++i) {
+        if (segment.roles[i] == TokenRole::kSampled) targets.push_back(static_cast<int32_t>(i));
+      }
+      PackedSequence sequence{.tokens = segment.tokens, .targets = targets};
+      std::vector<float> logprobs = trainer.score({&sequence, 1})[0];
+      for (size_t k = 0; k < targets.size(); ++k)
+        segment.logprobs[static_cast<size_t>(targets[k])] = logprobs[k];
+    }
+  }
+}
+
+inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
+                             AdvantageKind kind = AdvantageKind::kGroupMean, bool drop = true) {
+  Result<TrainBatch> batch = build_batch(trajectories, {.advantage = kind,
+                                                        .drop_zero_signal = drop,
+                                                        .vocab_size = 19,
+                                                        .max_sequence_tokens = kMaxSequenceTokens});
+  return std::move(batch).value();
+}
+
+inline double metric(const Metrics& metrics, const std::string& name) {
+  for (const auto& [key, value] : metrics) {
+    if (key == name) return value;
+  }
+  throw std::runtime_error("no metric " + name);
+}
+
+inline std::filesystem::path data_dir() {
+  return std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data";
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+// A fresh folder that goes away with the object.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tailrace-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tailrace::testing

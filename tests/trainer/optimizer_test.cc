@@ -1,0 +1,140 @@
+#include "trainer/optimizer.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/model/safetensors.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+class OptimizerTest : public ::testing::Test {
+ protected:
+  ParameterLayout layout_{testing::tiny_model()};
+  Parameters parameters_{layout_}, gradients_{layout_};
+
+  float& weight(std::string_view name) {
+    return parameters_.flat()[static_cast<size_t>(layout_.at(name).offset)];
+  }
+  float& grad(std::string_view name, size_t i = 0) {
+    return gradients_.flat()[static_cast<size_t>(layout_.at(name).offset) + i];
+  }
+};
+
+constexpr std::string_view kMatrix = "model.embed_tokens.weight", kNorm = "model.norm.weight";
+
+TEST_F(OptimizerTest, MatchesGoldenAdam1) {
+  Optimizer optimizer(layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
+  weight(kMatrix) = 1;
+  grad(kMatrix) = .1f;
+  optimizer.apply({}, gradients_, parameters_);
+  EXPECT_NEAR(weight(kMatrix), 0.989900001, 1e-7);
+  grad(kMatrix) = -.2f;
+  optimizer.apply({}, gradients_, parameters_);
+  EXPECT_NEAR(weight(kMatrix), 0.993462046, 1e-7);
+}
+
+TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
+  for (bool decay_norms : {false, true}) {
+    Optimizer optimizer(layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms}, 10);
+    weight(kMatrix) = weight(kNorm) = 1;
+    optimizer.apply({}, gradients_, parameters_);
+    EXPECT_FLOAT_EQ(weight(kMatrix), .95f);
+    EXPECT_FLOAT_EQ(weight(kNorm), decay_norms ? .95f : 1.0f);
+  }
+}
+
+TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
+  testing::TempDir dir;
+  Optimizer optimizer(layout_, {.lr = .01, .max_grad_norm = 1}, 10);
+  grad(kMatrix) = 3;
+  grad(kNorm) = 4;
+  EXPECT_NEAR(optimizer.apply({}, gradients_, parameters_).grad_norm, 5, 1e-12);
+  optimizer.save(dir.path() / "o.safetensors");
+  SafetensorsFile file(dir.path() / "o.safetensors");
+  auto first = [&](const char* name) {
+    std::vector<float> values(static_cast<size_t>(file.tensors().at(name).num_elements()));
+    to_float(file.tensors().at(name), values);
+    return values[0];
+  };
+  // The first moment after one update is 0.1 times the clipped gradient [0.6, 0.8].
+  EXPECT_NEAR(first("m.model.embed_tokens.weight"), .06, 2e-8);
+  EXPECT_NEAR(first("m.model.norm.weight"), .08, 2e-8);
+}
+
+TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
+  Optimizer optimizer(layout_, {.lr = .1}, 10);
+  weight(kMatrix) = 1;
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    grad(kNorm, 3) = bad;
+    EXPECT_TRUE(optimizer.apply({}, gradients_, parameters_).skipped);
+  }
+  EXPECT_EQ(optimizer.skipped(), 2);
+  EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_EQ(weight(kMatrix), 1);
+  grad(kNorm, 3) = 1;
+  EXPECT_FALSE(optimizer.apply({}, gradients_, parameters_).skipped);
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
+  auto block = testing::read_json(testing::data_dir() / "golden/rl_math.json").at("lr_schedule");
+  OptimOptions options{
+      .lr = block.at("lr"),
+      .warmup_steps = block.at("warmup"),
+      .schedule = "cosine",
+      .min_lr_ratio = block.at("min_lr").get<double>() / block.at("lr").get<double>()};
+  for (size_t i = 0; i < block.at("steps").size(); ++i) {
+    EXPECT_NEAR(learning_rate(options, block.at("steps")[i], block.at("total")),
+                block.at("values")[i].get<double>(), 1e-14);
+  }
+  options.schedule = "linear";
+  EXPECT_NEAR(learning_rate(options, 15, 25), (1e-3 + 1e-4) / 2, 1e-15);
+  EXPECT_NEAR(learning_rate(options, 99, 25), 1e-4, 1e-15);
+  options.schedule = "constant";
+  EXPECT_EQ(learning_rate(options, 99, 25), 1e-3);
+}
+
+TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
+  testing::TempDir dir;
+  OptimOptions options{.lr = .01, .weight_decay = .1, .warmup_steps = 3, .schedule = "linear"};
+  auto run = [&](int stop_after) {
+    Rng rng(3);
+    Parameters p(layout_), g(layout_);
+    auto optimizer = std::make_unique<Optimizer>(layout_, options, 8);
+    for (int step = 0; step < 8; ++step) {
+      for (float& x : g.flat()) x = static_cast<float>(rng.normal());
+      optimizer->apply({}, g, p);
+      if (step != stop_after) continue;
+      optimizer->save(dir.path() / "o.safetensors");
+      optimizer = std::make_unique<Optimizer>(layout_, options, 8);
+      optimizer->load(dir.path() / "o.safetensors");
+    }
+    return std::vector<float>(p.flat().begin(), p.flat().end());
+  };
+  EXPECT_EQ(run(-1), run(4));
+}
+
+TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
+  testing::TempDir dir;
+  ModelConfig other = testing::tiny_model();
+  other.vocab_size = 23;
+  ParameterLayout layout(other);
+  Optimizer(layout, {}, 1).save(dir.path() / "o.safetensors");
+  Optimizer optimizer(layout_, {}, 1);
+  try {
+    optimizer.load(dir.path() / "o.safetensors");
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("m.model.embed_tokens.weight does not fit"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,315 @@
+#include "trainer/policy_trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "kernels/base/thread_pool.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+using testing::make_batch;
+using testing::metric;
+using testing::tiny_trainer;
+
+// Updates that leave the weights alone: the gradient can be looked at.
+const OptimOptions kStill{.lr = 0, .max_grad_norm = 0};
+
+std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+PolicyLossConfig loss_config() {
+  PolicyLossConfig config;
+  config.entropy_coef = .01;
+  config.surrogate.clip_c = 3;
+  return config;
+}
+
+std::vector<Trajectory> recorded(int64_t groups, uint64_t seed) {
+  auto trainer = tiny_trainer({});
+  std::vector<Trajectory> trajectories = testing::random_trajectories(groups, seed);
+  testing::record_logprobs(*trainer, trajectories);
+  return trajectories;
+}
+
+// Gradient of one update over the whole batch, weights of seed 1.
+std::vector<float> gradient(const std::vector<Trajectory>& trajectories, const TrainOptions& train,
+                            Stream stream = {}, const PolicyLossConfig& config = loss_config()) {
+  auto trainer = tiny_trainer(train, kStill, stream);
+  TrainBatch batch = make_batch(trajectories);
+  trainer->prepare_step(batch, 0, config);
+  trainer->policy_update(batch, {0, batch.sequences.size()}, config, 0);
+  return copy(trainer->gradients().flat());
+}
+
+TEST(PolicyTrainer, ScoresAreTheSameBitsInAnyPacking) {
+  std::vector<Trajectory> trajectories = recorded(3, 1);
+  TrainBatch batch = make_batch(trajectories);
+  std::vector<PackedSequence> sequences;
+  for (const TrainSequence& s : batch.sequences) sequences.push_back(s.packed());
+  for (int64_t tokens : {1, 20, 50, 4096}) {
+    auto trainer = tiny_trainer({.microbatch_tokens = tokens});
+    std::vector<std::vector<float>> scores = trainer->score(sequences);
+    for (size_t i = 0; i < scores.size(); ++i)
+      EXPECT_EQ(scores[i], batch.sequences[i].behaviour_logprobs) << tokens;
+  }
+}
+
+TEST(PolicyTrainer, FirstUpdateOnItsOwnSamplesHasNoMismatchAtAll) {
+  TrainBatch batch = make_batch(recorded(4, 2));
+  auto trainer = tiny_trainer({.minibatches_per_step = 2, .ppo_epochs = 2}, {.lr = 1e-2});
+  Metrics metrics = trainer->policy_step(batch, 0, loss_config());
+  EXPECT_EQ(metric(metrics, "policy/updates"), 4);
+  EXPECT_EQ(metric(metrics, "mismatch/abs_logprob_diff"), 0);
+  EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
+  EXPECT_EQ(metric(metrics, "mismatch/max_ratio"), 1);
+  EXPECT_EQ(metric(metrics, "mismatch/kl"), 0);
+  // Later updates have moved.
+  EXPECT_GT(metric(metrics, "policy/kl_old"), 0);
+  EXPECT_GT(metric(metrics, "policy/ratio_max"), 1);
+}
+
+TEST(PolicyTrainer, OneUpdateOnItsOwnSamplesHasRatioOneAndClipsNothing) {
+  TrainBatch batch = make_batch(recorded(4, 2));
+  Metrics metrics = tiny_trainer({}, {.lr = 1e-2})->policy_step(batch, 0, loss_config());
+  EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
+  EXPECT_EQ(metric(metrics, "policy/clipfrac_low"), 0);
+  EXPECT_EQ(metric(metrics, "policy/clipfrac_high"), 0);
+}
+
+TEST(PolicyTrainer, AMismatchIsSeen) {
+  std::vector<Trajectory> trajectories = recorded(2, 2);
+  for (size_t i = 0; i < trajectories[0].segments[0].tokens.size(); ++i) {
+    if (trajectories[0].segments[0].roles[i] != TokenRole::kSampled) continue;
+    trajectories[0].segments[0].logprobs[i] -= 0.25f;
+    break;
+  }
+  TrainBatch batch = make_batch(trajectories);
+  Metrics metrics = tiny_trainer({})->policy_step(batch, 0, loss_config());
+  EXPECT_NEAR(metric(metrics, "mismatch/max_logprob_diff"), 0.25, 1e-6);
+  EXPECT_GT(metric(metrics, "mismatch/abs_logprob_diff"), 0);
+}
+
+TEST(PolicyTrainer, StaleTokensAreScoredAgainAndCorrected) {
+  // Sampled by weights of seed 1 as version 0; the trainer holds seed 2 as version 3.
+  std::vector<Trajectory> trajectories = recorded(2, 3);
+  TrainBatch batch = make_batch(trajectories);
+  auto trainer = tiny_trainer({}, kStill, {}, /*seed=*/2);
+  PolicyLossConfig config;
+  config.correction.cap = 1.5;
+  trainer->prepare_step(batch, 3, config);
+  std::vector<PackedSequence> sequences;
+  for (const TrainSequence& s : batch.sequences) sequences.push_back(s.packed());
+  std::vector<std::vector<float>> current = trainer->score(sequences);
+  for (size_t i = 0; i < sequences.size(); ++i)
+    EXPECT_EQ(batch.sequences[i].old_logprobs, current[i]);
+
+  PolicyTrainer::UpdateReport report =
+      trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
+  EXPECT_EQ(report.fresh_tokens, 0);
+  EXPECT_EQ(report.loss.stats.ratio_max, 1);
+  EXPECT_NEAR(report.loss.stats.correction_max, 1.5, 1e-12);
+  EXPECT_GT(report.loss.stats.correction_cut, 0);
+  // l = l_old: the loss is the weighted mean of -A.
+  double expected = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      expected -= std::min(1.5, std::exp(double{s.old_logprobs[k]} - s.behaviour_logprobs[k])) *
+                  s.advantages[k];
+    }
+  }
+  EXPECT_NEAR(report.loss.loss, expected / static_cast<double>(report.loss.stats.tokens), 1e-6);
+}
+
+TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
+  std::vector<Trajectory> trajectories = recorded(2, 3);
+  TrainBatch batch = make_batch(trajectories);
+  for (TrainSequence& s : batch.sequences)
+    s.versions[0] = 1;  // the first token is fresh, the others are not
+  auto trainer = tiny_trainer({}, kStill, {}, /*seed=*/2);
+  trainer->prepare_step(batch, 1, {});
+  for (const TrainSequence& s : batch.sequences) {
+    EXPECT_EQ(s.old_logprobs[0], s.behaviour_logprobs[0]);
+    for (size_t k = 1; k < s.targets.size(); ++k)
+      EXPECT_NE(s.old_logprobs[k], s.behaviour_logprobs[k]);
+  }
+  Metrics metrics = trainer->policy_step(batch, 1, {});
+  EXPECT_GT(metric(metrics, "staleness/mean"), 0);
+  EXPECT_EQ(metric(metrics, "staleness/max"), 1);
+}
+
+TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {
+  std::vector<Trajectory> trajectories = recorded(3, 4);
+  TrainOptions train{.microbatch_tokens = 60, .gradient_slots = 2};
+  std::vector<float> one = gradient(trajectories, train);
+  for (int threads : {2, 3}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(gradient(trajectories, train, Stream{{}, &pool, nullptr}), one) << threads;
+  }
+}
+
+// Sums of the same terms in another order: each element differs by a few roundings of its largest
+// partial sum. Bounded per tensor by its largest element; a gradient element is a sum of about 100
+// targets' terms, whose orders differ in at most that many additions: 100 * 2^-24 = 6e-6, doubled
+// for the two passes.
+void expect_close(const ParameterLayout& layout, const std::vector<float>& a,
+                  const std::vector<float>& b) {
+  for (const ParameterInfo& info : layout.entries()) {
+    float largest = 0, difference = 0;
+    for (auto i = static_cast<size_t>(info.offset);
+         i < static_cast<size_t>(info.offset + info.size); ++i) {
+      largest = std::max(largest, std::abs(a[i]));
+      difference = std::max(difference, std::abs(a[i] - b[i]));
+    }
+    EXPECT_GT(largest, 0) << info.name;
+    EXPECT_LE(difference, 1.2e-5f * largest) << info.name;
+  }
+}
+
+TEST(PolicyTrainer, AnotherCutIntoMicroBatchesOrSlotsAgreesWithinRounding) {
+  std::vector<Trajectory> trajectories = recorded(3, 4);
+  ParameterLayout layout(testing::tiny_model());
+  std::vector<float> whole = gradient(trajectories, {});
+  for (int64_t tokens : {1, 30, 100}) {
+    for (int64_t slots : {1, 2, 3, 5, 8}) {
+      expect_close(layout, whole,
+                   gradient(trajectories, {.microbatch_tokens = tokens, .gradient_slots = slots}));
+    }
+  }
+}
+
+TEST(PolicyTrainer, SlotsAreJoinedInAFixedTree) {
+  // A batch of 4 equal groups in 4 slots: ((s0 + s1) + (s2 + s3)), each slot alone computed by its
+  // own call.
+  std::vector<Trajectory> trajectories = recorded(1, 5);
+  std::vector<Trajectory> all;
+  for (int64_t g = 0; g < 4; ++g) {
+    for (Trajectory t : trajectories) {
+      t.lease.member.prompt = g;
+      t.reward =
+          *t.reward + 0.1 * static_cast<double>(g) * t.lease.member.member;  // each group differs
+      all.push_back(t);
+    }
+  }
+  PolicyLossConfig config;
+  config.aggregation = {AggregationKind::kSeqMeanTokenSumConst, 1};
+  std::vector<float> joined = gradient(all, {.gradient_slots = 4}, {}, config);
+  std::vector<std::vector<float>> slots;
+  auto trainer = tiny_trainer({}, kStill);
+  TrainBatch batch = make_batch(all);
+  trainer->prepare_step(batch, 0, config);
+  // A slot alone has a quarter of the trajectories, and 1 / 4 is exact.
+  config.aggregation.const_tokens = 4;
+  for (size_t g = 0; g < 4; ++g) {
+    trainer->policy_update(batch, {4 * g, 4 * g + 4}, config, 0);
+    slots.push_back(copy(trainer->gradients().flat()));
+  }
+  for (size_t i = 0; i < joined.size(); ++i) {
+    ASSERT_EQ(joined[i], (slots[0][i] + slots[1][i]) + (slots[2][i] + slots[3][i])) << i;
+  }
+}
+
+TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
+  std::vector<Trajectory> trajectories = recorded(2, 6);
+  PolicyLossConfig config = loss_config();
+  config.entropy_coef = .05;
+  config.kl_coef = .2;
+  auto trainer = tiny_trainer({.microbatch_tokens = 50, .gradient_slots = 2}, kStill);
+  Parameters other(trainer->model().layout());
+  init_parameters(trainer->model().config(), 7, other);
+  trainer->set_reference(other);
+  TrainBatch batch = make_batch(trajectories);
+  trainer->prepare_step(batch, 0, config);
+  // Away from ratio 1, where the loss has no kink nearby.
+  Rng rng(8);
+  for (TrainSequence& s : batch.sequences) {
+    for (float& l : s.old_logprobs) l += static_cast<float>(.05 + .1 * rng.uniform());
+  }
+  auto evaluate = [&] {
+    trainer->weights_changed();
+    return trainer->policy_update(batch, {0, batch.sequences.size()}, config, 0).loss.loss;
+  };
+  evaluate();
+  std::vector<float> g = copy(trainer->gradients().flat());
+  for (const ParameterInfo& info : trainer->model().layout().entries()) {
+    auto begin = static_cast<size_t>(info.offset), size = static_cast<size_t>(info.size);
+    std::vector<float> before = copy(trainer->parameters().flat().subspan(begin, size));
+    double analytic = 0, norm = 0;
+    std::vector<double> direction(size);
+    for (size_t i = 0; i < size; ++i) {
+      direction[i] = rng.normal();
+      analytic += direction[i] * g[begin + i];
+      norm += direction[i] * direction[i];
+    }
+    norm = std::sqrt(norm);
+    constexpr double kStep = 2e-3;
+    auto at = [&](double step) {
+      for (size_t i = 0; i < size; ++i) {
+        trainer->parameters().flat()[begin + i] =
+            static_cast<float>(before[i] + step * direction[i] / norm);
+      }
+      return evaluate();
+    };
+    double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
+    std::ranges::copy(before, trainer->parameters().flat().begin() + info.offset);
+    // The forward pass is float: its loss carries about 1e-7, so the slope 1e-7 / kStep; the
+    // difference's own error is of order kStep^2.
+    EXPECT_NEAR(analytic / norm, slope, 1e-4 + .01 * std::abs(slope)) << info.name;
+  }
+}
+
+TEST(PolicyTrainer, KlAgainstAReferenceIsZeroForItselfAndPositiveForAnother) {
+  std::vector<Trajectory> trajectories = recorded(2, 6);
+  PolicyLossConfig config;
+  config.kl_coef = .1;
+  auto trainer = tiny_trainer({}, kStill);
+  trainer->set_reference(trainer->parameters());
+  TrainBatch batch = make_batch(trajectories);
+  EXPECT_EQ(metric(trainer->policy_step(batch, 0, config), "policy/kl_ref"), 0);
+  Parameters other(trainer->model().layout());
+  init_parameters(trainer->model().config(), 2, other);
+  trainer->set_reference(other);
+  EXPECT_GT(metric(trainer->policy_step(batch, 0, config), "policy/kl_ref"), .01);
+}
+
+TEST(PolicyTrainer, AStepWithoutSignalMakesNoUpdateAndSaysSo) {
+  std::vector<Trajectory> trajectories = recorded(2, 6);
+  for (Trajectory& t : trajectories) t.reward = 1;
+  auto trainer = tiny_trainer({});
+  std::vector<float> before = copy(trainer->parameters().flat());
+  TrainBatch batch = make_batch(trajectories);
+  Metrics metrics = trainer->policy_step(batch, 0, {});
+  EXPECT_EQ(metric(metrics, "policy/updates"), 0);
+  EXPECT_EQ(metric(metrics, "rollout/zero_signal_frac"), 1);
+  EXPECT_EQ(copy(trainer->parameters().flat()), before);
+}
+
+TEST(PolicyTrainer, TemperatureIsPartOfThePolicy) {
+  std::vector<Trajectory> trajectories = recorded(1, 6);
+  for (Trajectory& t : trajectories) t.sampling.temperature = .5;
+  TrainBatch batch = make_batch(trajectories);
+  EXPECT_EQ(batch.sequences[0].inv_temperature, 2);
+  auto trainer = tiny_trainer({}, kStill);
+  // Recorded at temperature 1: the mismatch must show.
+  EXPECT_GT(metric(trainer->policy_step(batch, 0, {}), "mismatch/abs_logprob_diff"), .01);
+}
+
+TEST(PolicyTrainer, RewardedTokensBecomeMoreLikely) {
+  std::vector<Trajectory> trajectories = recorded(4, 9);
+  auto trainer = tiny_trainer({.minibatches_per_step = 2, .ppo_epochs = 3}, {.lr = 3e-3});
+  TrainBatch batch = make_batch(trajectories);
+  trainer->policy_step(batch, 0, {});
+  double gain = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    PackedSequence packed = s.packed();
+    std::vector<float> now = trainer->score({&packed, 1})[0];
+    for (size_t k = 0; k < now.size(); ++k)
+      gain += s.advantages[k] * (now[k] - s.behaviour_logprobs[k]);
+  }
+  EXPECT_GT(gain, 0.1);
+}
+
+}  // namespace
+}  // namespace tailrace

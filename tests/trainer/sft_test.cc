@@ -1,0 +1,135 @@
+#include "trainer/sft.h"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+class SftFile : public ::testing::Test {
+ protected:
+  testing::TempDir dir_;
+  std::filesystem::path path_ = dir_.path() / "rows.jsonl";
+
+  std::vector<SftRow> read(const std::string& text) {
+    std::ofstream(path_) << text;
+    return read_sft_rows(path_, /*vocab_size=*/19, /*max_tokens=*/8);
+  }
+  void expect_refused(const std::string& text, const std::string& part) {
+    try {
+      read(text);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+};
+
+TEST_F(SftFile, ReadsTokensAndTheTargetsOfTheMask) {
+  std::vector<SftRow> rows = read(
+      "{\"input_ids\": [1, 2, 3, 4], \"loss_mask\": [1, 0, 1, 1]}\n"
+      "\n"
+      "{\"input_ids\": [5, 6], \"loss_mask\": [1, 0]}\n"
+      "{\"input_ids\": [7, 8, 9], \"extra\": true}\r\n");
+  ASSERT_EQ(rows.size(), 2u);  // the second row has nothing that counts
+  EXPECT_EQ(rows[0].tokens, (std::vector<TokenId>{1, 2, 3, 4}));
+  EXPECT_EQ(rows[0].targets, (std::vector<int32_t>{2, 3}));  // the first token never counts
+  EXPECT_EQ(rows[1].targets, (std::vector<int32_t>{1, 2}));
+}
+
+TEST_F(SftFile, MistakesAreNamedWithFileAndLine) {
+  const std::string good = "{\"input_ids\": [1, 2]}\n";
+  expect_refused(good + "{oops}\n", path_.string() + ":2: not a JSON object");
+  expect_refused(good + "[1]\n", ":2: not a JSON object");
+  expect_refused(good + good + "{\"loss_mask\": [1]}\n", ":3: \"input_ids\" is missing");
+  expect_refused("{\"input_ids\": 5}\n", ":1: \"input_ids\" must be a list");
+  expect_refused("{\"input_ids\": [1, \"a\"]}\n", ":1: \"input_ids\" holds \"a\"");
+  expect_refused("{\"input_ids\": [1, 2.5]}\n", ":1: \"input_ids\" holds 2.5");
+  expect_refused("{\"input_ids\": [1, 18446744073709551615]}\n", "holds 18446744073709551615");
+  expect_refused("{\"input_ids\": [1, 19]}\n",
+                 ":1: input_ids holds 19; the model's vocabulary has 19");
+  expect_refused("{\"input_ids\": [1, -1]}\n", "input_ids holds -1");
+  expect_refused("{\"input_ids\": [1, 2], \"loss_mask\": [1]}\n",
+                 "loss_mask has 1 entries and input_ids 2");
+  expect_refused("{\"input_ids\": [1, 2], \"loss_mask\": [1, 2]}\n", "loss_mask holds 2");
+  expect_refused("{\"input_ids\": [1,1,1,1,1,1,1,1,1]}\n", "has 9 tokens; the context holds 8");
+  expect_refused("", "no row");
+  std::filesystem::remove(path_);
+  EXPECT_THROW(read_sft_rows(path_, 19, 8), UserError);
+  EXPECT_THROW(read_sft_rows(dir_.path(), 19, 8), UserError);
+}
+
+std::vector<SftRow> random_rows(int64_t count) {
+  Rng rng(4);
+  std::vector<SftRow> rows;
+  for (int64_t i = 0; i < count; ++i) {
+    SftRow row;
+    auto start = static_cast<TokenId>(rng.below(19));
+    int64_t length = 3 + rng.below(10);
+    // A rule that can be learnt: the next token is the last plus three.
+    for (int64_t j = 0; j < length; ++j)
+      row.tokens.push_back(static_cast<TokenId>((start + 3 * j) % 19));
+    for (int32_t j = 1; j < static_cast<int32_t>(length); ++j) row.targets.push_back(j);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+TEST(SftBatches, HoldEveryRowOnceInAnOrderOfSeedAndEpoch) {
+  std::vector<SftRow> rows = random_rows(50);
+  rows[7].tokens.resize(60);  // longer than a batch
+  auto batches = sft_batches(rows, 40, 1, 0);
+  std::multiset<size_t> seen;
+  for (const auto& batch : batches) {
+    int64_t tokens = 0;
+    for (size_t row : batch) {
+      seen.insert(row);
+      tokens += static_cast<int64_t>(rows[row].tokens.size());
+    }
+    EXPECT_TRUE(tokens <= 40 || batch.size() == 1);
+  }
+  EXPECT_EQ(seen.size(), 50u);
+  EXPECT_EQ(std::set<size_t>(seen.begin(), seen.end()).size(), 50u);
+  EXPECT_EQ(sft_batches(rows, 40, 1, 0), batches);
+  EXPECT_NE(sft_batches(rows, 40, 2, 0), batches);
+  EXPECT_NE(sft_batches(rows, 40, 1, 1), batches);
+}
+
+TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
+  auto trainer = testing::tiny_trainer({});
+  SftOptions options{.epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = "linear"}};
+  SftTask task(*trainer, options, random_rows(100), 1);
+  double first = 0, last = 0;
+  int64_t updates = 0;
+  while (std::optional<Metrics> metrics = task.step()) {
+    last = testing::metric(*metrics, "sft/loss");
+    if (updates++ == 0) first = last;
+  }
+  EXPECT_EQ(updates, task.total_updates());
+  EXPECT_EQ(updates, task.updates_done());
+  EXPECT_FALSE(task.step());
+  EXPECT_GT(first, 2);
+  EXPECT_LT(last, 1);
+}
+
+TEST(SftTask, ObservedTokensThatDoNotCountGiveNoGradient) {
+  // Only the last token counts: an update must not depend on what the batch holds after the last
+  // target.
+  auto loss_after = [](TokenId tail) {
+    auto trainer = testing::tiny_trainer({});
+    SftRow row{.tokens = {1, 2, 3, tail}, .targets = {2}};
+    SftTask task(*trainer, {.optim = {.lr = 1e-2}}, {row}, 1);
+    task.step();
+    return std::vector<float>(trainer->parameters().flat().begin(),
+                              trainer->parameters().flat().end());
+  };
+  EXPECT_EQ(loss_after(4), loss_after(5));
+}
+
+}  // namespace
+}  // namespace tailrace

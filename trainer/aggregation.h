@@ -1,0 +1,35 @@
+// Axis "aggregation" of the policy loss: the weight with which a token's loss enters the sum.
+//
+// Every denominator is a count over the whole minibatch (one optimizer update), passed in from
+// outside: micro-batches and ranks then add up, and their means are never averaged.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace tailrace {
+
+enum class AggregationKind : uint8_t {
+  kTokenMean,             // 1 / tokens
+  kSeqMeanTokenMean,      // 1 / (trajectories * tokens of this trajectory)
+  kSeqMeanTokenSumConst,  // 1 / (trajectories * const_tokens)
+};
+AggregationKind parse_aggregation(std::string_view name);  // a value of algo.loss_agg
+
+struct AggregationConfig {
+  AggregationKind kind = AggregationKind::kTokenMean;
+  double const_tokens = 0;
+};
+
+// Trained tokens of the whole minibatch. A trajectory of many segments counts once; one without
+// trained tokens does not count.
+struct LossCounts {
+  int64_t tokens = 0;
+  int64_t trajectories = 0;
+  std::span<const int32_t> trajectory_tokens;  // by trajectory id
+};
+
+double token_weight(const AggregationConfig& config, const LossCounts& counts, int32_t trajectory);
+
+}  // namespace tailrace

@@ -1,0 +1,196 @@
+#include "trainer/batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+auto order_of(const MemberId& id) {
+  return std::tie(id.epoch, id.prompt, id.domain, id.launch, id.policy, id.member);
+}
+
+bool same_group(const MemberId& a, const MemberId& b) {
+  MemberId x = b;
+  x.member = a.member;
+  return a == x;
+}
+
+std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& options) {
+  std::string where = to_string(t.lease);
+  if (auto fault = find_fault(t)) return Failure{fmt::format("trajectory {}: {}", where, *fault)};
+  if (t.outcome != Outcome::kFinished && t.outcome != Outcome::kTruncated) {
+    return Failure{
+        fmt::format("trajectory {} ended as {}; only finished and truncated ones are trained on",
+                    where, name(t.outcome))};
+  }
+  if (!t.reward || !std::isfinite(*t.reward))
+    return Failure{fmt::format("trajectory {} has no finite reward", where)};
+  for (const Segment& segment : t.segments) {
+    for (TokenId id : segment.tokens) {
+      if (id < 0 || id >= options.vocab_size) {
+        return Failure{fmt::format("trajectory {} holds token {}; the vocabulary has {}", where, id,
+                                   options.vocab_size)};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// The tokens of segment `index` with all that it continues.
+std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
+  const Segment& segment = t.segments[index];
+  std::vector<TokenId> tokens;
+  if (segment.parent >= 0) {
+    tokens = context_of(t, static_cast<size_t>(segment.parent));
+    tokens.resize(static_cast<size_t>(segment.parent_tokens));
+  }
+  tokens.insert(tokens.end(), segment.tokens.begin(), segment.tokens.end());
+  return tokens;
+}
+
+TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) {
+  const Segment& segment = t.segments[index];
+  TrainSequence sequence;
+  sequence.tokens = context_of(t, index);
+  sequence.inv_temperature = inverse_temperature(t.sampling);
+  size_t prefix = sequence.tokens.size() - segment.tokens.size();
+  int32_t turn = -1;
+  bool in_turn = false;
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    bool sampled = segment.roles[i] == TokenRole::kSampled;
+    // Nothing predicts the first token of a context.
+    if (sampled && prefix + i >= 1) {
+      if (!in_turn) ++turn;
+      sequence.targets.push_back(static_cast<int32_t>(prefix + i));
+      sequence.behaviour_logprobs.push_back(segment.logprobs[i]);
+      sequence.versions.push_back(segment.versions[i]);
+      sequence.advantages.push_back(advantage);
+      sequence.turns.push_back(turn);
+    }
+    in_turn = sampled;
+  }
+  return sequence;
+}
+
+Metrics batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
+                      const std::vector<bool>& zero_signal) {
+  double sampled = 0, most = 0, truncated = 0, turns = 0;
+  for (const Trajectory* t : sorted) {
+    auto n = static_cast<double>(t->num_sampled());
+    sampled += n;
+    most = std::max(most, n);
+    truncated += t->outcome == Outcome::kTruncated;
+    turns += t->turns;
+  }
+  auto n = static_cast<double>(sorted.size());
+  auto [mean, std] = mean_std(rewards);
+  auto [low, high] = std::ranges::minmax(rewards);
+  double zeros = static_cast<double>(std::ranges::count(zero_signal, true));
+  return {{"reward/mean", mean},
+          {"reward/std", std},
+          {"reward/min", low},
+          {"reward/max", high},
+          {"rollout/zero_signal_frac", zeros / static_cast<double>(zero_signal.size())},
+          {"rollout/response_tokens/mean", sampled / n},
+          {"rollout/response_tokens/max", most},
+          {"rollout/truncated_frac", truncated / n},
+          {"rollout/turns/mean", turns / n}};
+}
+
+}  // namespace
+
+BatchOptions batch_options(const AlgoOptions& options, int64_t vocab_size,
+                           int64_t max_sequence_tokens) {
+  return {.advantage = parse_advantage(options.advantage),
+          .std_eps = options.std_eps,
+          .drop_zero_signal = options.filter_zero_signal == "drop",
+          .vocab_size = vocab_size,
+          .max_sequence_tokens = max_sequence_tokens};
+}
+
+Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
+                               const BatchOptions& options) {
+  TrainBatch batch;
+  if (trajectories.empty()) return batch;
+  std::vector<const Trajectory*> sorted;
+  for (const Trajectory& t : trajectories) {
+    if (auto failure = find_unfit(t, options)) return *failure;
+    sorted.push_back(&t);
+  }
+  std::ranges::sort(sorted, {}, [](const Trajectory* t) { return order_of(t->lease.member); });
+
+  std::vector<double> rewards;
+  std::vector<int32_t> groups;  // offsets into sorted
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (i > 0 && sorted[i]->lease.member == sorted[i - 1]->lease.member) {
+      return Failure{
+          fmt::format("member {} is in the batch twice", to_string(sorted[i]->lease.member))};
+    }
+    if (i == 0 || !same_group(sorted[i]->lease.member, sorted[i - 1]->lease.member)) {
+      groups.push_back(static_cast<int32_t>(i));
+    }
+    rewards.push_back(*sorted[i]->reward);
+  }
+  groups.push_back(static_cast<int32_t>(sorted.size()));
+  GroupAdvantages advantages =
+      group_advantages(options.advantage, options.std_eps, rewards, groups);
+
+  batch.metrics = batch_metrics(sorted, rewards, advantages.zero_signal);
+  for (size_t g = 0; g + 1 < groups.size(); ++g) {
+    if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
+    for (auto i = static_cast<size_t>(groups[g]); i < static_cast<size_t>(groups[g + 1]); ++i) {
+      int32_t trained = 0;
+      for (size_t s = 0; s < sorted[i]->segments.size(); ++s) {
+        TrainSequence sequence =
+            make_sequence(*sorted[i], s, static_cast<float>(advantages.advantage[i]));
+        if (static_cast<int64_t>(sequence.tokens.size()) > options.max_sequence_tokens) {
+          return Failure{fmt::format(
+              "trajectory {} has a context of {} tokens; the trainer takes {}",
+              to_string(sorted[i]->lease), sequence.tokens.size(), options.max_sequence_tokens)};
+        }
+        if (sequence.targets.empty()) continue;
+        sequence.trajectory = static_cast<int32_t>(batch.trajectory_tokens.size());
+        trained += static_cast<int32_t>(sequence.targets.size());
+        batch.sequences.push_back(std::move(sequence));
+      }
+      batch.trajectory_tokens.push_back(trained);
+    }
+    auto end = static_cast<int32_t>(batch.sequences.size());
+    if (end > batch.group_offsets.back()) batch.group_offsets.push_back(end);
+  }
+  return batch;
+}
+
+std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts) {
+  int64_t groups = batch.num_groups();
+  std::vector<Minibatch> result;
+  for (int64_t p = 0; p < parts; ++p) {
+    auto begin = static_cast<size_t>(groups * p / parts),
+         end = static_cast<size_t>(groups * (p + 1) / parts);
+    if (begin == end) continue;
+    result.push_back({static_cast<size_t>(batch.group_offsets[begin]),
+                      static_cast<size_t>(batch.group_offsets[end])});
+  }
+  return result;
+}
+
+LossCounts loss_counts(const TrainBatch& batch, const Minibatch& minibatch) {
+  LossCounts counts{.trajectory_tokens = batch.trajectory_tokens};
+  int32_t last = -1;
+  for (size_t i = minibatch.begin; i < minibatch.end; ++i) {
+    const TrainSequence& sequence = batch.sequences[i];
+    counts.tokens += static_cast<int64_t>(sequence.targets.size());
+    counts.trajectories += sequence.trajectory != last;  // segments of one are side by side
+    last = sequence.trajectory;
+  }
+  return counts;
+}
+
+}  // namespace tailrace

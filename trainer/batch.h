@@ -1,0 +1,75 @@
+// A training batch: trajectories in their fixed order, cut into one sequence a segment, with
+// advantages.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/trajectory/trajectory.h"
+#include "trainer/advantage.h"
+#include "trainer/aggregation.h"
+#include "trainer/metrics.h"
+#include "trainer/options.h"
+#include "trainer/packed_forward.h"
+
+namespace tailrace {
+
+// One segment with its whole context (the tokens it continues from its parents come first) and what
+// the loss needs of each trained token. Trained are the segment's own sampled tokens.
+struct TrainSequence {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> targets;  // ascending positions of the trained tokens
+  // [targets]
+  std::vector<float> behaviour_logprobs;  // as recorded when they were sampled
+  std::vector<int64_t> versions;          // weights that sampled them
+  std::vector<float> advantages;
+  std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
+  std::vector<float> old_logprobs,
+      ref_logprobs;        // set by the trainer; ref only with a reference policy
+  int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
+  float inv_temperature = 1;
+
+  PackedSequence packed() const { return {tokens, targets, inv_temperature}; }
+};
+
+struct TrainBatch {
+  std::vector<TrainSequence> sequences;    // by (epoch, prompt, domain, launch, member, segment)
+  std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
+  std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
+  Metrics metrics;                         // reward/..., rollout/..., of all samples
+
+  int64_t num_groups() const { return static_cast<int64_t>(group_offsets.size()) - 1; }
+};
+
+struct BatchOptions {
+  AdvantageKind advantage = AdvantageKind::kGroupMean;
+  double std_eps = 1e-6;
+  bool drop_zero_signal = true;
+  // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
+  int64_t vocab_size = 0, max_sequence_tokens = 0;
+};
+BatchOptions batch_options(const AlgoOptions& options, int64_t vocab_size,
+                           int64_t max_sequence_tokens);
+
+// The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
+// and be distinct members; anything else is a Failure that names the trajectory.
+Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
+                               const BatchOptions& options);
+
+// [begin, end) of sequences.
+struct Minibatch {
+  size_t begin = 0, end = 0;
+};
+
+// Whole groups in order, in `parts` of nearly equal numbers of groups. Parts without groups are
+// left out, so that there may be none.
+std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts);
+
+// Counts over one minibatch: the denominators of its loss.
+LossCounts loss_counts(const TrainBatch& batch, const Minibatch& minibatch);
+
+}  // namespace tailrace

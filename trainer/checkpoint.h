@@ -1,0 +1,75 @@
+// Checkpoints of the trainer: one folder each, which appears whole or not at all.
+//
+//   checkpoints/step_000010/
+//     config.json, model.safetensors, tokenizer files    a Hugging Face folder
+//     optimizer.safetensors                              moments and counts
+//     state.json                                         the numbers of CheckpointState
+//
+// It is written as step_000010.tmp, every file and the folder fsynced, then renamed. A .tmp folder
+// is what a crash left behind and is deleted.
+//
+// Thread: one at a time for a folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/model/model_config.h"
+#include "core/model/parameters.h"
+#include "trainer/optimizer.h"
+
+namespace tailrace {
+
+struct CheckpointState {
+  int64_t step = 0;         // steps done
+  int64_t version = 0;      // weight version of the saved weights
+  int64_t updates = 0;      // optimizer updates since RL began
+  std::string digest = {};  // root digest of the weights
+  std::string extra = {};   // JSON of the caller, kept as it is; empty: none
+};
+
+class CheckpointFolder {
+ public:
+  // `tokenizer_dir`: its tokenizer files are copied into every checkpoint; empty: none. keep_last
+  // >= 1.
+  CheckpointFolder(std::filesystem::path root, std::filesystem::path tokenizer_dir,
+                   int64_t keep_last);
+
+  // Durable when it returns without a Failure; then all but the last `keep_last` are deleted. On a
+  // Failure (a full disk) nothing has changed: the older checkpoints are intact and no part of the
+  // new one is left.
+  Result<std::filesystem::path> save(const CheckpointState& state, const ModelConfig& config,
+                                     const Parameters& parameters, const Optimizer& optimizer);
+
+  struct Loaded {
+    std::filesystem::path path;
+    CheckpointState state;
+    std::vector<std::string> damaged;  // newer ones that were passed over, each with the reason
+  };
+  // The newest checkpoint that is whole, into `parameters` and `optimizer`. Nothing when there is
+  // none. Throws UserError when there are some but all are damaged, or when one belongs to another
+  // model.
+  std::optional<Loaded> load_latest(const ModelConfig& config, Parameters& parameters,
+                                    Optimizer& optimizer);
+
+  // Finished ones, oldest first.
+  std::vector<std::filesystem::path> list() const;
+
+ private:
+  void write(const std::filesystem::path& folder, const CheckpointState& state,
+             const ModelConfig& config, const Parameters& parameters,
+             const Optimizer& optimizer) const;
+  void remove_unfinished() const;
+
+  std::filesystem::path root_, tokenizer_dir_;
+  int64_t keep_last_;
+};
+
+// Names of files that belong to a tokenizer and travel with a model.
+std::vector<std::string> tokenizer_file_names();
+
+}  // namespace tailrace

@@ -1,0 +1,131 @@
+#include "trainer/optimizer.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "core/base/error.h"
+#include "core/model/safetensors.h"
+#include "kernels/adamw.h"
+
+namespace tailrace {
+
+double learning_rate(const OptimOptions& options, int64_t step, int64_t total_steps) {
+  if (step < options.warmup_steps) {
+    return options.lr * static_cast<double>(step) / static_cast<double>(options.warmup_steps);
+  }
+  if (options.schedule == "constant") return options.lr;
+  double span = static_cast<double>(std::max<int64_t>(1, total_steps - options.warmup_steps));
+  double done = std::min(1.0, static_cast<double>(step - options.warmup_steps) / span);
+  double low = options.lr * options.min_lr_ratio;
+  double share =
+      options.schedule == "linear" ? 1 - done : (1 + std::cos(std::numbers::pi * done)) / 2;
+  return low + (options.lr - low) * share;
+}
+
+Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
+                     int64_t total_updates)
+    : options_(options), total_updates_(total_updates), m_(layout), v_(layout) {
+  for (const ParameterInfo& info : layout.entries()) {
+    bool decays = info.is_matrix() || options.decay_norms;
+    if (ranges_.empty() || ranges_.back().decays != decays)
+      ranges_.push_back({info.offset, info.offset, decays});
+    ranges_.back().end = info.offset + info.size;
+  }
+}
+
+Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradients,
+                                   Parameters& parameters) {
+  Report report;
+  report.grad_norm = std::sqrt(sum_of_squares(stream, gradients.flat()));
+  // Squares of finite floats cannot overflow a double sum: a bad norm means a bad gradient.
+  if (!std::isfinite(report.grad_norm)) {
+    report.skipped = true;
+    ++skipped_;
+    return report;
+  }
+  ++steps_;
+  report.lr = learning_rate(options_, steps_, total_updates_);
+  AdamWStep step{.lr = static_cast<float>(report.lr),
+                 .beta1 = static_cast<float>(options_.betas[0]),
+                 .beta2 = static_cast<float>(options_.betas[1]),
+                 .eps = static_cast<float>(options_.eps),
+                 .step = steps_};
+  if (options_.max_grad_norm > 0) {
+    step.grad_scale =
+        static_cast<float>(std::min(1.0, options_.max_grad_norm / (report.grad_norm + 1e-6)));
+  }
+  for (const Range& range : ranges_) {
+    step.weight_decay = range.decays ? static_cast<float>(options_.weight_decay) : 0.0f;
+    auto begin = static_cast<size_t>(range.begin),
+         size = static_cast<size_t>(range.end - range.begin);
+    adamw(stream, step, parameters.flat().subspan(begin, size),
+          gradients.flat().subspan(begin, size), m_.flat().subspan(begin, size),
+          v_.flat().subspan(begin, size));
+  }
+  return report;
+}
+
+namespace {
+
+constexpr std::string_view kFirst = "m.", kSecond = "v.";
+
+void append(std::vector<NamedTensor>& tensors, std::string_view prefix, const Parameters& moments) {
+  for (const ParameterInfo& info : moments.layout().entries()) {
+    auto values =
+        moments.flat().subspan(static_cast<size_t>(info.offset), static_cast<size_t>(info.size));
+    tensors.push_back(
+        {std::string(prefix) + info.name, {Dtype::kF32, info.shape, std::as_bytes(values)}});
+  }
+}
+
+void extract(const SafetensorsFile& file, std::string_view prefix, Parameters& moments) {
+  for (const ParameterInfo& info : moments.layout().entries()) {
+    std::string name = std::string(prefix) + info.name;
+    auto found = file.tensors().find(name);
+    if (found == file.tensors().end())
+      throw UserError("{}: tensor {} is missing", file.path().string(), name);
+    const TensorView& view = found->second;
+    if (view.dtype != Dtype::kF32 || view.shape != info.shape) {
+      throw UserError("{}: tensor {} does not fit the model; the file belongs to another one",
+                      file.path().string(), name);
+    }
+    to_float(view, moments.flat().subspan(static_cast<size_t>(info.offset),
+                                          static_cast<size_t>(info.size)));
+  }
+}
+
+int64_t read_count(const SafetensorsFile& file, const std::string& key) {
+  auto found = file.metadata().find(key);
+  int64_t value = -1;
+  if (found != file.metadata().end()) {
+    const std::string& text = found->second;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) value = -1;
+  }
+  if (value < 0) throw UserError("{}: metadata has no valid '{}'", file.path().string(), key);
+  return value;
+}
+
+}  // namespace
+
+void Optimizer::save(const std::filesystem::path& path) const {
+  std::vector<NamedTensor> tensors;
+  append(tensors, kFirst, m_);
+  append(tensors, kSecond, v_);
+  write_safetensors(path, tensors,
+                    {{"steps", std::to_string(steps_)}, {"skipped", std::to_string(skipped_)}});
+}
+
+void Optimizer::load(const std::filesystem::path& path) {
+  SafetensorsFile file(path);
+  int64_t steps = read_count(file, "steps"), skipped = read_count(file, "skipped");
+  extract(file, kFirst, m_);
+  extract(file, kSecond, v_);
+  steps_ = steps;
+  skipped_ = skipped;
+}
+
+}  // namespace tailrace

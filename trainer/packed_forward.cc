@@ -1,0 +1,150 @@
+#include "trainer/packed_forward.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/base/check.h"
+#include "kernels/log_softmax.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int kBlockTokens = 16;
+// Shortest average sequence that a full micro-batch is planned for; bounds the half-empty KV
+// blocks.
+constexpr int64_t kMinMeanTokens = 8;
+
+int blocks_for(int64_t tokens) {
+  return static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
+}
+
+int64_t buffer_tokens(const PackLimits& limits, int64_t max_sequence_tokens) {
+  return std::max(limits.max_tokens, max_sequence_tokens);
+}
+
+// Every sequence wastes less than one block.
+int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
+  return blocks_for(buffer_tokens(limits, max_sequence_tokens)) +
+         static_cast<int>(limits.max_sequences);
+}
+
+}  // namespace
+
+PackLimits pack_limits(int64_t microbatch_tokens) {
+  return {.max_tokens = microbatch_tokens,
+          .max_sequences = std::max<int64_t>(1, microbatch_tokens / kMinMeanTokens)};
+}
+
+std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
+                                            const PackLimits& limits) {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (size_t begin = 0; begin < sequences.size();) {
+    int64_t tokens = 0;
+    size_t end = begin;
+    while (end < sequences.size()) {
+      auto length = static_cast<int64_t>(sequences[end].tokens.size());
+      bool fits = tokens + length <= limits.max_tokens &&
+                  static_cast<int64_t>(end - begin) < limits.max_sequences &&
+                  sequences[end].inv_temperature == sequences[begin].inv_temperature;
+      if (end > begin && !fits) break;
+      tokens += length;
+      ++end;
+    }
+    ranges.emplace_back(begin, end);
+    begin = end;
+  }
+  return ranges;
+}
+
+PackedForward::PackedForward(const Model& model, const PackLimits& limits,
+                             int64_t max_sequence_tokens, bool with_backward, int num_threads)
+    : model_(model),
+      limits_(limits),
+      max_sequence_tokens_(max_sequence_tokens),
+      max_tokens_(buffer_tokens(limits, max_sequence_tokens)),
+      builder_(blocks_for(max_sequence_tokens)),
+      kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens) {
+  const ModelConfig& config = model.config();
+  TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
+           "{} of {} positions", max_sequence_tokens, config.max_positions);
+  workspace_ = Buffer(std::max(
+      model.workspace_bytes(max_tokens_, static_cast<int>(max_sequence_tokens), num_threads),
+      linear_logprob_workspace_bytes(max_tokens_, config.vocab_size, config.hidden_size)));
+  auto rows = static_cast<size_t>(max_tokens_) * sizeof(float);
+  auto dim = static_cast<size_t>(config.hidden_size);
+  hidden_ = Buffer(rows * dim);
+  logprob_ = Buffer(rows);
+  lse_ = Buffer(rows);
+  entropy_ = Buffer(rows);
+  if (with_backward) {
+    dhidden_ = Buffer(rows * dim);
+    activations_ = model.make_activations(max_tokens_);
+  }
+}
+
+PackedForward::~PackedForward() = default;
+
+void PackedForward::build(std::span<const PackedSequence> sequences) {
+  builder_.clear();
+  target_ids_.clear();
+  std::vector<int32_t> blocks, logit_offsets;
+  int next_block = 0;
+  for (const PackedSequence& sequence : sequences) {
+    auto length = static_cast<int64_t>(sequence.tokens.size());
+    TR_CHECK(!sequence.targets.empty() && length <= max_sequence_tokens_,
+             "sequence of {} tokens, {} targets", length, sequence.targets.size());
+    TR_CHECK(sequence.inv_temperature == sequences.front().inv_temperature,
+             "two temperatures in one pass");
+    blocks.resize(static_cast<size_t>(blocks_for(length)));
+    std::iota(blocks.begin(), blocks.end(), next_block);
+    next_block += static_cast<int>(blocks.size());
+    logit_offsets.clear();
+    for (int32_t target : sequence.targets) {
+      TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
+      logit_offsets.push_back(target - 1);
+      target_ids_.push_back(sequence.tokens[static_cast<size_t>(target)]);
+    }
+    builder_.add(sequence.tokens, 0, blocks, logit_offsets);
+  }
+  TR_CHECK(builder_.num_tokens() <= max_tokens_ && next_block <= kv_.num_blocks(),
+           "{} tokens, {} blocks", builder_.num_tokens(), next_block);
+  inv_temperature_ = sequences.front().inv_temperature;
+}
+
+PackedForward::Output PackedForward::forward(const Stream& stream, const PackedWeights& weights,
+                                             std::span<const PackedSequence> sequences,
+                                             const Wants& wants) {
+  TR_CHECK(!sequences.empty() && (!wants.backward || activations_ != nullptr));
+  build(sequences);
+  last_ = wants;
+  Workspace workspace({workspace_.data(), workspace_.size()});
+  Matrix hidden(hidden_.as<float>().data(), static_cast<int64_t>(target_ids_.size()),
+                model_.config().hidden_size);
+  model_.forward(stream, workspace, weights, builder_.batch(), kv_, hidden,
+                 wants.backward ? activations_.get() : nullptr);
+  std::span<float> entropy = wants.entropy ? rows(entropy_) : std::span<float>{};
+  linear_logprob(stream, workspace, hidden, weights.head(), target_ids_, inv_temperature_,
+                 rows(logprob_), rows(lse_), entropy);
+  return {rows(logprob_), entropy};
+}
+
+void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
+                             const Parameters& parameters, std::span<const float> dlogprob,
+                             std::span<const float> dentropy, Parameters& gradients) {
+  TR_CHECK(last_.backward && dlogprob.size() == target_ids_.size(), "{} gradients, {} targets",
+           dlogprob.size(), target_ids_.size());
+  TR_CHECK(dentropy.empty() || last_.entropy);
+  Workspace workspace({workspace_.data(), workspace_.size()});
+  auto targets = static_cast<int64_t>(target_ids_.size());
+  Matrix hidden(hidden_.as<float>().data(), targets, model_.config().hidden_size);
+  Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);
+  std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
+  linear_logprob_backward(stream, workspace, hidden, weights.head(),
+                          parameters.matrix(model_.head_name()), target_ids_, inv_temperature_,
+                          rows(lse_), entropy, dlogprob, dentropy, dhidden,
+                          gradients.matrix(model_.head_name()));
+  model_.backward(stream, workspace, parameters, builder_.batch(), kv_, *activations_, dhidden,
+                  gradients);
+}
+
+}  // namespace tailrace

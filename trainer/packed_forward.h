@@ -1,0 +1,91 @@
+// Teacher forcing: whole sequences side by side through the model, without padding, and the
+// log-probabilities of the tokens that count. Full logits never exist.
+//
+// Alignment: the log-probability of token j comes from the hidden state of token j - 1.
+//
+// Thread: one at a time; owns the buffers of one micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/generate.h"
+#include "core/model/model.h"
+#include "core/model/parameters.h"
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+
+namespace tailrace {
+
+// One sequence to run; borrows its tokens. At least one target.
+struct PackedSequence {
+  std::span<const TokenId> tokens = {};  // all of its context; ids within the vocabulary
+  std::span<const int32_t> targets =
+      {};  // ascending positions >= 1 whose log-probability is wanted
+  float inv_temperature = 1;
+};
+
+// How much goes into one pass. A sequence is never split; one that is longer than max_tokens goes
+// alone.
+struct PackLimits {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;
+};
+PackLimits pack_limits(int64_t microbatch_tokens);
+
+// Cuts [0, sequences.size()) into ranges [begin, end), in order, as full as the limits allow.
+// Sequences of different temperatures do not share a range: the head has one temperature a call.
+std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
+                                            const PackLimits& limits);
+
+class PackedForward {
+ public:
+  // Room for micro-batches of `limits` and for single sequences of up to max_sequence_tokens.
+  // `with_backward` keeps activations.
+  PackedForward(const Model& model, const PackLimits& limits, int64_t max_sequence_tokens,
+                bool with_backward, int num_threads);
+  ~PackedForward();
+  PackedForward(const PackedForward&) = delete;
+
+  const PackLimits& limits() const { return limits_; }
+  int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+
+  // Of every target of the sequences, in order; views until the next forward().
+  struct Output {
+    std::span<const float> logprob, entropy;  // [targets]; entropy is empty unless asked for
+  };
+  struct Wants {
+    bool entropy = false;
+    bool backward = false;  // keep what backward() needs
+  };
+  Output forward(const Stream& stream, const PackedWeights& weights,
+                 std::span<const PackedSequence> sequences, const Wants& wants);
+
+  // Adds the gradient of the sequences of the last forward() to `gradients`; that wanted
+  // `backward`. dlogprob [targets]; dentropy [targets] or empty, and needs the entropy of that
+  // forward(). `parameters`: unpacked, same version.
+  void backward(const Stream& stream, const PackedWeights& weights, const Parameters& parameters,
+                std::span<const float> dlogprob, std::span<const float> dentropy,
+                Parameters& gradients);
+
+ private:
+  void build(std::span<const PackedSequence> sequences);
+  std::span<float> rows(Buffer& buffer) { return buffer.as<float>().first(target_ids_.size()); }
+
+  const Model& model_;
+  PackLimits limits_;
+  int64_t max_sequence_tokens_, max_tokens_;
+  BatchBuilder builder_;
+  KvCache kv_;
+  std::unique_ptr<Activations> activations_;
+  Buffer workspace_, hidden_, dhidden_;
+  Buffer logprob_, lse_, entropy_;   // [max_tokens]
+  std::vector<TokenId> target_ids_;  // [targets] of the last forward()
+  float inv_temperature_ = 1;
+  Wants last_;
+};
+
+}  // namespace tailrace

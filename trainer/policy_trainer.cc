@@ -1,0 +1,315 @@
+#include "trainer/policy_trainer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/embedding.h"
+
+namespace tailrace {
+namespace {
+
+// Where each slot begins: sequences in order, cut by their share of the tokens. Depends on the
+// batch and on the number of slots only, never on micro-batches.
+std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size_t slots) {
+  int64_t total = 0, before = 0;
+  for (const PackedSequence& s : sequences) total += static_cast<int64_t>(s.tokens.size());
+  std::vector<size_t> offsets = {0};
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    auto slot = static_cast<size_t>(before * static_cast<int64_t>(slots) / total);
+    while (offsets.size() <= slot) offsets.push_back(i);
+    before += static_cast<int64_t>(sequences[i].tokens.size());
+  }
+  offsets.resize(slots + 1, sequences.size());
+  return offsets;
+}
+
+void clear(Parameters& parameters) { std::ranges::fill(parameters.flat(), 0.0f); }
+
+void add_to(const Stream& stream, const Parameters& from, Parameters& to) {
+  auto size = static_cast<int64_t>(from.flat().size());
+  constexpr int64_t kWidth = 16;  // the layout is padded to it
+  static_assert(kMemoryAlignment == kWidth * sizeof(float));
+  TR_CHECK(size % kWidth == 0);
+  add(stream, ConstMatrix(from.flat().data(), size / kWidth, kWidth),
+      Matrix(to.flat().data(), size / kWidth, kWidth));
+}
+
+std::vector<PackedSequence> packed_views(const TrainBatch& batch, const Minibatch& minibatch) {
+  std::vector<PackedSequence> views;
+  for (size_t i = minibatch.begin; i < minibatch.end; ++i)
+    views.push_back(batch.sequences[i].packed());
+  return views;
+}
+
+// The columns of PolicyLossInput for a few sequences.
+struct LossColumns {
+  std::vector<float> old_logprob, behaviour_logprob, ref_logprob, advantage;
+  std::vector<int32_t> sequence, turn, trajectory;
+  std::vector<uint8_t> mask;
+
+  explicit LossColumns(std::span<const TrainSequence> sequences) {
+    auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    int32_t index = 0;
+    for (const TrainSequence& s : sequences) {
+      append(old_logprob, s.old_logprobs);
+      append(behaviour_logprob, s.behaviour_logprobs);
+      append(ref_logprob, s.ref_logprobs);
+      append(advantage, s.advantages);
+      append(turn, s.turns);
+      sequence.insert(sequence.end(), s.targets.size(), index++);
+      trajectory.insert(trajectory.end(), s.targets.size(), s.trajectory);
+    }
+    mask.assign(sequence.size(), 1);
+  }
+};
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+void append_staleness(const TrainBatch& batch, int64_t version, Metrics& metrics) {
+  int64_t tokens = 0, sum = 0, most = 0;
+  for (const TrainSequence& sequence : batch.sequences) {
+    for (int64_t sampled_by : sequence.versions) {
+      ++tokens;
+      sum += version - sampled_by;
+      most = std::max(most, version - sampled_by);
+    }
+  }
+  metrics.emplace_back("staleness/mean", share(sum, tokens));
+  metrics.emplace_back("staleness/max", static_cast<double>(most));
+}
+
+}  // namespace
+
+PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
+                             const TrainOptions& train, int64_t max_sequence_tokens)
+    : stream_(stream),
+      train_(train),
+      model_(config),
+      parameters_(model_.layout()),
+      packed_(stream_, config, parameters_),
+      forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
+               /*with_backward=*/true, num_threads(stream)) {
+  // A tree over n slots needs one buffer a level: the left half of a node is finished in the node's
+  // own buffer before the right half starts in the next one.
+  auto levels =
+      static_cast<size_t>(std::bit_width(static_cast<uint64_t>(train_.gradient_slots - 1))) + 1;
+  for (size_t i = 0; i < levels; ++i)
+    gradients_.push_back(std::make_unique<Parameters>(model_.layout()));
+}
+
+void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
+  optimizer_ = std::make_unique<Optimizer>(model_.layout(), options, total_updates);
+}
+
+Optimizer& PolicyTrainer::optimizer() {
+  TR_CHECK(optimizer_ != nullptr, "reset_optimizer() comes first");
+  return *optimizer_;
+}
+
+void PolicyTrainer::set_reference(const Parameters& parameters) {
+  reference_ = std::make_unique<PackedWeights>(stream_, model_.config(), parameters);
+}
+
+std::vector<std::vector<float>> PolicyTrainer::score(std::span<const PackedSequence> sequences) {
+  return score_with(packed_, sequences);
+}
+
+std::vector<std::vector<float>> PolicyTrainer::score_with(
+    const PackedWeights& weights, std::span<const PackedSequence> sequences) {
+  std::vector<std::vector<float>> result;
+  for (auto [begin, end] : pack(sequences, forward_.limits())) {
+    auto part = sequences.subspan(begin, end - begin);
+    auto logprob = forward_.forward(stream_, weights, part, {}).logprob;
+    for (const PackedSequence& sequence : part) {
+      auto own = logprob.first(sequence.targets.size());
+      result.emplace_back(own.begin(), own.end());
+      logprob = logprob.subspan(own.size());
+    }
+  }
+  return result;
+}
+
+void PolicyTrainer::accumulate(std::span<const PackedSequence> sequences, const Pass& pass) {
+  auto slots = static_cast<size_t>(train_.gradient_slots);
+  accumulate_slots(sequences, slot_offsets(sequences, slots), 0, slots, 0, pass);
+}
+
+void PolicyTrainer::accumulate_slots(std::span<const PackedSequence> sequences,
+                                     std::span<const size_t> slot_offsets, size_t begin, size_t end,
+                                     size_t depth, const Pass& pass) {
+  if (end - begin == 1) {
+    clear(*gradients_[depth]);
+    accumulate_slot(sequences, slot_offsets[begin], slot_offsets[end], *gradients_[depth], pass);
+    return;
+  }
+  // The left half takes the larger part, so that the depth is ceil(log2(slots)).
+  size_t middle = begin + (end - begin + 1) / 2;
+  accumulate_slots(sequences, slot_offsets, begin, middle, depth, pass);
+  accumulate_slots(sequences, slot_offsets, middle, end, depth + 1, pass);
+  add_to(stream_, *gradients_[depth + 1], *gradients_[depth]);
+}
+
+void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, size_t begin,
+                                    size_t end, Parameters& gradients, const Pass& pass) {
+  for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
+    auto part = sequences.subspan(begin + first, last - first);
+    PackedForward::Output output =
+        forward_.forward(stream_, packed_, part, {.entropy = pass.with_entropy, .backward = true});
+    dlogprob_.resize(output.logprob.size());
+    dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
+    pass.loss(begin + first, begin + last, output, dlogprob_, dentropy_);
+    forward_.backward(stream_, packed_, parameters_, dlogprob_, dentropy_, gradients);
+  }
+}
+
+Metrics PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
+  TR_CHECK(!sequences.empty());
+  int64_t targets = 0;
+  for (const PackedSequence& s : sequences) targets += static_cast<int64_t>(s.targets.size());
+  double sum = 0;
+  auto cross_entropy = [&](size_t, size_t, const PackedForward::Output& output,
+                           std::span<float> dlogprob, std::span<float>) {
+    for (float l : output.logprob) sum -= l;
+    std::ranges::fill(dlogprob, static_cast<float>(-1.0 / static_cast<double>(targets)));
+  };
+  accumulate(sequences, {.loss = cross_entropy});
+  Optimizer::Report report = optimizer().apply(stream_, *gradients_.front(), parameters_);
+  if (!report.skipped) weights_changed();
+  return {{"sft/loss", sum / static_cast<double>(targets)},
+          {"sft/tokens", static_cast<double>(targets)},
+          {"sft/grad_norm", report.grad_norm},
+          {"sft/lr", report.lr},
+          {"sft/update_skipped", report.skipped ? 1.0 : 0.0}};
+}
+
+void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
+  std::vector<PackedSequence> stale;
+  std::vector<TrainSequence*> stale_owners;
+  for (TrainSequence& sequence : batch.sequences) {
+    sequence.old_logprobs = sequence.behaviour_logprobs;
+    if (std::ranges::all_of(sequence.versions, [&](int64_t v) { return v == version; })) continue;
+    stale.push_back(sequence.packed());
+    stale_owners.push_back(&sequence);
+  }
+  std::vector<std::vector<float>> scored = score(stale);
+  for (size_t i = 0; i < stale.size(); ++i) {
+    TrainSequence& sequence = *stale_owners[i];
+    for (size_t k = 0; k < sequence.versions.size(); ++k) {
+      if (sequence.versions[k] != version) sequence.old_logprobs[k] = scored[i][k];
+    }
+  }
+  if (loss.kl_coef == 0 || loss.kl_target != KlTarget::kReference) return;
+  TR_CHECK(reference_ != nullptr, "a KL term against a reference needs set_reference()");
+  std::vector<PackedSequence> all = packed_views(batch, {0, batch.sequences.size()});
+  std::vector<std::vector<float>> reference = score_with(*reference_, all);
+  for (size_t i = 0; i < all.size(); ++i) batch.sequences[i].ref_logprobs = std::move(reference[i]);
+}
+
+PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch,
+                                                         const Minibatch& minibatch,
+                                                         const PolicyLossConfig& loss,
+                                                         int64_t fresh_version) {
+  UpdateReport report;
+  LossCounts counts = loss_counts(batch, minibatch);
+  TR_CHECK(counts.tokens > 0);
+  std::vector<PackedSequence> views = packed_views(batch, minibatch);
+  auto sequences =
+      std::span(batch.sequences).subspan(minibatch.begin, minibatch.end - minibatch.begin);
+
+  auto pass_loss = [&](size_t begin, size_t end, const PackedForward::Output& output,
+                       std::span<float> dlogprob, std::span<float> dentropy) {
+    LossColumns columns(sequences.subspan(begin, end - begin));
+    report.loss.add(policy_loss(loss,
+                                {.logprob = output.logprob,
+                                 .old_logprob = columns.old_logprob,
+                                 .behaviour_logprob = columns.behaviour_logprob,
+                                 .ref_logprob = columns.ref_logprob,
+                                 .entropy = output.entropy,
+                                 .advantage = columns.advantage,
+                                 .mask = columns.mask,
+                                 .sequence = columns.sequence,
+                                 .turn = columns.turn,
+                                 .trajectory = columns.trajectory},
+                                counts, dlogprob, dentropy));
+    size_t row = 0;
+    for (size_t i = begin; i < end; ++i) {
+      for (size_t k = 0; k < sequences[i].targets.size(); ++k, ++row) {
+        if (sequences[i].versions[k] != fresh_version) continue;
+        double difference =
+            std::abs(double{output.logprob[row]} - sequences[i].behaviour_logprobs[k]);
+        report.fresh_tokens += 1;
+        report.mismatch_abs_sum += difference;
+        report.mismatch_abs_max = std::max(report.mismatch_abs_max, difference);
+      }
+    }
+  };
+  accumulate(views,
+             {.with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss});
+  report.optimizer = optimizer().apply(stream_, *gradients_.front(), parameters_);
+  if (!report.optimizer.skipped) weights_changed();
+  return report;
+}
+
+Metrics PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
+                                   const PolicyLossConfig& loss) {
+  prepare_step(batch, version, loss);
+  std::vector<Minibatch> minibatches = split_minibatches(batch, train_.minibatches_per_step);
+  PolicyLossStats stats;
+  UpdateReport first;
+  double loss_sum = 0, kl_sum = 0, norm_sum = 0, lr = 0;
+  int64_t updates = 0, skipped = 0;
+  for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
+    for (const Minibatch& minibatch : minibatches) {
+      UpdateReport report = policy_update(batch, minibatch, loss, version);
+      if (updates == 0) first = report;
+      stats.add(report.loss.stats);
+      loss_sum += report.loss.loss;
+      kl_sum += report.loss.kl_term;
+      norm_sum += report.optimizer.grad_norm;
+      lr = report.optimizer.lr;
+      skipped += report.optimizer.skipped;
+      ++updates;
+    }
+  }
+
+  Metrics metrics = batch.metrics;
+  append_staleness(batch, version, metrics);
+  auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
+  add("policy/updates", static_cast<double>(updates));
+  add("policy/updates_skipped", static_cast<double>(skipped));
+  add("policy/loss_tokens", share(stats.tokens, train_.ppo_epochs));
+  // A step without signal made no update: there is nothing to average, and zeros would read as
+  // values.
+  if (updates == 0) return metrics;
+  auto tokens = static_cast<double>(stats.tokens), n = static_cast<double>(updates);
+  add("policy/loss", loss_sum / n);
+  add("policy/entropy", stats.entropy_sum / tokens);
+  if (loss.kl_coef != 0) {
+    add(loss.kl_target == KlTarget::kReference ? "policy/kl_ref" : "policy/kl_behaviour",
+        kl_sum / n);
+  }
+  add("policy/kl_old", stats.drift_k3_sum / tokens);
+  add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);
+  add("policy/clipfrac_high", static_cast<double>(stats.clipped_high) / tokens);
+  add("policy/clipfrac_dual", static_cast<double>(stats.dual_clipped) / tokens);
+  add("policy/ratio_max", stats.ratio_max);
+  add("policy/log_ratio_clamped", static_cast<double>(stats.clamped));
+  add("policy/grad_norm", norm_sum / n);
+  add("policy/lr", lr);
+  // Of the first update: its forward pass ran on the weights that the step started from.
+  add("mismatch/abs_logprob_diff",
+      first.fresh_tokens == 0 ? 0.0
+                              : first.mismatch_abs_sum / static_cast<double>(first.fresh_tokens));
+  add("mismatch/max_logprob_diff", first.mismatch_abs_max);
+  add("mismatch/kl", stats.mismatch_k3_sum / tokens);
+  add("mismatch/max_ratio", stats.correction_max);
+  add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
+  return metrics;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,121 @@
+// The trainer's mathematics over one model: scoring, supervised updates, and policy updates.
+//
+// Determinism: the result of an update is the same, bit for bit, for any number of threads.
+// Gradients are summed in `gradient_slots` fixed parts, each in the order of the batch, and the
+// parts are joined in a fixed binary tree. Another microbatch_tokens only moves the places where
+// float sums are cut.
+//
+// Log-probabilities: a token that the current version sampled has l_old = l_inf without a second
+// pass, because rule 3 makes them the same bits; the first update of a step measures that it is so
+// (mismatch/...). Tokens of older versions are scored with the current weights, and the loss
+// corrects for the difference.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/model/model.h"
+#include "kernels/base/device.h"
+#include "trainer/batch.h"
+#include "trainer/metrics.h"
+#include "trainer/optimizer.h"
+#include "trainer/options.h"
+#include "trainer/packed_forward.h"
+#include "trainer/policy_loss.h"
+
+namespace tailrace {
+
+class PolicyTrainer {
+ public:
+  // Borrows stream's pool. Weights are zero until weights_changed() is told of new ones.
+  // max_sequence_tokens: the longest sequence that will come, at most the model's positions.
+  PolicyTrainer(const Stream& stream, const ModelConfig& config, const TrainOptions& train,
+                int64_t max_sequence_tokens);
+  PolicyTrainer(const PolicyTrainer&) = delete;
+
+  const Model& model() const { return model_; }
+  int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
+  const TrainOptions& options() const { return train_; }
+
+  // The float32 master weights. After writing to them call weights_changed().
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
+  void weights_changed() { packed_.repack(stream_, parameters_); }
+
+  // A fresh optimizer with empty moments; needed before the first update, and between SFT and RL.
+  void reset_optimizer(const OptimOptions& options, int64_t total_updates);
+  Optimizer& optimizer();
+
+  // Freezes a copy of `parameters` as the reference policy of the KL term.
+  void set_reference(const Parameters& parameters);
+  bool has_reference() const { return reference_ != nullptr; }
+
+  // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
+  std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences);
+
+  // One update on -(sum of target log-probabilities) / (number of targets).
+  // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
+  Metrics sft_update(std::span<const PackedSequence> sequences);
+
+  // Sets old and reference log-probabilities of all sequences; `version` is that of the current
+  // weights. Before the first policy_update() of a step.
+  void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
+
+  struct UpdateReport {
+    PolicyLossResult loss;
+    Optimizer::Report optimizer;
+    // Between the sampled log-probabilities and this forward pass, over the tokens of the step's
+    // own version:
+    int64_t fresh_tokens = 0;
+    double mismatch_abs_sum = 0, mismatch_abs_max = 0;
+  };
+  // One optimizer update. fresh_version: see the mismatch fields; they mean something only as long
+  // as no update came after prepare_step().
+  UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
+                             const PolicyLossConfig& loss, int64_t fresh_version);
+
+  // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
+  // mismatch/..., staleness/..., and the batch's own.
+  Metrics policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
+
+  // The gradient that the last update used, before clipping.
+  const Parameters& gradients() const { return *gradients_.front(); }
+
+ private:
+  // Loss of the sequences [begin, end) of an update and its gradient to every target.
+  using LossFunction =
+      std::function<void(size_t begin, size_t end, const PackedForward::Output& output,
+                         std::span<float> dlogprob, std::span<float> dentropy)>;
+  struct Pass {
+    bool with_entropy = false;  // wants the entropy of each target
+    bool entropy_gradient = false;
+    LossFunction loss;
+  };
+  void accumulate(std::span<const PackedSequence> sequences, const Pass& pass);
+  void accumulate_slots(std::span<const PackedSequence> sequences,
+                        std::span<const size_t> slot_offsets, size_t begin, size_t end,
+                        size_t depth, const Pass& pass);
+  void accumulate_slot(std::span<const PackedSequence> sequences, size_t begin, size_t end,
+                       Parameters& gradients, const Pass& pass);
+  std::vector<std::vector<float>> score_with(const PackedWeights& weights,
+                                             std::span<const PackedSequence> sequences);
+
+  Stream stream_;
+  TrainOptions train_;
+  Model model_;
+  Parameters parameters_;
+  PackedWeights packed_;
+  std::unique_ptr<PackedWeights> reference_;
+  std::unique_ptr<Optimizer> optimizer_;
+  PackedForward forward_;
+  std::vector<std::unique_ptr<Parameters>>
+      gradients_;                           // one a level of the tree; [0] is the result
+  std::vector<float> dlogprob_, dentropy_;  // [targets of a micro-batch]
+};
+
+}  // namespace tailrace

@@ -1,0 +1,157 @@
+#include "trainer/sft.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/random.h"
+
+namespace tailrace {
+namespace {
+
+// One line of the file; every message begins with file:line.
+class RowReader {
+ public:
+  RowReader(std::string where, int64_t vocab_size, int64_t max_tokens)
+      : where_(std::move(where)), vocab_size_(vocab_size), max_tokens_(max_tokens) {}
+
+  SftRow read(const std::string& line) const {
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {
+      throw UserError(
+          "{}: not a JSON object; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.",
+          where_);
+    }
+    SftRow row;
+    for (int64_t id : integers(json, "input_ids")) {
+      if (id < 0 || id >= vocab_size_) {
+        throw UserError(
+            "{}: input_ids holds {}; the model's vocabulary has {}. Was it written with another "
+            "tokenizer?",
+            where_, id, vocab_size_);
+      }
+      row.tokens.push_back(static_cast<TokenId>(id));
+    }
+    if (static_cast<int64_t>(row.tokens.size()) > max_tokens_) {
+      throw UserError(
+          "{}: input_ids has {} tokens; the context holds {}. Shorten the row, or raise "
+          "rollout.max_context_tokens.",
+          where_, row.tokens.size(), max_tokens_);
+    }
+    read_mask(json, row);
+    return row;
+  }
+
+ private:
+  std::vector<int64_t> integers(const nlohmann::json& json, const char* key) const {
+    auto found = json.find(key);
+    if (found == json.end()) throw UserError("{}: \"{}\" is missing.", where_, key);
+    if (!found->is_array()) throw UserError("{}: \"{}\" must be a list of integers.", where_, key);
+    std::vector<int64_t> values;
+    for (const nlohmann::json& item : *found) {
+      if (item.is_boolean()) {
+        values.push_back(item.get<bool>());
+      } else if (item.is_number_integer() &&
+                 !(item.is_number_unsigned() && item.get<uint64_t>() > INT64_MAX)) {
+        values.push_back(item.get<int64_t>());
+      } else {
+        throw UserError("{}: \"{}\" holds {}; it must be a list of integers.", where_, key,
+                        item.dump());
+      }
+    }
+    return values;
+  }
+
+  void read_mask(const nlohmann::json& json, SftRow& row) const {
+    std::vector<int64_t> mask(row.tokens.size(), 1);
+    if (json.contains("loss_mask")) mask = integers(json, "loss_mask");
+    if (mask.size() != row.tokens.size()) {
+      throw UserError(
+          "{}: loss_mask has {} entries and input_ids {}; they must have the same length.", where_,
+          mask.size(), row.tokens.size());
+    }
+    for (size_t j = 0; j < mask.size(); ++j) {
+      if (mask[j] != 0 && mask[j] != 1) {
+        throw UserError("{}: loss_mask holds {}; it must be 0 or 1.", where_, mask[j]);
+      }
+      if (mask[j] == 1 && j >= 1) row.targets.push_back(static_cast<int32_t>(j));
+    }
+  }
+
+  std::string where_;
+  int64_t vocab_size_, max_tokens_;
+};
+
+}  // namespace
+
+std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t vocab_size,
+                                  int64_t max_tokens) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw UserError("{}: cannot be read. sft.data names a JSONL file of pre-tokenised rows.",
+                    path.string());
+  }
+  std::vector<SftRow> rows;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    SftRow row =
+        RowReader(fmt::format("{}:{}", path.string(), number), vocab_size, max_tokens).read(line);
+    if (!row.targets.empty()) rows.push_back(std::move(row));
+  }
+  if (file.bad()) throw UserError("{}: reading failed.", path.string());
+  if (rows.empty())
+    throw UserError("{}: no row has a token that counts; there is nothing to learn.",
+                    path.string());
+  return rows;
+}
+
+std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens,
+                                             uint64_t seed, int64_t epoch) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  Rng rng(mix({seed, 0x5f7, static_cast<uint64_t>(epoch)}));  // 0x5f7: a stream of its own
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
+  }
+  std::vector<std::vector<size_t>> batches;
+  int64_t tokens = 0;
+  for (size_t row : order) {
+    auto length = static_cast<int64_t>(rows[row].tokens.size());
+    if (batches.empty() || tokens + length > batch_tokens) {
+      batches.emplace_back();
+      tokens = 0;
+    }
+    batches.back().push_back(row);
+    tokens += length;
+  }
+  return batches;
+}
+
+SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
+                 uint64_t seed)
+    : trainer_(trainer), rows_(std::move(rows)) {
+  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    for (auto& batch : sft_batches(rows_, options.batch_tokens, seed, epoch))
+      batches_.push_back(std::move(batch));
+  }
+  trainer_.reset_optimizer(options.optim, total_updates());
+}
+
+std::optional<Metrics> SftTask::step() {
+  if (updates_done_ == total_updates()) return std::nullopt;
+  std::vector<PackedSequence> sequences;
+  for (size_t row : batches_[static_cast<size_t>(updates_done_)]) {
+    sequences.push_back({.tokens = rows_[row].tokens, .targets = rows_[row].targets});
+  }
+  Metrics metrics = trainer_.sft_update(sequences);
+  ++updates_done_;
+  return metrics;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,58 @@
+// Supervised warm-up on pre-tokenised rows.
+//
+//   {"input_ids": [1, 5, 9, 2], "loss_mask": [0, 0, 1, 1]}
+//
+// loss_mask[j] says whether predicting token j counts; the first token never does. It may be left
+// out: then all count.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "core/generate.h"
+#include "trainer/options.h"
+#include "trainer/policy_trainer.h"
+
+namespace tailrace {
+
+struct SftRow {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> targets;  // ascending positions that count; at least one
+};
+
+// Reads all rows. Blank lines are skipped, and rows in which nothing counts. Throws UserError with
+// file:line for what is malformed, outside the vocabulary, or longer than max_tokens; and for a
+// file without rows.
+std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t vocab_size,
+                                  int64_t max_tokens);
+
+// Row indices of each update of one epoch: shuffled by (seed, epoch), then as many rows in order as
+// fit in batch_tokens; a row that is longer makes its own batch.
+std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens,
+                                             uint64_t seed, int64_t epoch);
+
+// A warm-up that its owner drives update by update, so that it can do other things in between.
+class SftTask {
+ public:
+  // Resets the trainer's optimizer. Borrows the trainer.
+  SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
+          uint64_t seed);
+
+  // One update; nothing when all epochs are done.
+  std::optional<Metrics> step();
+
+  int64_t updates_done() const { return updates_done_; }
+  int64_t total_updates() const { return static_cast<int64_t>(batches_.size()); }
+
+ private:
+  PolicyTrainer& trainer_;
+  std::vector<SftRow> rows_;
+  std::vector<std::vector<size_t>> batches_;  // of all epochs
+  int64_t updates_done_ = 0;
+};
+
+}  // namespace tailrace
