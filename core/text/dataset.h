@@ -15,8 +15,9 @@ struct DatasetRow {
   std::string json;  // the whole line, for the environment and the verifier
 };
 
-// Reads all lines. Throws UserError with file:line for a line that is not a JSON object, lacks the string
-// `prompt_key`, or is not UTF-8. Blank lines are skipped.
-std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const std::string& prompt_key);
+// Reads all lines. Throws UserError with file:line for a line that is not a JSON object, lacks the
+// string `prompt_key`, or is not UTF-8. Blank lines are skipped.
+std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
+                                     const std::string& prompt_key);
 
 }  // namespace tailrace

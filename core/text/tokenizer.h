@@ -23,19 +23,21 @@ class Tokenizer {
   // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
 
-  virtual int64_t vocab_size() const = 0;  // largest id + 1
+  virtual int64_t vocab_size() const = 0;                   // largest id + 1
   virtual TokenId id_of(std::string_view token) const = 0;  // exact vocabulary entry; -1: none
   virtual TokenId bos() const = 0;                          // -1: none
   virtual TokenId eos() const = 0;                          // -1: none
 };
 
-// Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the file and the
-// part that is malformed or not supported.
+// Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the
+// file and the part that is malformed or not supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
-// Writes a word-level tokenizer.json and tokenizer_config.json that transformers reads too: the words in
-// order get ids 3, 4, ... after <pad> 0, <s> 1, </s> 2. Text is cut into words and newlines; blanks separate.
-// This is how a policy made from scratch gets its vocabulary from an environment.
-void write_word_tokenizer(const std::filesystem::path& directory, std::span<const std::string> words);
+// Writes a word-level tokenizer.json and tokenizer_config.json that transformers reads too: the
+// words in order get ids 3, 4, ... after <pad> 0, <s> 1, </s> 2. Text is cut into words and
+// newlines; blanks separate. This is how a policy made from scratch gets its vocabulary from an
+// environment.
+void write_word_tokenizer(const std::filesystem::path& directory,
+                          std::span<const std::string> words);
 
 }  // namespace tailrace

@@ -1,0 +1,48 @@
+// Added tokens of a tokenizer.json: cut out of text before anything else looks at it.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/generate.h"
+#include "core/text/json_part.h"
+
+namespace tailrace {
+
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  bool special = false;                 // left out of decoded text
+  bool normalized = false;              // matched against normalised text
+  bool single_word = false;             // only where no word character touches it
+  bool lstrip = false, rstrip = false;  // takes the blanks around it with it
+};
+
+// The "added_tokens" list. Throws UserError.
+std::vector<AddedToken> parse_added_tokens(const JsonPart& part);
+
+// Either plain text (id == -1) or a token.
+struct Section {
+  std::string_view text;
+  TokenId id = -1;
+};
+
+class AddedTokenMatcher {
+ public:
+  // Tokens with empty content are never found.
+  explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
+  // Left to right, the longest at each place, as Hugging Face does. Appends; sections borrow
+  // `text`.
+  void cut(std::string_view text, std::vector<Section>& out) const;
+
+ private:
+  const AddedToken* longest_at(std::string_view text, size_t at) const;
+  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // longest first
+  bool empty_ = true;
+};
+
+}  // namespace tailrace

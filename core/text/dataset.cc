@@ -1,0 +1,37 @@
+#include "core/text/dataset.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+
+using nlohmann::json;
+
+std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
+                                     const std::string& prompt_key) {
+  Result<std::string> text = read_file(path);
+  if (!text) throw UserError("{}", text.failure().message);
+  std::vector<DatasetRow> rows;
+  LineReader lines(text.value());
+  while (auto line = lines.next()) {
+    if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
+    auto fail = [&](const std::string& what) {
+      throw UserError("{}:{}: {}; each line must be a JSON object with the string \"{}\"",
+                      path.string(), line->number, what, prompt_key);
+    };
+    if (!is_utf8(line->text)) fail("the line is not UTF-8");
+    json row = json::parse(line->text, nullptr, /*allow_exceptions=*/false);
+    if (row.is_discarded()) fail("the line is not valid JSON");
+    if (!row.is_object()) fail("the line is not a JSON object");
+    auto prompt = row.find(prompt_key);
+    if (prompt == row.end()) fail("there is no \"" + prompt_key + "\"");
+    if (!prompt->is_string()) fail("\"" + prompt_key + "\" is not a string");
+    rows.push_back({.prompt = prompt->get<std::string>(), .json = std::string(line->text)});
+  }
+  return rows;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,24 @@
+// The "decoder" of a tokenizer.json: token strings back to text.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/text/json_part.h"
+
+namespace tailrace {
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  // In place; the text is what the strings are when joined.
+  virtual void decode(std::vector<std::string>& tokens) const = 0;
+};
+
+// ByteFallback, ByteLevel, Fuse, Replace, Sequence, Strip, WordPiece. Throws UserError for others.
+std::unique_ptr<Decoder> parse_decoder(const JsonPart& part);
+
+}  // namespace tailrace

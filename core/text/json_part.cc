@@ -1,0 +1,84 @@
+#include "core/text/json_part.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+
+using nlohmann::json;
+
+namespace {
+
+std::string shortened(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+}  // namespace
+
+bool JsonPart::has(const std::string& key) const {
+  if (!value_->is_object()) return false;
+  auto it = value_->find(key);
+  return it != value_->end() && !it->is_null();
+}
+
+JsonPart JsonPart::at(const std::string& key) const {
+  if (!value_->is_object()) refuse("an object");
+  auto it = value_->find(key);
+  if (it == value_->end()) throw UserError("{} has no \"{}\"", where_, key);
+  return JsonPart(*it, where_ + (where_.ends_with(": ") ? "" : ".") + key);
+}
+
+std::vector<JsonPart> JsonPart::items() const {
+  if (!value_->is_array()) refuse("a list");
+  std::vector<JsonPart> parts;
+  parts.reserve(value_->size());
+  for (size_t i = 0; i < value_->size(); ++i) {
+    parts.emplace_back((*value_)[i], fmt::format("{}[{}]", where_, i));
+  }
+  return parts;
+}
+
+std::string JsonPart::text() const {
+  if (!value_->is_string()) refuse("a string");
+  return value_->get<std::string>();
+}
+
+int64_t JsonPart::integer() const {
+  if (!value_->is_number_integer()) refuse("an integer");
+  return value_->get<int64_t>();
+}
+
+bool JsonPart::flag() const {
+  if (!value_->is_boolean()) refuse("true or false");
+  return value_->get<bool>();
+}
+
+std::string JsonPart::text(const std::string& key, const std::string& fallback) const {
+  return has(key) ? at(key).text() : fallback;
+}
+
+bool JsonPart::flag(const std::string& key, bool fallback) const {
+  return has(key) ? at(key).flag() : fallback;
+}
+
+void JsonPart::refuse(std::string_view accepted) const {
+  throw UserError("{} is {}; accepted: {}", where_, shortened(*value_), accepted);
+}
+
+json read_json_file(const std::filesystem::path& path) {
+  Result<std::string> bytes = read_file(path);
+  if (!bytes) throw UserError("{}", bytes.failure().message);
+  try {
+    json value = json::parse(bytes.value());
+    if (!value.is_object()) throw UserError("{}: is not a JSON object", path.string());
+    return value;
+  } catch (const json::exception& e) {
+    throw UserError("{}: is not valid JSON: {}", path.string(), e.what());
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,71 @@
+#include "core/text/normalizer.h"
+
+#include <vector>
+
+#include "core/text/nfc.h"
+#include "core/text/pattern.h"
+
+namespace tailrace {
+
+namespace {
+
+class Nfc final : public Normalizer {
+ public:
+  std::string normalize(std::string text) const override { return normalize_nfc(text); }
+};
+
+class Prepend final : public Normalizer {
+ public:
+  explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
+  std::string normalize(std::string text) const override {
+    return text.empty() ? text : prefix_ + text;
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class Replace final : public Normalizer {
+ public:
+  explicit Replace(const JsonPart& part)
+      : pattern_(part.at("pattern")), content_(part.text("content")) {}
+  std::string normalize(std::string text) const override {
+    return pattern_.replace_all(std::move(text), content_);
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class Sequence final : public Normalizer {
+ public:
+  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
+  std::string normalize(std::string text) const override {
+    for (const auto& step : steps_) text = step->normalize(std::move(text));
+    return text;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Normalizer>> steps_;
+};
+
+std::unique_ptr<Normalizer> parse(const JsonPart& part, int depth) {
+  std::string type = part.text("type");
+  if (type == "NFC") return std::make_unique<Nfc>();
+  if (type == "Prepend") return std::make_unique<Prepend>(part.text("prepend"));
+  if (type == "Replace") return std::make_unique<Replace>(part);
+  if (type == "Sequence" && depth < 8) {
+    std::vector<std::unique_ptr<Normalizer>> steps;
+    for (const JsonPart& item : part.at("normalizers").items())
+      steps.push_back(parse(item, depth + 1));
+    return std::make_unique<Sequence>(std::move(steps));
+  }
+  part.at("type").refuse("NFC, Prepend, Replace, Sequence (nested at most 8 deep)");
+}
+
+}  // namespace
+
+std::unique_ptr<Normalizer> parse_normalizer(const JsonPart& part) { return parse(part, 0); }
+
+}  // namespace tailrace

@@ -1,0 +1,28 @@
+// A "pattern" of a tokenizer.json: {"String": ...} or {"Regex": ...}.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/text/json_part.h"
+#include "core/text/regex.h"
+
+namespace tailrace {
+
+class Pattern {
+ public:
+  explicit Pattern(const JsonPart& part);
+  // Appends all matches in order, as Regex::find_all.
+  void find_all(std::string_view text, std::vector<Span>& out) const;
+  std::string replace_all(std::string text, std::string_view content) const;
+
+ private:
+  std::string literal_;
+  std::unique_ptr<Regex> regex_;  // null: literal_ is meant
+};
+
+}  // namespace tailrace

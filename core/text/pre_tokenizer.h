@@ -1,0 +1,40 @@
+// The "pre_tokenizer" of a tokenizer.json: cuts normalised text into the pieces that the model
+// encodes one by one.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/text/json_part.h"
+#include "core/text/regex.h"
+
+namespace tailrace {
+
+// Spans are in order, do not overlap and are not empty; text between them is left out.
+struct Pieces {
+  std::string text;
+  std::vector<Span> spans;
+
+  explicit Pieces(std::string t) : text(std::move(t)) {
+    if (!text.empty()) spans.push_back({0, text.size()});
+  }
+  std::string_view piece(const Span& span) const {
+    return std::string_view(text).substr(span.begin, span.end - span.begin);
+  }
+};
+
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  virtual void cut(Pieces& pieces) const = 0;
+};
+
+// ByteLevel, Digits, Punctuation, Sequence, Split, Whitespace, WhitespaceSplit. Throws UserError
+// for others.
+std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part);
+
+}  // namespace tailrace

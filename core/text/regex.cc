@@ -1,0 +1,115 @@
+#include "core/text/regex.h"
+
+#include <cstdint>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "core/base/error.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+
+namespace {
+
+// \s inside or outside a class, \S outside (\S inside a class stays PCRE2's, which is right but for
+// U+180E).
+std::string with_unicode_space(const std::string& pattern) {
+  constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      char next = pattern[++i];
+      if (next == 's') {
+        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
+      } else if (next == 'S' && !in_class) {
+        out += "[^" + std::string(kSpace) + "]";
+      } else {
+        out += c;
+        out += next;
+      }
+      continue;
+    }
+    if (c == '[' && !in_class)
+      in_class = true;
+    else if (c == ']')
+      in_class = false;
+    out += c;
+  }
+  return out;
+}
+
+constexpr uint32_t kMatchLimit = 10'000'000;  // backtracking steps of one match, about 0.1 s
+
+}  // namespace
+
+struct Regex::Impl {
+  std::string where;
+  pcre2_code* code = nullptr;
+  pcre2_match_context* context = nullptr;
+
+  ~Impl() {
+    pcre2_match_context_free(context);
+    pcre2_code_free(code);
+  }
+};
+
+Regex::Regex(const std::string& pattern, std::string where) : impl_(std::make_unique<Impl>()) {
+  impl_->where = std::move(where);
+  std::string ours = with_unicode_space(pattern);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  impl_->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (impl_->code == nullptr) {
+    char message[256] = "";
+    pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
+    throw UserError("{}: the pattern '{}' is not a regular expression that Tailrace can use: {}",
+                    impl_->where, pattern, message);
+  }
+  // Without permission to map executable memory this fails, and matching is only slower.
+  pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);
+  impl_->context = pcre2_match_context_create(nullptr);
+  pcre2_set_match_limit(impl_->context, kMatchLimit);
+}
+
+Regex::~Regex() = default;
+
+void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
+  struct FreeData {
+    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  };
+  std::unique_ptr<pcre2_match_data, FreeData> data(
+      pcre2_match_data_create_from_pattern(impl_->code, nullptr));
+  auto match_at = [&](size_t at) {
+    auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    uint32_t options = PCRE2_NO_UTF_CHECK;
+    int rc =
+        pcre2_match(impl_->code, subject, text.size(), at, options, data.get(), impl_->context);
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
+    options |= PCRE2_NO_JIT;  // the interpreter keeps its stack on the heap
+    return pcre2_match(impl_->code, subject, text.size(), at, options, data.get(), impl_->context);
+  };
+  for (size_t at = 0; at < text.size();) {
+    int rc = match_at(at);
+    if (rc == PCRE2_ERROR_NOMATCH) return;
+    if (rc < 0) {
+      throw UserError("{}: the pattern gave up on a text of {} bytes (PCRE2 error {})",
+                      impl_->where, text.size(), rc);
+    }
+    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
+    // A \K inside a lookahead can put the begin after the end.
+    if (bounds[1] > bounds[0] && bounds[0] >= at) {
+      out.push_back({bounds[0], bounds[1]});
+      at = bounds[1];
+    } else {
+      at = std::max<size_t>(at, bounds[1]);
+      if (at < text.size()) next_code_point(text, at);
+    }
+  }
+}
+
+}  // namespace tailrace

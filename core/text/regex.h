@@ -1,0 +1,36 @@
+// Regular expressions as tokenizer files use them (Oniguruma's Unicode syntax), on PCRE2 with JIT.
+//
+// \s and \S are rewritten to Unicode White_Space: PCRE2's own set also holds U+180E.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tailrace {
+
+struct Span {
+  size_t begin = 0, end = 0;  // bytes; end is exclusive
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+class Regex {
+ public:
+  // Throws UserError, beginning with `where`, for a pattern that does not compile.
+  Regex(const std::string& pattern, std::string where);
+  ~Regex();
+
+  // Appends all matches in order, empty ones left out. `text` must be UTF-8; offsets count from its
+  // beginning. Throws UserError when the pattern needs too much backtracking for this text.
+  void find_all(std::string_view text, std::vector<Span>& out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,57 @@
+// The "model" of a tokenizer.json: pieces of text to token ids.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/generate.h"
+#include "core/text/json_part.h"
+#include "core/text/pre_tokenizer.h"
+
+namespace tailrace {
+
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+using Vocabulary = std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>>;
+
+class TokenModel {
+ public:
+  explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+  virtual ~TokenModel() = default;
+
+  // Appends the ids of all pieces.
+  virtual void encode(const Pieces& pieces, std::vector<TokenId>& out) const = 0;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  TokenId find(std::string_view token) const {  // -1: none
+    auto it = vocabulary_.find(token);
+    return it == vocabulary_.end() ? -1 : it->second;
+  }
+
+ private:
+  Vocabulary vocabulary_;
+};
+
+// Byte-pair encoding (Sennrich et al. 2016) with the fields of Hugging Face's BPE model:
+// byte_fallback, ignore_merges, unk_token, fuse_unk; merges as "a b" or ["a", "b"].
+std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part);
+
+// Whole pieces. A piece that is not in the vocabulary is unk_token; encode() throws UserError when
+// that is not in the vocabulary either.
+std::unique_ptr<TokenModel> parse_word_level(const JsonPart& part);
+
+// By type. Throws UserError for another type, for ids that are negative, doubled or above 2^24.
+std::unique_ptr<TokenModel> parse_token_model(const JsonPart& part);
+
+// The "vocab" object; for the two parsers.
+Vocabulary parse_vocabulary(const JsonPart& part);
+
+}  // namespace tailrace

@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/text/added_tokens.h"
+#include "core/text/decoder.h"
+#include "core/text/json_part.h"
+#include "core/text/normalizer.h"
+#include "core/text/pre_tokenizer.h"
+#include "core/text/token_model.h"
+#include "core/text/tokenizer.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+
+namespace {
+
+using nlohmann::json;
+
+// What the post-processor puts around a text.
+struct Frame {
+  std::vector<TokenId> before, after;
+};
+
+struct Parts {
+  std::unique_ptr<Normalizer> normalizer;       // null: text stays
+  std::unique_ptr<PreTokenizer> pre_tokenizer;  // null: text is one piece
+  std::unique_ptr<TokenModel> model;
+  std::unique_ptr<Decoder> decoder;  // null: tokens joined by blanks
+  std::vector<AddedToken> added;
+  Frame frame;
+  TokenId bos = -1, eos = -1;
+};
+
+class JsonTokenizer final : public Tokenizer {
+ public:
+  explicit JsonTokenizer(Parts parts)
+      : parts_(std::move(parts)), raw_tokens_(matched_on(false)), normal_tokens_(matched_on(true)) {
+    TokenId last = -1;
+    for (const auto& [token, id] : parts_.model->vocabulary()) last = std::max(last, id);
+    for (const AddedToken& token : parts_.added) last = std::max(last, token.id);
+    tokens_.resize(last + 1);
+    special_.resize(last + 1);
+    for (const auto& [token, id] : parts_.model->vocabulary()) tokens_[id] = token;
+    for (const AddedToken& token : parts_.added) {
+      tokens_[token.id] = token.content;
+      special_[token.id] = token.special;
+      added_ids_.emplace(token.content, token.id);
+    }
+  }
+
+  std::vector<TokenId> encode(std::string_view text, bool with_special) const override {
+    std::string repaired;
+    if (!is_utf8(text)) text = repaired = repair_utf8(text);
+    std::vector<TokenId> ids;
+    if (with_special) ids = parts_.frame.before;
+    std::vector<Section> sections;
+    raw_tokens_.cut(text, sections);
+    for (const Section& section : sections) {
+      if (section.id >= 0) {
+        ids.push_back(section.id);
+      } else {
+        encode_section(section.text, ids);
+      }
+    }
+    if (with_special) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
+    return ids;
+  }
+
+  std::string decode(std::span<const TokenId> ids, bool keep_special) const override {
+    std::vector<std::string> tokens;
+    for (TokenId id : ids) {
+      bool known = id >= 0 && id < vocab_size() && tokens_[id].has_value();
+      if (known && (keep_special || !special_[id])) tokens.push_back(*tokens_[id]);
+    }
+    if (parts_.decoder != nullptr) parts_.decoder->decode(tokens);
+    std::string text;
+    for (const std::string& token : tokens) {
+      if (parts_.decoder == nullptr && !text.empty()) text += ' ';
+      text += token;
+    }
+    return text;
+  }
+
+  int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
+  TokenId id_of(std::string_view token) const override {
+    auto it = added_ids_.find(token);
+    return it != added_ids_.end() ? it->second : parts_.model->find(token);
+  }
+  TokenId bos() const override { return parts_.bos; }
+  TokenId eos() const override { return parts_.eos; }
+
+ private:
+  AddedTokenMatcher matched_on(bool normalized) const {
+    std::vector<AddedToken> tokens;
+    for (AddedToken token : parts_.added) {
+      if (token.normalized != normalized) continue;
+      if (normalized) token.content = normalize(std::move(token.content));
+      tokens.push_back(std::move(token));
+    }
+    return AddedTokenMatcher(std::move(tokens));
+  }
+
+  std::string normalize(std::string text) const {
+    return parts_.normalizer == nullptr ? text : parts_.normalizer->normalize(std::move(text));
+  }
+
+  void encode_section(std::string_view text, std::vector<TokenId>& ids) const {
+    std::string normal = normalize(std::string(text));
+    std::vector<Section> sections;
+    normal_tokens_.cut(normal, sections);
+    for (const Section& section : sections) {
+      if (section.id >= 0) {
+        ids.push_back(section.id);
+        continue;
+      }
+      Pieces pieces{std::string(section.text)};
+      if (parts_.pre_tokenizer != nullptr) parts_.pre_tokenizer->cut(pieces);
+      parts_.model->encode(pieces, ids);
+    }
+  }
+
+  Parts parts_;
+  AddedTokenMatcher raw_tokens_, normal_tokens_;
+  std::vector<std::optional<std::string>> tokens_;  // by id; none: a hole
+  std::vector<char> special_;                       // by id
+  Vocabulary added_ids_;
+};
+
+void add_template(const JsonPart& part, Frame& frame) {
+  bool seen_text = false;
+  for (const JsonPart& item : part.at("single").items()) {
+    if (item.has("Sequence")) {
+      if (seen_text || item.at("Sequence").text("id", "A") != "A")
+        item.refuse("the sequence A, once");
+      seen_text = true;
+      continue;
+    }
+    JsonPart token = part.at("special_tokens").at(item.at("SpecialToken").text("id"));
+    for (const JsonPart& id : token.at("ids").items()) {
+      (seen_text ? frame.after : frame.before).push_back(static_cast<TokenId>(id.integer()));
+    }
+  }
+  if (!seen_text) part.at("single").refuse("a template that holds the sequence A");
+}
+
+// ["</s>", 2]
+TokenId numbered_token(const JsonPart& part) {
+  std::vector<JsonPart> items = part.items();
+  if (items.size() != 2) part.refuse("[\"token\", id]");
+  return static_cast<TokenId>(items[1].integer());
+}
+
+void add_post_processor(const JsonPart& part, Frame& frame, int depth = 0) {
+  std::string type = part.text("type");
+  if (type == "ByteLevel") return;  // moves offsets only
+  if (type == "TemplateProcessing") return add_template(part, frame);
+  if (type == "RobertaProcessing" || type == "BertProcessing") {
+    frame.before.insert(frame.before.begin(), numbered_token(part.at("cls")));
+    frame.after.push_back(numbered_token(part.at("sep")));
+    return;
+  }
+  if (type == "Sequence" && depth < 8) {
+    for (const JsonPart& item : part.at("processors").items()) {
+      add_post_processor(item, frame, depth + 1);
+    }
+    return;
+  }
+  part.at("type").refuse(
+      "BertProcessing, ByteLevel, RobertaProcessing, Sequence (nested at most 8 deep), "
+      "TemplateProcessing");
+}
+
+void check_frame(const JsonPart& part, const Frame& frame, const Parts& parts) {
+  auto check = [&](TokenId id) {
+    bool known = std::any_of(parts.added.begin(), parts.added.end(),
+                             [&](const AddedToken& token) { return token.id == id; }) ||
+                 std::any_of(parts.model->vocabulary().begin(), parts.model->vocabulary().end(),
+                             [&](const auto& entry) { return entry.second == id; });
+    if (!known) throw UserError("{}: the id {} is in no vocabulary", part.where(), id);
+  };
+  for (TokenId id : frame.before) check(id);
+  for (TokenId id : frame.after) check(id);
+}
+
+// "<s>", {"content": "<s>", ...} or null.
+TokenId named_token(const JsonPart& config, const std::string& key, const Parts& parts) {
+  if (!config.has(key)) return -1;
+  JsonPart part = config.at(key);
+  std::string name = part.value().is_object() ? part.text("content") : part.text();
+  for (const AddedToken& token : parts.added) {
+    if (token.content == name) return token.id;
+  }
+  TokenId id = parts.model->find(name);
+  if (id < 0) part.refuse("null, or a token of tokenizer.json");
+  return id;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory) {
+  std::filesystem::path path = directory / "tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    throw UserError(
+        "{}: not found. A tokenizer is a folder with a tokenizer.json of Hugging Face; for a model "
+        "that "
+        "has other tokenizer files, save it once with transformers (AutoTokenizer, "
+        "save_pretrained).",
+        path.string());
+  }
+  json document = read_json_file(path);
+  JsonPart root(document, path.string() + ": ");
+  Parts parts;
+  if (root.has("normalizer")) parts.normalizer = parse_normalizer(root.at("normalizer"));
+  if (root.has("pre_tokenizer"))
+    parts.pre_tokenizer = parse_pre_tokenizer(root.at("pre_tokenizer"));
+  if (root.has("decoder")) parts.decoder = parse_decoder(root.at("decoder"));
+  parts.model = parse_token_model(root.at("model"));
+  if (root.has("added_tokens")) parts.added = parse_added_tokens(root.at("added_tokens"));
+  if (root.has("post_processor")) {
+    add_post_processor(root.at("post_processor"), parts.frame);
+    check_frame(root.at("post_processor"), parts.frame, parts);
+  }
+  std::filesystem::path config_path = directory / "tokenizer_config.json";
+  if (std::filesystem::exists(config_path)) {
+    json config = read_json_file(config_path);
+    JsonPart config_root(config, config_path.string() + ": ");
+    parts.bos = named_token(config_root, "bos_token", parts);
+    parts.eos = named_token(config_root, "eos_token", parts);
+  }
+  return std::make_unique<JsonTokenizer>(std::move(parts));
+}
+
+}  // namespace tailrace

@@ -1,0 +1,90 @@
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/tokenizer.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+void write_json(const std::filesystem::path& path, const json& value) {
+  if (auto done = write_file_atomic(path, value.dump(1) + "\n"); !done) {
+    throw UserError("{}", done.failure().message);
+  }
+}
+
+void check_word(const std::string& word) {
+  if (word.empty() || !is_utf8(word))
+    throw UserError("'{}' cannot be a word of a vocabulary", word);
+  if (word == "\n") return;
+  for (size_t at = 0; at < word.size();) {
+    if (is_white_space(next_code_point(word, at))) {
+      throw UserError(
+          "the word '{}' of the vocabulary holds white space; a newline may only stand alone",
+          word);
+    }
+  }
+}
+
+json special_token(int id, const std::string& content) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+}  // namespace
+
+void write_word_tokenizer(const std::filesystem::path& directory,
+                          std::span<const std::string> words) {
+  json vocabulary = {{"<pad>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (const std::string& word : words) {
+    check_word(word);
+    if (vocabulary.contains(word))
+      throw UserError("the word '{}' is in the vocabulary twice", word);
+    vocabulary[word] = vocabulary.size();
+  }
+  auto replace = [](const char* from, const char* to) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  // The decoder's WordPiece (with a prefix that no word has) puts the blanks between words; then
+  // those around a newline go again.
+  json decoders = json::array({{{"type", "WordPiece"}, {"prefix", "\n\n"}, {"cleanup", false}},
+                               {{"type", "Fuse"}},
+                               replace(" \n", "\n"),
+                               replace("\n ", "\n")});
+  json tokenizer = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens",
+       json::array({special_token(0, "<pad>"), special_token(1, "<s>"), special_token(2, "</s>")})},
+      {"normalizer", nullptr},
+      {"pre_tokenizer",
+       {{"type", "Split"},
+        {"pattern", {{"Regex", "\\n|[^\\s]+"}}},
+        {"behavior", "Removed"},
+        {"invert", true}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                                {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+        {"pair", json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}})},
+        {"special_tokens",
+         {{"<s>", {{"id", "<s>"}, {"ids", json::array({1})}, {"tokens", json::array({"<s>"})}}}}}}},
+      {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
+      {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}}}};
+  json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"bos_token", "<s>"},
+                 {"eos_token", "</s>"},
+                 {"pad_token", "<pad>"},
+                 {"clean_up_tokenization_spaces", false}};
+  std::filesystem::create_directories(directory);
+  write_json(directory / "tokenizer.json", tokenizer);
+  write_json(directory / "tokenizer_config.json", config);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,54 @@
+#include "core/text/dataset.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+class Dataset : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) {
+    std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "dataset_test.jsonl";
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+  std::string error_of(const std::string& text) {
+    try {
+      read_dataset(write(text), "prompt");
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(Dataset, ReadsRowsAndSkipsBlankLines) {
+  auto rows =
+      read_dataset(write("{\"prompt\": \"a\", \"n\": 1}\r\n\n  \n{\"prompt\": \"b\"}"), "prompt");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].prompt, "a");
+  EXPECT_EQ(rows[0].json, "{\"prompt\": \"a\", \"n\": 1}");
+  EXPECT_EQ(rows[1].prompt, "b");
+}
+
+TEST_F(Dataset, NamesTheLineOfEachMistake) {
+  const std::string good = "{\"prompt\": \"a\"}\n";
+  EXPECT_NE(
+      error_of(good + "{\"prompt\": ").find("dataset_test.jsonl:2: the line is not valid JSON"),
+      std::string::npos);
+  EXPECT_NE(error_of(good + "\n[1]").find(":3: the line is not a JSON object"), std::string::npos);
+  EXPECT_NE(error_of("{\"text\": 1}").find(":1: there is no \"prompt\""), std::string::npos);
+  EXPECT_NE(error_of("{\"prompt\": 1}").find("is not a string"), std::string::npos);
+  EXPECT_NE(error_of("{\"prompt\": \"\xFF\"}").find("not UTF-8"), std::string::npos);
+}
+
+TEST_F(Dataset, RefusesAFileThatIsNotThere) {
+  EXPECT_THROW(read_dataset("/nonexistent/rows.jsonl", "prompt"), UserError);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,271 @@
+#include "core/text/tokenizer.h"
+
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/random.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::filesystem::path kData = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data";
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << in.rdbuf();
+  return std::move(bytes).str();
+}
+
+std::filesystem::path folder_with(const std::string& tokenizer_json) {
+  auto dir = std::filesystem::path(::testing::TempDir()) /
+             (std::string("tokenizer_test_") +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "tokenizer.json", std::ios::binary) << tokenizer_json;
+  return dir;
+}
+
+std::string error_of(const std::string& tokenizer_json) {
+  try {
+    load_tokenizer(folder_with(tokenizer_json));
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// A tokenizer of single letters and a few merges, to which a test adds parts.
+json small() {
+  return json::parse(R"({
+    "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "unk_token": null,
+              "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "\u0120": 6, " ": 7, "1": 8, "!": 9},
+              "merges": ["b c", "a b", ["ab", "c"]]}})");
+}
+
+std::vector<TokenId> encode(const json& tokenizer, std::string_view text) {
+  return load_tokenizer(folder_with(tokenizer.dump()))->encode(text);
+}
+
+using Ids = std::vector<TokenId>;
+
+TEST(Tokenizer, Stories260KEncodesAsTheModelWasTrained) {
+  auto tokenizer = load_tokenizer(kData / "models/stories260K");
+  json golden = json::parse(read_text(kData / "golden/real_weights_golden.json"));
+  for (const json& entry : golden.at("stories260K")) {
+    auto text = entry.at("text").get<std::string>();
+    EXPECT_EQ(tokenizer->encode(text, /*with_special=*/true), entry.at("ids").get<Ids>());
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+    Ids all = entry.at("ids").get<Ids>();
+    for (const json& id : entry.at("greedy_new_ids")) all.push_back(id.get<TokenId>());
+    EXPECT_EQ(tokenizer->decode(all), text + entry.at("greedy_text").get<std::string>());
+  }
+  EXPECT_EQ(tokenizer->vocab_size(), 512);
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eos(), 2);
+  EXPECT_EQ(tokenizer->id_of("<unk>"), 0);
+  EXPECT_EQ(tokenizer->id_of("no such token"), -1);
+}
+
+TEST(Tokenizer, UnknownCharactersBecomeBytesAndComeBack) {
+  auto tokenizer = load_tokenizer(kData / "models/stories260K");
+  std::string text = "Zo\u00EB \u4F60\u597D \U0001F600\t{}";
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  EXPECT_EQ(tokenizer->encode(""), Ids{});
+  EXPECT_EQ(tokenizer->decode(Ids{0x80 + 3}), "\uFFFD");
+}
+
+TEST(Tokenizer, TextThatIsNotUtf8IsRepairedFirst) {
+  auto tokenizer = load_tokenizer(kData / "models/stories260K");
+  EXPECT_EQ(tokenizer->encode("a\xFFz"), tokenizer->encode("a\uFFFDz"));
+}
+
+TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
+  auto tokenizer = load_tokenizer(kData / "models/stories260K");
+  EXPECT_EQ(tokenizer->decode(Ids{-1, 100000, 1, 2}), "");
+  EXPECT_EQ(tokenizer->decode(Ids{1, 2}, /*keep_special=*/true), "<s></s>");
+}
+
+TEST(Tokenizer, MergesByRankThenFromTheLeft) {
+  EXPECT_EQ(encode(small(), "abc"), (Ids{0, 4}));  // "b c" has the lower rank
+  EXPECT_EQ(encode(small(), "abab"), (Ids{3, 3}));
+  EXPECT_EQ(encode(small(), "zaz"), (Ids{0}));  // no unknown token: left out
+}
+
+TEST(Tokenizer, IgnoreMergesTakesWholePieces) {
+  json t = small();
+  t["model"]["ignore_merges"] = true;
+  EXPECT_EQ(encode(t, "abc"), (Ids{5}));
+}
+
+TEST(Tokenizer, UnknownTokensAreFusedOnRequest) {
+  json t = small();
+  t["model"]["unk_token"] = "!";
+  EXPECT_EQ(encode(t, "axxb"), (Ids{0, 9, 9, 1}));
+  t["model"]["fuse_unk"] = true;
+  EXPECT_EQ(encode(t, "axxb"), (Ids{0, 9, 1}));
+}
+
+TEST(Tokenizer, AddedTokensAreCutOutLongestFirst) {
+  json t = small();
+  auto added = [](int id, const char* content, bool lstrip, bool rstrip, bool single_word) {
+    return json{{"id", id},         {"content", content},         {"lstrip", lstrip},
+                {"rstrip", rstrip}, {"single_word", single_word}, {"normalized", false},
+                {"special", true}};
+  };
+  t["added_tokens"] = {added(20, "<x>", false, false, false),
+                       added(21, "<x><y>", false, false, false),
+                       added(22, "<l>", true, true, false), added(23, "cab", false, false, true)};
+  EXPECT_EQ(encode(t, "a<x><x><y>b"), (Ids{0, 20, 21, 1}));
+  EXPECT_EQ(encode(t, "a  <l> \nb"), (Ids{0, 22, 1}));
+  EXPECT_EQ(encode(t, "cab acab"), (Ids{23, 7, 0, 2, 3}));
+  auto tokenizer = load_tokenizer(folder_with(t.dump()));
+  EXPECT_EQ(tokenizer->vocab_size(), 24);
+  EXPECT_EQ(tokenizer->id_of("<x>"), 20);
+}
+
+// Pieces seen through a WordLevel model without merges: each distinct piece is an id.
+Ids pieces(const json& pre_tokenizer, const std::string& text,
+           const std::vector<std::string>& words) {
+  json t = small();
+  json vocab = json::object();
+  for (const std::string& word : words) vocab[word] = vocab.size();
+  t["model"] = {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", words[0]}};
+  t["pre_tokenizer"] = pre_tokenizer;
+  return encode(t, text);
+}
+
+TEST(Tokenizer, SplitKnowsFiveBehaviors) {
+  auto split = [](const char* behavior, bool invert = false) {
+    return json{{"type", "Split"},
+                {"pattern", {{"String", "-"}}},
+                {"behavior", behavior},
+                {"invert", invert}};
+  };
+  // The example of Hugging Face's documentation: "the-final--countdown".
+  std::vector<std::string> words = {"?",         "the",  "-",      "final",  "--",
+                                    "countdown", "the-", "final-", "-final", "-countdown"};
+  std::string text = "the-final--countdown";
+  EXPECT_EQ(pieces(split("Removed"), text, words), (Ids{1, 3, 5}));
+  EXPECT_EQ(pieces(split("Isolated"), text, words), (Ids{1, 2, 3, 2, 2, 5}));
+  EXPECT_EQ(pieces(split("MergedWithPrevious"), text, words), (Ids{6, 7, 2, 5}));
+  EXPECT_EQ(pieces(split("MergedWithNext"), text, words), (Ids{1, 8, 2, 9}));
+  EXPECT_EQ(pieces(split("Contiguous"), text, words), (Ids{1, 2, 3, 4, 5}));
+  EXPECT_EQ(pieces(split("Removed", true), text, words), (Ids{2, 2, 2}));
+}
+
+TEST(Tokenizer, OtherPreTokenizersCutAsNamed) {
+  std::vector<std::string> words = {"?", "a1", "a", "12", "1", "2", "!", "\u00E9t\u00E9", "b_c"};
+  EXPECT_EQ(pieces({{"type", "Digits"}}, "a12", words), (Ids{2, 3}));
+  EXPECT_EQ(pieces({{"type", "Digits"}, {"individual_digits", true}}, "a12", words),
+            (Ids{2, 4, 5}));
+  EXPECT_EQ(pieces({{"type", "Punctuation"}}, "a!!", words), (Ids{2, 6, 6}));
+  EXPECT_EQ(pieces({{"type", "Whitespace"}}, " b_c\u00A0\u00E9t\u00E9! a1", words),
+            (Ids{8, 7, 6, 1}));
+  EXPECT_EQ(pieces({{"type", "WhitespaceSplit"}}, "a1\u3000a !", words), (Ids{1, 2, 6}));
+}
+
+TEST(Tokenizer, WhiteSpaceIsUnicodesAndNotPcres) {
+  // U+180E has not been white space since Unicode 6.3; U+0085 is.
+  EXPECT_EQ(pieces({{"type", "Split"}, {"pattern", {{"Regex", "\\s"}}}, {"behavior", "Removed"}},
+                   "a\u0085a\u180Ea", {"?", "a", "a\u180Ea"}),
+            (Ids{1, 2}));
+}
+
+TEST(Tokenizer, AFrameIsAddedOnRequest) {
+  json t = small();
+  t["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
+  auto tokenizer = load_tokenizer(folder_with(t.dump()));
+  EXPECT_EQ(tokenizer->encode("c"), (Ids{2}));
+  EXPECT_EQ(tokenizer->encode("c", /*with_special=*/true), (Ids{0, 2, 1}));
+}
+
+TEST(Tokenizer, ErrorsNameTheFileAndThePart) {
+  auto with = [](const char* pointer, const json& value) {
+    json t = small();
+    t[json::json_pointer(pointer)] = value;
+    return error_of(t.dump());
+  };
+  EXPECT_NE(with("/model/type", "Unigram")
+                .find("tokenizer.json: model.type is \"Unigram\"; accepted: BPE, WordLevel"),
+            std::string::npos);
+  EXPECT_NE(with("/model/merges/0", "b z").find("model.merges[0]: 'z' is not in the vocabulary"),
+            std::string::npos);
+  EXPECT_NE(with("/model/merges/0", 3).find("model.merges[0] is 3"), std::string::npos);
+  EXPECT_NE(with("/model/vocab/a", -4).find("model.vocab[\"a\"] is -4"), std::string::npos);
+  EXPECT_NE(with("/model/vocab/a", 1).find("an id that no other token has"), std::string::npos);
+  EXPECT_NE(with("/model/dropout", 0.1).find("model.dropout is 0.1"), std::string::npos);
+  EXPECT_NE(with("/normalizer", {{"type", "BertNormalizer"}}).find("normalizer.type"),
+            std::string::npos);
+  EXPECT_NE(with("/decoder", {{"type", "CTC"}}).find("decoder.type"), std::string::npos);
+  EXPECT_NE(
+      with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 77}}, {"sep", {"b", 1}}})
+          .find("the id 77 is in no vocabulary"),
+      std::string::npos);
+  EXPECT_NE(with("/pre_tokenizer",
+                 {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}})
+                .find("the pattern '(a' is not a regular expression"),
+            std::string::npos);
+  EXPECT_NE(error_of("{\"model\"").find("is not valid JSON"), std::string::npos);
+  EXPECT_NE(error_of("{}").find("has no \"model\""), std::string::npos);
+  EXPECT_THROW(load_tokenizer("/nonexistent"), UserError);
+}
+
+TEST(Tokenizer, ALongTextWithoutPiecesIsNotQuadratic) {
+  // 1 MiB in one piece: seconds with a heap, hours with a scan per merge; the time-out is ctest's.
+  auto tokenizer = load_tokenizer(kData / "models/stories260K");
+  std::string text;
+  while (text.size() < (1 << 20)) text += "Once upon a time there was a cat. ";
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+}
+
+// Bytes of a good file changed at random: either a UserError or a tokenizer that works.
+TEST(TokenizerStress, DamagedFilesAreRefusedOrHarmless) {
+  const std::string good = read_text(kData / "models/stories260K/tokenizer.json");
+  constexpr uint64_t kSeed = 20260726;
+  SCOPED_TRACE(kSeed);
+  Rng rng(kSeed);
+  int loaded = 0, refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string bad = good;
+    for (int64_t edits = 1 + rng.below(3); edits > 0; --edits) {
+      auto at = static_cast<size_t>(rng.below(static_cast<int64_t>(bad.size()) - 8));
+      switch (rng.below(4)) {
+        case 0:
+          bad[at] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          bad.erase(at, 1 + rng.below(6));
+          break;
+        case 2:
+          bad.insert(at, bad.substr(rng.below(static_cast<int64_t>(bad.size()) - 8), 8));
+          break;
+        default:
+          bad[at] = "0123456789[]{},:\"-"[rng.below(18)];
+      }
+    }
+    if (rng.chance(0.1)) bad.resize(rng.below(static_cast<int64_t>(bad.size())));
+    try {
+      auto tokenizer = load_tokenizer(folder_with(bad));
+      Ids ids = tokenizer->encode("Once upon a time \u00E9 <s> 12\n");
+      for (TokenId id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size());
+      tokenizer->decode(ids);
+      ++loaded;
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find("tokenizer.json"), std::string::npos) << e.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(loaded, 10);
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+class WordTokenizer : public ::testing::Test {
+ protected:
+  std::filesystem::path dir_ = std::filesystem::path(::testing::TempDir()) / "word_tokenizer_test";
+};
+
+TEST_F(WordTokenizer, NumbersWordsAfterTheSpecialTokens) {
+  std::vector<std::string> words = {"\n", "left", "what", "?", "N-", ">"};
+  write_word_tokenizer(dir_, words);
+  auto tokenizer = load_tokenizer(dir_);
+  EXPECT_EQ(tokenizer->vocab_size(), 9);
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eos(), 2);
+  for (size_t i = 0; i < words.size(); ++i) {
+    EXPECT_EQ(tokenizer->id_of(words[i]), static_cast<TokenId>(i + 3));
+  }
+}
+
+TEST_F(WordTokenizer, NewlinesAreTokensAndBlanksVanish) {
+  write_word_tokenizer(dir_, std::vector<std::string>{"\n", "left", "what", "?", "N-", ">"});
+  auto tokenizer = load_tokenizer(dir_);
+  Ids ids = tokenizer->encode("N- > left\nwhat ?  N- >");
+  EXPECT_EQ(ids, (Ids{7, 8, 4, 3, 5, 6, 7, 8}));
+  EXPECT_EQ(tokenizer->decode(ids), "N- > left\nwhat ? N- >");
+  EXPECT_EQ(tokenizer->encode(tokenizer->decode(ids)), ids);
+  EXPECT_EQ(tokenizer->decode(Ids{4, 3}), "left\n");
+  EXPECT_EQ(tokenizer->decode(Ids{3, 3, 4}), "\n\nleft");
+  EXPECT_EQ(tokenizer->encode("left", /*with_special=*/true), (Ids{1, 4}));
+}
+
+TEST_F(WordTokenizer, RefusesWordsItCouldNotFindAgain) {
+  EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{"a", "a"}), UserError);
+  EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{"a b"}), UserError);
+  EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{""}), UserError);
+  EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{"<s>"}), UserError);
+}
+
+TEST_F(WordTokenizer, AWordOutsideTheVocabularyIsNamed) {
+  write_word_tokenizer(dir_, std::vector<std::string>{"left"});
+  auto tokenizer = load_tokenizer(dir_);
+  try {
+    tokenizer->encode("left jump");
+    FAIL() << "no error";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("the word 'jump' is not in the vocabulary"),
+              std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
