@@ -1,7 +1,9 @@
-// Verifiers score a finished episode from its evidence. They run in reward workers, under a deadline.
+// Verifiers score a finished episode from its evidence. They run in reward workers, under a
+// deadline.
 //
-// A program or text under test that fails has failed its test (score 0). A verifier that cannot decide
-// returns a Failure: that is `verifier_failed`, retried, and never a zero reward (design section 5).
+// A program or text under test that fails has failed its test (score 0). A verifier that cannot
+// decide returns a Failure: that is `verifier_failed`, retried, and never a zero reward (design
+// section 5).
 //
 // Thread: any; verifiers are immutable.
 #pragma once

@@ -1,10 +1,11 @@
-// The environment interface: value types only, GEM-like reset / step / close, so that a plugin ABI can be
-// a thin wrapper around it.
+// The environment interface: value types only, GEM-like reset / step / close, so that a plugin ABI
+// can be a thin wrapper around it.
 //
-// An environment is one episode at a time: reset() begins one, step() takes an action, close() ends it.
-// It must be deterministic: the same Task gives the same episode for the same actions (members of a group
-// share the Task). It returns observations and evidence; it may give rule rewards itself, or name a
-// verifier (reward/) for what needs one. A failure of the environment is a Failure, never a zero reward.
+// An environment is one episode at a time: reset() begins one, step() takes an action, close() ends
+// it. It must be deterministic: the same Task gives the same episode for the same actions (members
+// of a group share the Task). It returns observations and evidence; it may give rule rewards
+// itself, or name a verifier (reward/) for what needs one. A failure of the environment is a
+// Failure, never a zero reward.
 //
 // Thread: one at a time for each instance; instances are independent.
 #pragma once
@@ -26,7 +27,7 @@ namespace tailrace {
 // Which episode to begin.
 struct Task {
   uint64_t seed = 0;
-  std::string data;  // a dataset row (JSON), empty for environments that draw their own tasks
+  std::string data = {};  // a dataset row (JSON), empty for environments that draw their own tasks
 };
 
 struct Observation {
@@ -34,23 +35,25 @@ struct Observation {
 };
 
 struct StepResult {
-  Observation observation;      // not shown to the policy when the episode ended
-  double reward = 0;            // of this step; the episode's reward is the sum
-  bool terminated = false;      // a natural end
-  bool truncated = false;       // a limit ended it
-  bool pending = false;         // not ready yet: call step() again with the same action
-  std::string verifier;         // when terminated or truncated: who scores the episode; empty: `reward` counts
-  std::string evidence;         // JSON for the verifier
-  std::vector<std::pair<std::string, double>> metrics;  // of the episode so far, for example {"success", 1}
+  Observation observation;  // not shown to the policy when the episode ended
+  double reward = 0;        // of this step; the episode's reward is the sum
+  bool terminated = false;  // a natural end
+  bool truncated = false;   // a limit ended it
+  bool pending = false;     // not ready yet: call step() again with the same action
+  std::string
+      verifier;  // when terminated or truncated: who scores the episode; empty: `reward` counts
+  std::string evidence;  // JSON for the verifier
+  std::vector<std::pair<std::string, double>>
+      metrics;  // of the episode so far, for example {"success", 1}
 };
 
 struct EnvironmentInfo {
-  std::string name;                      // "frozen_grid"
-  std::string help;                      // one line
-  std::vector<std::string> vocabulary;   // words of a word-level tokenizer; empty: any tokenizer
-  std::vector<std::string> stop_strings; // what ends an action, for example "\n"
+  std::string name;                       // "frozen_grid"
+  std::string help;                       // one line
+  std::vector<std::string> vocabulary;    // words of a word-level tokenizer; empty: any tokenizer
+  std::vector<std::string> stop_strings;  // what ends an action, for example "\n"
   int64_t max_turns = 1;
-  int64_t max_action_tokens = 16;        // suggestion; the config may override
+  int64_t max_action_tokens = 16;  // suggestion; the config may override
   bool needs_dataset = false;
 };
 
@@ -62,7 +65,8 @@ class Environment {
   virtual Result<StepResult> step(const std::string& action) = 0;
   virtual void close() {}
 
-  // What an imperfect demonstrator would answer now (for supervised warm-up); none: has no demonstrator.
+  // What an imperfect demonstrator would answer now (for supervised warm-up); none: has no
+  // demonstrator.
   virtual std::optional<std::string> demonstrate(Rng&) { return std::nullopt; }
   // Some legal action, for contract tests and smoke runs.
   virtual std::string sample_action(Rng& rng) = 0;
@@ -77,7 +81,8 @@ class EnvironmentRegistry {
   // Name must be new.
   void add(std::string name, std::string help, Factory factory);
   // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
-  std::unique_ptr<Environment> make(const std::string& name, const EnvironmentSettings& settings) const;
+  std::unique_ptr<Environment> make(const std::string& name,
+                                    const EnvironmentSettings& settings) const;
   std::vector<std::pair<std::string, std::string>> list() const;  // name, help
 
  private:
@@ -91,7 +96,8 @@ class EnvironmentRegistry {
 // frozen_grid, countdown, calculator, text (a dataset prompt, one turn, scored by a verifier).
 EnvironmentRegistry built_in_environments();
 
-// Seeds of held-out and training episodes are disjoint by construction: the top bit tells them apart.
+// Seeds of held-out and training episodes are disjoint by construction: the top bit tells them
+// apart.
 uint64_t task_seed(uint64_t run_seed, bool held_out, int64_t prompt);
 
 }  // namespace tailrace

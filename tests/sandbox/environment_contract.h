@@ -1,0 +1,200 @@
+// What every environment must do. Each environment's test calls check_environment(); so should a
+// plugin's.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "core/text/tokenizer.h"
+#include "reward/verifier.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+struct ContractOptions {
+  std::function<std::unique_ptr<Environment>()> make;
+  std::function<std::string(uint64_t seed)> data = [](uint64_t) {
+    return std::string();
+  };  // Task::data
+  uint64_t seed = 1;
+  int episodes = 40;
+};
+
+// One episode by `act`; what happened, as text, so that two episodes can be compared.
+struct Episode {
+  std::string transcript;
+  std::vector<std::string> observations;  // all that the policy saw
+  std::vector<std::string> actions;
+  double reward = 0;
+  bool ended = false;
+  int64_t turns = 0;
+  std::map<std::string, double> metrics;
+  std::string verifier, evidence;
+};
+
+inline Episode play(Environment& environment, const Task& task,
+                    const std::function<std::string(int64_t turn)>& act) {
+  Episode episode;
+  Result<Observation> first = environment.reset(task);
+  EXPECT_TRUE(first.ok()) << first.failure().message;
+  if (!first.ok()) return episode;
+  episode.observations.push_back(first.value().text);
+  episode.transcript = first.value().text;
+  while (!episode.ended && episode.turns < environment.info().max_turns) {
+    std::string action = act(episode.turns);
+    Result<StepResult> step = environment.step(action);
+    EXPECT_TRUE(step.ok()) << step.failure().message;
+    if (!step.ok()) return episode;
+    if (step.value().pending) continue;
+    const StepResult& result = step.value();
+    ++episode.turns;
+    episode.actions.push_back(action);
+    episode.reward += result.reward;
+    episode.ended = result.terminated || result.truncated;
+    episode.transcript +=
+        fmt::format("[{}]{}({:a})", action, result.observation.text, result.reward);
+    if (!episode.ended) episode.observations.push_back(result.observation.text);
+    for (const auto& [name, value] : result.metrics) episode.metrics[name] = value;
+    episode.verifier = result.verifier;
+    episode.evidence = result.evidence;
+    EXPECT_TRUE(std::isfinite(result.reward));
+    EXPECT_FALSE(result.terminated && result.truncated);
+  }
+  EXPECT_TRUE(episode.ended) << "it did not end within max_turns:\n" << episode.transcript;
+  return episode;
+}
+
+// 1 or 0, from the metrics or from the verifier that the episode names.
+inline double success_of(const Episode& episode) {
+  if (episode.verifier.empty()) return episode.metrics.at("success");
+  VerifierRegistry registry = built_in_verifiers();
+  const Verifier* verifier = registry.find(episode.verifier);
+  EXPECT_NE(verifier, nullptr) << "no verifier " << episode.verifier;
+  Result<Score> score = verifier->score(episode.evidence);
+  EXPECT_TRUE(score.ok()) << score.failure().message;
+  for (const auto& [name, value] : score.value().metrics) {
+    if (name == "success") return value;
+  }
+  ADD_FAILURE() << "the verifier gives no metric `success`";
+  return 0;
+}
+
+inline void check_environment(const ContractOptions& options) {
+  auto environment = options.make();
+  auto twin = options.make();
+  const EnvironmentInfo& info = environment->info();
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_FALSE(info.help.empty());
+  EXPECT_GE(info.max_turns, 1);
+  EXPECT_GE(info.max_action_tokens, 1);
+  auto task_of = [&](int episode) {
+    uint64_t seed = task_seed(options.seed, /*held_out=*/false, episode);
+    return Task{.seed = seed, .data = options.data(seed)};
+  };
+
+  // A step before reset() and after the end is a Failure, not a crash and not a reward.
+  EXPECT_FALSE(environment->step("anything\n").ok());
+
+  // Determinism: the twin plays another episode in between, so that neither sees the other's state.
+  std::vector<Episode> sampled;
+  for (int i = 0; i < options.episodes; ++i) {
+    Rng rng(mix({options.seed, static_cast<uint64_t>(i)}));
+    Episode first =
+        play(*environment, task_of(i), [&](int64_t) { return environment->sample_action(rng); });
+    EXPECT_FALSE(environment->step(first.actions.back()).ok()) << "a step after the end";
+    auto replay = [&](Environment& e) {
+      return play(e, task_of(i), [&](int64_t turn) { return first.actions[turn]; });
+    };
+    EXPECT_EQ(replay(*twin).transcript, first.transcript);
+    EXPECT_EQ(replay(*environment).transcript, first.transcript);
+    EXPECT_EQ(replay(*environment).evidence, first.evidence);
+    sampled.push_back(first);
+  }
+
+  // Two instances interleaved do not disturb each other.
+  {
+    Episode alone = sampled[0];
+    ASSERT_TRUE(environment->reset(task_of(0)).ok());
+    ASSERT_TRUE(twin->reset(task_of(1)).ok());
+    for (size_t turn = 0; turn < alone.actions.size(); ++turn) {
+      Result<StepResult> step = environment->step(alone.actions[turn]);
+      ASSERT_TRUE(step.ok());
+      bool last = turn + 1 == alone.actions.size();
+      if (!last) {
+        EXPECT_EQ(step.value().observation.text, alone.observations[turn + 1]);
+      }
+      (void)twin->step("?\n");  // may have ended already
+    }
+  }
+
+  // Whatever a policy writes is data.
+  std::vector<std::string> rubbish = {"",
+                                      "\n",
+                                      " \n",
+                                      std::string("\0\0", 2),
+                                      "\xFF\xFE\n",
+                                      std::string(1 << 20, 'x'),
+                                      std::string(1 << 16, '(') + "\n",
+                                      "\n\n\n",
+                                      "\xF0\x9F\x98\x80",
+                                      "calc " + std::string(5000, '9') + "\n",
+                                      "answer 99999999999999999999\n",
+                                      "<answer></answer>",
+                                      "<answer>(((</answer>"};
+  for (const std::string& action : rubbish) {
+    Episode episode = play(*environment, task_of(0), [&](int64_t) { return action; });
+    if (!episode.verifier.empty()) success_of(episode);  // and so is the evidence made from it
+  }
+
+  // Every word that the policy sees, or is shown by the demonstrator, has a token, and comes back
+  // the same.
+  if (!info.vocabulary.empty()) {
+    auto dir = std::filesystem::path(::testing::TempDir()) / ("contract_" + info.name);
+    write_word_tokenizer(dir, info.vocabulary);
+    auto tokenizer = load_tokenizer(dir);
+    auto check_text = [&](const std::string& text) {
+      std::vector<TokenId> ids = tokenizer->encode(text);  // throws on an unknown word
+      EXPECT_FALSE(ids.empty()) << "an empty observation: the policy would have nothing to read";
+      EXPECT_EQ(tokenizer->encode(tokenizer->decode(ids)), ids) << text;
+    };
+    Rng rng(options.seed);
+    for (const Episode& episode : sampled) {
+      for (const std::string& text : episode.observations) check_text(text);
+    }
+    for (int i = 0; i < options.episodes; ++i) {
+      Episode shown = play(*environment, task_of(i),
+                           [&](int64_t) { return environment->demonstrate(rng).value_or("?\n"); });
+      for (const std::string& text : shown.observations) check_text(text);
+      for (const std::string& text : shown.actions) {
+        std::vector<TokenId> ids = tokenizer->encode(text);
+        EXPECT_LE(static_cast<int64_t>(ids.size()), info.max_action_tokens) << text;
+        EXPECT_EQ(tokenizer->decode(ids), text) << "the environment would read another action";
+      }
+    }
+    Episode lost = play(*environment, task_of(0), [](int64_t) { return "?\n"; });
+    for (const std::string& text : lost.observations) check_text(text);
+  }
+  environment->close();
+  EXPECT_FALSE(environment->step("anything\n").ok());
+}
+
+// Share of demonstrations that succeed, over episodes of training seeds.
+inline double demonstrated_success(Environment& environment, int episodes, uint64_t seed = 1) {
+  Rng rng(seed);
+  double total = 0;
+  for (int i = 0; i < episodes; ++i) {
+    Task task{.seed = task_seed(seed, /*held_out=*/false, i), .data = {}};
+    total +=
+        success_of(play(environment, task, [&](int64_t) { return *environment.demonstrate(rng); }));
+  }
+  return total / episodes;
+}
+
+// Four standard errors of a share p of n episodes: fails by chance once in 16,000 runs of other
+// seeds, and seeds are fixed.
+inline double share_bound(double p, int n) { return 4 * std::sqrt(p * (1 - p) / n); }
+
+}  // namespace tailrace
