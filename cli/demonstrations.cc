@@ -1,0 +1,112 @@
+#include "cli/demonstrations.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+// Far beyond the prompts that a run reaches: its training episodes are others.
+constexpr int64_t kFirstPrompt = int64_t{1} << 40;
+constexpr uint64_t kStream = 0x64656d6f;  // "demo": its own random numbers
+
+struct Row {
+  std::vector<TokenId> tokens;
+  std::vector<uint8_t> counts;
+
+  void append(const std::vector<TokenId>& more, bool count) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    counts.insert(counts.end(), more.size(), count ? 1 : 0);
+  }
+  bool fits(size_t more, int64_t max_tokens) const {
+    return static_cast<int64_t>(tokens.size() + more) <= max_tokens;
+  }
+};
+
+template <class T>
+T checked(const Environment& environment, Result<T> result) {
+  if (result) return std::move(result).value();
+  throw UserError("sft.demonstrations: environment {} failed: {}", environment.info().name,
+                  result.failure().message);
+}
+
+StepResult step(Environment& environment, const std::string& action) {
+  StepResult result = checked(environment, environment.step(action));
+  while (result.pending) result = checked(environment, environment.step(action));
+  return result;
+}
+
+bool is_success(const StepResult& result) {
+  for (const auto& [key, value] : result.metrics) {
+    if (key == "success") return value > 0;
+  }
+  return false;
+}
+
+class Demonstrator {
+ public:
+  Demonstrator(Environment& environment, const Tokenizer& tokenizer, int64_t max_tokens)
+      : environment_(environment), tokenizer_(tokenizer), max_tokens_(max_tokens) {}
+
+  Row play(const Task& task, Rng& rng, DemonstrationCounts& counts) {
+    Row row;
+    const Observation first = checked(environment_, environment_.reset(task));
+    row.append(tokenizer_.encode(first.text, /*with_special=*/true), false);
+    while (true) {
+      const auto action = environment_.demonstrate(rng);
+      if (!action) {
+        throw UserError(
+            "sft.demonstrations: environment {} has no demonstrator.\n"
+            "       Try sft.data with rows of your own, or sft.demonstrations = 0.",
+            environment_.info().name);
+      }
+      const auto tokens = tokenizer_.encode(*action);
+      if (!row.fits(tokens.size(), max_tokens_)) break;
+      row.append(tokens, true);
+      const StepResult result = step(environment_, *action);
+      if (result.terminated || result.truncated) {
+        counts.successes += is_success(result);
+        break;
+      }
+      const auto seen = tokenizer_.encode(result.observation.text);
+      if (!row.fits(seen.size(), max_tokens_)) break;
+      row.append(seen, false);
+    }
+    environment_.close();
+    counts.tokens += static_cast<int64_t>(row.tokens.size());
+    return row;
+  }
+
+ private:
+  Environment& environment_;
+  const Tokenizer& tokenizer_;
+  int64_t max_tokens_;
+};
+
+}  // namespace
+
+DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
+                                         Environment& environment, const Tokenizer& tokenizer,
+                                         std::span<const DatasetRow> dataset,
+                                         const DemonstrationPlan& plan) {
+  Demonstrator demonstrator(environment, tokenizer, plan.max_tokens);
+  DemonstrationCounts counts;
+  std::string text;
+  for (int64_t i = 0; i < plan.episodes; ++i) {
+    Task task{task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i), ""};
+    if (!dataset.empty()) task.data = dataset[static_cast<size_t>(i) % dataset.size()].json;
+    Rng rng(mix({plan.run_seed, kStream, static_cast<uint64_t>(i)}));
+    const Row row = demonstrator.play(task, rng, counts);
+    text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
+                        fmt::join(row.counts, ","));
+  }
+  if (auto written = write_file_atomic(file, text); !written) {
+    throw UserError("{}", written.failure().message);
+  }
+  return counts;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,31 @@
+// Where the processes of one launch meet: a socket in a private folder with a short path (a
+// socket's path may have 107 characters, and a run directory may lie deep). RUN/endpoint names it.
+//
+// Thread: the owner's only.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace tailrace {
+
+class RunEndpoint {
+ public:
+  // Makes a folder that only this user can enter, below XDG_RUNTIME_DIR or the temporary folder,
+  // and records the endpoint; the folder of an earlier launch that was killed is removed. Throws
+  // UserError when it cannot.
+  explicit RunEndpoint(const std::filesystem::path& run_directory);
+  ~RunEndpoint();
+  RunEndpoint(const RunEndpoint&) = delete;
+
+  const std::string& name() const { return name_; }  // "ipc:///run/user/1000/tr-a1b2c3/s"
+
+ private:
+  std::filesystem::path record_, folder_;
+  std::string name_;
+};
+
+// What RUN/endpoint says. Throws UserError when the run is not being run.
+std::string read_endpoint(const std::filesystem::path& run_directory);
+
+}  // namespace tailrace
