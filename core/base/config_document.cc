@@ -133,7 +133,9 @@ class Loader {
     auto text = read_file(path, kMaxFileBytes);
     if (!text) throw UserError("{}", text.failure().message);
     open_.push_back(identity);
-    ConfigNode own = parse(text.value(), {.source = path.string(), .line = 1, .layer = 0});
+    ConfigNode own =
+        parse(text.value(),
+              {.source = path.string(), .line = 1, .layer = 0, .folder = path.parent_path()});
     require_map(own);
 
     ConfigNode merged;
@@ -178,7 +180,8 @@ class Loader {
 
 void apply_override(ConfigNode& root, const std::string& text, int layer) {
   size_t equals = text.find('=');
-  ConfigPlace place{.source = fmt::format("override {}", text), .line = 0, .layer = layer};
+  ConfigPlace place{
+      .source = fmt::format("override {}", text), .line = 0, .layer = layer, .folder = {}};
   if (equals == std::string::npos || equals == 0)
     throw UserError(
         "{}: an override is written section.key=value, for example rollout.group_size=8",
@@ -239,7 +242,7 @@ ConfigNode load_config(const std::filesystem::path& path, std::span<const std::s
 
 ConfigNode parse_config(const std::string& text, const std::string& source,
                         std::span<const std::string> overrides) {
-  ConfigNode root = parse(text, {.source = source, .line = 1, .layer = 0});
+  ConfigNode root = parse(text, {.source = source, .line = 1, .layer = 0, .folder = {}});
   require_map(root);
   if (const ConfigNode* extends = root.find("extends"))
     throw UserError("{}: extends works in files only", extends->place.text());

@@ -20,6 +20,9 @@ struct ConfigPlace {
   int line = 0;        // from 1; 0: no lines (an override)
   int layer = 0;       // a higher layer wins over a lower one
 
+  // What relative paths in this place are relative to.
+  std::filesystem::path folder;
+
   std::string text() const;  // "configs/a.yaml:14"
 };
 

@@ -67,7 +67,7 @@ Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int
     if (!rows) return rows.failure();
     std::string kept;
     for (const MetricsRow& row : rows.value())
-      if (row.step < first_step) kept += format_metrics_row(row) + '\n';
+      if (row.version < 0 || row.step < first_step) kept += format_metrics_row(row) + '\n';
     if (auto written = write_file_atomic(path, kept); !written) return written.failure();
   }
   auto file = AppendFile::open(path);

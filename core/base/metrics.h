@@ -22,7 +22,8 @@ namespace tailrace {
 
 struct MetricsRow {
   int64_t step = 0;
-  int64_t version = 0;  // of the weights that the step started from
+  int64_t version =
+      0;  // of the weights that the step started from; -1: before the first (supervised)
   double unix_seconds = 0;
   std::vector<std::pair<std::string, double>> values;  // in the order of writing
 
@@ -33,7 +34,7 @@ class MetricsWriter {
  public:
   // Appends to `path` and to a new event file beside it. Rows of steps >= first_step that are there
   // already (from a launch that died after its last checkpoint) are removed first, and so is a last
-  // line that a crash cut. `unix_seconds` names the event file.
+  // line that a crash cut; rows of version -1 stay. `unix_seconds` names the event file.
   static Result<MetricsWriter> open(const std::filesystem::path& path, int64_t first_step,
                                     double unix_seconds);
 

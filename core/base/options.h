@@ -27,6 +27,9 @@ struct OptionInfo {
   std::vector<std::string_view> allowed = {};  // strings only; empty: any
   std::vector<std::string_view> aliases = {};  // names of rival frameworks, accepted with a note
   bool required = false;                       // no default: the file must give it
+  // Texts only: names a file or folder. A relative one in a config file is relative to that file
+  // (on the command line: to the working directory) and becomes absolute when it is read.
+  bool path = false;
 };
 
 // What walks over an options struct: the YAML reader, the printer, the documentation.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -142,11 +144,8 @@ class ConfigBinder final : public OptionVisitor {
     if (node->kind != Kind::kScalar)
       return refuse(*node, key, "text",
                     node->kind == Kind::kNull ? "Write \"\" for an empty text." : "");
-    if (is_allowed(node->text, info)) {
-      value = node->text;
-      return;
-    }
-    refuse_word(*node, key, node->text, info);
+    if (!is_allowed(node->text, info)) return refuse_word(*node, key, node->text, info);
+    value = info.path && !node->text.empty() ? absolute_path(*node) : node->text;
   }
 
   void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
@@ -294,6 +293,9 @@ class ConfigBinder final : public OptionVisitor {
 
   const ConfigPlace& root_place() const { return stack_.front().node->place; }
 
+  static std::string absolute_path(const ConfigNode& node) {
+    return std::filesystem::absolute(node.place.folder / node.text).lexically_normal().string();
+  }
   static bool is_plain(const ConfigNode& node) {
     return node.kind == Kind::kScalar && !node.quoted;
   }
@@ -432,7 +434,7 @@ class ValueVisitor : public OptionVisitor {
         info);  // shortest text that reads back to the same bits
   }
   void field(std::string_view key, std::string& value, const OptionInfo& info) override {
-    add(key, "text", yaml_text(value), info);
+    add(key, info.path ? "path" : "text", yaml_text(value), info);
   }
   void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
     add(key, "list of numbers", yaml_list(value), info);

@@ -46,9 +46,9 @@ std::string print_config(const VisitOptions& options);
 
 // One key of the reference: docs/configuration.md and --help.
 struct OptionDoc {
-  std::string key;  // full dotted name
-  std::string
-      type;  // "true/false", "integer", "number", "text", "list of numbers", "list of texts", "map"
+  std::string key;   // full dotted name
+  std::string type;  // "true/false", "integer", "number", "text", "path", "list of numbers", "list
+                     // of texts", "map"
   std::string default_text;  // as YAML; empty when required
   std::string accepted;      // ">= 1", "0 to 1", "one of: a, b"; empty: anything
   std::string help;

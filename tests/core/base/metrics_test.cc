@@ -39,6 +39,9 @@ TEST(MetricsWriter, ALaunchThatContinuesForgetsTheStepsItWillDoAgain) {
   TemporaryDirectory folder;
   {
     auto writer = MetricsWriter::open(folder / "metrics.jsonl", 0, 1000);
+    MetricsRow supervised = row(300, 0);
+    supervised.version = -1;
+    ASSERT_TRUE(writer.value().write(supervised));
     for (int step = 0; step < 5; ++step) ASSERT_TRUE(writer.value().write(row(step, step)));
   }
   ASSERT_TRUE(AppendFile::open(folder / "metrics.jsonl").value().append("{\"step\":5,\"ver"));
@@ -47,9 +50,10 @@ TEST(MetricsWriter, ALaunchThatContinuesForgetsTheStepsItWillDoAgain) {
   ASSERT_TRUE(writer.value().write(row(3, 33)));
   auto rows = read_metrics(folder / "metrics.jsonl");
   ASSERT_TRUE(rows);
-  ASSERT_EQ(rows.value().size(), 4u);
-  EXPECT_EQ(rows.value()[2].step, 2);
-  EXPECT_EQ(*rows.value()[3].find("reward/mean"), 33);
+  ASSERT_EQ(rows.value().size(), 5u);
+  EXPECT_EQ(rows.value()[0].step, 300);
+  EXPECT_EQ(rows.value()[3].step, 2);
+  EXPECT_EQ(*rows.value()[4].find("reward/mean"), 33);
 }
 
 TEST(MetricsWriter, AFullDiskIsAFailure) {

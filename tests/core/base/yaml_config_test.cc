@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -206,6 +207,27 @@ TEST(BindConfig, KnowsWhatWasGivenAndWhere) {
   EXPECT_EQ(keys.where("settings.size"), "a.yaml:3");
   EXPECT_EQ(keys.where("rollout.sampling.top_k"), "override rollout.sampling.top_k=5");
   EXPECT_EQ(keys.where("rollout.group_size"), "the defaults");
+}
+
+struct PathRoot {
+  std::string model;
+  void visit(OptionVisitor& v) { v.field("model", model, {.help = "a folder", .path = true}); }
+};
+
+TEST(BindConfig, TakesPathsRelativeToTheFileThatNamesThem) {
+  TemporaryDirectory folder;
+  auto path = folder.write("configs/a.yaml", "extends: more/b.yaml\n");
+  folder.write("configs/more/b.yaml", "model: ../../models/m\n");
+  auto model = [&](std::vector<std::string> overrides) {
+    PathRoot root;
+    bind_config(load_config(path, overrides), root);
+    return root.model;
+  };
+  EXPECT_EQ(model({}), (folder / "models/m").string());
+  EXPECT_EQ(model({"model=/abs/x"}), "/abs/x");
+  EXPECT_EQ(model({"model=here"}), (std::filesystem::current_path() / "here").string());
+  EXPECT_EQ(model({"model=\"\""}), "");
+  EXPECT_EQ(describe_options(PathRoot{})[0].options[0].type, "path");
 }
 
 TEST(PrintConfig, LoadsBackToTheSame) {

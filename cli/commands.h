@@ -1,0 +1,17 @@
+// The commands of the binary: each function adds one, with its options and an example, and lives in
+// the file of its name. A command runs in its CLI11 callback; UserError ends it with exit code 2,
+// CLI::RuntimeError with a code of its own.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace tailrace {
+
+void add_doctor(CLI::App& app);
+void add_report(CLI::App& app);
+void add_score(CLI::App& app);
+void add_tokenize(CLI::App& app);
+
+}  // namespace tailrace

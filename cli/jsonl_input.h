@@ -1,0 +1,37 @@
+// Rows of JSON objects from a stream, one a line, for the commands that read standard input.
+#pragma once
+
+#include <cstdint>
+#include <istream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace tailrace {
+
+class JsonlInput {
+ public:
+  // Borrows `stream`; `source` stands for it in messages ("stdin").
+  JsonlInput(std::istream& stream, std::string source);
+
+  // The next object; blank lines are skipped. Throws UserError ("stdin:3: not a JSON object: ...").
+  std::optional<nlohmann::json> next();
+
+  // Fields of a row. Each throws UserError with the line: missing, another type, an id out of
+  // range.
+  std::string text(const nlohmann::json& row, const std::string& key) const;
+  std::vector<int32_t> ids(const nlohmann::json& row, const std::string& key) const;
+
+  // "stdin:3", the line that next() gave last.
+  std::string where() const;
+
+ private:
+  std::istream& stream_;
+  std::string source_;
+  int64_t line_ = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,16 @@
+#include "cli/loaded_model.h"
+
+#include "cli/machine.h"
+
+namespace tailrace {
+
+LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads)
+    : pool_(std::make_unique<ThreadPool>(threads > 0 ? threads : num_usable_cores())) {
+  stream_.pool = pool_.get();
+  model_ = std::make_unique<Model>(read_model_config(directory));
+  parameters_ = std::make_unique<Parameters>(model_->layout());
+  load_parameters(directory, model_->config(), *parameters_);
+  weights_ = std::make_unique<PackedWeights>(stream_, model_->config(), *parameters_);
+}
+
+}  // namespace tailrace

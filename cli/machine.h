@@ -1,0 +1,46 @@
+// What this machine has: cores, memory, disk, limits. Zero or empty where the system does not say.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tailrace {
+
+// Cores that this process may run on (affinity and the cgroup's quota, rounded up), at least 1.
+int num_usable_cores();
+
+struct MemoryFacts {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;     // without swapping; no more than the cgroup leaves
+  int64_t cgroup_limit_bytes = 0;  // 0: none
+};
+MemoryFacts memory_facts();
+
+struct DiskFacts {
+  int64_t total_bytes = 0, available_bytes = 0;
+};
+DiskFacts disk_facts(const std::filesystem::path& path);
+
+struct CpuFacts {
+  std::string name;
+  std::vector<std::string> features;        // "avx2", "fma", ...: those that kernels can use
+  std::vector<std::string> built_features;  // those that this binary needs
+};
+CpuFacts cpu_facts();
+
+struct CudaFacts {
+  bool built = false;          // this binary has the CUDA backend
+  std::string driver_version;  // empty: no NVIDIA driver
+};
+CudaFacts cuda_facts();
+
+// Name, soft limit ("unlimited" or a number).
+std::vector<std::pair<std::string, std::string>> limit_facts();
+
+// "1.5 GiB".
+std::string format_bytes(int64_t bytes);
+
+}  // namespace tailrace

@@ -1,0 +1,50 @@
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/version.h"
+
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  CLI::App app("Tailrace post-trains LLM agents with reinforcement learning.", "tailrace");
+  app.set_version_flag("--version", std::string(version()));
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::help);
+  // EVAL
+  // GEN
+  add_score(app);
+  add_tokenize(app);
+  add_report(app);
+  // BENCH
+  add_doctor(app);
+  // DOCS
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& end) {  // a command's own exit code
+    return end.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "error: {}\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n",
+               error.what());
+    return 2;
+  } catch (const UserError& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "error: unexpected: {}\n", error.what());
+    return 1;
+  }
+  if (std::fflush(stdout) != 0) {
+    fmt::print(stderr, "error: {}\n", describe_errno("write", "the output", errno));
+    return 1;
+  }
+  return 0;
+}

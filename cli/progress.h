@@ -1,0 +1,54 @@
+// What a person sees while a run goes on: a block that is redrawn in place on a terminal, plain
+// lines elsewhere.
+//
+// Thread: the owner's only.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/base/metrics.h"
+
+namespace tailrace {
+
+struct ProgressState {
+  std::string name;
+  int64_t total_steps = 0;
+  std::vector<MetricsRow> rows;  // all so far, oldest first
+};
+
+// One line for a row: a step, an evaluation, or supervised warm-up.
+//   step 12/80  reward 0.612  success 0.64  length 23.4  18.2k tokens/s  1m02s left
+std::string progress_line(const ProgressState& state, const MetricsRow& row);
+
+// The block of a terminal, each line at most `columns` wide.
+std::vector<std::string> progress_block(const ProgressState& state, int columns);
+
+// Of the steps not yet done, at the pace of the last twenty; negative when nothing is known yet.
+double seconds_left(const ProgressState& state);
+
+class ProgressView {
+ public:
+  // Borrows `out`. `terminal`: whether it can be redrawn (isatty).
+  ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps);
+  ~ProgressView() { finish(); }
+
+  void add(MetricsRow row);
+  // A line of its own, above the block.
+  void say(const std::string& line);
+  // Leaves the block as it stands; later lines come below it.
+  void finish();
+
+ private:
+  void erase_block();
+  void draw_block();
+
+  std::FILE* out_;
+  bool terminal_;
+  ProgressState state_;
+  int drawn_lines_ = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,257 @@
+// The commands as a person or a script meets them: the real binary, its output and its messages.
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/model/safetensors.h"
+#include "tests/cli/run_binary.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::string kData = std::string(TAILRACE_SOURCE_DIR) + "/tests/data";
+const std::string kStories = kData + "/models/stories260K";
+const std::string kGolden = kData + "/golden/llama3-untied-f32";
+
+std::vector<json> rows_of(const std::string& text) {
+  std::vector<json> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
+  return rows;
+}
+
+TEST(Commands, EachHasHelpWithAnExample) {
+  for (const char* command :
+       {"tokenize", "score", "report", "doctor"}) {
+    auto result = run_binary(std::string(command) + " --help");
+    EXPECT_EQ(result.exit_code, 0) << command;
+    EXPECT_NE(result.out.find("Example:\n  "), std::string::npos)
+        << command << ": " << result.out << result.err;
+  }
+}
+
+TEST(Commands, ExplainAWrongCall) {
+  auto result = run_binary("scoer");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("error: "), std::string::npos);
+  result = run_binary("score");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(
+      result.err,
+      "error: --model is required\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n");
+}
+
+TEST(Commands, SayThatTheOutputCannotBeWritten) {
+  auto result = run_binary("doctor --json > /dev/full");
+  // The later redirection of the test wins in the shell, so the command is wrapped.
+  TemporaryDirectory folder;
+  std::string err = (folder / "err").string();
+  int status =
+      std::system((std::string(TAILRACE_BINARY) + " doctor --json > /dev/full 2> " + err).c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(read_file(err).value(),
+            "error: cannot write the output: No space left on device; free some space or use "
+            "another disk\n");
+}
+
+TEST(Tokenize, GivesIdsAndTextBack) {
+  std::string text = "Once upon a time, there was a cat.";
+  auto ids = run_binary("tokenize --tokenizer " + kStories,
+                        json{{"text", text}}.dump() + "\n\n" + json{{"text", ""}}.dump());
+  ASSERT_EQ(ids.exit_code, 0) << ids.err;
+  auto rows = rows_of(ids.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_GT(rows[0]["input_ids"].size(), 4u);
+  EXPECT_EQ(rows[1]["input_ids"].size(), 0u);
+
+  auto special = rows_of(
+      run_binary("tokenize --special --tokenizer " + kStories, json{{"text", text}}.dump()).out);
+  EXPECT_EQ(special[0]["input_ids"][0], 1);
+  EXPECT_EQ(special[0]["input_ids"].size(), rows[0]["input_ids"].size() + 1);
+
+  auto decoded = run_binary("tokenize --decode --tokenizer " + kStories, ids.out);
+  ASSERT_EQ(decoded.exit_code, 0) << decoded.err;
+  EXPECT_EQ(rows_of(decoded.out)[0]["text"], text);
+}
+
+TEST(Tokenize, NamesTheLineOfABadRow) {
+  auto error = [](const std::string& arguments, const std::string& input) {
+    auto result = run_binary("tokenize --tokenizer " + kStories + arguments, input);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_EQ(error("", "{\"text\": \"a\"}\nhello\n"), "error: stdin:2: not a JSON object: hello\n");
+  EXPECT_EQ(error("", "{\"txt\": \"a\"}\n"),
+            "error: stdin:1: \"text\" is missing; a row is {\"text\": \"...\"}\n");
+  EXPECT_EQ(error("", "{\"text\": 5}\n"),
+            "error: stdin:1: \"text\" is number; it must be a text\n");
+  EXPECT_EQ(error(" --decode", "{\"input_ids\": [1, 99999]}\n"),
+            "error: stdin:1: input_ids[1] is 99999; the tokenizer has ids below 512\n");
+  EXPECT_EQ(error(" --decode", "{\"input_ids\": [1, \"a\"]}\n"),
+            "error: stdin:1: input_ids[1] is \"a\"; it must be a token id (an integer >= 0)\n");
+}
+
+// Input rows and expected values of the golden folder.
+struct Golden {
+  std::vector<int64_t> seq_lens;
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<float> logprobs, logits;
+};
+
+Golden read_golden() {
+  SafetensorsFile file(kGolden + "/golden_forward.safetensors");
+  auto integers = [&](const char* name) {
+    const TensorView& view = file.tensors().find(name)->second;
+    std::vector<int64_t> values(static_cast<size_t>(view.num_elements()));
+    std::memcpy(values.data(), view.data.data(), view.data.size());
+    return values;
+  };
+  auto floats = [&](const char* name) {
+    const TensorView& view = file.tensors().find(name)->second;
+    std::vector<float> values(static_cast<size_t>(view.num_elements()));
+    to_float(view, values);
+    return values;
+  };
+  Golden golden{integers("seq_lens"), {}, floats("logprobs"), floats("logits")};
+  auto all = integers("input_ids");
+  auto at = all.begin();
+  for (int64_t size : golden.seq_lens) {
+    golden.ids.emplace_back(at, at + size);
+    at += size;
+  }
+  return golden;
+}
+
+TEST(Score, MatchesTheGoldenValues) {
+  Golden golden = read_golden();
+  std::string input;
+  for (const auto& ids : golden.ids) input += json{{"input_ids", ids}}.dump() + "\n";
+  TemporaryDirectory folder;
+  auto result = run_binary(
+      "score --model " + kGolden + " --logits " + (folder / "out.safetensors").string(), input);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  auto rows = rows_of(result.out);
+  ASSERT_EQ(rows.size(), golden.ids.size());
+
+  // The bound that the golden folder gives for float32.
+  constexpr double kBound = 1e-4;
+  size_t next = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(rows[i]["logprobs"].size(), golden.ids[i].size() - 1);
+    for (const auto& value : rows[i]["logprobs"])
+      EXPECT_NEAR(value.get<double>(), golden.logprobs[next++], kBound);
+  }
+  EXPECT_EQ(next, golden.logprobs.size());
+
+  SafetensorsFile written(folder / "out.safetensors");
+  std::vector<float> logits(golden.logits.size());
+  ASSERT_EQ(written.tensors().at("logits").num_elements(), static_cast<int64_t>(logits.size()));
+  to_float(written.tensors().at("logits"), logits);
+  double worst = 0;
+  for (size_t i = 0; i < logits.size(); ++i)
+    worst = std::max(worst, std::abs(double{logits[i]} - golden.logits[i]));
+  EXPECT_LE(worst, kBound);
+}
+
+TEST(Score, GivesTheSameBitsForAnyNumberOfThreads) {
+  std::string input;
+  for (const auto& ids : read_golden().ids) input += json{{"input_ids", ids}}.dump() + "\n";
+  std::string one = run_binary("score --threads 1 --model " + kGolden, input).out;
+  EXPECT_FALSE(one.empty());
+  EXPECT_EQ(one, run_binary("score --threads 3 --model " + kGolden, input).out);
+}
+
+TEST(Score, NamesTheLineOfABadRowAfterTheGoodOnes) {
+  auto run = [](const std::string& row) {
+    return run_binary("score --model " + kStories, "{\"input_ids\": [1, 5]}\n" + row + "\n");
+  };
+  auto result = run("{\"input_ids\": []}");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(rows_of(result.out).size(), 1u);
+  EXPECT_EQ(result.err, "error: stdin:2: input_ids is empty; it must hold at least one id\n");
+  EXPECT_EQ(run("{\"input_ids\": [512]}").err,
+            "error: stdin:2: input_ids[0] is 512; the model has ids below 512\n");
+  EXPECT_EQ(run("{\"input_ids\": [1.5]}").err,
+            "error: stdin:2: input_ids[0] is 1.5; it must be a token id (an integer >= 0)\n");
+  EXPECT_EQ(run("{\"ids\": [1]}").err,
+            "error: stdin:2: \"input_ids\" is missing; a row is {\"input_ids\": [1, 2, ...]}\n");
+  EXPECT_EQ(run("[1]").err, "error: stdin:2: not a JSON object: [1]\n");
+  EXPECT_EQ(run("{\"input_ids\": [1").err,
+            "error: stdin:2: not a JSON object: {\"input_ids\": [1\n");
+  EXPECT_EQ(run("{\"input_ids\": " + json(std::vector<int>(513, 1)).dump() + "}").err,
+            "error: stdin:2: input_ids has 513 tokens; the model takes at most 512\n");
+  EXPECT_EQ(rows_of(run("{\"input_ids\": [7]}").out)[1]["logprobs"].size(), 0u);
+}
+
+TEST(Score, NamesAModelThatIsMissingCutOrNotFinite) {
+  auto missing = run_binary("score --model no/such/model");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_NE(missing.err.find("no/such/model"), std::string::npos);
+
+  TemporaryDirectory folder;
+  std::filesystem::copy(kStories, folder / "model");
+  auto weights = folder / "model/model.safetensors";
+  std::filesystem::permissions(weights, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  auto size = std::filesystem::file_size(weights);
+  std::string model = (folder / "model").string();
+  {
+    // The last weight becomes a NaN.
+    std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(size) - 4);
+    file.write("\xff\xff\xff\xff", 4);
+  }
+  auto nan = run_binary("score --model " + model, "{\"input_ids\": [1, 2]}");
+  EXPECT_EQ(nan.exit_code, 2);
+  EXPECT_NE(nan.err.find("nan at element"), std::string::npos) << nan.err;
+  std::filesystem::resize_file(weights, size - 100);
+  auto cut = run_binary("score --model " + model, "{\"input_ids\": [1, 2]}");
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.err.find("model.safetensors"), std::string::npos) << cut.err;
+}
+
+TEST(Score, SaysThatTheLogitsDoNotFitTheDisk) {
+  auto result = run_binary("score --model " + kStories + " --logits /proc/nowhere/x.safetensors",
+                           "{\"input_ids\": [1, 2]}");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("/proc/nowhere/x.safetensors"), std::string::npos) << result.err;
+}
+
+TEST(Doctor, ReportsAsTextAndAsJson) {
+  auto text = run_binary("doctor");
+  EXPECT_NE(text.out.find("libraries  fmt 9"), std::string::npos) << text.out;
+  auto facts = json::parse(run_binary("doctor --json").out);
+  EXPECT_GE(facts["cpu"]["usable_cores"], 1);
+  EXPECT_GT(facts["memory"]["total_bytes"], 1 << 20);
+  EXPECT_GT(facts["disk"]["total_bytes"], 0);
+  EXPECT_TRUE(facts["limits"].contains("open_files"));
+  EXPECT_TRUE(facts["libraries"].contains("zeromq"));
+  EXPECT_TRUE(facts["problems"].is_array());
+}
+
+TEST(Report, WritesThePageAndThePicture) {
+  TemporaryDirectory folder;
+  folder.write("run/metrics.jsonl",
+               "{\"step\":0,\"version\":0,\"time\":1,\"reward/"
+               "mean\":0.25}\n{\"step\":1,\"version\":1,\"time\":2,\"reward/mean\":0.5}\n");
+  folder.write("run/config.yaml", "run: {}\n");
+  std::string run = (folder / "run").string(), svg = (folder / "curve.svg").string();
+  auto page = run_binary("report " + run);
+  EXPECT_EQ(page.out, run + "/report.html\n") << page.err;
+  EXPECT_NE(read_file(run + "/report.html").value().find("</html>"), std::string::npos);
+  EXPECT_EQ(run_binary("report " + run + " --svg " + svg).exit_code, 0);
+  EXPECT_NE(read_file(svg).value().find("</svg>"), std::string::npos);
+  auto missing = run_binary("report " + folder.path().string());
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_EQ(missing.err, "error: cannot open " + folder.path().string() +
+                             "/metrics.jsonl: No such file or directory. A run directory holds "
+                             "metrics.jsonl; 'tailrace launch' makes one.\n");
+}
+
+}  // namespace
+}  // namespace tailrace
