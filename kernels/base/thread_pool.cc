@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <optional>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -45,38 +45,46 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
 struct ThreadPool::Impl {
   explicit Impl(int n) : num_threads(n) {
     threads.reserve(static_cast<size_t>(n - 1));
-    for (int i = 1; i < n; ++i) threads.emplace_back([this, i] { work(i); });
+    for (int i = 1; i < n; ++i) threads.emplace_back([this] { work(); });
   }
 
   ~Impl() {
-    stopping = true;  // read after the acquire of `round`
+    stopping = true;
     round.fetch_add(1, std::memory_order_release);
     round.notify_all();
   }
 
-  void run_part(int part) const {
-    int64_t begin = count * part / num_threads, end = count * (part + 1) / num_threads;
-    if (begin < end) (*body)(begin, end);
+  // Runs parts until none is left. The caller of run() does so as well: a worker that the
+  // operating system has not woken yet costs its share of the work, not a wait.
+  void run_parts() {
+    const auto parts = static_cast<uint32_t>(num_threads);
+    uint32_t part;
+    // A worker that comes late, in the next loop, takes a part of that one, which is as good.
+    while ((part = next_part.fetch_add(1, std::memory_order_acq_rel)) < parts) {
+      const int64_t begin = count * part / num_threads, end = count * (part + 1) / num_threads;
+      if (begin < end) (*body)(begin, end);
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) done.notify_one();
+    }
   }
 
-  void work(int part) {
+  void work() {
     uint32_t seen = 0;
     while (true) {
       seen = wait_for_change(round, seen);
       if (stopping) return;
-      run_part(part);
-      if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished.notify_one();
+      run_parts();
     }
   }
 
   const int num_threads;
-  // Written by the caller before it raises `round`, read by the workers after they have seen it.
+  // Written by the caller before it resets `next_part`, read by whoever has taken a part since.
   int64_t count = 0;
   const RangeBody* body = nullptr;
-  bool stopping = false;
+  std::atomic<bool> stopping = false;
 
-  alignas(64) std::atomic<uint32_t> round{0};
-  alignas(64) std::atomic<uint32_t> unfinished{0};
+  alignas(64) std::atomic<uint32_t> round{0};  // what idle workers wait on
+  alignas(64) std::atomic<uint32_t> next_part{std::numeric_limits<uint32_t>::max() / 2};
+  alignas(64) std::atomic<uint32_t> done{0};
   std::vector<std::jthread> threads;  // last member: joined before what it uses goes
 };
 
@@ -95,14 +103,16 @@ void ThreadPool::run(int64_t count, RangeBody body) {
     if (count > 0) body(0, count);
     return;
   }
+  const auto parts = static_cast<uint32_t>(impl.num_threads);
   impl.count = count;
   impl.body = &body;
-  impl.unfinished.store(static_cast<uint32_t>(impl.num_threads - 1), std::memory_order_relaxed);
+  impl.done.store(0, std::memory_order_relaxed);
+  impl.next_part.store(0, std::memory_order_release);
   impl.round.fetch_add(1, std::memory_order_release);
   impl.round.notify_all();
-  impl.run_part(0);
-  uint32_t left = impl.unfinished.load(std::memory_order_acquire);
-  while (left != 0) left = wait_for_change(impl.unfinished, left);
+  impl.run_parts();
+  uint32_t done = impl.done.load(std::memory_order_acquire);
+  while (done != parts) done = wait_for_change(impl.done, done);
 }
 
 int num_threads(const Stream& stream) {

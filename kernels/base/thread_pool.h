@@ -42,9 +42,9 @@ class ThreadPool {
   int num_threads() const;
 
   // Calls body(begin, end) on disjoint ranges that cover [0, count); returns when all are done.
-  // Range i of n is [count * i / n, count * (i + 1) / n), so the same loop gives the same thread
-  // the same data every time. Idle threads spin for a few microseconds and then sleep. `body` must
-  // not throw and must not call the pool.
+  // Range i of num_threads() is [count * i / n, count * (i + 1) / n); a thread that has finished
+  // takes the next range that nobody has begun. Idle threads spin for a few microseconds and then
+  // sleep. `body` must not throw and must not call the pool.
   void run(int64_t count, RangeBody body);
 
  private:

@@ -32,6 +32,7 @@ struct Sequence {
   int64_t position(int64_t row) const { return batch.positions[static_cast<size_t>(row)]; }
 
   int64_t block(int64_t i) const {
+    TR_CHECK(i < batch.max_blocks, "sequence {}: KV block {} of {}", index, i, batch.max_blocks);
     const int32_t id = batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)];
     TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
     return int64_t{id} * kv.num_kv_heads + kv_head;

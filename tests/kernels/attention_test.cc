@@ -415,8 +415,9 @@ TEST(AttentionDeathTest, RefusesAMissingBlockAndACutSequence) {
   Rng rng(9);
   Geometry g;
   Case c(g, {20}, rng);
-  PagedCache cache(g, {10}, rng);
-  EXPECT_DEATH(forward(Stream{}, c, cache, {{0, 0, 20}}), "");
+  PagedCache small(g, {10}, rng), ragged(g, {10, 20}, rng);
+  EXPECT_DEATH(forward(Stream{}, c, small, {{0, 0, 20}}), "KV block 1 of 1");
+  EXPECT_DEATH(forward(Stream{}, c, ragged, {{0, 0, 20}}), "sequence 0 has no KV block 1");
   PagedCache large(g, {20}, rng);
   forward(Stream{}, c, large, c.whole());
   BatchData batch(large, {{0, 3, 8}});
