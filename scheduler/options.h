@@ -15,7 +15,7 @@ struct EvalOptions {
   int64_t interval_steps = 25;
 
   void visit(OptionVisitor& v) {
-    v.field("prompts", prompts, {.help = "held-out prompts of an evaluation; 0: none", .min = 0});
+    v.field("prompts", prompts, {.help = "held-out prompts of an evaluation; 0: none", .min = 0, .aliases = {"episodes"}});
     v.field("group_size", group_size,
             {.help = "samples of each held-out prompt", .min = 1, .aliases = {"n"}});
     v.field("interval_steps", interval_steps,
@@ -44,18 +44,7 @@ struct SchedulerOptions {
   int64_t journal_segment_bytes = int64_t{16} << 20;
 
   void visit(OptionVisitor& v) {
-    v.field("prompts_per_step", prompts_per_step,
-            {.help = "prompts whose groups make one step",
-             .min = 1,
-             .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
-    v.field("group_size", group_size,
-            {.help = "samples of each prompt",
-             .min = 1,
-             .aliases = {"n", "n_samples_per_prompt", "num_generations",
-                         "num_return_sequences_in_group"}});
-    v.field("steps", steps, {.help = "steps of the run; 0: until the data ends", .min = 0});
-    v.field("epochs", epochs,
-            {.help = "passes over the data; 0: as many as the steps need", .min = 0});
+    // The first four come from `rollout` and `run`, where people look for them; cli fills them in.
     v.field(
         "filter_zero_signal", filter_zero_signal,
         {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});

@@ -442,8 +442,8 @@ class World {
         const int64_t interval = state_.config.eval.interval_steps;
         const bool due = version == policy.published || version == 0 ||
                          (interval > 0 && version % interval == 0);
-        const auto totals = evaluated_.find(version);
-        if (due && (totals == evaluated_.end() || seen->second != digest.digest)) {
+        const auto found = evaluated_.find(version);
+        if (due && (found == evaluated_.end() || found->second != digest.digest)) {
           return fail(fmt::format("version {} was not evaluated", version));
         }
       }
