@@ -15,8 +15,8 @@ namespace tailrace {
 
 using PolicyId = int32_t;
 
-// A task is a prompt of an epoch; a group is its members; a launch is one start of a group; an attempt
-// is one lease of a piece of work. (design section 2, words)
+// A task is a prompt of an epoch; a group is its members; a launch is one start of a group; an
+// attempt is one lease of a piece of work. (design section 2, words)
 struct MemberId {
   PolicyId policy = 0;
   int32_t domain = 0;
@@ -50,31 +50,32 @@ enum class Outcome : uint8_t {
   kAborted,
 };
 
-// Tokens of one unbroken context. A conversation that only grows is one segment; a rewritten history
-// opens another, which begins after `parent_tokens` tokens of its parent.
+// Tokens of one unbroken context. A conversation that only grows is one segment; a rewritten
+// history opens another, which begins after `parent_tokens` tokens of its parent.
 struct Segment {
-  int32_t parent = -1;         // index in Trajectory::segments; -1: root
-  int32_t parent_tokens = 0;   // how many tokens of the parent's context it continues
+  int32_t parent = -1;        // index in Trajectory::segments; -1: root
+  int32_t parent_tokens = 0;  // how many tokens of the parent's context it continues
   std::vector<TokenId> tokens;
-  std::vector<TokenRole> roles;    // same length
-  std::vector<float> logprobs;     // same length; 0 where the role is not kSampled
-  std::vector<int64_t> versions;   // same length; -1 where the role is not kSampled
+  std::vector<TokenRole> roles;   // same length
+  std::vector<float> logprobs;    // same length; 0 where the role is not kSampled
+  std::vector<int64_t> versions;  // same length; -1 where the role is not kSampled
 };
 
 struct Trajectory {
   LeaseId lease;
   Lane lane = Lane::kTrain;
   std::string env;
-  uint64_t seed = 0;               // what the environment was reset with
+  uint64_t seed = 0;  // what the environment was reset with
   std::vector<Segment> segments;
   Outcome outcome = Outcome::kFinished;
-  std::optional<double> reward;    // absent until a verifier has spoken
-  std::string verifier;            // empty: the environment gave the reward itself
-  std::string evidence;            // what the verifier needs, JSON
-  SamplingParams sampling;         // temperature and truncation travel with the log-probabilities
+  std::optional<double> reward;  // absent until a verifier has spoken
+  std::string verifier;          // empty: the environment gave the reward itself
+  std::string evidence;          // what the verifier needs, JSON
+  SamplingParams sampling;       // temperature and truncation travel with the log-probabilities
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;
-  std::vector<std::pair<std::string, double>> metrics;  // for example {"success", 1}, {"invalid_actions", 2}
+  std::vector<std::pair<std::string, double>>
+      metrics;  // for example {"success", 1}, {"invalid_actions", 2}
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;
