@@ -51,7 +51,9 @@ Offset write(Builder& b, const InstallFailed& m) {
   return wire::CreateInstallFailed(b, m.policy, m.version, b.CreateString(m.reason)).Union();
 }
 Offset write(Builder& b, const TrainerReady& m) {
-  return wire::CreateTrainerReady(b, m.policy, m.version, b.CreateString(m.digest)).Union();
+  const auto digest = b.CreateString(m.digest);
+  const auto manifest = b.CreateString(m.manifest);
+  return wire::CreateTrainerReady(b, m.policy, m.version, digest, manifest).Union();
 }
 Offset write(Builder& b, const TrainerWants& m) {
   return wire::CreateTrainerWants(b, m.policy, m.step).Union();
@@ -165,8 +167,10 @@ Message read(const wire::InstallFailed& t) {
                        t.reason()->str()};
 }
 Message read(const wire::TrainerReady& t) {
+  const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
   return TrainerReady{read_policy(t.policy()), at_least(-1, t.version(), "version"),
-                      read_digest(*t.digest())};
+                      read_digest(*t.digest()),
+                      has_manifest ? read_file_name(*t.manifest()) : std::string()};
 }
 Message read(const wire::TrainerWants& t) {
   return TrainerWants{read_policy(t.policy()), at_least(1, t.step(), "step")};

@@ -64,6 +64,7 @@ struct TrainerReady {  // after start: the weights that the trainer holds
   int64_t version =
       0;          // of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0
   Digest digest;  // empty when version is -1
+  std::string manifest = {};  // file name below RUN/weights, where they lie again; empty when version is -1
 };
 struct TrainerWants {
   PolicyId policy = 0;

@@ -15,6 +15,11 @@
 #include "core/wire/worker_client.h"
 #include "tests/core/wire/samples.h"
 
+#if defined(__SANITIZE_THREAD__)
+// Workers to be killed are forked, and start a thread of their own.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace tailrace {
 namespace {
 
