@@ -35,6 +35,8 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
       if (now != old) return now;
       pause();
     }
+    // On a busy core the one we wait for may be next in line behind us.
+    std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < deadline);
   value.wait(old, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);

@@ -16,7 +16,7 @@ namespace {
 using namespace attention_tiles;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-constexpr int64_t kGrain = 128 * 1024;  // multiply-adds that are worth a thread
+constexpr int64_t kGrain = 256 * 1024;  // multiply-adds that are worth a thread
 
 int64_t padded(int64_t n) { return round_up(n, kLanes); }
 

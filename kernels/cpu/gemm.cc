@@ -15,7 +15,7 @@ namespace {
 using simd::fma;
 
 // Below this many multiply-adds a thread costs more than it saves.
-constexpr int64_t kGrain = 128 * 1024;
+constexpr int64_t kGrain = 256 * 1024;
 // Floats of A that stay in the second-level cache while all panels pass by.
 constexpr int64_t kRowBlockFloats = 64 * 1024;
 
