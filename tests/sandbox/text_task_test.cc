@@ -1,6 +1,9 @@
 #include "sandbox/text_task.h"
 
+#include <set>
+
 #include "core/base/error.h"
+#include "core/text/dataset.h"
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace {
@@ -40,6 +43,28 @@ TEST(TextTask, SaysWhatItNeeds) {
   EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"."});
   EXPECT_EQ(environment->info().max_action_tokens, 40);
   EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
+}
+
+TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
+  auto environment = make_text_task({});
+  std::set<std::string> seen;
+  auto check_file = [&](const char* name, size_t num_rows) {
+    auto folder = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data/prompts";
+    std::vector<DatasetRow> rows = read_dataset(folder / name, "prompt");
+    EXPECT_EQ(rows.size(), num_rows);
+    for (const DatasetRow& row : rows) {
+      EXPECT_TRUE(seen.insert(row.prompt).second) << "twice, or in both files: " << row.prompt;
+      // A story that repeats the opening and its other words keeps all rules but the length.
+      Episode episode = play(*environment, {.seed = 1, .data = row.json}, [&](int64_t) {
+        return row.prompt + " They were happy friends, mom, all day.";
+      });
+      Result<Score> score = built_in_verifiers().find("text_rules")->score(episode.evidence);
+      ASSERT_TRUE(score.ok()) << row.json;
+      EXPECT_GE(score.value().reward, 0.75) << row.json;
+    }
+  };
+  check_file("tinystories_prompts.jsonl", 512);
+  check_file("tinystories_held_out.jsonl", 128);
 }
 
 }  // namespace
