@@ -196,7 +196,8 @@ void TrainOptions::visit(OptionVisitor& v) {
 void SftOptions::visit(OptionVisitor& v) {
   v.field(
       "data", data,
-      {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up"});
+      {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up",
+       .path = true});
   v.field(
       "demonstrations", demonstrations,
       {.help = "episodes of the environment's own demonstrator to learn from; 0: none", .min = 0});
