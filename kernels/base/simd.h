@@ -38,17 +38,20 @@ struct Vec16 {
 
 namespace simd {
 
-TR_INLINE __mmask16 first_lanes(int64_t n) {
-  return static_cast<__mmask16>(n >= kLanes ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
+// The first n lanes; n may be anything. Worth keeping outside a loop.
+struct Mask {
+  __mmask16 bits;
+};
+TR_INLINE Mask first_lanes(int64_t n) {
+  return {static_cast<__mmask16>(n >= kLanes ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u)};
 }
 
 TR_INLINE Vec16 zero() { return {_mm512_setzero_ps()}; }
 TR_INLINE Vec16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TR_INLINE Vec16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-// Lanes from n on are not read and become 0. n may be anything; 16 or more is a full load.
-TR_INLINE Vec16 load(const float* p, int64_t n) {
-  return {_mm512_maskz_loadu_ps(first_lanes(n), p)};
-}
+// Lanes outside the mask are not read and become 0.
+TR_INLINE Vec16 load(const float* p, Mask m) { return {_mm512_maskz_loadu_ps(m.bits, p)}; }
+TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n)); }
 // Lanes 0..7 from one place and 8..15 from another.
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm256_loadu_ps(lo)));
@@ -56,12 +59,11 @@ TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return {_mm512_castpd_ps(_mm512_insertf64x4(low, high, 1))};
 }
 TR_INLINE void store(float* p, Vec16 a) { _mm512_storeu_ps(p, a.v); }
-TR_INLINE void store(float* p, Vec16 a, int64_t n) {
-  _mm512_mask_storeu_ps(p, first_lanes(n), a.v);
-}
+TR_INLINE void store(float* p, Vec16 a, Mask m) { _mm512_mask_storeu_ps(p, m.bits, a.v); }
+TR_INLINE void store(float* p, Vec16 a, int64_t n) { store(p, a, first_lanes(n)); }
 // The first n lanes of a, the others of b.
 TR_INLINE Vec16 select_first(int64_t n, Vec16 a, Vec16 b) {
-  return {_mm512_mask_blend_ps(first_lanes(n), b.v, a.v)};
+  return {_mm512_mask_blend_ps(first_lanes(n).bits, b.v, a.v)};
 }
 
 TR_INLINE Vec16 add(Vec16 a, Vec16 b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -119,9 +121,15 @@ TR_INLINE __m256i first_eight(int64_t n) {
 TR_INLINE Vec16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 TR_INLINE Vec16 broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 TR_INLINE Vec16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+struct Mask {
+  __m256i lo, hi;
+};
+TR_INLINE Mask first_lanes(int64_t n) { return {first_eight(n), first_eight(n - 8)}; }
+TR_INLINE Vec16 load(const float* p, Mask m) {
+  return {_mm256_maskload_ps(p, m.lo), _mm256_maskload_ps(p + 8, m.hi)};
+}
 TR_INLINE Vec16 load(const float* p, int64_t n) {
-  if (n >= kLanes) return load(p);
-  return {_mm256_maskload_ps(p, first_eight(n)), _mm256_maskload_ps(p + 8, first_eight(n - 8))};
+  return n >= kLanes ? load(p) : load(p, first_lanes(n));
 }
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return {_mm256_loadu_ps(lo), _mm256_loadu_ps(hi)};
@@ -130,10 +138,12 @@ TR_INLINE void store(float* p, Vec16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);
 }
+TR_INLINE void store(float* p, Vec16 a, Mask m) {
+  _mm256_maskstore_ps(p, m.lo, a.lo);
+  _mm256_maskstore_ps(p + 8, m.hi, a.hi);
+}
 TR_INLINE void store(float* p, Vec16 a, int64_t n) {
-  if (n >= kLanes) return store(p, a);
-  _mm256_maskstore_ps(p, first_eight(n), a.lo);
-  _mm256_maskstore_ps(p + 8, first_eight(n - 8), a.hi);
+  return n >= kLanes ? store(p, a) : store(p, a, first_lanes(n));
 }
 TR_INLINE Vec16 select_first(int64_t n, Vec16 a, Vec16 b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(first_eight(n))),
@@ -223,18 +233,24 @@ TR_INLINE Vec16 zero() { return broadcast(0); }
 TR_INLINE Vec16 load(const float* p) {
   return each_lane([&](int i) { return p[i]; });
 }
-TR_INLINE Vec16 load(const float* p, int64_t n) {
-  return each_lane([&](int i) { return i < n ? p[i] : 0.0f; });
+struct Mask {
+  int64_t n;
+};
+TR_INLINE Mask first_lanes(int64_t n) { return {n}; }
+TR_INLINE Vec16 load(const float* p, Mask m) {
+  return each_lane([&](int i) { return i < m.n ? p[i] : 0.0f; });
 }
+TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n)); }
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return each_lane([&](int i) { return i < 8 ? lo[i] : hi[i - 8]; });
 }
 TR_INLINE void store(float* p, const Vec16& a) {
   for (int i = 0; i < kLanes; ++i) p[i] = a.lane[i];
 }
-TR_INLINE void store(float* p, const Vec16& a, int64_t n) {
-  for (int i = 0; i < kLanes && i < n; ++i) p[i] = a.lane[i];
+TR_INLINE void store(float* p, const Vec16& a, Mask m) {
+  for (int i = 0; i < kLanes && i < m.n; ++i) p[i] = a.lane[i];
 }
+TR_INLINE void store(float* p, const Vec16& a, int64_t n) { store(p, a, first_lanes(n)); }
 TR_INLINE Vec16 select_first(int64_t n, const Vec16& a, const Vec16& b) {
   return each_lane([&](int i) { return i < n ? a.lane[i] : b.lane[i]; });
 }

@@ -62,20 +62,24 @@ struct QueryBlock {
   int64_t context() const { return position[count - 1] + 1; }
 
   QueryBlock(const Sequence& seq, int64_t row_begin, int64_t row_end, int group, int64_t first) {
-    const int64_t total = (row_end - row_begin) * group;
-    for (; count < kQueries && first + count < total; ++count) {
-      row[count] = row_begin + (first + count) / group;
-      head[count] = seq.kv_head * group + (first + count) % group;
+    int64_t next_row = row_begin + first / group;
+    int64_t in_group = first % group;
+    for (; count < kQueries && next_row < row_end; ++count) {
+      row[count] = next_row;
+      head[count] = int64_t{seq.kv_head} * group + in_group;
       col[count] = head[count] * seq.kv.head_dim;
-      position[count] = seq.position(row[count]);
+      position[count] = seq.position(next_row);
+      if (++in_group == group) in_group = 0, ++next_row;
     }
   }
 
-  // out[d * count + q]
-  void gather_transposed(ConstMatrix x, int64_t head_dim, float* out) const {
+  // out[q * kQueryStride + d]
+  void gather(ConstMatrix x, int64_t head_dim, float* out) const {
     for (int q = 0; q < count; ++q) {
       const float* in = x.row(row[q]) + col[q];
-      for (int64_t d = 0; d < head_dim; ++d) out[d * count + q] = in[d];
+      for (int64_t d = 0; d < head_dim; d += kLanes) {
+        simd::store(out + q * kQueryStride + d, simd::load(in + d, head_dim - d));
+      }
     }
   }
 };
@@ -138,16 +142,16 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
                                     head_dim, std::min(block_tokens, common - j), left, acc);
   }
   for (int q = 0; q < kCount; ++q) {
+    Vec16 own[1][kVectors];
+    for (int v = 0; v < kVectors; ++v) own[0][v] = acc[q][v];
     for (int64_t j = common; j <= block.position[q]; ++j) {
-      const float* value = seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col;
-      Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
-      for (int v = 0; v < kVectors; ++v) {
-        acc[q][v] = simd::fma(w, simd::load(value + v * kLanes, left - v * kLanes), acc[q][v]);
-      }
+      weighted_rows<1, kVectors>(weights + q * weight_stride + j, weight_stride,
+                                 seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col,
+                                 head_dim, 1, left, own);
     }
     for (int v = 0; v < kVectors; ++v) {
       simd::store(out.row(block.row[q]) + block.col[q] + col + v * kLanes,
-                  simd::mul(acc[q][v], simd::broadcast(inv_sum[q])), left - v * kLanes);
+                  simd::mul(own[0][v], simd::broadcast(inv_sum[q])), left - v * kLanes);
     }
   }
 }
@@ -156,7 +160,7 @@ template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
                    float* queries, float* scores, int64_t score_stride, Matrix out, Matrix lse) {
   const int64_t head_dim = seq.kv.head_dim;
-  block.gather_transposed(q, head_dim, queries);
+  block.gather(q, head_dim, queries);
   key_scores<kCount>(queries, seq, block.context(), scores, score_stride);
   float inv_sum[kCount];
   for (int i = 0; i < kCount; ++i) {
@@ -181,10 +185,8 @@ constexpr ForwardBlock kForwardBlocks[kQueries] = {
 
 // Scratch of one thread.
 struct Scratch {
-  float* queries = nullptr;        // [head_dim, kQueries]
-  float* douts = nullptr;          // [head_dim, kQueries]
-  float* query_rows = nullptr;     // [kQueries, head_dim]
-  float* dout_rows = nullptr;      // [kQueries, head_dim]
+  float* queries = nullptr;        // [kQueries, kQueryStride]
+  float* douts = nullptr;          // [kQueries, kQueryStride]
   float* scores = nullptr;         // [kQueries, context]
   float* dscores = nullptr;        // [kQueries, context]
   float* key_columns = nullptr;    // [head_dim, context]
@@ -194,7 +196,7 @@ struct Scratch {
   // Lengths are padded so that whole tiles of 16 x 16 may be written.
   static int64_t num_floats(int64_t head_dim, int64_t max_context) {
     const int64_t dim = padded(head_dim), context = padded(max_context);
-    return 4 * kQueries * dim + 2 * kQueries * context + 3 * dim * context;
+    return 2 * kQueries * kQueryStride + 2 * kQueries * context + 3 * dim * context;
   }
 
   Scratch(float* memory, int64_t head_dim, int64_t max_context) {
@@ -204,10 +206,8 @@ struct Scratch {
       memory += n;
       return start;
     };
-    queries = take(kQueries * dim);
-    douts = take(kQueries * dim);
-    query_rows = take(kQueries * dim);
-    dout_rows = take(kQueries * dim);
+    queries = take(kQueries * kQueryStride);
+    douts = take(kQueries * kQueryStride);
     scores = take(kQueries * context);
     dscores = take(kQueries * context);
     key_columns = take(dim * context);
@@ -221,6 +221,7 @@ void check_batch(const AttentionBatch& batch, int64_t rows, int64_t cols, int nu
   TR_CHECK(rows == batch.num_tokens() && cols == int64_t{num_heads} * kv.head_dim,
            "q [{}, {}], {} tokens, {} heads of {}", rows, cols, batch.num_tokens(), num_heads,
            kv.head_dim);
+  TR_CHECK(kv.head_dim <= kQueryStride - kLanes, "head_dim={}", kv.head_dim);
   TR_CHECK(kv.num_kv_heads > 0 && num_heads % kv.num_kv_heads == 0, "{} heads, {} kv heads",
            num_heads, kv.num_kv_heads);
   TR_CHECK(kv.block_tokens >= 8 && (kv.block_tokens & (kv.block_tokens - 1)) == 0,
@@ -405,11 +406,11 @@ void spread(const float* weights, int64_t stride, const float* queries, int num_
     int64_t j = 0;
     auto step = [&]<int kCount>() {
       if (left > kLanes) {
-        spread_queries<kCount, 2>(weights + j, stride, queries + col, padded(head_dim), num_queries,
-                                  left, rows + j * row_stride + col, row_stride);
+        spread_queries<kCount, 2>(weights + j, stride, queries + col, num_queries, left,
+                                  rows + j * row_stride + col, row_stride);
       } else {
-        spread_queries<kCount, 1>(weights + j, stride, queries + col, padded(head_dim), num_queries,
-                                  left, rows + j * row_stride + col, row_stride);
+        spread_queries<kCount, 1>(weights + j, stride, queries + col, num_queries, left,
+                                  rows + j * row_stride + col, row_stride);
       }
       j += kCount;
     };
@@ -422,11 +423,11 @@ void spread(const float* weights, int64_t stride, const float* queries, int num_
 template <int kCount>
 void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBlock& block,
                     int64_t n, const Scratch& scratch) {
-  const int64_t head_dim = seq.kv.head_dim, dim = padded(head_dim);
+  const int64_t head_dim = seq.kv.head_dim;
   const int64_t stride = padded(n), context = block.context();
   const int64_t groups = padded(context) / kLanes;
-  block.gather_transposed(args.q, head_dim, scratch.queries);
-  block.gather_transposed(args.dout, head_dim, scratch.douts);
+  block.gather(args.q, head_dim, scratch.queries);
+  block.gather(args.dout, head_dim, scratch.douts);
   auto columns_at = [&](const float* columns) {
     return [columns](int64_t i) { return ColumnGroup{.first = columns + i * kLanes}; };
   };
@@ -435,10 +436,8 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
   score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
                            stride, scratch.dscores, stride);
   for (int i = 0; i < kCount; ++i) {
-    const float* dout = args.dout.row(block.row[i]) + block.col[i];
+    const float* dout = scratch.douts + i * kQueryStride;
     const float* out = args.out.row(block.row[i]) + block.col[i];
-    std::copy_n(args.q.row(block.row[i]) + block.col[i], head_dim, scratch.query_rows + i * dim);
-    std::copy_n(dout, head_dim, scratch.dout_rows + i * dim);
     Vec16 dot = simd::zero();
     for (int64_t d = 0; d < head_dim; d += kLanes) {
       dot = simd::fma(simd::load(dout + d, head_dim - d), simd::load(out + d, head_dim - d), dot);
@@ -465,9 +464,9 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
     }
   }
   const int64_t row = seq.row_begin(), col = seq.kv_head * head_dim;
-  spread(scratch.scores, stride, scratch.dout_rows, kCount, context, head_dim,
-         args.dv.row(row) + col, args.dv.stride);
-  spread(scratch.dscores, stride, scratch.query_rows, kCount, context, head_dim,
+  spread(scratch.scores, stride, scratch.douts, kCount, context, head_dim, args.dv.row(row) + col,
+         args.dv.stride);
+  spread(scratch.dscores, stride, scratch.queries, kCount, context, head_dim,
          args.dk.row(row) + col, args.dk.stride);
 }
 

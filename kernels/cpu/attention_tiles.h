@@ -13,6 +13,9 @@
 namespace tailrace::attention_tiles {
 
 constexpr int kQueries = 8;  // queries that share one pass over the keys
+// Queries are copied to rows of this constant length, so that one register addresses all eight. It
+// bounds head_dim; the odd line at the end keeps the rows out of each other's cache sets.
+constexpr int64_t kQueryStride = 256 + kLanes;
 
 // Where positions [16 i, 16 i + 16) of a [head_dim, positions] matrix lie: element (d, 16 i + lane)
 // is at first[d * stride + lane], and lanes 8..15 at second[d * stride + lane - 8].
@@ -21,8 +24,8 @@ struct ColumnGroup {
   const float* second = nullptr;
 };
 
-// scores[q * score_stride + position] = sum over d of queries[d * kCount + q] * column(d, position)
-// for kGroups groups of 16 positions.
+// scores[q * score_stride + position] = sum over d of queries[q * kQueryStride + d] * column(d,
+// position) for kGroups groups of 16 positions.
 template <int kCount, int kGroups, bool kSplit>
 TR_INLINE void score_groups(const float* queries, int64_t head_dim, const ColumnGroup* groups,
                             int64_t stride, float* scores, int64_t score_stride) {
@@ -38,7 +41,7 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
                  : simd::load(groups[g].first + d * stride);
     }
     for (int q = 0; q < kCount; ++q) {
-      Vec16 x = simd::broadcast(queries[d * kCount + q]);
+      Vec16 x = simd::broadcast(queries[q * kQueryStride + d]);
       for (int g = 0; g < kGroups; ++g) acc[q][g] = simd::fma(x, column[g], acc[q][g]);
     }
   }
@@ -73,34 +76,43 @@ template <int kCount, int kVectors>
 TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const float* rows,
                              int64_t row_stride, int64_t count, int64_t cols,
                              Vec16 (&acc)[kCount][kVectors]) {
+  const simd::Mask last = simd::first_lanes(cols - (kVectors - 1) * kLanes);
+  // In a copy, so that the sums stay in registers whatever the caller does with his.
+  Vec16 sum[kCount][kVectors];
+  for (int q = 0; q < kCount; ++q) {
+    for (int v = 0; v < kVectors; ++v) sum[q][v] = acc[q][v];
+  }
   for (int64_t j = 0; j < count; ++j) {
     Vec16 row[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      row[v] = simd::load(rows + j * row_stride + v * kLanes, cols - v * kLanes);
-    }
+    for (int v = 0; v + 1 < kVectors; ++v) row[v] = simd::load(rows + j * row_stride + v * kLanes);
+    row[kVectors - 1] = simd::load(rows + j * row_stride + (kVectors - 1) * kLanes, last);
     for (int q = 0; q < kCount; ++q) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
-      for (int v = 0; v < kVectors; ++v) acc[q][v] = simd::fma(w, row[v], acc[q][v]);
+      for (int v = 0; v < kVectors; ++v) sum[q][v] = simd::fma(w, row[v], sum[q][v]);
     }
+  }
+  for (int q = 0; q < kCount; ++q) {
+    for (int v = 0; v < kVectors; ++v) acc[q][v] = sum[q][v];
   }
 }
 
-// rows[j][16 v ...] += sum over q of weights[q * weight_stride + j] * queries[q * query_stride + 16
-// v ...] for kPositions rows: what keys and values receive from these queries.
+// rows[j][16 v ...] += sum over q of weights[q * weight_stride + j] * queries[q * kQueryStride + 16
+// v ...] for kPositions rows: what keys and values receive from these queries. Queries are padded
+// with zeros to whole vectors.
 template <int kPositions, int kVectors>
 TR_INLINE void spread_queries(const float* weights, int64_t weight_stride, const float* queries,
-                              int64_t query_stride, int num_queries, int64_t cols, float* rows,
-                              int64_t row_stride) {
+                              int num_queries, int64_t cols, float* rows, int64_t row_stride) {
+  constexpr int kLast = kVectors - 1;
+  const simd::Mask last = simd::first_lanes(cols - kLast * kLanes);
   Vec16 acc[kPositions][kVectors];
   for (int j = 0; j < kPositions; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[j][v] = simd::load(rows + j * row_stride + v * kLanes, cols - v * kLanes);
-    }
+    for (int v = 0; v < kLast; ++v) acc[j][v] = simd::load(rows + j * row_stride + v * kLanes);
+    acc[j][kLast] = simd::load(rows + j * row_stride + kLast * kLanes, last);
   }
   for (int q = 0; q < num_queries; ++q) {
     Vec16 query[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      query[v] = simd::load(queries + q * query_stride + v * kLanes, cols - v * kLanes);
+      query[v] = simd::load(queries + q * kQueryStride + v * kLanes);
     }
     for (int j = 0; j < kPositions; ++j) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
@@ -108,9 +120,8 @@ TR_INLINE void spread_queries(const float* weights, int64_t weight_stride, const
     }
   }
   for (int j = 0; j < kPositions; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
-      simd::store(rows + j * row_stride + v * kLanes, acc[j][v], cols - v * kLanes);
-    }
+    for (int v = 0; v < kLast; ++v) simd::store(rows + j * row_stride + v * kLanes, acc[j][v]);
+    simd::store(rows + j * row_stride + kLast * kLanes, acc[j][kLast], last);
   }
 }
 
