@@ -1,4 +1,11 @@
-// Text to token ids and back, from a Hugging Face tokenizer.json.
+// Text to token ids and back, from a Hugging Face tokenizer.json, id for id as transformers does
+// it.
+//
+// Understood: models BPE (byte fallback, byte level, ignore_merges) and WordLevel; normalizers NFC,
+// Prepend, Replace; pre-tokenizers ByteLevel, Digits, Punctuation, Split, Whitespace,
+// WhitespaceSplit; added tokens; post-processors TemplateProcessing, RobertaProcessing,
+// BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Replace, Strip, WordPiece;
+// sequences of these. Other parts are refused by name.
 //
 // Thread: any (immutable).
 #pragma once
@@ -19,6 +26,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Without special tokens; `with_special` adds what the post-processor adds (a BOS, for example).
+  // Special tokens that stand in the text are found. Bytes that are not UTF-8 are read as U+FFFD.
+  // Throws UserError for a word that a word-level vocabulary lacks.
   virtual std::vector<TokenId> encode(std::string_view text, bool with_special = false) const = 0;
   // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;

@@ -82,7 +82,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
                  {"eos_token", "</s>"},
                  {"pad_token", "<pad>"},
                  {"clean_up_tokenization_spaces", false}};
-  std::filesystem::create_directories(directory);
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);  // a failure shows when the files are written
   write_json(directory / "tokenizer.json", tokenizer);
   write_json(directory / "tokenizer_config.json", config);
 }

@@ -160,13 +160,16 @@ inline void check_environment(const ContractOptions& options) {
       EXPECT_FALSE(ids.empty()) << "an empty observation: the policy would have nothing to read";
       EXPECT_EQ(tokenizer->encode(tokenizer->decode(ids)), ids) << text;
     };
-    Rng rng(options.seed);
     for (const Episode& episode : sampled) {
       for (const std::string& text : episode.observations) check_text(text);
     }
     for (int i = 0; i < options.episodes; ++i) {
-      Episode shown = play(*environment, task_of(i),
-                           [&](int64_t) { return environment->demonstrate(rng).value_or("?\n"); });
+      auto show = [&](Environment& e) {
+        Rng rng(mix({options.seed, static_cast<uint64_t>(i), 1}));
+        return play(e, task_of(i), [&](int64_t) { return e.demonstrate(rng).value_or("?\n"); });
+      };
+      Episode shown = show(*environment);
+      EXPECT_EQ(show(*environment).transcript, shown.transcript) << "the demonstrator remembers";
       for (const std::string& text : shown.observations) check_text(text);
       for (const std::string& text : shown.actions) {
         std::vector<TokenId> ids = tokenizer->encode(text);

@@ -96,6 +96,10 @@ TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
 TEST(Tokenizer, MergesByRankThenFromTheLeft) {
   EXPECT_EQ(encode(small(), "abc"), (Ids{0, 4}));  // "b c" has the lower rank
   EXPECT_EQ(encode(small(), "abab"), (Ids{3, 3}));
+  json t = small();
+  t["model"]["vocab"]["aa"] = 10;
+  t["model"]["merges"].push_back("a a");
+  EXPECT_EQ(encode(t, "aaa"), (Ids{10, 0}));
   EXPECT_EQ(encode(small(), "zaz"), (Ids{0}));  // no unknown token: left out
 }
 
