@@ -1,6 +1,7 @@
 #include "cli/loaded_model.h"
 
 #include "cli/machine.h"
+#include "core/base/error.h"
 
 namespace tailrace {
 
@@ -10,7 +11,18 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads)
   model_ = std::make_unique<Model>(read_model_config(directory));
   parameters_ = std::make_unique<Parameters>(model_->layout());
   load_parameters(directory, model_->config(), *parameters_);
-  weights_ = std::make_unique<PackedWeights>(stream_, model_->config(), *parameters_);
+  weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), *parameters_);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
+                                             const ModelConfig& config) {
+  auto tokenizer = load_tokenizer(directory);
+  if (tokenizer->vocab_size() > config.vocab_size)
+    throw UserError(
+        "{}: tokenizer.json has ids up to {}, but config.json says vocab_size = {}. They belong to "
+        "different models.",
+        directory.string(), tokenizer->vocab_size() - 1, config.vocab_size);
+  return tokenizer;
 }
 
 }  // namespace tailrace

@@ -7,6 +7,7 @@
 #include "core/model/model.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
+#include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/thread_pool.h"
 
@@ -23,6 +24,8 @@ class LoadedModel {
   const ModelConfig& config() const { return model_->config(); }
   const Parameters& parameters() const { return *parameters_; }
   const PackedWeights& weights() const { return *weights_; }
+  // For those who keep the weights of a version alive (Engine::install).
+  std::shared_ptr<const PackedWeights> shared_weights() const { return weights_; }
   const Stream& stream() const { return stream_; }
   int num_threads() const { return pool_->num_threads(); }
 
@@ -31,7 +34,11 @@ class LoadedModel {
   Stream stream_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Parameters> parameters_;  // borrows the model's layout
-  std::unique_ptr<PackedWeights> weights_;
+  std::shared_ptr<const PackedWeights> weights_;
 };
+
+// The tokenizer of the same folder. Throws UserError when it has ids that the model lacks.
+std::unique_ptr<Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
+                                             const ModelConfig& config);
 
 }  // namespace tailrace

@@ -15,7 +15,9 @@ struct EvalOptions {
   int64_t interval_steps = 25;
 
   void visit(OptionVisitor& v) {
-    v.field("prompts", prompts, {.help = "held-out prompts of an evaluation; 0: none", .min = 0, .aliases = {"episodes"}});
+    v.field(
+        "prompts", prompts,
+        {.help = "held-out prompts of an evaluation; 0: none", .min = 0, .aliases = {"episodes"}});
     v.field("group_size", group_size,
             {.help = "samples of each held-out prompt", .min = 1, .aliases = {"n"}});
     v.field("interval_steps", interval_steps,

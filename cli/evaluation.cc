@@ -1,0 +1,163 @@
+#include "cli/evaluation.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "reward/verifier.h"
+#include "rollout/engine.h"
+#include "rollout/episode_runner.h"
+
+namespace tailrace {
+namespace {
+
+// Episodes in play at once: enough to fill the engine's batches, few enough to keep environments
+// cheap.
+constexpr int64_t kInPlay = 128;
+
+EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& verifiers,
+                       double success_reward) {
+  const Trajectory& trajectory = finished.trajectory;
+  EvaluatedEpisode episode{.prompt = trajectory.lease.member.prompt,
+                           .sample = trajectory.lease.member.member,
+                           .turns = trajectory.turns,
+                           .sampled_tokens = trajectory.num_sampled(),
+                           .truncated = trajectory.outcome == Outcome::kTruncated,
+                           .metrics = trajectory.metrics};
+  bool played =
+      trajectory.outcome == Outcome::kFinished || trajectory.outcome == Outcome::kTruncated;
+  bool scored = trajectory.reward.has_value();
+  episode.reward = trajectory.reward.value_or(0);
+  if (played && !trajectory.verifier.empty()) {
+    scored = false;
+    const Verifier* verifier = verifiers.find(trajectory.verifier);
+    if (!verifier)
+      throw UserError("the environment {} asks for the verifier {}, which is not known",
+                      trajectory.env, trajectory.verifier);
+    if (auto given = verifier->score(trajectory.evidence)) {
+      scored = true;
+      episode.reward = given.value().reward;
+      episode.metrics.insert(episode.metrics.end(), given.value().metrics.begin(),
+                             given.value().metrics.end());
+    }
+  }
+  episode.failed = !played || !scored;
+  episode.success = episode.reward >= success_reward;
+  for (const auto& [name, value] : episode.metrics)
+    if (name == "success") episode.success = value > 0;
+  return episode;
+}
+
+}  // namespace
+
+std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenizer& tokenizer,
+                                       const EvaluationPlan& plan) {
+  EnvironmentRegistry environments = built_in_environments();
+  VerifierRegistry verifiers = built_in_verifiers();
+  EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
+  for (const std::string& word : info.vocabulary)
+    if (tokenizer.id_of(word) < 0)
+      throw UserError(
+          "the model's tokenizer lacks the word '{}' of the environment {}. Use a model made for "
+          "it.",
+          word == "\n" ? "\\n" : word, plan.env);
+
+  SteadyClock clock;
+  EngineOptions engine_options = plan.rollout.engine;
+  Engine engine(loaded.model(), &tokenizer, engine_options, loaded.stream(), clock);
+  engine.install(loaded.shared_weights(), 0);
+  EpisodeRunner runner(engine, tokenizer,
+                       {.env_threads = static_cast<int>(plan.rollout.env_threads)}, clock);
+  EpisodeLimits limits = episode_limits(plan.rollout, info);
+  SamplingParams sampling = episode_sampling(plan.rollout.sampling, info, tokenizer);
+
+  std::vector<EvaluatedEpisode> episodes;
+  int64_t total = plan.episodes * plan.samples, started = 0;
+  while (static_cast<int64_t>(episodes.size()) < total) {
+    for (; started < total && runner.num_running() < kInPlay; ++started) {
+      int64_t prompt = started / plan.samples;
+      auto member = static_cast<int32_t>(started % plan.samples);
+      EpisodeSpec spec{
+          .lease = {.member = {.prompt = prompt, .member = member}},
+          .lane = Lane::kEval,
+          .task = {.seed = task_seed(plan.seed, plan.held_out, prompt)},
+          .key = {mix({plan.seed, static_cast<uint64_t>(prompt), static_cast<uint64_t>(member)})},
+          .sampling = sampling,
+          .limits = limits};
+      if (info.needs_dataset) spec.task.data = plan.dataset[static_cast<size_t>(prompt)].json;
+      runner.start(std::move(spec), environments.make(plan.env, plan.settings));
+    }
+    for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
+      episodes.push_back(score(finished, verifiers, plan.success_reward));
+  }
+  std::sort(episodes.begin(), episodes.end(),
+            [](const EvaluatedEpisode& a, const EvaluatedEpisode& b) {
+              return std::pair(a.prompt, a.sample) < std::pair(b.prompt, b.sample);
+            });
+  return episodes;
+}
+
+EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
+                            const std::vector<int64_t>& ks, uint64_t seed) {
+  struct PerPrompt {
+    int64_t samples = 0, successes = 0;
+    double reward = 0;
+  };
+  EvaluationSummary summary;
+  std::map<int64_t, PerPrompt> prompts;
+  std::map<std::string, std::pair<double, int64_t>> metrics;
+  for (const EvaluatedEpisode& episode : episodes) {
+    ++summary.episodes;
+    if (episode.failed) {
+      ++summary.failed;
+      continue;
+    }
+    PerPrompt& prompt = prompts[episode.prompt];
+    ++prompt.samples;
+    prompt.successes += episode.success;
+    prompt.reward += episode.reward;
+    summary.mean_turns += static_cast<double>(episode.turns);
+    summary.mean_sampled_tokens += static_cast<double>(episode.sampled_tokens);
+    summary.truncated_share += episode.truncated;
+    for (const auto& [name, value] : episode.metrics) {
+      metrics[name].first += value;
+      ++metrics[name].second;
+    }
+  }
+  summary.prompts = static_cast<int64_t>(prompts.size());
+  if (prompts.empty()) return summary;
+  auto scored = static_cast<double>(summary.episodes - summary.failed);
+  summary.mean_turns /= scored;
+  summary.mean_sampled_tokens /= scored;
+  summary.truncated_share /= scored;
+  for (const auto& [name, sum] : metrics)
+    summary.metrics.emplace_back(name, sum.first / static_cast<double>(sum.second));
+
+  // Samples of one prompt are not independent of each other: prompts are resampled, not episodes.
+  Rng rng(mix({seed, 0x626f6f74}));
+  std::vector<double> rewards, successes;
+  int64_t all_successes = 0;
+  bool one_sample_each = true;
+  for (const auto& [id, prompt] : prompts) {
+    rewards.push_back(prompt.reward / static_cast<double>(prompt.samples));
+    successes.push_back(static_cast<double>(prompt.successes) /
+                        static_cast<double>(prompt.samples));
+    all_successes += prompt.successes;
+    one_sample_each = one_sample_each && prompt.samples == 1;
+  }
+  summary.reward = bootstrap_mean(rewards, rng);
+  summary.success =
+      one_sample_each ? wilson(all_successes, summary.prompts) : bootstrap_mean(successes, rng);
+  for (int64_t k : ks) {
+    std::vector<double> values;
+    for (const auto& [id, prompt] : prompts)
+      if (prompt.samples >= k) values.push_back(pass_at_k(prompt.samples, prompt.successes, k));
+    if (!values.empty()) summary.pass_at_k.emplace_back(k, bootstrap_mean(values, rng));
+  }
+  return summary;
+}
+
+}  // namespace tailrace

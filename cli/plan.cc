@@ -1,0 +1,130 @@
+#include "cli/plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/machine.h"
+#include "core/base/error.h"
+#include "core/model/kv_cache.h"
+#include "core/model/model.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
+
+// Blocks that the engine makes: as many as its sequences can fill, within kv_cache_mb, or as many
+// as it is told.
+int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
+  int64_t block = KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
+  if (engine.kv_cache_blocks > 0) return engine.kv_cache_blocks * block;
+  return engine.kv_cache_mb << 20;
+}
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+int64_t Plan::total_bytes() const {
+  int64_t total = 0;
+  for (const MemoryItem& item : trainer) total += item.bytes;
+  for (const MemoryItem& item : rollout_worker) total += item.bytes * rollout_workers;
+  return total;
+}
+
+ModelConfig planned_model(const RunOptions& options) {
+  if (!options.model.creates()) return read_model_config(options.model.path);
+  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  // The three special tokens of write_word_tokenizer() come first.
+  return model_config(options.model.create,
+                      3 + static_cast<int64_t>(environment->info().vocabulary.size()));
+}
+
+Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
+  if (o.rollout.engine.max_context_tokens > config.max_positions)
+    throw UserError(
+        "rollout.max_context_tokens is {}; the model has {} positions. Try "
+        "rollout.max_context_tokens={}.",
+        o.rollout.engine.max_context_tokens, config.max_positions, config.max_positions);
+  Model model(config);
+  Plan plan;
+  plan.samples_per_step = o.rollout.prompts_per_step * o.rollout.group_size;
+  plan.samples_per_minibatch =
+      ceil_divide(o.rollout.prompts_per_step, o.train.minibatches_per_step) * o.rollout.group_size;
+  plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
+  plan.steps = o.run.steps;
+  plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
+  plan.parameters = config.num_parameters();
+
+  int64_t weights = model.layout().size() * kFloat;
+  bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == "ref";
+  plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
+                  {"gradients", weights * o.train.gradient_slots},
+                  {"AdamW moments", 2 * weights},
+                  {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
+                   model.activation_bytes(o.train.microbatch_tokens)}};
+  MemoryItem reference{"reference weights (algo.kl)", 2 * weights};
+  if (keeps_reference) plan.trainer.push_back(reference);
+  plan.rollout_workers = o.rollout.workers;
+  plan.rollout_worker = {{"weights and their packed form", 2 * weights},
+                         {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
+
+  if (available_bytes > 0 && plan.total_bytes() > available_bytes)
+    plan.warnings.push_back(
+        fmt::format("the run may need {} but {} are free. Try a smaller rollout.kv_cache_mb, "
+                    "train.microbatch_tokens or rollout.workers.",
+                    format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
+  if (o.rollout.prompts_per_step % o.train.minibatches_per_step != 0)
+    plan.warnings.push_back(
+        fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
+                    o.rollout.prompts_per_step, o.train.minibatches_per_step));
+  int64_t cores = num_usable_cores(), threads = o.rollout.workers * o.rollout.threads;
+  if (threads > cores)
+    plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
+                                        o.rollout.workers, o.rollout.threads, cores));
+  return plan;
+}
+
+std::string format_plan(const Plan& plan, const RunOptions& o) {
+  std::string out;
+  auto line = [&](std::string_view label, const std::string& text) {
+    out += fmt::format("{:<10} {}\n", label, text);
+  };
+  line("policy", fmt::format("{} parameters, {}", plan.parameters,
+                             o.model.creates() ? "from random weights"
+                                               : fmt::format("from {}", o.model.path)));
+  line("step",
+       fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",
+                   o.rollout.prompts_per_step, o.rollout.group_size, plan.samples_per_step,
+                   o.rollout.engine.max_context_tokens, plan.max_tokens_per_step));
+  line("", fmt::format("{} minibatches of {} samples x {} epochs = {} updates",
+                       o.train.minibatches_per_step, plan.samples_per_minibatch, o.train.ppo_epochs,
+                       plan.updates_per_step));
+  if (plan.steps > 0)
+    line("run",
+         fmt::format("{} steps = {} samples, {} updates", plan.steps,
+                     plan.steps * plan.samples_per_step, plan.steps * plan.updates_per_step));
+  else
+    line("run", fmt::format("{} epochs of {}", o.run.epochs, o.env.dataset));
+  if (o.eval.prompts > 0)
+    line("eval", fmt::format("{} held-out episodes {} before the first and after the last step",
+                             o.eval.prompts * o.eval.group_size,
+                             o.eval.interval_steps > 0
+                                 ? fmt::format("every {} steps,", o.eval.interval_steps)
+                                 : ""));
+  auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {
+    for (const MemoryItem& item : items) {
+      line(label, fmt::format("{:>10}  {}", format_bytes(item.bytes), item.name));
+      label = "";
+    }
+  };
+  memory("trainer", plan.trainer);
+  memory("rollout", plan.rollout_worker);
+  line("memory", fmt::format("{} for the trainer and {} rollout workers",
+                             format_bytes(plan.total_bytes()), plan.rollout_workers));
+  for (const std::string& warning : plan.warnings) line("warning", warning);
+  return out;
+}
+
+}  // namespace tailrace

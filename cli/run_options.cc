@@ -1,0 +1,304 @@
+#include "cli/run_options.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+// The present value of every key, as YAML.
+std::map<std::string, std::string> values_of(const RunOptions& options) {
+  std::map<std::string, std::string> values;
+  for (const SectionDoc& section : describe_options(options))
+    for (const OptionDoc& option : section.options) values[option.key] = option.default_text;
+  return values;
+}
+
+// Finds keys that were set to something else than their default although nothing reads them. A
+// resolved config gives every key, so "given" alone says nothing.
+class EffectChecker {
+ public:
+  EffectChecker(const RunOptions& options, const ConfigKeys& keys)
+      : keys_(keys), values_(values_of(options)), defaults_(values_of(RunOptions{})) {}
+
+  // `key`: a full key, or a section with a dot at its end.
+  void refuse(const std::string& key, const std::string& reason) const {
+    for (auto entry = values_.lower_bound(key);
+         entry != values_.end() && entry->first.starts_with(key); ++entry) {
+      if (key.back() != '.' && entry->first != key) continue;
+      if (!keys_.given(entry->first) || entry->second == defaults_.at(entry->first)) continue;
+      throw UserError("{}: {} has no effect: {}. Remove it.", keys_.where(entry->first),
+                      entry->first, reason);
+    }
+  }
+
+ private:
+  const ConfigKeys& keys_;
+  std::map<std::string, std::string> values_, defaults_;
+};
+
+// "configs/a.yaml:14: model.path" for messages about one key.
+std::string at(const ConfigKeys& keys, std::string_view key) {
+  return keys.given(key) ? fmt::format("{}: {}", keys.where(key), key) : std::string(key);
+}
+
+void validate_model(const RunOptions& o, const ConfigKeys& keys) {
+  if (!o.model.path.empty() && o.model.creates())
+    throw UserError(
+        "{} and model.create are both given; the policy is loaded or made, not both. Remove one.",
+        at(keys, "model.path"));
+  if (o.model.path.empty() && !o.model.creates())
+    throw UserError(
+        "model.path is missing; it is the Hugging Face folder to start from (or give "
+        "model.create.hidden_size "
+        "and its neighbours for random weights). Try model.path=DIR.");
+  if (!o.model.creates()) return;
+  const ModelCreateSection& c = o.model.create;
+  auto need = [&](std::string_view key, int64_t value) {
+    if (value < 1)
+      throw UserError("model.create.{} is missing; a policy from random weights needs it", key);
+  };
+  need("layers", c.layers);
+  need("heads", c.heads);
+  if (c.hidden_size % c.heads != 0)
+    throw UserError("{} is {}; it must be a multiple of model.create.heads = {}. Try {}.",
+                    at(keys, "model.create.hidden_size"), c.hidden_size, c.heads,
+                    (c.hidden_size / c.heads + 1) * c.heads);
+  if (c.kv_heads > 0 && c.heads % c.kv_heads != 0)
+    throw UserError("{} is {}; model.create.heads = {} must be a multiple of it. Try {}.",
+                    at(keys, "model.create.kv_heads"), c.kv_heads, c.heads, c.heads);
+  if (o.rollout.engine.max_context_tokens > c.max_positions)
+    throw UserError(
+        "{} is {}; the policy has model.create.max_positions = {}. Try max_positions = {}.",
+        at(keys, "rollout.max_context_tokens"), o.rollout.engine.max_context_tokens,
+        c.max_positions, o.rollout.engine.max_context_tokens);
+}
+
+// The registry knows nothing of files: its message gets the line of the setting or of the name that
+// it is about.
+std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigKeys& keys,
+                                              const EnvironmentRegistry& environments) {
+  try {
+    return environments.make(o.env.name, o.env.settings);
+  } catch (const UserError& error) {
+    std::string key = "env.name", message = error.what();
+    for (const auto& [setting, value] : o.env.settings)
+      if (message.find(setting) != std::string::npos) key = fmt::format("env.settings.{}", setting);
+    throw UserError("{}: {}", keys.where(key), message);
+  }
+}
+
+void validate_environment(const RunOptions& o, const ConfigKeys& keys,
+                          const EnvironmentRegistry& environments) {
+  auto environment = make_environment(o, keys, environments);
+  const EnvironmentInfo& info = environment->info();
+  if (info.needs_dataset && o.env.dataset.empty())
+    throw UserError("{} is {}, which needs env.dataset: a JSONL file with a prompt in each row",
+                    at(keys, "env.name"), o.env.name);
+  if (!info.needs_dataset && !o.env.dataset.empty())
+    throw UserError("{} has no effect: {} draws its own tasks. Remove it.", at(keys, "env.dataset"),
+                    o.env.name);
+  if (!info.needs_dataset && !o.env.eval_dataset.empty())
+    throw UserError("{} has no effect: {} draws its own tasks. Remove it.",
+                    at(keys, "env.eval_dataset"), o.env.name);
+  if (info.needs_dataset && o.eval.prompts > 0 && o.env.eval_dataset.empty())
+    throw UserError(
+        "{} is {} but env.eval_dataset is missing; evaluations need prompts of their own. Give it, "
+        "or "
+        "eval.prompts=0.",
+        at(keys, "eval.prompts"), o.eval.prompts);
+  if (o.model.creates() && info.vocabulary.empty())
+    throw UserError(
+        "model.create takes its vocabulary from the environment, and {} has none. Use model.path.",
+        o.env.name);
+  if (o.sft.demonstrations > 0) {
+    Rng rng(0);
+    auto reset = environment->reset(Task{.seed = task_seed(0, false, 0), .data = "{}"});
+    if (info.needs_dataset || !reset || !environment->demonstrate(rng))
+      throw UserError("{} is {}, but {} has no demonstrator. Use sft.data, or remove it.",
+                      at(keys, "sft.demonstrations"), o.sft.demonstrations, o.env.name);
+  }
+}
+
+void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
+  if (o.rollout.sampling.temperature == 0)
+    throw UserError(
+        "{} is 0; greedy members of a group are all the same and teach nothing. Try 1.0.",
+        at(keys, "rollout.sampling.temperature"));
+  if (o.rollout.group_size < 2)
+    throw UserError("{} is {}; advantages compare the members of a group. Try 8.",
+                    at(keys, "rollout.group_size"), o.rollout.group_size);
+  if (o.train.minibatches_per_step > o.rollout.prompts_per_step)
+    throw UserError(
+        "{} is {}, more than the {} groups of a step (rollout.prompts_per_step); groups stay "
+        "whole. Try {}.",
+        at(keys, "train.minibatches_per_step"), o.train.minibatches_per_step,
+        o.rollout.prompts_per_step, o.rollout.prompts_per_step);
+  if (o.train.microbatch_tokens < o.rollout.engine.max_context_tokens)
+    throw UserError(
+        "{} is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
+        at(keys, "train.microbatch_tokens"), o.train.microbatch_tokens,
+        o.rollout.engine.max_context_tokens, o.rollout.engine.max_context_tokens);
+  if (o.run.steps == 0 && o.run.epochs == 0)
+    throw UserError(
+        "run.steps and run.epochs are both 0; the run would never end. Try run.steps=100.");
+}
+
+void refuse_without_effect(const RunOptions& o, const ConfigKeys& keys) {
+  EffectChecker effect(o, keys);
+  if (!o.model.creates()) effect.refuse("model.create.", "model.create.hidden_size is not given");
+  if (o.sft.data.empty() && o.sft.demonstrations == 0)
+    effect.refuse("sft.", "neither sft.data nor sft.demonstrations is given");
+  if (o.env.dataset.empty()) {
+    effect.refuse("env.prompt_key", "there is no env.dataset");
+    effect.refuse("run.epochs",
+                  "the environment draws its tasks without end, only env.dataset has epochs");
+  }
+  if (o.algo.kl.coef == 0) effect.refuse("algo.kl.", "algo.kl.coef is 0");
+  if (o.algo.correction.kind == "none")
+    effect.refuse("algo.correction.", "algo.correction.kind is none");
+  if (o.algo.surrogate == "cispo")
+    effect.refuse("algo.clip_low", "surrogate cispo has no lower bound");
+  if (o.algo.advantage == "group_mean" || o.algo.advantage == "leave_one_out")
+    effect.refuse("algo.std_eps",
+                  fmt::format("algo.advantage is {}, which divides by nothing", o.algo.advantage));
+  if (o.optim.schedule == "constant")
+    effect.refuse("optim.min_lr_ratio", "optim.schedule is constant");
+  if (o.sft.optim.schedule == "constant")
+    effect.refuse("sft.optim.min_lr_ratio", "sft.optim.schedule is constant");
+  if (o.optim.weight_decay == 0) effect.refuse("optim.decay_norms", "optim.weight_decay is 0");
+  if (o.sft.optim.weight_decay == 0)
+    effect.refuse("sft.optim.decay_norms", "sft.optim.weight_decay is 0");
+  if (o.eval.prompts == 0) effect.refuse("eval.", "eval.prompts is 0");
+  if (o.scheduler.breaker_window == 0)
+    effect.refuse("scheduler.breaker_share_ratio", "scheduler.breaker_window is 0");
+}
+
+}  // namespace
+
+void RunSection::visit(OptionVisitor& v) {
+  v.field("name", name, {.help = "names the run in reports and in its directory"});
+  v.field("dir", dir,
+          {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME",
+           .aliases = {"output_dir"}});
+  v.field("seed", seed, {.help = "of everything that is drawn at random", .min = 0});
+  v.field("steps", steps,
+          {.help = "steps of the run; 0: until the epochs end",
+           .min = 0,
+           .aliases = {"max_steps", "total_training_steps", "num_rollout"}});
+  v.field("epochs", epochs,
+          {.help = "passes over env.dataset; 0: as many as the steps need",
+           .min = 0,
+           .aliases = {"total_epochs", "num_epoch"}});
+}
+
+void ModelCreateSection::visit(OptionVisitor& v) {
+  v.field("hidden_size", hidden_size,
+          {.help = "width of the residual stream; 0: no policy is made", .min = 0});
+  v.field("intermediate_size", intermediate_size,
+          {.help = "width of the feed-forward layers; 0: 3 x hidden_size", .min = 0});
+  v.field("layers", layers, {.help = "number of decoder layers", .min = 0});
+  v.field("heads", heads, {.help = "attention heads", .min = 0});
+  v.field("kv_heads", kv_heads, {.help = "key and value heads; 0: as many as heads", .min = 0});
+  v.field("max_positions", max_positions, {.help = "longest context in tokens", .min = 1});
+  v.field("rope_theta", rope_theta, {.help = "base of the rotary frequencies", .min = 1});
+  v.field("tie_embeddings", tie_embeddings, {.help = "the output head shares the embeddings"});
+}
+
+void ModelSection::visit(OptionVisitor& v) {
+  v.field("path", path,
+          {.help = "Hugging Face folder to start from",
+           .aliases = {"model_path", "pretrain"},
+           .path = true});
+  v.section("create", create,
+            "a policy from random weights instead; its vocabulary comes from the environment");
+}
+
+void EnvSection::visit(OptionVisitor& v) {
+  v.field(
+      "name", name,
+      {.help = "which environment: frozen_grid, countdown, calculator, text", .required = true});
+  v.field("dataset", dataset,
+          {.help = "JSONL file of training prompts",
+           .aliases = {"train_files", "prompt_data"},
+           .path = true});
+  v.field("eval_dataset", eval_dataset,
+          {.help = "JSONL file of held-out prompts", .aliases = {"val_files"}, .path = true});
+  v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
+  v.field("settings", settings, {.help = "the environment's own settings"});
+}
+
+void RewardSection::visit(OptionVisitor& v) {
+  v.field("workers", workers, {.help = "processes that run verifiers", .min = 1});
+}
+
+void LogSection::visit(OptionVisitor& v) {
+  v.field("level", level,
+          {.help = "least important lines of the logs",
+           .allowed = {"debug", "info", "warning", "error"}});
+}
+
+void RunOptions::visit(OptionVisitor& v) {
+  v.section("run", run, "the run as a whole");
+  v.section("model", model, "the policy");
+  v.section("env", env, "what the policy acts in");
+  v.section("rollout", rollout, "how episodes are made");
+  v.section("reward", reward, "who scores episodes");
+  v.section("sft", sft, "supervised warm-up before the first step");
+  v.section("train", train, "how a batch becomes updates");
+  v.section("algo", algo, "the policy loss");
+  v.section("optim", optim, "the optimizer");
+  v.section("scheduler", scheduler, "leases, retries and storage");
+  v.section("eval", eval, "evaluation on held-out prompts");
+  v.section("checkpoint", checkpoint, "what is saved to continue from");
+  v.section("log", log, "what is logged");
+}
+
+void validate(RunOptions& o, const ConfigKeys& keys, const EnvironmentRegistry& environments) {
+  o.rollout.validate();
+  validate(o.algo, "algo");
+  validate(o.optim, "optim");
+  validate(o.sft, "sft");
+  validate_model(o, keys);
+  validate_environment(o, keys, environments);
+  validate_batches(o, keys);
+  refuse_without_effect(o, keys);
+
+  o.scheduler.prompts_per_step = o.rollout.prompts_per_step;
+  o.scheduler.group_size = o.rollout.group_size;
+  o.scheduler.steps = o.run.steps;
+  o.scheduler.epochs = o.run.epochs;
+}
+
+LoadedRun load_run_options(const std::filesystem::path& path,
+                           std::span<const std::string> overrides) {
+  LoadedRun loaded;
+  loaded.keys = bind_config(load_config(path, overrides), loaded.options);
+  validate(loaded.options, loaded.keys, built_in_environments());
+  return loaded;
+}
+
+ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
+  ModelConfig config;
+  config.hidden_size = create.hidden_size;
+  config.intermediate_size =
+      create.intermediate_size > 0 ? create.intermediate_size : 3 * create.hidden_size;
+  config.num_layers = create.layers;
+  config.num_heads = create.heads;
+  config.num_kv_heads = create.kv_heads > 0 ? create.kv_heads : create.heads;
+  config.head_dim = create.hidden_size / create.heads;
+  config.vocab_size = vocab_size;
+  config.max_positions = create.max_positions;
+  config.rope_theta = create.rope_theta;
+  config.tie_embeddings = create.tie_embeddings;
+  config.bos_token = 1;  // what write_word_tokenizer() gives
+  config.eos_token = 2;
+  return config;
+}
+
+}  // namespace tailrace
