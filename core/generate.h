@@ -48,7 +48,7 @@ using SessionId = int64_t;
 struct GenerateRequest {
   SessionId session = 0;           // chosen by the caller, unique while alive
   std::vector<TokenId> new_tokens; // appended to the session's tokens before sampling: the prompt on the
-                                   // first call, an observation on the next; at least one token
+                                   // first call (at least one token), then observations (may be empty)
   SamplingParams sampling;
   SampleKey key;
 };
