@@ -16,10 +16,10 @@
 
 namespace tailrace {
 
-// The cache of one layer. A block holds `block_tokens` (a power of two, 8..128) consecutive
-// positions.
-//   keys    [blocks, kv_heads, head_dim, block_tokens]   positions innermost: scores vectorise over
-//   them values  [blocks, kv_heads, block_tokens, head_dim]
+// The cache of one layer, head_dim <= 256. A block holds `block_tokens` (a power of two, 8..128)
+// consecutive positions. Positions are innermost in the keys, because scores vectorise over them.
+//   keys    [blocks, kv_heads, head_dim, block_tokens]
+//   values  [blocks, kv_heads, block_tokens, head_dim]
 struct KvLayer {
   float* keys = nullptr;
   float* values = nullptr;
@@ -28,11 +28,12 @@ struct KvLayer {
 
 // Which rows of a batch belong to which sequence, and where each sequence keeps its KV.
 struct AttentionBatch {
-  std::span<const int32_t> positions;    // [tokens] absolute position of a row in its sequence
-  std::span<const int32_t> seq_offsets;  // [sequences + 1] first row of each sequence; rows of one
-                                         // sequence are consecutive positions
-  std::span<const int32_t>
-      block_tables;  // [sequences, max_blocks] block ids; unused entries are -1
+  // [tokens] absolute position of a row in its sequence
+  std::span<const int32_t> positions;
+  // [sequences + 1] first row of each sequence; rows of one sequence are consecutive positions
+  std::span<const int32_t> seq_offsets;
+  // [sequences, max_blocks] block ids; unused entries are -1
+  std::span<const int32_t> block_tables;
   int max_blocks = 0;
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
@@ -43,12 +44,12 @@ struct AttentionBatch {
 void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
               const KvLayer& kv);
 
-// out[t] = softmax(scale * q[t] . K[0..p]) V[0..p] per head;  head h reads kv head h / (heads /
-// kv_heads)
+// out[t] = softmax(scale * q[t] . K[0..p]) V[0..p] per head; with g = heads / kv_heads, head h
+// reads kv head h / g.
 //
 //   q, out  [tokens, heads * head_dim]; out may be q
-//   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; data == nullptr:
-//   not wanted
+//   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; null data: not
+//   wanted
 // `max_context`: largest position + 1 in the batch.
 void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
                float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
