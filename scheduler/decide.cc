@@ -47,6 +47,8 @@ void apply(Context& context, const Tick&) { expire_leases(context); }
 void apply(Context& context, const AttemptResult& event) { on_result(context, event); }
 void apply(Context& context, const Reward& event) { on_reward(context, event); }
 void apply(Context& context, const Installed& event) { on_installed(context, event); }
+void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
+void apply(Context& context, const BodiesLost& event) { on_bodies_lost(context, event); }
 void apply(Context& context, const Published& event) { on_published(context, event); }
 void apply(Context& context, const Durable& event) { on_durable(context, event); }
 void apply(Context& context, const RolledBack& event) { on_rolled_back(context, event); }
@@ -72,6 +74,12 @@ void apply(Context& context, const Restarted& event) {
   state.halted.clear();
   state.breaker = {};
   state.end.reset();
+  if (!event.connections_kept) {
+    for (auto& [id, worker] : state.workers) {
+      void_worker_leases(context, id, /*lost=*/false);
+      worker.connected = false;
+    }
+  }
   for (const auto& [work, lease] : state.leases) context.act(lease_action(state, work, lease));
   for (auto& [id, worker] : state.workers) {
     if (worker.phase != WorkerPhase::kInstalling) continue;

@@ -47,6 +47,12 @@ struct DescribeEvent {
     return fmt::format("rolled_back v{} {}", e.version, e.digest);
   }
   std::string operator()(const Restarted&) const { return "restarted"; }
+  std::string operator()(const InstallFailed& e) const {
+    return fmt::format("install_failed {} v{}: {}", e.worker, e.version, e.reason);
+  }
+  std::string operator()(const BodiesLost& e) const {
+    return fmt::format("bodies_lost {}", e.bodies.size());
+  }
   std::string operator()(const StopRequested&) const { return "stop_requested"; }
 };
 

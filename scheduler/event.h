@@ -5,10 +5,12 @@
 // version n - 1 and publishes version n.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "core/base/digest.h"
 #include "core/trajectory/trajectory.h"
@@ -17,6 +19,17 @@
 namespace tailrace::scheduler {
 
 using WorkerId = std::string;
+
+// Names a stored body: one attempt in its lane.
+struct BodyId {
+  Lane lane = Lane::kTrain;
+  LeaseId lease;
+  template <class V>
+  void fields(V& visit) {
+    visit(lane, lease);
+  }
+  friend auto operator<=>(const BodyId&, const BodyId&) = default;
+};
 
 enum class WorkerRole : uint8_t { kRollout, kReward, kTrainer };
 
@@ -160,9 +173,12 @@ struct RolledBack {
 // The scheduler came back from its journal: every outstanding action is given again.
 struct Restarted {
   std::optional<Config> config;  // new rules, if the person changed them (same domains)
+  // False: all connections went with the process. Leases are void, uncounted, and nobody is given
+  // anything before a new worker_up.
+  bool connections_kept = true;
   template <class V>
   void fields(V& visit) {
-    visit(config);
+    visit(config, connections_kept);
   }
   friend bool operator==(const Restarted&, const Restarted&) = default;
 };
@@ -174,10 +190,34 @@ struct StopRequested {
   friend bool operator==(const StopRequested&, const StopRequested&) = default;
 };
 
+// The worker could not install what it was asked to. It is asked again soon, a few times.
+struct InstallFailed {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version, reason);
+  }
+  friend bool operator==(const InstallFailed&, const InstallFailed&) = default;
+};
+
+// After a loss of power the store misses bodies that the journal remembers: their groups are
+// launched again.
+struct BodiesLost {
+  std::vector<BodyId> bodies;
+  template <class V>
+  void fields(V& visit) {
+    visit(bodies);
+  }
+  friend bool operator==(const BodiesLost&, const BodiesLost&) = default;
+};
+
 // The order is part of the journal's format: append only.
-using Event =
-    std::variant<WorkerUp, WorkerDown, Tick, AttemptResult, Reward, Installed, TrainerWants,
-                 Published, Durable, TrainerLost, RolledBack, Restarted, StopRequested>;
+using Event = std::variant<WorkerUp, WorkerDown, Tick, AttemptResult, Reward, Installed,
+                           TrainerWants, Published, Durable, TrainerLost, RolledBack, Restarted,
+                           StopRequested, InstallFailed, BodiesLost>;
 
 // For log lines and failing tests: "result rollout-0 p0/d0/e0/q12/l0/m3#1 finished".
 std::string describe(const Event& event);

@@ -226,7 +226,8 @@ Found find_violation(const State& state) {
     }
     if (policy.evaluation) {
       for (const auto& [id, task] : policy.evaluation->tasks) {
-        if (Found found = check_members(state, Lane::kEval, id, task, true)) return found;
+        if (Found found = check_members(state, Lane::kEval, id, task, evaluating(policy)))
+          return found;
       }
     }
     if (Found found = check_rounds(state, policy_id, policy)) return found;

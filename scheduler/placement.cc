@@ -1,6 +1,7 @@
 #include "scheduler/placement.h"
 
 #include "scheduler/attempts.h"
+#include "scheduler/breaker.h"
 #include "scheduler/lineage.h"
 
 namespace tailrace::scheduler {
@@ -11,8 +12,9 @@ Member& member_of(State& state, const WorkId& work) {
 }
 
 bool may_run(const Worker& worker, const WorkId& work, int64_t floor) {
-  if (worker.role != WorkerRole::kRollout || worker.phase != WorkerPhase::kOpen ||
-      worker.policy != work.member.policy || worker.leased >= worker.slots) {
+  if (worker.role != WorkerRole::kRollout || !worker.connected ||
+      worker.phase != WorkerPhase::kOpen || worker.policy != work.member.policy ||
+      worker.leased >= worker.slots) {
     return false;
   }
   return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
@@ -49,7 +51,9 @@ WorkerId pick_reward(const State& state) {
   WorkerId best;
   int64_t best_free = 0;
   for (const auto& [id, worker] : state.workers) {
-    if (worker.role != WorkerRole::kReward || worker.slots - worker.leased <= best_free) continue;
+    if (worker.role != WorkerRole::kReward || !worker.connected ||
+        worker.slots - worker.leased <= best_free)
+      continue;
     best = id, best_free = worker.slots - worker.leased;
   }
   return best;
@@ -74,7 +78,7 @@ void install(Context& context, const WorkerId& id, Worker& worker, int64_t versi
 int64_t free_slots(const State& state, WorkerRole role) {
   int64_t free = 0;
   for (const auto& [id, worker] : state.workers) {
-    if (worker.role == role &&
+    if (worker.role == role && worker.connected &&
         (role == WorkerRole::kReward || worker.phase == WorkerPhase::kOpen)) {
       free += worker.slots - worker.leased;
     }
@@ -86,7 +90,7 @@ int64_t free_slots(const State& state, WorkerRole role) {
 
 void refresh_workers(Context& context) {
   for (auto& [id, worker] : context.state.workers) {
-    if (worker.role != WorkerRole::kRollout) continue;
+    if (worker.role != WorkerRole::kRollout || !worker.connected) continue;
     const auto it = context.state.policies.find(worker.policy);
     if (it == context.state.policies.end()) continue;
     const Policy& policy = it->second;
@@ -111,8 +115,22 @@ void on_installed(Context& context, const Installed& event) {
     return;
   }
   worker.phase = WorkerPhase::kOpen;
+  worker.install_failures = 0;
   worker.version = event.version;
   worker.digest = event.digest;
+}
+
+void on_install_failed(Context& context, const InstallFailed& event) {
+  constexpr Time kAgainAfter = std::chrono::seconds(1);
+  constexpr int64_t kAtMost = 10;
+  const auto it = context.state.workers.find(event.worker);
+  if (it == context.state.workers.end()) return;
+  Worker& worker = it->second;
+  if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version) return;
+  worker.install_deadline = context.state.now + kAgainAfter;
+  if (++worker.install_failures < kAtMost) return;
+  halt(context, fmt::format("{} failed {} times to install version {}: {}", event.worker, kAtMost,
+                            event.version, event.reason));
 }
 
 void grant_waiting(Context& context) {

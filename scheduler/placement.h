@@ -10,6 +10,7 @@ namespace tailrace::scheduler {
 void refresh_workers(Context& context);
 
 void on_installed(Context& context, const Installed& event);
+void on_install_failed(Context& context, const InstallFailed& event);
 
 // Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
 // it has room: they share the prompt's KV cache.

@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "scheduler/attempts.h"
+#include "scheduler/breaker.h"
 #include "scheduler/credit.h"
 #include "scheduler/evaluation.h"
 
@@ -90,6 +91,14 @@ bool zero_signal(const Task& task) {
     first = member.reward;
   }
   return true;
+}
+
+// The trainer is known, but has not connected again: what is sent now would be lost.
+bool trainer_away(const State& state, PolicyId policy) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    return worker.role == WorkerRole::kTrainer && worker.policy == policy && !worker.connected;
+  });
 }
 
 bool step_complete(const State& state, const Policy& policy) {
@@ -209,6 +218,7 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   if (!policy.wanted || policy.handed || context.state.stopping) return;
+  if (trainer_away(context.state, policy_id)) return;
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   if (!policy.batches.contains(step)) {
@@ -230,6 +240,40 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
   task.place = Place::kQueued;
   ++task.launch;
   domain_of(policy, id).queued.insert(id);
+}
+
+void on_bodies_lost(Context& context, const BodiesLost& event) {
+  for (const BodyId& body : event.bodies) {
+    const MemberId& member = body.lease.member;
+    Task* task = find_task(context.state, body.lane, member);
+    if (task == nullptr) continue;
+    Policy& policy = context.state.policies.at(member.policy);
+    if (body.lane == Lane::kEval) {
+      task->members[static_cast<size_t>(member.member)].has_body = false;
+      if (!evaluating(policy)) continue;  // it was reported
+      policy.evaluated = policy.evaluation->version - 1;
+      drop_evaluation(context, policy);
+      ++policy.forks;  // its leases and bodies must not be taken for the new one's
+      continue;
+    }
+    const TaskId id = task_of(member);
+    if (task->place != Place::kRunning && task->place != Place::kReady) {
+      return halt(
+          context,
+          fmt::format("the body of {} is missing or damaged, and its step was trained: start "
+                      "again from an older checkpoint in a new run directory",
+                      to_string(body.lease)));
+    }
+    task->members[static_cast<size_t>(member.member)].has_body = false;
+    Round* round = round_of(policy, task->step);
+    if (round != nullptr) {
+      Share& share = round->shares[static_cast<size_t>(id.domain)];
+      --(task->place == Place::kRunning ? share.running : share.accepted);
+    }
+    std::erase(domain_of(policy, id).ready, id);
+    relaunch(context, policy, id);
+    if (round != nullptr) fill(context, id.policy, policy, *round);
+  }
 }
 
 bool exhausted(const State& state, const Policy& policy) {

@@ -34,6 +34,10 @@ bool exhausted(const State& state, const Policy& policy);
 // Prompts of finite data that have neither been launched nor ended.
 int64_t unlaunched(const State& state, const Policy& policy);
 
+// Groups whose bodies are gone are launched again; an evaluation is begun anew. A batch that was
+// handed over cannot be: its bodies were on disk before the trainer had it.
+void on_bodies_lost(Context& context, const BodiesLost& event);
+
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task);
 
 }  // namespace tailrace::scheduler

@@ -51,6 +51,17 @@ Task* find_task(State& state, Lane lane, const MemberId& member) {
   return const_cast<Task*>(find_task(static_cast<const State&>(state), lane, member));
 }
 
+std::optional<Time> next_deadline(const State& state) {
+  std::optional<Time> next;
+  const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  for (const auto& [work, lease] : state.leases) consider(lease.deadline);
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.connected && worker.phase == WorkerPhase::kInstalling)
+      consider(worker.install_deadline);
+  }
+  return next;
+}
+
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
   const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {

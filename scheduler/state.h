@@ -52,17 +52,6 @@ struct WorkId {
   }
 };
 
-// Names a stored body: one attempt in its lane.
-struct BodyId {
-  Lane lane = Lane::kTrain;
-  LeaseId lease;
-  template <class V>
-  void fields(V& visit) {
-    visit(lane, lease);
-  }
-  friend auto operator<=>(const BodyId&, const BodyId&) = default;
-};
-
 enum class Phase : uint8_t { kWaiting, kRunning, kToVerify, kVerifying, kRewarded, kFailed };
 
 struct Member {
@@ -232,6 +221,7 @@ struct Worker {
   WorkerRole role = WorkerRole::kRollout;
   PolicyId policy = 0;
   uint64_t incarnation = 0;
+  bool connected = true;  // false: known from before a restart, not heard of since
   int64_t slots = 1;
   int64_t leased = 0;
   WorkerPhase phase = WorkerPhase::kClosed;
@@ -239,11 +229,12 @@ struct Worker {
   Digest digest;
   int64_t target = -1;  // while installing
   Digest target_digest;
-  Time install_deadline{};
+  Time install_deadline{};       // when it is asked for again
+  int64_t install_failures = 0;  // in a row
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, slots, leased, phase, version, digest, target, target_digest,
-          install_deadline);
+    visit(role, policy, incarnation, connected, slots, leased, phase, version, digest, target,
+          target_digest, install_deadline, install_failures);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -300,6 +291,9 @@ MemberId member_id(const TaskId& task, int32_t launch, int32_t member);
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);
 Task* find_task(State& state, Lane lane, const MemberId& member);
+
+// The next time at which a tick would do something, if any.
+std::optional<Time> next_deadline(const State& state);
 
 // The bodies that the state still counts on. All others in the store can go.
 std::vector<BodyId> held_bodies(const State& state);

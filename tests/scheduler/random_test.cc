@@ -161,6 +161,10 @@ class World {
     Node& node = nodes_.at(install.worker);
     if (!node.alive) return;
     if (faults_ && rng_.chance(0.05)) return;  // hangs; asked for again
+    if (faults_ && rng_.chance(0.02)) {
+      wire_.push_back(InstallFailed{install.worker, install.policy, install.version, "on purpose"});
+      return;
+    }
     node.version = install.version;
     wire_.push_back(Installed{install.worker, install.policy, install.version, install.digest});
   }
@@ -183,7 +187,8 @@ class World {
   }
   void act(const Release& release) {
     for (const BodyId& body : release.bodies) {
-      if (bodies_.erase(body) == 0) fail("released what is not stored: " + to_string(body.lease));
+      if (bodies_.erase(body) == 0 && !lost_.contains(body))
+        fail("released what is not stored: " + to_string(body.lease));
     }
   }
   void act(const TaskDone& done) {
@@ -217,7 +222,9 @@ class World {
   void cut_session(const WorkerId& id) {
     std::erase_if(wire_, [&](const Event& event) {
       const auto* installed = std::get_if<Installed>(&event);
-      return installed != nullptr && installed->worker == id;
+      const auto* failed = std::get_if<InstallFailed>(&event);
+      return (installed != nullptr && installed->worker == id) ||
+             (failed != nullptr && failed->worker == id);
     });
   }
 
@@ -226,7 +233,9 @@ class World {
     trainer_batch_ = false;
     trainer_version_ = durable_;
     trainer_queue_.clear();
-    tell(WorkerUp{.worker = "t", .role = WorkerRole::kTrainer, .incarnation = ++incarnations_});
+    trainer_incarnation_ = ++incarnations_;
+    tell(
+        WorkerUp{.worker = "t", .role = WorkerRole::kTrainer, .incarnation = trainer_incarnation_});
     if (durable_ < 0) {
       publish(0);
     } else {
@@ -339,11 +348,16 @@ class World {
       (void)decide(*copy, *event, time);
     }
     if (!(*copy == state_)) return (void)fail("snapshot and journal give another state");
+    const bool connections_kept = rng_.chance(0.5);
     restarted_ = true;
-    tell(Restarted{});
+    tell(Restarted{.config = {}, .connections_kept = connections_kept});
     restarted_ = false;
-    if (rng_.chance(0.5)) return;
+    if (connections_kept) return;
     // Over the real wire every session is new after a restart.
+    if (trainer_alive_) {
+      tell(WorkerUp{
+          .worker = "t", .role = WorkerRole::kTrainer, .incarnation = trainer_incarnation_});
+    }
     for (auto& [id, node] : nodes_) {
       if (!node.alive) continue;
       cut_session(id);
@@ -354,6 +368,23 @@ class World {
                     .incarnation = node.incarnation,
                     .slots = 1 + rng_.below(5)});
     }
+  }
+
+  // Power is lost: the disk forgets what no batch has forced out.
+  void lose_bodies() {
+    BodiesLost lost;
+    for (const BodyId& body : bodies_) {
+      const Task* task = find_task(state_, body.lane, body.lease.member);
+      const bool forced = body.lane == Lane::kTrain && task->place != Place::kRunning &&
+                          task->place != Place::kReady;
+      if (!forced && rng_.chance(0.3)) lost.bodies.push_back(body);
+    }
+    if (lost.bodies.empty()) return;
+    for (const BodyId& body : lost.bodies) {
+      bodies_.erase(body);
+      lost_.insert(body);
+    }
+    tell(lost);
   }
 
   void fault() {
@@ -375,6 +406,7 @@ class World {
         }
         break;
       case 2:
+        if (rng_.chance(0.1)) lose_bodies();
         if (rng_.chance(0.3)) snapshot_ = to_bytes(state_), journal_.clear();
         break;
       case 3:
@@ -460,7 +492,7 @@ class World {
   std::map<WorkerId, Node> nodes_;
   std::vector<Event> wire_;          // from workers: any order, doubled
   std::deque<Event> trainer_queue_;  // from the trainer: in order, gone with its session
-  uint64_t incarnations_ = 0;
+  uint64_t incarnations_ = 0, trainer_incarnation_ = 0;
   bool trainer_alive_ = false, trainer_batch_ = false;
   int64_t trainer_version_ = -1, durable_ = -1;
   int salt_ = 0;
@@ -470,6 +502,7 @@ class World {
   std::map<TaskId, TaskEnd> ended_;
   std::map<int64_t, Digest> evaluated_;
   std::set<BodyId> bodies_;
+  std::set<BodyId> lost_;
   std::set<LeaseId> leases_;
 };
 
@@ -489,9 +522,9 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
   }
   if (chosen != nullptr) return;
   // A driver that no longer provokes these proves nothing about them.
-  for (const char* what :
-       {"fork", "replay", "filtered", "failed", "unreached", "evaluation cut by a fork", "abort",
-        "verify", "withdrawn", "restarted", "stop_requested", "trainer_lost"}) {
+  for (const char* what : {"fork", "replay", "filtered", "failed", "unreached",
+                           "evaluation cut by a fork", "abort", "verify", "withdrawn", "restarted",
+                           "stop_requested", "trainer_lost", "bodies_lost", "install_failed"}) {
     EXPECT_GE(totals[what], 50) << what;
   }
   if (std::getenv("TAILRACE_VERBOSE") != nullptr) {

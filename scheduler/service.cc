@@ -1,0 +1,492 @@
+#include "scheduler/service.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/wire/server.h"
+#include "scheduler/decide.h"
+#include "scheduler/journal.h"
+#include "scheduler/store.h"
+#include "scheduler/waits.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLongestWait{100};
+constexpr size_t kReasonBytes = 400;
+
+WorkerRole role_of(Role role) {
+  switch (role) {
+    case Role::kRollout:
+      return WorkerRole::kRollout;
+    case Role::kReward:
+      return WorkerRole::kReward;
+    case Role::kTrainer:
+      break;
+  }
+  return WorkerRole::kTrainer;
+}
+
+AttemptResult event_of(const WorkerId& worker, const Trajectory& trajectory) {
+  const bool failed =
+      trajectory.outcome != Outcome::kFinished && trajectory.outcome != Outcome::kTruncated;
+  return {.worker = worker,
+          .lease = trajectory.lease,
+          .lane = trajectory.lane,
+          .outcome = trajectory.outcome,
+          .tokens = trajectory.num_sampled(),
+          .min_version = trajectory.min_version(),
+          .max_version = trajectory.max_version(),
+          .reward = trajectory.reward,
+          .needs_verifier = !trajectory.reward && !trajectory.verifier.empty(),
+          .reason = failed ? trajectory.evidence.substr(0, kReasonBytes) : ""};
+}
+
+// Lost to a machine that loses power, these would be trained on twice, or never.
+bool must_reach_disk(const Event& event) {
+  return std::holds_alternative<TrainerWants>(event) || std::holds_alternative<Published>(event) ||
+         std::holds_alternative<Durable>(event) || std::holds_alternative<RolledBack>(event) ||
+         std::holds_alternative<Restarted>(event);
+}
+
+}  // namespace
+
+struct Service::Impl {
+  Impl(ServiceOptions given, SampleFormatter format, const Clock& clock_in, Log& log_in)
+      : options(std::move(given)),
+        clock(clock_in),
+        log(log_in),
+        state(restore_state()),
+        store(open_store()),
+        journal(open_journal()),
+        metrics(options.paths, state.policies.at(0).frontier, options.num_samples,
+                std::move(format), log),
+        server(options.endpoint, options.link) {
+    start_time = clock.now();
+    base_time = state.now;
+    if (resumed) begin_again();
+  }
+
+  // ---- start
+
+  State restore_state() {
+    options.config.validate();
+    auto restored = restore(options.paths.journal());
+    if (!restored) throw UserError("{}", restored.failure().message);
+    for (const std::string& note : restored.value().notes) log.warning("{}", note);
+    if (!restored.value().state) return State(options.config);
+    resumed = true;
+    State found = *std::move(restored.value().state);
+    if (found.config.domains.size() != options.config.domains.size()) {
+      throw UserError(
+          "{} was begun with {} datasets, now there are {}: a run keeps its datasets. Start a new "
+          "run "
+          "directory for other ones",
+          options.paths.root.string(), found.config.domains.size(), options.config.domains.size());
+    }
+    return found;
+  }
+
+  TrajectoryStore open_store() {
+    auto opened = TrajectoryStore::open(options.paths.trajectories(), options.store_segment_bytes);
+    if (!opened) throw UserError("{}", opened.failure().message);
+    for (const std::string& note : opened.value().notes()) log.warning("{}", note);
+    return std::move(opened).value();
+  }
+
+  Journal open_journal() {
+    auto opened = Journal::open(options.paths.journal(), state, options.journal_segment_bytes);
+    if (!opened) throw UserError("{}", opened.failure().message);
+    return std::move(opened).value();
+  }
+
+  void begin_again() {
+    const Policy& policy = state.policies.at(0);
+    log.info("continuing at version {}, newest checkpoint {}", policy.published, policy.durable);
+    BodiesLost lost;
+    for (const BodyId& body : held_bodies(state)) {
+      if (!store.contains(body)) lost.bodies.push_back(body);
+    }
+    if (!lost.bodies.empty()) {
+      log.warning("{} bodies did not reach the disk; their groups are sampled again",
+                  lost.bodies.size());
+      feed(lost);
+    }
+    feed(Restarted{.config = options.config, .connections_kept = false});
+    store.retain_only(held_bodies(state));
+  }
+
+  // ---- the loop
+
+  Time now() const { return base_time + (clock.now() - start_time); }
+
+  ServiceResult run(const std::atomic<bool>& stop) {
+    bool stop_told = false;
+    last_event = clock.now();
+    while (true) {
+      const auto events = server.receive(kLongestWait);
+      if (!events.empty()) last_event = clock.now();
+      for (size_t i = 0; i < events.size() && failure.empty(); ++i) handle(events, i);
+      if (stop.load() && !stop_told) {
+        stop_told = true;
+        log.info("a stop was asked for");
+        feed(StopRequested{});
+      }
+      if (const auto deadline = next_deadline(state); deadline && *deadline <= now()) feed(Tick{});
+      if (failure.empty()) commit();
+      if (failure.empty()) perform();
+      if (failure.empty()) acknowledge();
+      if (!failure.empty()) return finish({ServiceResult::End::kFailed, failure, version()});
+      if (over())
+        return finish({ended_by_stop() ? ServiceResult::End::kStopped : ServiceResult::End::kDone,
+                       "", version()});
+      watch();
+    }
+  }
+
+  int64_t version() const { return state.policies.at(0).published; }
+  bool ended_by_stop() const { return state.end && state.end->reason == RunEnd::Reason::kStopped; }
+
+  void feed(const Event& event) {
+    const int32_t forks = state.policies.at(0).forks;
+    const Time time = now();
+    journal.append(event, time);
+    reaches_disk = reaches_disk || must_reach_disk(event);
+    Actions made = decide(state, event, time);
+    if (log.enabled(LogLevel::kDebug)) {
+      log.debug("{}", describe(event));
+      for (const Action& action : made) log.debug("  {}", describe(action));
+    }
+    std::move(made.begin(), made.end(), std::back_inserter(actions));
+    if (state.policies.at(0).forks != forks) metrics.on_fork(state.policies.at(0).frontier);
+  }
+
+  void commit() {
+    // Bodies first: the journal must not remember what the store has forgotten.
+    if (reaches_disk) {
+      if (auto synced = store.sync(); !synced) return fail(synced.failure().message);
+    }
+    if (auto committed = journal.commit(reaches_disk); !committed)
+      return fail(committed.failure().message);
+    reaches_disk = false;
+    if (auto rotated = journal.rotate_if_large(state); !rotated)
+      return fail(rotated.failure().message);
+  }
+
+  void perform() {
+    const Actions todo = std::exchange(actions, {});
+    for (const Action& action : todo) {
+      if (!failure.empty()) return;
+      std::visit([this](const auto& a) { act(a); }, action);
+    }
+  }
+
+  void acknowledge() {
+    for (const auto& [worker, sequence] : acks) server.acknowledge(worker, sequence);
+    acks.clear();
+  }
+
+  void fail(std::string why) {
+    if (failure.empty()) failure = std::move(why);
+  }
+
+  ServiceResult finish(ServiceResult result) {
+    if (result.end == ServiceResult::End::kFailed) log.error("{}", result.message);
+    log.info("the run ends at version {}", result.version);
+    for (const auto& [id, worker] : state.workers) server.send(id, Shutdown{result.message});
+    server.flush(options.flush_timeout);
+    return result;
+  }
+
+  void watch() {
+    if (clock.now() - last_event < options.watchdog) return;
+    last_event = clock.now();
+    log.info("waiting: {}", describe_waits(state));
+  }
+
+  // ---- what arrives
+
+  void handle(const std::vector<ServerEvent>& events, size_t index) {
+    const ServerEvent& event = events[index];
+    if (const auto* up = std::get_if<tailrace::WorkerUp>(&event)) return on_up(up->hello);
+    if (const auto* down = std::get_if<tailrace::WorkerDown>(&event)) {
+      if (!comes_back(events, index, down->worker)) on_down(*down);
+      return;
+    }
+    const auto& incoming = std::get<Incoming>(event);
+    acks[incoming.worker] = std::max(acks[incoming.worker], incoming.sequence);
+    std::visit([&](const auto& message) { on(incoming.worker, message); }, incoming.message);
+  }
+
+  // A connection made anew by the same process: worker_up alone says it, and nothing counts as
+  // lost.
+  bool comes_back(const std::vector<ServerEvent>& events, size_t index, const WorkerId& id) const {
+    const auto known = state.workers.find(id);
+    if (known == state.workers.end()) return false;
+    return std::any_of(events.begin() + static_cast<std::ptrdiff_t>(index), events.end(),
+                       [&](const ServerEvent& e) {
+                         const auto* up = std::get_if<tailrace::WorkerUp>(&e);
+                         return up != nullptr && up->hello.worker == id &&
+                                up->hello.incarnation == known->second.incarnation;
+                       });
+  }
+
+  void on_up(const Hello& hello) {
+    log.info("{} is here: {} pid={} slots={} {}", hello.worker, tailrace::name(hello.role),
+             hello.pid, hello.slots, hello.numerics_class);
+    check_numerics(hello);
+    forget_actions_for(hello.worker);
+    feed(WorkerUp{.worker = hello.worker,
+                  .role = role_of(hello.role),
+                  .policy = 0,
+                  .incarnation = hello.incarnation,
+                  .slots = hello.slots});
+  }
+
+  // What was decided in this batch of messages, before the session ended, must not reach the next
+  // one.
+  void forget_actions_for(const WorkerId& id) {
+    std::erase_if(actions, [&](const Action& action) {
+      return std::visit(
+          [&](const auto& a) {
+            if constexpr (requires { a.worker; }) {
+              return a.worker == id;
+            } else {
+              return false;
+            }
+          },
+          action);
+    });
+  }
+
+  // Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected
+  // for.
+  void check_numerics(const Hello& hello) {
+    if (hello.role == Role::kReward || hello.numerics_class.empty()) return;
+    if (numerics_class.empty()) numerics_class = hello.numerics_class;
+    if (hello.numerics_class == numerics_class) return;
+    log.warning(
+        "{} computes as {}, others as {}: sampled and trained log-probabilities will not be equal "
+        "bit for bit",
+        hello.worker, hello.numerics_class, numerics_class);
+  }
+
+  void on_down(const tailrace::WorkerDown& down) {
+    log.warning("{} is gone: {}", down.worker, down.reason);
+    feed(WorkerDown{down.worker});
+  }
+
+  void on(const WorkerId& worker, const TrajectoryResult& message) {
+    const Trajectory& trajectory = message.trajectory;
+    if (!expects_result(state, worker, trajectory.lane, trajectory.lease)) return;  // late: fenced
+    const AttemptResult event = event_of(worker, trajectory);
+    metrics.on_attempt(event.outcome);
+    const bool has_body =
+        event.outcome == Outcome::kFinished || event.outcome == Outcome::kTruncated;
+    if (has_body) {
+      const BodyId id{trajectory.lane, trajectory.lease};
+      if (auto put = store.put(id, encode_trajectory(trajectory)); !put)
+        return fail(put.failure().message);
+    } else {
+      log.info("{} failed at {}: {} {}", to_string(trajectory.lease), worker,
+               tailrace::name(event.outcome), event.reason);
+    }
+    feed(event);
+  }
+
+  void on(const WorkerId& worker, const Verdict& verdict) {
+    if (verdict.reward && !verdict.metrics.empty())
+      verdict_metrics[{verdict.lane, verdict.lease}] = verdict.metrics;
+    if (!verdict.reward)
+      log.info("{} was not scored by {}: {}", to_string(verdict.lease), worker, verdict.failure);
+    feed(Reward{worker, verdict.lease, verdict.lane, verdict.verify_attempt, verdict.reward,
+                verdict.failure.substr(0, kReasonBytes)});
+  }
+
+  void on(const WorkerId& worker, const tailrace::Installed& message) {
+    feed(Installed{worker, message.policy, message.version, message.digest});
+  }
+  void on(const WorkerId& worker, const tailrace::InstallFailed& message) {
+    log.warning("{} could not install version {}: {}", worker, message.version, message.reason);
+    feed(InstallFailed{worker, message.policy, message.version,
+                       message.reason.substr(0, kReasonBytes)});
+  }
+
+  void on(const WorkerId&, const TrainerReady& ready) {
+    if (ready.version < 0 && version() < 0) return;  // it prepares, and will publish version 0
+    if (ready.version != version())
+      log.info("the trainer holds version {}, the run is at {}", ready.version, version());
+    feed(RolledBack{ready.policy, ready.version, ready.digest, ready.manifest});
+    if (state.end) ask_to_save();
+  }
+  void on(const WorkerId&, const tailrace::TrainerWants& wants) {
+    feed(TrainerWants{wants.policy, wants.step});
+  }
+
+  void on(const WorkerId&, const tailrace::Published& message) {
+    const int64_t before = version();
+    feed(Published{message.policy, message.version, message.digest, message.manifest});
+    if (version() > before) metrics.on_published(message.version, message.metrics, now());
+  }
+  void on(const WorkerId&, const tailrace::Durable& message) {
+    log.info("checkpoint of version {}: {}", message.version, message.path);
+    feed(Durable{message.policy, message.version});
+  }
+  void on(const WorkerId&, const Progress& progress) {
+    if (!progress.metrics.empty()) metrics.on_progress(progress);
+  }
+  void on(const WorkerId& worker, const WorkerFailed& message) {
+    fail(fmt::format("{}: {}", worker, message.reason));
+  }
+
+  // Heartbeats stay inside the link; the rest goes the other way and is refused by the server.
+  template <class Other>
+  void on(const WorkerId& worker, const Other&) {
+    log.warning("{} sent a message that is not a worker's to send", worker);
+  }
+
+  // ---- what decide() asks for
+
+  void act(const Grant& a) { server.send(a.worker, tailrace::Grant{a.lease, a.lane, a.version}); }
+  void act(const Abort& a) { server.send(a.worker, tailrace::Abort{a.lease, a.lane}); }
+  void act(const Install& a) {
+    server.send(a.worker, tailrace::Install{a.policy, a.version, a.digest, a.manifest});
+  }
+
+  void act(const Verify& a) {
+    auto body = load({a.lane, a.lease});
+    if (!body) return;
+    server.send(a.worker, tailrace::Verify{a.lease, a.lane, a.verify_attempt, body->verifier,
+                                           body->evidence});
+  }
+
+  void act(const HandOver& a) {
+    tailrace::Batch batch{.policy = a.policy, .step = a.step, .trajectories = {}};
+    std::vector<Trajectory> bodies;
+    for (const HandOver::Item& item : a.items) {
+      auto body = load({Lane::kTrain, item.lease});
+      if (!body) return;
+      body->reward = item.reward;
+      batch.trajectories.push_back(encode_trajectory(*body));
+      add_verdict_metrics({Lane::kTrain, item.lease}, *body);
+      bodies.push_back(*std::move(body));
+    }
+    metrics.on_batch(a.step, bodies, now());
+    if (const auto trainer = trainer_of(a.policy)) server.send(*trainer, batch);
+  }
+
+  void act(const Release& a) {
+    store.release(a.bodies);
+    for (const BodyId& body : a.bodies) verdict_metrics.erase(body);
+  }
+  void act(const TaskDone& a) {
+    metrics.on_task_done(a.end);
+    if (a.end == TaskEnd::kFailed)
+      log.warning("prompt {} of epoch {} failed for good", a.task.prompt, a.task.epoch);
+  }
+  void act(const TaskWithdrawn& a) {
+    log.info("prompt {} of epoch {} is trained again on other weights", a.task.prompt,
+             a.task.epoch);
+  }
+
+  void act(const EvalDone& a) {
+    std::vector<Trajectory> bodies;
+    for (const EvalDone::Item& item : a.items) {
+      const BodyId id{Lane::kEval, item.lease};
+      if (!item.reward || !store.contains(id)) continue;
+      auto body = load(id);
+      if (!body) return;
+      body->reward = item.reward;
+      add_verdict_metrics(id, *body);
+      bodies.push_back(*std::move(body));
+    }
+    metrics.on_evaluation(a, bodies);
+  }
+
+  void act(const RunDone& a) {
+    log.info("nothing more to do at version {}; {} prompts unreached", version(), a.end.unreached);
+    save_deadline = clock.now() + options.save_timeout;
+    ask_to_save();
+  }
+  void act(const Halt& a) { fail(a.reason); }
+
+  // ---- the end
+
+  void ask_to_save() {
+    const auto trainer = trainer_of(0);
+    if (trainer && !saved()) server.send(*trainer, Save{0});
+  }
+
+  bool saved() const { return version() < 0 || state.policies.at(0).durable >= version(); }
+
+  // Done, and the last version is safe. A trainer that dies now comes back with an older one, which
+  // withdraws the end, and the run goes on.
+  bool over() {
+    if (!state.end || !save_deadline) return false;
+    if (saved()) return true;
+    if (ended_by_stop() && !trainer_of(0))
+      return true;  // nobody could save; the run can be continued
+    if (clock.now() < *save_deadline) return false;
+    log.warning("no checkpoint of version {} within {} s", version(), options.save_timeout.count());
+    return true;
+  }
+
+  // ---- helpers
+
+  std::optional<WorkerId> trainer_of(PolicyId policy) const {
+    for (const auto& [id, worker] : state.workers) {
+      if (worker.role == WorkerRole::kTrainer && worker.policy == policy) return id;
+    }
+    return std::nullopt;
+  }
+
+  // Only for people: the batch itself must be the same bytes after a restart.
+  void add_verdict_metrics(const BodyId& id, Trajectory& trajectory) const {
+    const auto more = verdict_metrics.find(id);
+    if (more == verdict_metrics.end()) return;
+    trajectory.metrics.insert(trajectory.metrics.end(), more->second.begin(), more->second.end());
+  }
+
+  // Nothing: the run has failed, with the reason.
+  std::optional<Trajectory> load(const BodyId& id) {
+    auto bytes = store.get(id);
+    if (!bytes) return fail(bytes.failure().message), std::nullopt;
+    auto trajectory = decode_trajectory(bytes.value());
+    if (!trajectory) return fail(trajectory.failure().message), std::nullopt;
+    return std::move(trajectory).value();
+  }
+
+  ServiceOptions options;
+  const Clock& clock;
+  Log& log;
+  bool resumed = false;
+  State state;
+  TrajectoryStore store;
+  Journal journal;
+  RunMetrics metrics;
+  WorkerServer server;
+
+  Time start_time{},
+      base_time{};  // the state's time goes on where it was, whatever the machine's clock says
+  Time last_event{};
+  std::optional<Time> save_deadline;
+  Actions actions;                    // decided, not yet performed
+  std::map<WorkerId, uint64_t> acks;  // arrived, not yet acknowledged
+  bool reaches_disk = false;          // the next commit
+  std::map<BodyId, MetricList>
+      verdict_metrics;         // what verifiers measured; lost with the process, unlike rewards
+  std::string numerics_class;  // of the first worker that computes
+  std::string failure;
+};
+
+Service::Service(ServiceOptions options, SampleFormatter format, const Clock& clock, Log& log)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(format), clock, log)) {}
+Service::~Service() = default;
+
+ServiceResult Service::run() { return impl_->run(stop_); }
+
+}  // namespace tailrace::scheduler
