@@ -32,7 +32,8 @@ class StopWatch {
 };
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2,
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -64,12 +65,13 @@ class Bench {
   explicit Bench(const RlStepCase& setup)
       : setup_(setup),
         pool_(setup.threads),
-        trainer_(Stream{.pool = &pool_}, model_config(setup), TrainOptions{.threads = setup.threads},
+        trainer_(Stream{.pool = &pool_}, model_config(setup),
+                 TrainOptions{.threads = setup.threads},
                  setup.prompt_tokens + setup.max_new_tokens) {
     init_parameters(trainer_.model().config(), 0, trainer_.parameters());
     trainer_.weights_changed();
     OptimOptions optim;
-    optim.lr = 3e-4;
+    optim.lr = 1e-6;  // the work of a step must not drift while it is measured
     trainer_.reset_optimizer(optim, 1000);
     EngineOptions options;
     options.max_context_tokens = setup.prompt_tokens + setup.max_new_tokens;
@@ -103,7 +105,8 @@ class Bench {
       for (const auto& trajectory : trajectories) sampled += trajectory.num_sampled();
       new_tokens += static_cast<double>(sampled) / static_cast<double>(trajectories.size());
       decode.push_back(static_cast<double>(sampled) / generate_s);
-      gflops.push_back(6.0 * static_cast<double>(report.parameters) * static_cast<double>(trained.tokens) / train_s / 1e9);
+      gflops.push_back(6.0 * static_cast<double>(report.parameters) *
+                       static_cast<double>(trained.tokens) / train_s / 1e9);
       report.mismatch_abs_max = std::max(report.mismatch_abs_max, trained.mismatch_abs_max);
     }
     report.mean_new_tokens = new_tokens / setup_.steps;
@@ -119,8 +122,8 @@ class Bench {
   };
 
   void install(int64_t version) {
-    auto weights = std::make_shared<const PackedWeights>(Stream{.pool = &pool_}, trainer_.model().config(),
-                                                         trainer_.parameters());
+    auto weights = std::make_shared<const PackedWeights>(
+        Stream{.pool = &pool_}, trainer_.model().config(), trainer_.parameters());
     for (auto& worker : workers_) worker->engine.install(weights, version);
   }
 
@@ -128,20 +131,24 @@ class Bench {
     std::vector<Trajectory> trajectories;
     SamplingParams sampling;
     sampling.max_new_tokens = setup_.max_new_tokens;
-    for (int64_t id = 0; id < setup_.stop_ids; ++id) sampling.stop_tokens.push_back(static_cast<TokenId>(id));
+    for (int64_t id = 0; id < setup_.stop_ids; ++id)
+      sampling.stop_tokens.push_back(static_cast<TokenId>(id));
     for (int64_t prompt = 0; prompt < setup_.prompts; ++prompt) {
       Rng rng(mix({7, static_cast<uint64_t>(step), static_cast<uint64_t>(prompt)}));
       std::vector<TokenId> tokens;
       for (int64_t i = 0; i < setup_.prompt_tokens; ++i)
-        tokens.push_back(static_cast<TokenId>(setup_.stop_ids + rng.below(setup_.vocab - setup_.stop_ids)));
+        tokens.push_back(
+            static_cast<TokenId>(setup_.stop_ids + rng.below(setup_.vocab - setup_.stop_ids)));
       for (int64_t member = 0; member < setup_.group_size; ++member) {
         auto session = static_cast<SessionId>(trajectories.size());
         auto& trajectory = trajectories.emplace_back();
-        trajectory.lease.member = {.prompt = step * setup_.prompts + prompt, .member = static_cast<int32_t>(member)};
+        trajectory.lease.member = {.prompt = step * setup_.prompts + prompt,
+                                   .member = static_cast<int32_t>(member)};
         trajectory.sampling = sampling;
         auto& segment = trajectory.segments.emplace_back();
         segment.tokens = tokens;
-        GenerateRequest request{.session = session, .new_tokens = tokens, .sampling = sampling, .key = {}};
+        GenerateRequest request{
+            .session = session, .new_tokens = tokens, .sampling = sampling, .key = {}};
         request.key.value = mix({11, static_cast<uint64_t>(step), static_cast<uint64_t>(session)});
         workers_[static_cast<size_t>(prompt) % workers_.size()]->engine.submit(std::move(request));
       }
@@ -172,7 +179,8 @@ class Bench {
         for (auto& generation : worker.engine.step()) worker.done.push_back(std::move(generation));
     };
     std::vector<std::jthread> threads;
-    for (size_t i = 1; i < workers_.size(); ++i) threads.emplace_back([&, i] { drive(*workers_[i]); });
+    for (size_t i = 1; i < workers_.size(); ++i)
+      threads.emplace_back([&, i] { drive(*workers_[i]); });
     drive(*workers_[0]);
   }
 
@@ -183,14 +191,16 @@ class Bench {
       const Segment& segment = trajectory.segments[0];
       for (size_t i = 0; i < segment.tokens.size(); ++i)
         even += segment.roles[i] == TokenRole::kSampled && segment.tokens[i] % 2 == 0;
-      trajectory.reward = static_cast<double>(even) / static_cast<double>(std::max<int64_t>(1, trajectory.num_sampled()));
+      trajectory.reward = static_cast<double>(even) /
+                          static_cast<double>(std::max<int64_t>(1, trajectory.num_sampled()));
     }
   }
 
   Trained train(const std::vector<Trajectory>& trajectories, int64_t version) {
     AlgoOptions algo = AlgoOptions::preset("grpo");
     algo.kl.coef = 0;  // as the peer: no reference policy
-    auto batch = build_batch(trajectories, batch_options(algo, setup_.vocab, trainer_.max_sequence_tokens()));
+    auto batch = build_batch(trajectories,
+                             batch_options(algo, setup_.vocab, trainer_.max_sequence_tokens()));
     TR_CHECK(batch.ok(), "{}", batch.failure().message);
     PolicyLossConfig loss = policy_loss_config(algo);
     trainer_.prepare_step(batch.value(), version, loss);
@@ -199,7 +209,8 @@ class Bench {
       auto update = trainer_.policy_update(batch.value(), minibatch, loss, version);
       trained.mismatch_abs_max = std::max(trained.mismatch_abs_max, update.mismatch_abs_max);
     }
-    for (const auto& sequence : batch.value().sequences) trained.tokens += static_cast<int64_t>(sequence.tokens.size());
+    for (const auto& sequence : batch.value().sequences)
+      trained.tokens += static_cast<int64_t>(sequence.tokens.size());
     return trained;
   }
 
