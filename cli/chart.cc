@@ -52,7 +52,7 @@ void widen(double& low, double& high) {
 Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Frame frame{kInfinity, -kInfinity,         kInfinity, -kInfinity,
-              52,        chart.width - 14.0, 34,        chart.height - 30.0};
+              52,        chart.width - 14.0, 34,        chart.height - 36.0};
   for (const Points& points : all)
     for (auto [x, y] : points) {
       frame.x_low = std::min(frame.x_low, x);
@@ -103,7 +103,7 @@ std::string draw_axes(const Chart& chart, const Frame& frame) {
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n",
                        frame.x(tick), frame.bottom + 17, format_value(tick));
   out += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", frame.right,
-                     chart.height - 1, escape_markup(chart.x_label));
+                     chart.height - 4, escape_markup(chart.x_label));
   return out;
 }
 
@@ -173,19 +173,22 @@ std::vector<double> round_ticks(double low, double high, int count) {
   }
   std::vector<double> ticks;
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
-    ticks.push_back(i * step);
+    ticks.push_back(i * step + 0.0);  // not -0
   return ticks;
 }
 
 Points moving_average(const Points& points) {
-  // A window of about a tenth of the curve.
-  double keep = 1 - 1 / std::max(2.0, static_cast<double>(points.size()) / 10);
-  double sum = 0, weight = 0;
+  auto count = static_cast<std::ptrdiff_t>(points.size());
+  std::ptrdiff_t half = std::max<std::ptrdiff_t>(1, count / 20);
   Points out;
-  for (auto [x, y] : points) {
-    sum = keep * sum + y;
-    weight = keep * weight + 1;
-    out.emplace_back(x, sum / weight);
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    // The same reach on both sides, so that a slope is not shifted; it shrinks at the ends.
+    std::ptrdiff_t reach = std::min({half, i, count - 1 - i});
+    double sum = 0;
+    for (std::ptrdiff_t j = i - reach; j <= i + reach; ++j)
+      sum += points[static_cast<size_t>(j)].second;
+    out.emplace_back(points[static_cast<size_t>(i)].first,
+                     sum / static_cast<double>(2 * reach + 1));
   }
   return out;
 }

@@ -33,7 +33,7 @@ std::string draw_chart(const Chart& chart);
 // < high.
 std::vector<double> round_ticks(double low, double high, int count);
 
-// Exponential moving average without the bias towards its start; same x.
+// The mean of each point and its neighbours, a tenth of the curve together; same x.
 std::vector<std::pair<double, double>> moving_average(
     const std::vector<std::pair<double, double>>& points);
 

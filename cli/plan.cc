@@ -14,15 +14,16 @@ namespace {
 
 constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
 
-// Blocks that the engine makes: as many as its sequences can fill, within kv_cache_mb, or as many
-// as it is told.
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// As many blocks as the engine makes (rollout/engine.cc).
 int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
   int64_t block = KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
   if (engine.kv_cache_blocks > 0) return engine.kv_cache_blocks * block;
-  return engine.kv_cache_mb << 20;
+  int64_t useful =
+      2 * ceil_divide(engine.max_context_tokens, engine.block_tokens) * engine.max_sequences;
+  return std::min((engine.kv_cache_mb << 20) / block, useful) * block;
 }
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

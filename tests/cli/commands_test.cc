@@ -26,7 +26,7 @@ std::vector<json> rows_of(const std::string& text) {
 }
 
 TEST(Commands, EachHasHelpWithAnExample) {
-  for (const char* command : {"tokenize", "score", "generate", "eval", "report", "doctor"}) {
+  for (const char* command : {"tokenize", "score", "generate", "eval", "report", "doctor", "bench", "launch"}) {
     auto result = run_binary(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:\n  "), std::string::npos)

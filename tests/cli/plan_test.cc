@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/model/kv_cache.h"
+#include "rollout/engine.h"
 
 namespace tailrace {
 namespace {
@@ -31,8 +34,22 @@ TEST(MakePlan, DerivesBatchesAndUpdates) {
   EXPECT_EQ(plan.max_tokens_per_step, 128 * 128);
   EXPECT_EQ(plan.parameters, planned_model(options).num_parameters());
   EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
-  EXPECT_GT(plan.total_bytes(), 2 * (int64_t{16} << 20));
+  EXPECT_NEAR(static_cast<double>(plan.rollout_worker[1].bytes), 16 << 20,
+              1 << 15);  // whole blocks of kv_cache_mb
   EXPECT_TRUE(plan.warnings.empty() || plan.warnings[0].find("cores") != std::string::npos);
+}
+
+TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
+  RunOptions options = example();
+  options.rollout.engine.kv_cache_mb = 4096;  // far more than is of use
+  ModelConfig config = planned_model(options);
+  Model model(config);
+  SteadyClock clock;
+  Engine engine(model, nullptr, options.rollout.engine, Stream{}, clock);
+  EXPECT_EQ(
+      make_plan(options, config, 0).rollout_worker[1].bytes,
+      engine.num_blocks() *
+          KvCache::bytes_per_block(config, static_cast<int>(options.rollout.engine.block_tokens)));
 }
 
 TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
