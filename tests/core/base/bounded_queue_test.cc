@@ -1,11 +1,14 @@
 #include "core/base/bounded_queue.h"
 
 #include <atomic>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace tailrace {
 namespace {
@@ -56,12 +59,35 @@ TEST(BoundedQueue, CloseDrainsWhatIsInsideAndRefusesMore) {
   EXPECT_TRUE(queue.drained());
 }
 
+// Returns once the thread of this id sleeps, as one that waits for a condition does.
+void wait_until_asleep(const std::atomic<pid_t>& thread) {
+  while (true) {
+    std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat", skipped, state;
+    std::ifstream stat(path);
+    while (stat >> skipped && skipped.back() != ')') {
+    }
+    if (stat >> state && state == "S") return;
+    std::this_thread::yield();
+  }
+}
+
 TEST(BoundedQueue, CloseWakesThoseWhoWait) {
   BoundedQueue<int> full(1), empty(1);
   ASSERT_TRUE(full.push(0));
-  std::jthread producer([&] { EXPECT_FALSE(full.push(1)); });
-  std::jthread consumer([&] { EXPECT_FALSE(empty.pop()); });
-  std::jthread patient([&] { EXPECT_FALSE(empty.pop_for(1h)); });
+  std::atomic<pid_t> ids[3] = {};
+  std::jthread producer([&] {
+    ids[0] = ::gettid();
+    EXPECT_FALSE(full.push(1));
+  });
+  std::jthread consumer([&] {
+    ids[1] = ::gettid();
+    EXPECT_FALSE(empty.pop());
+  });
+  std::jthread patient([&] {
+    ids[2] = ::gettid();
+    EXPECT_FALSE(empty.pop_for(1h));
+  });
+  for (const auto& id : ids) wait_until_asleep(id);
   full.close();
   empty.close();
 }
