@@ -163,9 +163,13 @@ struct RolledBack {
   int64_t version = 0;
   Digest digest;
   std::string manifest;
+  // Of its process; 0: unknown. A process never loses versions, so an older one from the same
+  // process is a message that was sent again because the scheduler died before it could acknowledge
+  // it.
+  uint64_t incarnation = 0;
   template <class V>
   void fields(V& visit) {
-    visit(policy, version, digest, manifest);
+    visit(policy, version, digest, manifest, incarnation);
   }
   friend bool operator==(const RolledBack&, const RolledBack&) = default;
 };

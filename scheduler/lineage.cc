@@ -143,6 +143,10 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   const auto it = context.state.policies.find(event.policy);
   if (it == context.state.policies.end()) return;
   Policy& policy = it->second;
+  const bool said_before = event.incarnation != 0 && event.incarnation == policy.trainer &&
+                           event.version < policy.published;
+  if (said_before) return;
+  policy.trainer = event.incarnation;
   if (policy.published < 0) {
     if (event.version >= 0)
       on_published(context, {event.policy, event.version, event.digest, event.manifest});

@@ -72,9 +72,13 @@ void RunMetrics::open(int64_t first_step) {
   auto rows = read_metrics(paths_.metrics());
   if (!rows) throw UserError("{}", rows.failure().message);
   steps_.clear();
+  warm_up_.clear();
   evaluations_.clear();
   for (const MetricsRow& row : rows.value()) {
-    if (row.version < 0) continue;
+    if (row.version < 0) {
+      warm_up_.insert(row.step);
+      continue;
+    }
     (row.find("eval/episodes") != nullptr ? evaluations_ : steps_).insert(row.step);
   }
 }
@@ -151,7 +155,7 @@ void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now)
 }
 
 void RunMetrics::on_progress(const Progress& progress) {
-  write(progress.done, -1, progress.metrics);
+  if (warm_up_.insert(progress.done).second) write(progress.done, -1, progress.metrics);
 }
 
 void RunMetrics::on_evaluation(const EvalDone& report, const std::vector<Trajectory>& bodies) {

@@ -66,7 +66,7 @@ class RunMetrics {
   SampleFormatter format_;
   Log& log_;
   std::optional<MetricsWriter> writer_;
-  std::set<int64_t> steps_, evaluations_;  // that have their row
+  std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
   Pending pending_;
   Time last_published_{};
   bool timed_ = false;  // last_published_ is of this process

@@ -316,11 +316,12 @@ struct Service::Impl {
                        message.reason.substr(0, kReasonBytes)});
   }
 
-  void on(const WorkerId&, const TrainerReady& ready) {
-    if (ready.version < 0 && version() < 0) return;  // it prepares, and will publish version 0
+  void on(const WorkerId& worker, const TrainerReady& ready) {
     if (ready.version != version())
       log.info("the trainer holds version {}, the run is at {}", ready.version, version());
-    feed(RolledBack{ready.policy, ready.version, ready.digest, ready.manifest});
+    const auto known = state.workers.find(worker);
+    const uint64_t process = known == state.workers.end() ? 0 : known->second.incarnation;
+    feed(RolledBack{ready.policy, ready.version, ready.digest, ready.manifest, process});
     if (state.end) ask_to_save();
   }
   void on(const WorkerId&, const tailrace::TrainerWants& wants) {

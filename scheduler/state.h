@@ -183,6 +183,7 @@ struct Policy {
   std::map<TaskId, Task> tasks;      // launched, and not yet in a durable checkpoint
   std::vector<Round> rounds;         // open ones
   std::map<int64_t, Batch> batches;  // by step: handed over and not yet durable
+  uint64_t trainer = 0;              // incarnation of the process that trains it; 0: unknown
   std::optional<int64_t> wanted;     // the step that the trainer asked for
   bool handed = false;               // and was given; it trains
   std::optional<Evaluation> evaluation;
@@ -190,8 +191,8 @@ struct Policy {
   int64_t arrivals = 0;
   template <class V>
   void fields(V& visit) {
-    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, batches, wanted,
-          handed, evaluation, evaluated, arrivals);
+    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, batches, trainer,
+          wanted, handed, evaluation, evaluated, arrivals);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -263,6 +263,23 @@ TEST(Rollback, BeyondWhatIsKeptHaltsWithTheReason) {
             std::string::npos);
 }
 
+TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  h.tell(RolledBack{0, -1, "", "", 7});
+  publish(h, 0);
+  h.answer_running();
+  h.tell(TrainerWants{0, 1});
+  publish(h, 1);
+  const State before = h.state;
+  // The scheduler died before it could acknowledge these: they come again.
+  EXPECT_TRUE(h.tell(RolledBack{0, -1, "", "", 7}).empty());
+  EXPECT_TRUE(h.tell(RolledBack{0, 0, digest_of(0), "", 7}).empty());
+  EXPECT_EQ(h.state, before);
+  h.tell(RolledBack{0, 0, digest_of(0), "", 8});
+  EXPECT_EQ(h.policy().published, 0);
+}
+
 TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);

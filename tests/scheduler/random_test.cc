@@ -236,14 +236,17 @@ class World {
     trainer_incarnation_ = ++incarnations_;
     tell(
         WorkerUp{.worker = "t", .role = WorkerRole::kTrainer, .incarnation = trainer_incarnation_});
+    unacknowledged_.clear();
     if (durable_ < 0) {
+      trainer_queue_.push_back(RolledBack{0, -1, "", "", trainer_incarnation_});
       publish(0);
     } else {
       if (rng_.chance(0.25))
         digests_[durable_] = new_digest(durable_);  // a checkpoint of other weights
       if (rng_.chance(0.5))
         digests_.erase(digests_.upper_bound(durable_), digests_.end());  // inexact training
-      trainer_queue_.push_back(RolledBack{0, durable_, digests_.at(durable_), ""});
+      trainer_queue_.push_back(
+          RolledBack{0, durable_, digests_.at(durable_), "", trainer_incarnation_});
     }
     ask();
   }
@@ -267,6 +270,8 @@ class World {
     if (!trainer_queue_.empty() && (wire_.empty() || rng_.chance(0.3))) {
       const Event event = trainer_queue_.front();
       trainer_queue_.pop_front();
+      unacknowledged_.push_back(event);
+      if (rng_.chance(0.3)) unacknowledged_.clear();
       forget_abandoned(event);
       tell(event);
       return;
@@ -355,6 +360,9 @@ class World {
     if (connections_kept) return;
     // Over the real wire every session is new after a restart.
     if (trainer_alive_) {
+      // What the dead scheduler did not acknowledge comes again, before anything new.
+      trainer_queue_.insert(trainer_queue_.begin(), unacknowledged_.begin(), unacknowledged_.end());
+      unacknowledged_.clear();
       tell(WorkerUp{
           .worker = "t", .role = WorkerRole::kTrainer, .incarnation = trainer_incarnation_});
     }
@@ -490,7 +498,9 @@ class World {
   std::string snapshot_;
   std::vector<std::pair<std::string, Time>> journal_;
   std::map<WorkerId, Node> nodes_;
-  std::vector<Event> wire_;          // from workers: any order, doubled
+  std::vector<Event> wire_;  // from workers: any order, doubled
+  std::vector<Event>
+      unacknowledged_;  // from the trainer: delivered, but a dead scheduler might not say so
   std::deque<Event> trainer_queue_;  // from the trainer: in order, gone with its session
   uint64_t incarnations_ = 0, trainer_incarnation_ = 0;
   bool trainer_alive_ = false, trainer_batch_ = false;
