@@ -171,7 +171,10 @@ class TrainerWorker {
       save_model(reference_dir(), config_.model, trainer_.parameters());
     }
     version_ = 0;
-    publish(std::move(metrics));
+    publish_files();
+    // Before anybody hears of version 0: there is no older checkpoint to go back to.
+    write_checkpoint();
+    report_published(std::move(metrics));
     save();
   }
 
@@ -243,6 +246,10 @@ class TrainerWorker {
 
   void publish(Metrics metrics) {
     publish_files();
+    report_published(std::move(metrics));
+  }
+
+  void report_published(Metrics metrics) {
     client_.send(Published{.version = version_,
                            .digest = digest_,
                            .manifest = manifest_,
@@ -251,19 +258,22 @@ class TrainerWorker {
   }
 
   // A checkpoint of the present version, unless there is one.
+  void write_checkpoint() {
+    if (saved_version_ == version_) return;
+    Result<std::filesystem::path> saved =
+        checkpoints_.save({.step = version_,
+                           .version = version_,
+                           .updates = trainer_.optimizer().steps(),
+                           .digest = digest_},
+                          config_.model, trainer_.parameters(), trainer_.optimizer());
+    if (!saved) throw UserError("{}", saved.failure().message);
+    saved_version_ = version_;
+    saved_path_ = saved.value();
+    log_.info("checkpoint version={} path={}", version_, saved_path_.string());
+  }
+
   void save() {
-    if (saved_version_ != version_) {
-      Result<std::filesystem::path> saved =
-          checkpoints_.save({.step = version_,
-                             .version = version_,
-                             .updates = trainer_.optimizer().steps(),
-                             .digest = digest_},
-                            config_.model, trainer_.parameters(), trainer_.optimizer());
-      if (!saved) throw UserError("{}", saved.failure().message);
-      saved_version_ = version_;
-      saved_path_ = saved.value();
-      log_.info("checkpoint version={} path={}", version_, saved_path_.string());
-    }
+    write_checkpoint();
     client_.send(Durable{.version = version_, .path = saved_path_.string()});
   }
 
