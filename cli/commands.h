@@ -9,9 +9,15 @@ class App;
 
 namespace tailrace {
 
+void add_bench(CLI::App& app);
+void add_docs(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_launch(CLI::App& app);
 void add_report(CLI::App& app);
 void add_score(CLI::App& app);
 void add_tokenize(CLI::App& app);
+void add_worker(CLI::App& app);
 
 }  // namespace tailrace

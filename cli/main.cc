@@ -16,14 +16,16 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
-  // EVAL
-  // GEN
+  add_launch(app);
+  add_eval(app);
+  add_generate(app);
   add_score(app);
   add_tokenize(app);
   add_report(app);
-  // BENCH
+  add_bench(app);
   add_doctor(app);
-  // DOCS
+  add_worker(app);
+  add_docs(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& end) {  // a command's own exit code

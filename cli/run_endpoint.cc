@@ -59,7 +59,9 @@ RunEndpoint::RunEndpoint(const fs::path& run_directory) : record_(record_of(run_
   }
 }
 
-RunEndpoint::~RunEndpoint() {
+RunEndpoint::~RunEndpoint() { remove(); }
+
+void RunEndpoint::remove() {
   std::error_code ignored;
   fs::remove(record_, ignored);
   remove_folder(folder_);

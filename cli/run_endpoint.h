@@ -18,6 +18,8 @@ class RunEndpoint {
   ~RunEndpoint();
   RunEndpoint(const RunEndpoint&) = delete;
 
+  void remove();  // as the destructor does, for a process that ends without it
+
   const std::string& name() const { return name_; }  // "ipc:///run/user/1000/tr-a1b2c3/s"
 
  private:

@@ -133,22 +133,21 @@ class Supervisor {
   void on_stop_asked() {
     if (interrupted_ || ending_) {
       finish({End::kInterrupted, "killed"});
-      kill_all();
+      signal_all(SIGKILL);
       return;
     }
     interrupted_ = true;
-    say_("stopping: the trainer saves a checkpoint first (once more kills at once)");
+    say_(kStoppingLine);
     Child& scheduler = *children_.front();
     if (scheduler.process) scheduler.process->send_signal(SIGTERM);
-    stop_timer_.expires_after(options_.stop_timeout);
-    stop_timer_.async_wait([this](error_code error) {
-      if (error || ending_) return;
+    after(options_.stop_timeout, [this] {
+      if (ending_) return;
       finish(
           {End::kFailed,
            fmt::format("the run did not stop within {} s; it was killed, and goes on from its last "
                        "checkpoint when it is launched again",
                        options_.stop_timeout.count() / 1000)});
-      kill_all();
+      signal_all(SIGKILL);
     });
   }
 
@@ -161,25 +160,33 @@ class Supervisor {
     });
   }
 
-  // The run is over: the others were told to end when all went well, and are told now when not.
+  // The run is over. When all went well the scheduler has told the others so, but one that was
+  // still starting did not hear it.
   void finish(SupervisorResult result) {
     if (ending_) return;
     ending_ = true;
     result_ = std::move(result);
-    for (auto& child : children_) {
-      child->restart_timer.cancel();
-      if (child->process && result_.end != End::kDone) child->process->send_signal(SIGTERM);
-    }
-    stop_timer_.expires_after(options_.drain_timeout);
-    stop_timer_.async_wait([this](error_code error) {
-      if (!error) kill_all();
+    for (auto& child : children_) child->restart_timer.cancel();
+    const bool told =
+        result_.end == End::kDone || (result_.end == End::kInterrupted && result_.message.empty());
+    after(told ? options_.grace : std::chrono::milliseconds(0), [this] {
+      signal_all(SIGTERM);
+      after(options_.drain_timeout, [this] { signal_all(SIGKILL); });
     });
     end_if_all_gone();
   }
 
-  void kill_all() {
+  template <class Then>
+  void after(std::chrono::milliseconds delay, Then then) {
+    stop_timer_.expires_after(delay);
+    stop_timer_.async_wait([then](error_code error) {
+      if (!error) then();
+    });
+  }
+
+  void signal_all(int signal) {
     for (auto& child : children_) {
-      if (child->process) child->process->send_signal(SIGKILL);
+      if (child->process) child->process->send_signal(signal);
     }
   }
 

@@ -31,7 +31,10 @@ struct SupervisorOptions {
   std::chrono::milliseconds first_delay{100};  // doubles with each restart within the window
   std::chrono::milliseconds max_delay{5'000};
   std::chrono::milliseconds stop_timeout{120'000};  // for a clean end after a stop was asked
-  std::chrono::milliseconds drain_timeout{10'000};  // for the others to end after the scheduler did
+  std::chrono::milliseconds grace{
+      500};  // for the others to end by the scheduler's word after it ended
+  std::chrono::milliseconds drain_timeout{
+      10'000};  // then they are told by SIGTERM, and killed after this
   std::chrono::milliseconds tick{200};
 };
 
@@ -40,6 +43,9 @@ struct SupervisorResult {
   End end = End::kDone;
   std::string message;  // for kUserError and kFailed: who, how, and the last lines of its log
 };
+
+inline constexpr char kStoppingLine[] =
+    "stopping: the trainer saves a checkpoint first (once more kills at once)";
 
 // What happens to children, for the view and for the log.
 using SupervisorSink = std::function<void(const std::string& line)>;

@@ -1,0 +1,215 @@
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/in_process.h"
+#include "cli/machine.h"
+#include "cli/metrics_tail.h"
+#include "cli/plan.h"
+#include "cli/progress.h"
+#include "cli/report_page.h"
+#include "cli/roles.h"
+#include "cli/run_endpoint.h"
+#include "cli/run_setup.h"
+#include "cli/run_summary.h"
+#include "cli/supervisor.h"
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using End = SupervisorResult::End;
+using Moment = std::chrono::steady_clock::time_point;
+
+constexpr int kInterruptedStatus = 130;
+
+struct LaunchArguments {
+  std::string config, run_dir;
+  std::vector<std::string> overrides;
+  bool dry_run = false, in_process = false;
+};
+
+// CLI11 gives positionals in order: the config comes first, unless the first is an override
+// already.
+void sort_positionals(LaunchArguments& arguments) {
+  if (arguments.config.find('=') == std::string::npos || fs::exists(arguments.config)) return;
+  arguments.overrides.insert(arguments.overrides.begin(), arguments.config);
+  arguments.config.clear();
+}
+
+fs::path new_run_directory(const std::string& name) {
+  const std::time_t now = std::time(nullptr);
+  return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
+}
+
+RunOptions load_options(const LaunchArguments& arguments) {
+  if (!arguments.config.empty())
+    return load_run_options(arguments.config, arguments.overrides).options;
+  if (arguments.run_dir.empty()) {
+    throw UserError(
+        "launch wants a config, or --run-dir with a run to continue.\n"
+        "       Try 'tailrace launch configs/quickstart.yaml'.");
+  }
+  const RunPaths paths{arguments.run_dir};
+  if (!fs::exists(paths.config())) {
+    throw UserError(
+        "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
+        arguments.run_dir, arguments.run_dir);
+  }
+  return load_run_options(paths.config(), arguments.overrides).options;
+}
+
+std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
+  const std::string program = fs::read_symlink("/proc/self/exe").string();
+  std::vector<ChildSpec> children;
+  for (const RoleName& name : roles_of(options)) {
+    children.push_back({name.text(),
+                        {program, "worker", "--role", name.role, "--index",
+                         std::to_string(name.index), "--run", paths.root.string()},
+                        paths.log(name.role, name.index)});
+  }
+  return children;
+}
+
+int exit_status(End end) {
+  switch (end) {
+    case End::kDone:
+      return 0;
+    case End::kInterrupted:
+      return kInterruptedStatus;
+    case End::kUserError:
+      return 2;
+    case End::kFailed:
+      return 1;
+  }
+  return 1;
+}
+
+// One launch of a run whose directory is prepared.
+class Launch {
+ public:
+  Launch(const RunPaths& paths, const RunOptions& options, Moment start)
+      : paths_(paths),
+        options_(options),
+        start_(start),
+        endpoint_(paths.root),
+        tail_(paths.metrics(), /*from_start=*/false),
+        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps) {}
+
+  // The exit status.
+  int run(bool in_process) {
+    const SupervisorSink say = [this](const std::string& line) { view_.say(line); };
+    const std::function<void()> tick = [this] {
+      for (MetricsRow& row : tail_.poll()) view_.add(std::move(row));
+    };
+    if (!in_process) {
+      return end(supervise(child_specs(paths_, options_), SupervisorOptions{}, say, tick));
+    }
+    const RoleContext context{paths_, options_, endpoint_.name()};
+    const AbandonSink abandon = [this](const SupervisorResult& result) {
+      const int status = end(result);
+      endpoint_.remove();
+      std::fflush(stdout);
+      return status;
+    };
+    return end(run_in_process(context, SupervisorOptions{}, say, tick, abandon));
+  }
+
+ private:
+  int end(const SupervisorResult& result) {
+    view_.finish();
+    if (auto written = write_report(paths_); !written && result.end == End::kDone) {
+      fmt::print(stderr, "note: no report: {}\n", written.failure().message);
+    }
+    print_end(result);
+    return exit_status(result.end);
+  }
+
+  void print_end(const SupervisorResult& result) const {
+    const std::string again = fmt::format("tailrace launch --run-dir {}", paths_.root.string());
+    const auto elapsed = std::chrono::steady_clock::now() - start_;
+    switch (result.end) {
+      case End::kDone:
+        fmt::print("{}\n", run_summary(paths_, options_,
+                                       std::chrono::duration_cast<std::chrono::seconds>(elapsed)));
+        return;
+      case End::kInterrupted:
+        fmt::print("interrupted; '{}' continues the run\n", again);
+        return;
+      case End::kUserError:
+      case End::kFailed:
+        std::fflush(stdout);
+        fmt::print(stderr, "error: {}\n       When that is mended, '{}' continues the run.\n",
+                   result.message, again);
+        return;
+    }
+  }
+
+  const RunPaths& paths_;
+  const RunOptions& options_;
+  const Moment start_;
+  RunEndpoint endpoint_;
+  MetricsTail tail_;
+  ProgressView view_;
+};
+
+int launch(const LaunchArguments& arguments) {
+  const Moment start = std::chrono::steady_clock::now();
+  const RunOptions options = load_options(arguments);
+  const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
+  fmt::print("{}", format_plan(plan, options));
+  if (arguments.dry_run) return 0;
+
+  const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
+                             : !options.run.dir.empty() ? fs::path(options.run.dir)
+                                                        : new_run_directory(options.run.name);
+  const RunDirectory run(directory);
+  if (run.resumes() && !arguments.config.empty()) check_same_run(run.paths(), options);
+  fmt::print("{}: {}\n", run.resumes() ? "continuing" : "run", run.paths().root.string());
+  prepare_run(run.paths(), options, [](const std::string& line) { fmt::print("{}\n", line); });
+  std::fflush(stdout);
+  return Launch(run.paths(), options, start).run(arguments.in_process);
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app) {
+  auto arguments = std::make_shared<LaunchArguments>();
+  auto* command =
+      app.add_subcommand("launch", "Run a config from its start to its end, or continue a run");
+  command
+      ->add_option("config", arguments->config, "YAML file; may be left out to continue --run-dir")
+      ->type_name("CONFIG");
+  command
+      ->add_option("overrides", arguments->overrides,
+                   "keys with other values than the file's: a.b=c")
+      ->type_name("KEY=VALUE");
+  command
+      ->add_option("--run-dir", arguments->run_dir,
+                   "where the run lives; one that is there is continued")
+      ->type_name("DIR");
+  command->add_flag("--dry-run", arguments->dry_run, "print batches, updates and memory, and stop");
+  command->add_flag("--in-process", arguments->in_process,
+                    "run the roles as threads of one process");
+  command->footer(
+      "Ctrl-C saves a checkpoint and stops; the same command with the same --run-dir goes on from "
+      "there.\n"
+      "Exit status: 0 done, 1 failed, 2 something to mend, 130 interrupted.\n\n"
+      "Example:\n  tailrace launch configs/quickstart.yaml run.seed=1 --run-dir runs/first");
+  command->callback([arguments] {
+    sort_positionals(*arguments);
+    const int status = launch(*arguments);
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace tailrace

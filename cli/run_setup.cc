@@ -1,0 +1,125 @@
+#include "cli/run_setup.h"
+
+#include <fmt/format.h>
+
+#include "cli/demonstrations.h"
+#include "cli/plan.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/version.h"
+#include "core/text/dataset.h"
+#include "core/text/tokenizer.h"
+#include "trainer/checkpoint.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_or_throw(const fs::path& file, std::string_view bytes) {
+  if (auto written = write_file_atomic(file, bytes); !written)
+    throw UserError("{}", written.failure().message);
+}
+
+// tokenizer.json last: it says that the folder is complete.
+void copy_tokenizer(const fs::path& model, const fs::path& target) {
+  std::string last;
+  for (const std::string& name : tokenizer_file_names()) {
+    if (!fs::exists(model / name)) continue;
+    auto text = read_file(model / name);
+    if (!text) throw UserError("{}", text.failure().message);
+    if (name == "tokenizer.json") {
+      last = std::move(text).value();
+    } else {
+      write_or_throw(target / name, text.value());
+    }
+  }
+  if (last.empty()) {
+    throw UserError(
+        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+        "tokenizer.",
+        model.string());
+  }
+  write_or_throw(target / "tokenizer.json", last);
+}
+
+void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
+                       const Environment& environment) {
+  if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
+  std::error_code error;
+  fs::create_directories(paths.tokenizer(), error);
+  if (error) throw UserError("{}", describe_errno("create", paths.tokenizer(), error.value()));
+  if (options.model.creates()) {
+    write_word_tokenizer(paths.tokenizer(), environment.info().vocabulary);
+  } else {
+    copy_tokenizer(options.model.path, paths.tokenizer());
+  }
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const RunOptions& options) {
+  const ModelConfig model = planned_model(options);
+  if (tokenizer.vocab_size() <= model.vocab_size) return;
+  throw UserError(
+      "model.path: {}: the tokenizer has {} tokens, and the model's vocab_size is {}; every token "
+      "needs an "
+      "embedding.\n       Try the tokenizer that was saved with this model.",
+      options.model.path, tokenizer.vocab_size(), model.vocab_size);
+}
+
+void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
+                            Environment& environment, const Tokenizer& tokenizer,
+                            const std::function<void(const std::string&)>& say) {
+  const fs::path file = demonstrations_file(paths);
+  if (options.sft.demonstrations == 0 || fs::exists(file)) return;
+  std::vector<DatasetRow> dataset;
+  if (environment.info().needs_dataset)
+    dataset = read_dataset(options.env.dataset, options.env.prompt_key);
+  const DemonstrationPlan plan{options.sft.demonstrations, static_cast<uint64_t>(options.run.seed),
+                               options.rollout.engine.max_context_tokens};
+  const DemonstrationCounts counts =
+      write_demonstrations(file, environment, tokenizer, dataset, plan);
+  say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", plan.episodes, counts.tokens,
+                  static_cast<double>(counts.successes) / static_cast<double>(plan.episodes)));
+}
+
+}  // namespace
+
+fs::path demonstrations_file(const RunPaths& paths) { return paths.root / "demonstrations.jsonl"; }
+
+std::string resolved_config(const RunOptions& options) {
+  RunOptions kept = options;
+  kept.run.dir.clear();
+  return fmt::format(
+      "# Resolved by tailrace {}: 'tailrace launch' of this file starts the same run.\n{}",
+      version(), print_config(kept));
+}
+
+void prepare_run(const RunPaths& paths, const RunOptions& options,
+                 const std::function<void(const std::string&)>& say) {
+  write_or_throw(paths.config(), resolved_config(options));
+  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  prepare_tokenizer(paths, options, *environment);
+  auto tokenizer = load_tokenizer(paths.tokenizer());
+  check_vocabulary(*tokenizer, options);
+  prepare_demonstrations(paths, options, *environment, *tokenizer, say);
+}
+
+void check_same_run(const RunPaths& paths, const RunOptions& options) {
+  RunOptions theirs = load_run_options(paths.config(), {}).options;
+  RunOptions ours = options;
+  theirs.run.dir.clear();
+  ours.run.dir.clear();
+  const std::string ours_text = print_config(ours), theirs_text = print_config(theirs);
+  LineReader our_lines(ours_text), their_lines(theirs_text);
+  while (true) {
+    const auto a = our_lines.next(), b = their_lines.next();
+    if (!a && !b) return;
+    if (a && b && a->text == b->text) continue;
+    throw UserError(
+        "{} holds a run with another config: '{}' there, '{}' here.\n"
+        "       Try 'tailrace launch --run-dir {}' to continue that one, or another --run-dir.",
+        paths.root.string(), b ? b->text : "", a ? a->text : "", paths.root.string());
+  }
+}
+
+}  // namespace tailrace

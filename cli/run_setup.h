@@ -1,0 +1,33 @@
+// What a run needs on disk before its first process starts: the resolved config, the tokenizer, and
+// demonstrations. Done once; a run that is launched again finds it there.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "cli/run_options.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+std::filesystem::path demonstrations_file(const RunPaths& paths);
+
+// Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
+// in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
+// tokenizer that is missing or has more tokens than the model, a demonstrator that fails, a full
+// disk.
+void prepare_run(const RunPaths& paths, const RunOptions& options,
+                 const std::function<void(const std::string&)>& say);
+
+// `options` as config.yaml keeps them: without the directory, so that the file starts the same run
+// anywhere.
+std::string resolved_config(const RunOptions& options);
+
+// For a directory that holds a run: throws UserError, naming the first key that differs, when
+// `options` are not the run's own.
+void check_same_run(const RunPaths& paths, const RunOptions& options);
+
+}  // namespace tailrace

@@ -1,0 +1,25 @@
+// The one line with which a run ends.
+//
+// Thread: any.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string>
+
+#include "cli/run_options.h"
+#include "core/base/metrics.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+// "quickstart: success 0.39 -> 0.99 (held-out, 512 episodes), 61 s, run: runs/quickstart-...", from
+// the first and the last evaluation; without evaluations, "reward 0.21 -> 0.78 (training)" from the
+// first and last steps.
+std::string run_summary(std::span<const MetricsRow> rows, const std::string& name, int64_t episodes,
+                        std::chrono::seconds elapsed, const std::string& directory);
+
+std::string run_summary(const RunPaths& paths, const RunOptions& options,
+                        std::chrono::seconds elapsed);
+
+}  // namespace tailrace

@@ -1,0 +1,121 @@
+#include "cli/run_setup.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunSetupTest : public testing::Test {
+ protected:
+  RunSetupTest() {
+    std::string path = (fs::temp_directory_path() / "trsetup-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    paths_.root = folder_ / "run";
+    fs::create_directories(paths_.root);
+    options_.model.create = {.hidden_size = 32, .layers = 1, .heads = 2};
+    options_.env.name = "frozen_grid";
+    options_.rollout.engine.max_context_tokens = 128;
+    options_.sft.demonstrations = 20;
+  }
+  ~RunSetupTest() override { fs::remove_all(folder_); }
+
+  void prepare() {
+    prepare_run(paths_, options_, [this](const std::string& line) { said_ = line; });
+  }
+  std::string error_of_prepare() {
+    try {
+      prepare();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  // A model folder with stories260K's tokenizer and config, the latter changed.
+  void use_model(const std::function<void(nlohmann::json&)>& change) {
+    const fs::path source = fs::path(TAILRACE_SOURCE_DIR) / "tests/data/models/stories260K";
+    const fs::path model = folder_ / "model";
+    fs::create_directories(model);
+    fs::copy_file(source / "tokenizer.json", model / "tokenizer.json");
+    auto config = nlohmann::json::parse(read_file(source / "config.json").value());
+    change(config);
+    std::ofstream(model / "config.json") << config.dump();
+    options_.model.create = {};
+    options_.model.path = model.string();
+    options_.sft.demonstrations = 0;
+  }
+
+  fs::path folder_;
+  RunPaths paths_;
+  RunOptions options_;
+  std::string said_;
+};
+
+TEST_F(RunSetupTest, WritesConfigTokenizerAndDemonstrations) {
+  prepare();
+  EXPECT_TRUE(fs::exists(paths_.config()));
+  EXPECT_EQ(load_tokenizer(paths_.tokenizer())->vocab_size(), 44);
+  const std::string rows = read_file(demonstrations_file(paths_)).value();
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 20);
+  EXPECT_NE(said_.find("20 demonstrations"), std::string::npos) << said_;
+}
+
+TEST_F(RunSetupTest, LeavesWhatIsThere) {
+  prepare();
+  std::ofstream(demonstrations_file(paths_)) << "kept";
+  prepare();
+  EXPECT_EQ(read_file(demonstrations_file(paths_)).value(), "kept");
+}
+
+TEST_F(RunSetupTest, TakesTheTokenizerOfTheModel) {
+  use_model([](auto&) {});
+  prepare();
+  EXPECT_EQ(read_file(paths_.tokenizer() / "tokenizer.json").value(),
+            read_file(fs::path(options_.model.path) / "tokenizer.json").value());
+}
+
+TEST_F(RunSetupTest, AVocabularyThatDoesNotFitTheTokenizerIsAUserError) {
+  use_model([](auto& config) { config["vocab_size"] = 100; });
+  const std::string error = error_of_prepare();
+  EXPECT_NE(error.find("the tokenizer has 512 tokens, and the model's vocab_size is 100"),
+            std::string::npos)
+      << error;
+}
+
+TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
+  use_model([](auto&) {});
+  fs::remove(fs::path(options_.model.path) / "tokenizer.json");
+  EXPECT_NE(error_of_prepare().find("has no tokenizer.json"), std::string::npos);
+}
+
+TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
+  options_.run.dir = "somewhere";
+  options_.run.name = "a name: with a colon";
+  prepare();
+  check_same_run(paths_, load_run_options(paths_.config(), {}).options);
+  EXPECT_EQ(read_file(paths_.config()).value().find("somewhere"), std::string::npos);
+}
+
+TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
+  prepare();
+  RunOptions other = load_run_options(paths_.config(), {}).options;
+  other.optim.lr = 0.125;
+  try {
+    check_same_run(paths_, other);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("lr: 0.125"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
