@@ -46,8 +46,10 @@ flatbuffers::Offset<flatbuffers::Vector<const wire::VersionRun*>> write_versions
 // Adds up before it fills, so that a huge count in a small message costs nothing.
 std::vector<int64_t> read_versions(const flatbuffers::Vector<const wire::VersionRun*>& runs,
                                    size_t num_tokens) {
-  // The verifier sees to the alignment of fields, but not of structs in a vector.
-  if (reinterpret_cast<uintptr_t>(runs.Data()) % alignof(wire::VersionRun) != 0) {
+  // The verifier sees to the alignment of fields, but not of structs in a vector; the builder does
+  // not align a vector without elements.
+  if (runs.size() > 0 &&
+      reinterpret_cast<uintptr_t>(runs.Data()) % alignof(wire::VersionRun) != 0) {
     throw Malformed("misaligned version runs");
   }
   size_t total = 0;
