@@ -64,22 +64,26 @@ void EpisodeRunner::abort_all() {
 std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
   ask_pending_again();
   hand_over();
-  take_environment_answers(max_wait);
+  hear_environments(max_wait);
   step_generator();
   hand_over();  // environments work while our caller does something else
   return std::exchange(finished_, {});
 }
 
-void EpisodeRunner::take_environment_answers(microseconds max_wait) {
+void EpisodeRunner::hear_environments(microseconds max_wait) {
   bool quick = usual_call_seconds_ * static_cast<double>(num_handed_over_) <
                kQuickBatchSeconds * settings_.env_threads;
-  microseconds wait = quick ? kPatience : microseconds{0};
-  if (generator_.idle()) {
+  auto answers = executor_.collect(quick ? kPatience : microseconds{0}, /*all=*/true);
+  if (answers.empty() && generator_.idle() && finished_.empty()) {
     if (!pending_.empty())
       max_wait = std::min(max_wait, std::chrono::duration_cast<microseconds>(kAskAgain));
-    wait = finished_.empty() ? std::max(wait, max_wait) : wait;
+    answers = executor_.collect(max_wait, /*all=*/false);
   }
-  for (EnvironmentExecutor::Answer& answer : executor_.collect(wait, /*all=*/quick)) {
+  take(answers);
+}
+
+void EpisodeRunner::take(std::vector<EnvironmentExecutor::Answer>& answers) {
+  for (EnvironmentExecutor::Answer& answer : answers) {
     usual_call_seconds_ += 0.05 * (answer.seconds - usual_call_seconds_);
     auto at = running_.find(answer.id);
     if (at == running_.end()) continue;  // aborted meanwhile

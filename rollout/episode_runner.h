@@ -72,7 +72,8 @@ class EpisodeRunner {
   using Id = SessionId;  // of an episode, its session and its environment calls
   using RunningMap = std::unordered_map<Id, Running>;
 
-  void take_environment_answers(std::chrono::microseconds max_wait);
+  void hear_environments(std::chrono::microseconds max_wait);
+  void take(std::vector<EnvironmentExecutor::Answer>& answers);
   void ask_pending_again();
   void step_generator();
   void call_environment(Id id, Running& running, EnvironmentExecutor::Kind kind);

@@ -37,7 +37,6 @@ class Door {
   void wait() {
     std::unique_lock lock(mutex_);
     ++waiting_;
-    arrived_.notify_all();
     opened_.wait(lock, [&] { return open_; });
   }
   void open() {
@@ -45,14 +44,14 @@ class Door {
     open_ = true;
     opened_.notify_all();
   }
-  void await_arrivals(int count) {
+  int arrivals() {
     std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [&] { return waiting_ >= count; });
+    return waiting_;
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable opened_, arrived_;
+  std::condition_variable opened_;
   bool open_ = false;
   int waiting_ = 0;
 };
@@ -69,8 +68,9 @@ struct Script {
 
 class ScriptedEnvironment final : public Environment {
  public:
-  explicit ScriptedEnvironment(Script script, std::atomic<int>* alive = nullptr)
-      : script_(std::move(script)), alive_(alive) {
+  explicit ScriptedEnvironment(Script script, std::atomic<int>* alive = nullptr,
+                               std::atomic<bool>* overlapped = nullptr)
+      : script_(std::move(script)), alive_(alive), overlapped_(overlapped) {
     info_.name = "scripted";
     if (alive_ != nullptr) ++*alive_;
   }
@@ -92,7 +92,9 @@ class ScriptedEnvironment final : public Environment {
     }
     pending_ = 0;
     ++turn_;
+    in_call_ = true;
     script_.before_step(turn_);
+    in_call_ = false;
     if (turn_ == script_.fails_at) return Failure{"scripted failure"};
     if (turn_ == script_.throws_at) throw std::runtime_error("scripted exception");
     for (char c : action) state_ = mix({state_, static_cast<uint64_t>(c)});
@@ -101,6 +103,9 @@ class ScriptedEnvironment final : public Environment {
     result.reward = static_cast<double>(state_ % 8);
     result.terminated = turn_ == script_.turns;
     return result;
+  }
+  void close() override {
+    if (in_call_ && overlapped_ != nullptr) *overlapped_ = true;
   }
   std::string sample_action(Rng&) override { return "A"; }
 
@@ -116,6 +121,8 @@ class ScriptedEnvironment final : public Environment {
   EnvironmentInfo info_;
   Script script_;
   std::atomic<int>* alive_;
+  std::atomic<bool>* overlapped_;
+  std::atomic<bool> in_call_ = false;
   uint64_t state_ = 0;
   int turn_ = 0, pending_ = 0;
 };
@@ -230,18 +237,18 @@ TEST(EpisodeRunner, AFailingEnvironmentEndsItsEpisodeOnly) {
 TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
   Door door;
   std::atomic<int> alive = 0;
+  std::atomic<bool> overlapped = false;
   {
     Table table;
     Script stuck{.before_step = [&](int turn) {
       if (turn == 2) door.wait();
     }};
-    table.runner.start(spec_of(0, 0), std::make_unique<ScriptedEnvironment>(stuck, &alive));
-    std::vector<FinishedEpisode> done;
-    while (table.runner.num_abandoned_environments() == 0) {
-      for (FinishedEpisode& episode : table.runner.poll()) done.push_back(std::move(episode));
-      table.clock.advance(100ms);
-    }
-    for (FinishedEpisode& episode : table.runner.poll()) done.push_back(std::move(episode));
+    table.runner.start(spec_of(0, 0),
+                       std::make_unique<ScriptedEnvironment>(stuck, &alive, &overlapped));
+    while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(10ms).empty());
+    EXPECT_TRUE(table.runner.poll().empty());
+    table.clock.advance(10s);
+    std::vector<FinishedEpisode> done = table.runner.poll();
     ASSERT_EQ(done.size(), 1u);
     EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
     EXPECT_EQ(done[0].failure, "the environment did not answer within 10 s");
@@ -249,11 +256,11 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     // The lost thread was replaced: others go on.
     table.runner.start(spec_of(1, 0), std::make_unique<ScriptedEnvironment>(Script{}, &alive));
     EXPECT_EQ(table.play(1).begin()->second.trajectory.outcome, Outcome::kFinished);
-    door.await_arrivals(1);
   }
   EXPECT_GE(alive, 1);
   door.open();
   while (alive > 0) std::this_thread::yield();
+  EXPECT_FALSE(overlapped) << "closed while its call was running";
 }
 
 TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
@@ -262,7 +269,7 @@ TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
                      std::make_unique<ScriptedEnvironment>(Script{.pending = 1 << 30}));
   std::vector<FinishedEpisode> done;
   while (done.empty()) {
-    done = table.runner.poll();
+    done = table.runner.poll(1s);
     table.clock.advance(50ms);
   }
   EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
@@ -288,7 +295,7 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
                        std::make_unique<ScriptedEnvironment>(Script{.turns = 8}, &alive));
   }
   std::vector<FinishedEpisode> done;
-  for (int i = 0; i < 6; ++i) done = table.runner.poll(10ms);
+  while (table.engine->stats().sampled_tokens < 10) EXPECT_TRUE(table.runner.poll(10ms).empty());
   EXPECT_TRUE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
   EXPECT_FALSE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
   EXPECT_FALSE(table.runner.abort(lease_of(0, 0), Lane::kEval));

@@ -59,7 +59,7 @@ class Desk {
           found.push_back(std::move(*message));
       }
     }
-    EXPECT_EQ(found.size(), enough) << "timed out";
+    EXPECT_EQ(found.size(), enough) << "timed out; refused: " << server_.last_malformed();
     return found;
   }
   void await_worker() {
