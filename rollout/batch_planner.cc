@@ -151,9 +151,12 @@ bool BatchPlanner::try_start_cold(Sequence& sequence, bool forced) {
 }
 
 bool BatchPlanner::waits_for_leader(const Sequence& sequence) const {
-  auto leader = leaders_.find(sequence.prompt_key);
-  return leader != leaders_.end() &&
-         std::ranges::equal(prompt_of(*leader->second), prompt_of(sequence));
+  auto found = leaders_.find(sequence.prompt_key);
+  if (found == leaders_.end()) return false;
+  const Sequence& leader = *found->second;
+  TR_CHECK(leader.phase == Sequence::Phase::kRunning, "session {} leads and does not run",
+           leader.session);
+  return std::ranges::equal(prompt_of(leader), prompt_of(sequence));
 }
 
 void BatchPlanner::start(Sequence& sequence) {
