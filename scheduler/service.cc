@@ -321,7 +321,9 @@ struct Service::Impl {
       log.info("the trainer holds version {}, the run is at {}", ready.version, version());
     const auto known = state.workers.find(worker);
     const uint64_t process = known == state.workers.end() ? 0 : known->second.incarnation;
+    const int64_t before = version();
     feed(RolledBack{ready.policy, ready.version, ready.digest, ready.manifest, process});
+    if (version() > before) metrics.on_published(ready.version, ready.metrics, now());
     if (state.end) ask_to_save();
   }
   void on(const WorkerId&, const tailrace::TrainerWants& wants) {

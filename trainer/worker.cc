@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/metrics.h"
 #include "core/base/random.h"
 #include "core/weights/manifest.h"
 #include "kernels/base/thread_pool.h"
@@ -106,7 +107,8 @@ class TrainerWorker {
   }
 
   void announce() {
-    client_.send(TrainerReady{.version = version_, .digest = digest_, .manifest = manifest_});
+    client_.send(TrainerReady{
+        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
   }
 
   void ask() {
@@ -143,6 +145,7 @@ class TrainerWorker {
       log_.warning("checkpoint passed over: {}", reason);
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
+    if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
     saved_path_ = loaded->path;
     // Again below RUN/weights: those of this version may have been pruned by newer ones.
     publish_files();
@@ -171,10 +174,11 @@ class TrainerWorker {
       save_model(reference_dir(), config_.model, trainer_.parameters());
     }
     version_ = 0;
+    metrics_ = std::move(metrics);
     publish_files();
     // Before anybody hears of version 0: there is no older checkpoint to go back to.
     write_checkpoint();
-    report_published(std::move(metrics));
+    report_published();
     save();
   }
 
@@ -224,7 +228,8 @@ class TrainerWorker {
                          static_cast<double>(tokens * config_.train.ppo_epochs));
 
     version_ = message.step;
-    publish(std::move(metrics));
+    metrics_ = std::move(metrics);
+    publish();
     bool due = version_ % config_.checkpoint.interval_steps == 0 || version_ == config_.steps;
     if (due) save();
   }
@@ -244,16 +249,14 @@ class TrainerWorker {
     manifest_ = file.value();
   }
 
-  void publish(Metrics metrics) {
+  void publish() {
     publish_files();
-    report_published(std::move(metrics));
+    report_published();
   }
 
-  void report_published(Metrics metrics) {
-    client_.send(Published{.version = version_,
-                           .digest = digest_,
-                           .manifest = manifest_,
-                           .metrics = std::move(metrics)});
+  void report_published() {
+    client_.send(Published{
+        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
     log_.info("published version={} digest={}", version_, digest_);
   }
 
@@ -264,7 +267,8 @@ class TrainerWorker {
         checkpoints_.save({.step = version_,
                            .version = version_,
                            .updates = trainer_.optimizer().steps(),
-                           .digest = digest_},
+                           .digest = digest_,
+                           .extra = format_metrics_row({.step = version_, .values = metrics_})},
                           config_.model, trainer_.parameters(), trainer_.optimizer());
     if (!saved) throw UserError("{}", saved.failure().message);
     saved_version_ = version_;
@@ -292,6 +296,8 @@ class TrainerWorker {
   std::filesystem::path saved_path_;
   Digest digest_;  // of the weights of version_
   std::string manifest_;
+  Metrics
+      metrics_;  // of the step that made version_; kept in the checkpoint, as Published may be lost
 };
 
 }  // namespace

@@ -53,7 +53,8 @@ Offset write(Builder& b, const InstallFailed& m) {
 Offset write(Builder& b, const TrainerReady& m) {
   const auto digest = b.CreateString(m.digest);
   const auto manifest = b.CreateString(m.manifest);
-  return wire::CreateTrainerReady(b, m.policy, m.version, digest, manifest).Union();
+  const auto metrics = write_metrics(b, m.metrics);
+  return wire::CreateTrainerReady(b, m.policy, m.version, digest, manifest, metrics).Union();
 }
 Offset write(Builder& b, const TrainerWants& m) {
   return wire::CreateTrainerWants(b, m.policy, m.step).Union();
@@ -170,7 +171,8 @@ Message read(const wire::TrainerReady& t) {
   const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
   return TrainerReady{read_policy(t.policy()), at_least(-1, t.version(), "version"),
                       read_digest(*t.digest()),
-                      has_manifest ? read_file_name(*t.manifest()) : std::string()};
+                      has_manifest ? read_file_name(*t.manifest()) : std::string(),
+                      t.metrics() != nullptr ? read_metrics(*t.metrics()) : MetricList()};
 }
 Message read(const wire::TrainerWants& t) {
   return TrainerWants{read_policy(t.policy()), at_least(1, t.step(), "step")};

@@ -61,10 +61,11 @@ struct InstallFailed {
 };
 struct TrainerReady {  // after start: the weights that the trainer holds
   PolicyId policy = 0;
-  int64_t version =
-      0;          // of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0
-  Digest digest;  // empty when version is -1
-  std::string manifest = {};  // file name below RUN/weights, where they lie again; empty when version is -1
+  // Of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0.
+  int64_t version = 0;
+  Digest digest;              // empty when version is -1
+  std::string manifest = {};  // file name below RUN/weights, where they lie again; or empty
+  MetricList metrics = {};    // of the step that made the version: Published may have been lost
 };
 struct TrainerWants {
   PolicyId policy = 0;
