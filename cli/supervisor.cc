@@ -24,6 +24,7 @@ using boost::system::error_code;
 
 constexpr int kUserErrorStatus = 2;
 constexpr int kQuotedLines = 8;
+constexpr int kSearchedLines = 100;
 
 class Supervisor {
  public:
@@ -83,7 +84,7 @@ class Supervisor {
       child.finished = true;
       if (is_scheduler(child)) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
     } else if (status->signal == 0 && status->code == kUserErrorStatus) {
-      finish({End::kUserError, quote(child, "stopped")});
+      finish({End::kUserError, own_error(child)});
     } else {
       restart_later(child, *status);
     }
@@ -197,7 +198,21 @@ class Supervisor {
     io_.stop();
   }
 
-  std::string quote(const Child& child, const std::string& what) const {
+  // What it said last, which is its reason; the end of its log when it said nothing.
+  static std::string own_error(const Child& child) {
+    std::string message;
+    for (const std::string& line : last_lines(child.spec.log, kSearchedLines)) {
+      const size_t at = line.starts_with("error: ") ? 0 : line.find(": error: ");
+      if (at != std::string::npos) {
+        message = child.spec.name + ": " + line.substr(line.find("error: ") + 7);
+      } else if (!message.empty() && line.starts_with(' ')) {
+        message += "\n" + line;  // a message of several lines
+      }
+    }
+    return message.empty() ? quote(child, "stopped") : message;
+  }
+
+  static std::string quote(const Child& child, const std::string& what) {
     std::string message =
         fmt::format("{} {}. The end of {}:", child.spec.name, what, child.spec.log.string());
     for (const std::string& line : last_lines(child.spec.log, kQuotedLines))

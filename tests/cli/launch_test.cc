@@ -2,6 +2,7 @@
 //
 // The run is the smallest that has all parts; it takes a few seconds. To hit the middle of it, the
 // trainer is stopped (SIGSTOP) while something is done to the others: the run cannot end meanwhile.
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -13,9 +14,11 @@
 #include <unistd.h>
 
 #include "cli/child_process.h"
+#include "cli/roles.h"
 #include "cli/supervisor.h"
 #include "core/base/file.h"
 #include "core/base/metrics.h"
+#include "core/base/random.h"
 #include "core/base/run_directory.h"
 #include "core/weights/manifest.h"
 
@@ -172,15 +175,15 @@ class LaunchTest : public testing::Test {
     return reached ? trainers[0] : -1;
   }
   // Root digest of the last version: the proof that two runs are one.
-  std::string final_digest(const std::string& run = "run") const {
-    auto manifest = read_manifest(paths(run).weights() / fmt::format("p0-v{}.json", kSteps));
+  std::string final_digest(const std::string& run = "run", int steps = kSteps) const {
+    auto manifest = read_manifest(paths(run).weights() / fmt::format("p0-v{}.json", steps));
     if (manifest) return manifest.value().root;
     ADD_FAILURE() << manifest.failure().message;
     return "";
   }
   // Each step is counted once, whatever happened. A row names the version that its step started
   // from.
-  void expect_each_step_once(const std::string& run = "run") const {
+  void expect_each_step_once(const std::string& run = "run", int num_steps = kSteps) const {
     auto rows = read_metrics(paths(run).metrics());
     ASSERT_TRUE(rows) << rows.failure().message;
     std::multiset<int64_t> steps;
@@ -188,7 +191,7 @@ class LaunchTest : public testing::Test {
       if (row.find("reward/mean") != nullptr) steps.insert(row.step);
     }
     std::multiset<int64_t> expected;
-    for (int64_t step = 0; step < kSteps; ++step) expected.insert(step);
+    for (int64_t step = 0; step < num_steps; ++step) expected.insert(step);
     EXPECT_EQ(steps, expected);
   }
   // What an undisturbed run of the same config gives; computed once.
@@ -250,6 +253,39 @@ TEST_P(KilledRole, IsReplacedAndChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Roles, KilledRole,
                          testing::Values("scheduler", "rollout", "reward", "trainer"),
                          [](const auto& test) { return std::string(test.param); });
+
+// Kills at random moments, the first ones during start-up and warm-up: the accounting and the
+// weights stay.
+class RandomKills : public LaunchTest, public testing::WithParamInterface<int> {};
+
+TEST_P(RandomKills, ChangeNothing) {
+  constexpr int kLongSteps = 60;
+  const std::string steps = fmt::format("run.steps={}", kLongSteps);
+  start_run("other", {steps});
+  expect_done();
+  start_run("run", {steps});
+  Rng rng(static_cast<uint64_t>(GetParam()));
+  std::vector<RoleName> killed;
+  while (killed.size() < 12) {  // three of each: below the supervisor's bound
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + rng.below(150)));
+    if (!processes_with({"launch", paths().root.string()}).empty()) {
+      const auto roles = std::to_array<const char*>({"scheduler", "trainer", "rollout", "reward"});
+      const RoleName victim{roles[killed.size() % 4], 0};
+      const auto pids = workers(victim.role);
+      if (pids.empty()) continue;
+      ::kill(pids[0], SIGKILL);
+      killed.push_back(victim);
+      continue;
+    }
+    break;  // it was faster
+  }
+  expect_done();
+  EXPECT_GE(killed.size(), 4u);
+  EXPECT_EQ(final_digest("run", kLongSteps), final_digest("other", kLongSteps));
+  expect_each_step_once("run", kLongSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomKills, testing::Values(1, 2, 3));
 
 TEST_F(LaunchTest, ASecondLaunchOnALiveRunIsRefused) {
   start_run();

@@ -91,14 +91,22 @@ TEST_F(SupervisorTest, ACrashLoopEndsTheRunAndNamesItsCause) {
   EXPECT_EQ(lines_in("trainer-0.log"), 6);
 }
 
-TEST_F(SupervisorTest, AUserErrorIsNotTriedAgain) {
+TEST_F(SupervisorTest, AUserErrorIsNotTriedAgainAndIsAllThatIsSaid) {
   add("scheduler-0", "exec sleep 100");
-  add("rollout-0", "echo 'error: bad.safetensors: cut'; exit 2");
+  add("rollout-0",
+      "echo 'info: started'; echo 'error: bad.safetensors: cut'; echo '       Try another.'; exit "
+      "2");
   const auto result = run();
   EXPECT_EQ(result.end, End::kUserError);
-  EXPECT_NE(result.message.find("error: bad.safetensors: cut"), std::string::npos)
-      << result.message;
+  EXPECT_EQ(result.message, "rollout-0: bad.safetensors: cut\n       Try another.");
   EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(SupervisorTest, AUserErrorWithoutAWordIsGivenItsLog) {
+  add("scheduler-0", "echo the cause; exit 2");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kUserError);
+  EXPECT_NE(result.message.find("the cause"), std::string::npos) << result.message;
 }
 
 TEST_F(SupervisorTest, AnInterruptAsksTheSchedulerToStop) {
