@@ -21,6 +21,7 @@ constexpr int64_t kMostAbandoned = 64;
 Result<StepResult> run_call(const EnvironmentExecutor::Call& call) {
   try {
     if (call.kind == EnvironmentExecutor::Kind::kStep) return call.environment->step(call.action);
+    if (call.kind == EnvironmentExecutor::Kind::kCut) return call.environment->cut();
     Result<Observation> first = call.environment->reset(call.task);
     if (!first) return first.failure();
     StepResult result;

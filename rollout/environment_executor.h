@@ -24,7 +24,7 @@ namespace tailrace {
 
 class EnvironmentExecutor {
  public:
-  enum class Kind : uint8_t { kReset, kStep, kClose };
+  enum class Kind : uint8_t { kReset, kStep, kCut, kClose };
   struct Call {
     int64_t id = 0;  // the caller's; at most one call of an id at a time
     Kind kind = Kind::kStep;

@@ -90,25 +90,27 @@ Episode::Next Episode::stepped(const Result<StepResult>& stepped, double seconds
   trajectory_.env_seconds += seconds;
   if (!stepped) return fail(stepped.failure().message);
   const StepResult& result = stepped.value();
-  if (result.pending) return Next::kStep;
+  if (result.pending) return asked_to_cut_ ? Next::kCut : Next::kStep;
   if (!std::isfinite(result.reward))
     return fail(fmt::format("the reward of turn {} is {}", trajectory_.turns, result.reward));
   for (const auto& [key, value] : result.metrics) {
     if (!std::isfinite(value)) return fail(fmt::format("metric '{}' is {}", key, value));
   }
   reward_ += result.reward;
-  trajectory_.metrics = result.metrics;
-  if (result.terminated || result.truncated) {
+  // An environment without a cut() of its own has no metrics there.
+  if (!asked_to_cut_ || !result.metrics.empty()) trajectory_.metrics = result.metrics;
+  if (asked_to_cut_ || result.terminated || result.truncated) {
     trajectory_.verifier = result.verifier;
     trajectory_.evidence = result.evidence;
     if (result.verifier.empty()) trajectory_.reward = reward_;
-    return end(result.terminated && !cut_ ? Outcome::kFinished : Outcome::kTruncated);
+    bool finished = result.terminated && !cut_ && !asked_to_cut_;
+    return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
   std::vector<TokenId> seen = tokenizer_.encode(result.observation.text);
   bool fits = static_cast<int64_t>(seen.size()) < room();
   if (cut_ || !fits || trajectory_.turns >= spec_.limits.max_turns) {
-    trajectory_.reward = reward_;
-    return end(Outcome::kTruncated);
+    asked_to_cut_ = true;
+    return Next::kCut;
   }
   append(std::move(seen), TokenRole::kObservation);
   return Next::kGenerate;

@@ -9,11 +9,10 @@
 // How it ends:
 //   - the environment ends it: finished (terminated) or truncated;
 //   - max_turns were played, or the next observation and one more token do not fit the response or
-//   the
-//     context: truncated, with the rewards so far;
+//     the context: the environment is told that the episode is cut, and names the verifier if there
+//     is one: truncated, with the rewards so far or the verifier's;
 //   - an answer that is cut by the response or context limit, or that does not stop by itself in
-//   the
-//     last turn, still goes to the environment (it may be what a verifier scores), but nothing
+//     the last turn, still goes to the environment (it may be what a verifier scores), but nothing
 //     follows it: truncated. An answer that is cut by max_action_tokens is an action like any
 //     other;
 //   - the environment fails, or its first observation is no prompt: env_failed, without a reward.
@@ -65,6 +64,7 @@ class Episode {
   enum class Next : uint8_t {
     kGenerate,  // submit request()
     kStep,      // give action() to the environment; also when it answered `pending`
+    kCut,       // tell the environment that the episode is cut; also when it answered `pending`
     kDone,      // take the trajectory
   };
 
@@ -74,7 +74,7 @@ class Episode {
   // What reset() gave. `seconds`: how long the environment took.
   Next observed(const Result<Observation>& first, double seconds);
   Next answered(const Generation& generation, double seconds);
-  Next stepped(const Result<StepResult>& result, double seconds);
+  Next stepped(const Result<StepResult>& result, double seconds);  // what step() or cut() gave
   // Ends it with what it has.
   Next abort();
 
@@ -100,7 +100,8 @@ class Episode {
   std::string failure_;
   int64_t prompt_tokens_ = 0;
   double reward_ = 0;
-  bool cut_ = false;  // nothing can follow the last answer
+  bool cut_ = false;           // nothing can follow the last answer
+  bool asked_to_cut_ = false;  // the next StepResult is cut()'s
 };
 
 }  // namespace tailrace

@@ -118,7 +118,7 @@ void EpisodeRunner::ask_pending_again() {
   if (pending_.empty() || clock_.now() < ask_again_) return;
   for (Id id : std::exchange(pending_, {})) {
     auto at = running_.find(id);
-    if (at != running_.end()) call_environment(id, at->second, EnvironmentExecutor::Kind::kStep);
+    if (at != running_.end()) call_environment(id, at->second, at->second.last_call);
   }
 }
 
@@ -143,6 +143,7 @@ void EpisodeRunner::call_environment(Id id, Running& running, EnvironmentExecuto
   if (kind == EnvironmentExecutor::Kind::kReset) call.task = running.episode.task();
   if (kind == EnvironmentExecutor::Kind::kStep) call.action = running.episode.action();
   running.in_environment = true;
+  running.last_call = kind;
   calls_.push_back(std::move(call));
 }
 
@@ -155,6 +156,9 @@ void EpisodeRunner::follow(RunningMap::iterator at, Episode::Next next) {
       break;
     case Episode::Next::kStep:
       call_environment(at->first, running, EnvironmentExecutor::Kind::kStep);
+      break;
+    case Episode::Next::kCut:
+      call_environment(at->first, running, EnvironmentExecutor::Kind::kCut);
       break;
     case Episode::Next::kDone:
       finish(at);

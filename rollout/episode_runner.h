@@ -66,7 +66,8 @@ class EpisodeRunner {
     Episode episode;
     std::shared_ptr<Environment> environment;  // null: lost to a call that does not return
     bool in_environment = false;               // a call was handed over and not answered
-    Time submitted{};                          // the request to the generator
+    EnvironmentExecutor::Kind last_call = EnvironmentExecutor::Kind::kReset;
+    Time submitted{};      // the request to the generator
     Time pending_since{};  // 0: the environment has not answered `pending` in this turn
   };
   using Id = SessionId;  // of an episode, its session and its environment calls

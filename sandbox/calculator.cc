@@ -77,14 +77,21 @@ class Calculator final : public Environment {
     }
     if (success && verifier_.empty()) result.reward += 1;
     result.truncated = !result.terminated && turns_ == info_.max_turns;
-    result.metrics = {{"success", success ? 1.0 : 0.0},
-                      {"invalid_actions", static_cast<double>(invalid_)},
-                      {"tool_calls", static_cast<double>(tool_calls_)}};
+    result.metrics = metrics(success);
     if (result.terminated || result.truncated) finish(result, answer);
     return result;
   }
 
   void close() override { running_ = false; }
+  Result<StepResult> cut() override {
+    if (!running_) return Failure{"calculator: cut() without a running episode"};
+    StepResult result;
+    result.truncated = true;
+    result.metrics = metrics(/*success=*/false);
+    finish(result, std::nullopt);
+    return result;
+  }
+
 
   std::optional<std::string> demonstrate(Rng& rng) override {
     if (!running_) return std::nullopt;
@@ -128,6 +135,12 @@ class Calculator final : public Environment {
   }
 
   void finish(StepResult& result, std::optional<int64_t> answer) {
+  std::vector<std::pair<std::string, double>> metrics(bool success) const {
+    return {{"success", success ? 1.0 : 0.0},
+            {"invalid_actions", static_cast<double>(invalid_)},
+            {"tool_calls", static_cast<double>(tool_calls_)}};
+  }
+
     running_ = false;
     result.observation.text.clear();
     if (verifier_.empty()) return;

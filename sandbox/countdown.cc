@@ -85,13 +85,15 @@ class Countdown final : public Environment {
 
   Result<StepResult> step(const std::string& action) override {
     if (!running_) return Failure{"countdown: step() without a running episode"};
-    running_ = false;
-    nlohmann::json evidence = {
-        {"numbers", puzzle_.numbers}, {"target", puzzle_.target}, {"response", action}};
-    StepResult result;
+    StepResult result = scored(action);
     result.terminated = true;
-    result.verifier = "countdown";
-    result.evidence = evidence.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return result;
+  }
+
+  Result<StepResult> cut() override {
+    if (!running_) return Failure{"countdown: cut() without a running episode"};
+    StepResult result = scored("");
+    result.truncated = true;
     return result;
   }
 
@@ -117,6 +119,16 @@ class Countdown final : public Environment {
 
  private:
   static std::string answer(const std::string& formula) {
+  StepResult scored(const std::string& response) {
+    running_ = false;
+    nlohmann::json evidence = {
+        {"numbers", puzzle_.numbers}, {"target", puzzle_.target}, {"response", response}};
+    StepResult result;
+    result.verifier = "countdown";
+    result.evidence = evidence.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return result;
+  }
+
     return "<answer> " + formula + " </answer>\n";
   }
 

@@ -5,7 +5,8 @@
 // it. It must be deterministic: the same Task gives the same episode for the same actions (members
 // of a group share the Task). It returns observations and evidence; it may give rule rewards
 // itself, or name a verifier (reward/) for what needs one. A failure of the environment is a
-// Failure, never a zero reward.
+// Failure, never a zero reward. Whoever plays the episode may end it before the environment does,
+// at a limit of turns or tokens; it then calls cut().
 //
 // Thread: one at a time for each instance; instances are independent.
 #pragma once
@@ -64,6 +65,15 @@ class Environment {
   virtual Result<Observation> reset(const Task& task) = 0;
   virtual Result<StepResult> step(const std::string& action) = 0;
   virtual void close() {}
+  // The player ends the running episode at a limit of its own: the last answer, with `truncated`
+  // set. `reward` comes on top of what the steps gave. An environment that names a verifier names
+  // it here too, with the evidence that there is; otherwise the cut episode would count as one of
+  // reward 0. Only reset() and close() follow.
+  virtual Result<StepResult> cut() {
+    StepResult result;
+    result.truncated = true;
+    return result;
+  }
 
   // What an imperfect demonstrator would answer now (for supervised warm-up); none: has no
   // demonstrator.

@@ -44,12 +44,15 @@ class TextTask final : public Environment {
 
   Result<StepResult> step(const std::string& action) override {
     if (!running_) return Failure{"text: step() without a running episode"};
-    running_ = false;
-    row_["response"] = action;
-    StepResult result;
+    StepResult result = scored(action);
     result.terminated = true;
-    result.verifier = verifier_;
-    result.evidence = row_.dump(-1, ' ', false, json::error_handler_t::replace);
+    return result;
+  }
+
+  Result<StepResult> cut() override {
+    if (!running_) return Failure{"text: cut() without a running episode"};
+    StepResult result = scored("");
+    result.truncated = true;
     return result;
   }
 
@@ -64,6 +67,15 @@ class TextTask final : public Environment {
   }
 
  private:
+  StepResult scored(const std::string& response) {
+    running_ = false;
+    row_["response"] = response;
+    StepResult result;
+    result.verifier = verifier_;
+    result.evidence = row_.dump(-1, ' ', false, json::error_handler_t::replace);
+    return result;
+  }
+
   EnvironmentInfo info_;
   std::string verifier_, prompt_key_;
   json row_;

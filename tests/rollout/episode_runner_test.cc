@@ -63,6 +63,7 @@ struct Script {
   int fails_at = -1;   // turn
   int throws_at = -1;  // turn; 0 is reset
   int observation_letters = 5;
+  std::string verifier = "";  // scores the episode when it is cut
   std::function<void(int turn)> before_step = [](int) {};
 };
 
@@ -102,6 +103,12 @@ class ScriptedEnvironment final : public Environment {
     result.observation.text = text();
     result.reward = static_cast<double>(state_ % 8);
     result.terminated = turn_ == script_.turns;
+    return result;
+  }
+  Result<StepResult> cut() override {
+    StepResult result = Environment::cut().value();
+    result.verifier = script_.verifier;
+    if (!script_.verifier.empty()) result.evidence = "turns " + std::to_string(turn_);
     return result;
   }
   void close() override {
@@ -274,6 +281,23 @@ TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
   }
   EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
   EXPECT_EQ(done[0].failure, "the environment was still pending after 10 s");
+}
+
+TEST(EpisodeRunner, AnEpisodeCutAtItsTurnsReachesTheVerifierOfItsEnvironment) {
+  Table table;
+  EpisodeSpec spec = spec_of(0, 0);
+  spec.limits.max_turns = 2;
+  auto scored = std::make_unique<ScriptedEnvironment>(Script{.turns = 8, .verifier = "number"});
+  table.runner.start(spec, std::move(scored));
+  spec.lease = lease_of(1, 0);
+  table.runner.start(spec, std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+  auto done = table.play(2);
+  const Trajectory& cut = done[lease_of(0, 0)].trajectory;
+  EXPECT_EQ(cut.outcome, Outcome::kTruncated);
+  EXPECT_EQ(cut.verifier, "number");
+  EXPECT_EQ(cut.evidence, "turns 2");
+  EXPECT_FALSE(cut.reward.has_value());
+  EXPECT_TRUE(done[lease_of(1, 0)].trajectory.reward.has_value());
 }
 
 TEST(EpisodeRunner, AHugeObservationTruncatesTheEpisode) {

@@ -56,6 +56,12 @@ StepResult over(double reward) {
   return result;
 }
 
+StepResult cut_off() {
+  StepResult result;
+  result.truncated = true;
+  return result;
+}
+
 void expect_sound(Episode& episode) {
   auto fault = find_fault(episode.trajectory());
   EXPECT_FALSE(fault.has_value()) << *fault;
@@ -125,7 +131,8 @@ TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
   Episode episode(spec_of({.max_context_tokens = 8}), "scripted", pieces());
   episode.observed(Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
-  EXPECT_EQ(episode.stepped(seen("???", 0.5), 0), Next::kDone);
+  EXPECT_EQ(episode.stepped(seen("???", 0.5), 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(cut_off(), 0), Next::kDone);
   EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
   EXPECT_EQ(episode.trajectory().reward, 0.5);
   EXPECT_EQ(episode.trajectory().num_tokens(), 5);
@@ -138,9 +145,41 @@ TEST(Episode, IsTruncatedAfterItsTurns) {
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
-  EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kDone);
+  StepResult last = seen("?", 0.5);
+  last.metrics = {{"success", 0}};
+  EXPECT_EQ(episode.stepped(last, 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(cut_off(), 0), Next::kDone);
   EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
   EXPECT_EQ(episode.trajectory().reward, 1.0);
+  EXPECT_EQ(episode.trajectory().metrics.size(), 1u) << "a cut without metrics keeps the step's";
+}
+
+TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
+  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  episode.observed(Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
+  StepResult pending;
+  pending.pending = true;
+  EXPECT_EQ(episode.stepped(pending, 0), Next::kCut);
+  StepResult last = cut_off();
+  last.verifier = "number";
+  last.evidence = "{}";
+  EXPECT_EQ(episode.stepped(last, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
+  EXPECT_FALSE(episode.trajectory().reward.has_value()) << "an unscored episode is no zero";
+  EXPECT_EQ(episode.trajectory().verifier, "number");
+  EXPECT_EQ(episode.trajectory().evidence, "{}");
+}
+
+TEST(Episode, ThatCannotBeCutIsAFailure) {
+  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  episode.observed(Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(Failure{"no evidence"}, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_FALSE(episode.trajectory().reward.has_value());
 }
 
 TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {

@@ -130,6 +130,31 @@ inline void check_environment(const ContractOptions& options) {
     }
   }
 
+  // A player may cut the episode after any turn: it is truncated, names the verifier that the whole
+  // episode names, and its evidence can be read.
+  for (int i = 0; i < options.episodes; ++i) {
+    const Episode& whole = sampled[i];
+    for (size_t turns = 0; turns < whole.actions.size(); ++turns) {
+      auto cut_after = [&](Environment& e) {
+        EXPECT_TRUE(e.reset(task_of(i)).ok());
+        for (size_t turn = 0; turn < turns; ++turn) EXPECT_TRUE(e.step(whole.actions[turn]).ok());
+        return e.cut();
+      };
+      Result<StepResult> cut = cut_after(*environment);
+      ASSERT_TRUE(cut.ok()) << cut.failure().message;
+      EXPECT_TRUE(cut.value().truncated);
+      EXPECT_FALSE(cut.value().terminated || cut.value().pending);
+      EXPECT_TRUE(std::isfinite(cut.value().reward));
+      EXPECT_EQ(cut.value().verifier, whole.verifier);
+      EXPECT_EQ(cut_after(*twin).value().evidence, cut.value().evidence);
+      if (cut.value().verifier.empty()) continue;
+      Episode part;
+      part.verifier = cut.value().verifier;
+      part.evidence = cut.value().evidence;
+      success_of(part);
+    }
+  }
+
   // Whatever a policy writes is data.
   std::vector<std::string> rubbish = {"",
                                       "\n",
