@@ -225,6 +225,7 @@ class RolloutWorker {
     if (!episode.failure.empty()) {
       log_.warning("episode failed {} lane={} reason={}", to_string(trajectory.lease),
                    trajectory.lane == Lane::kEval ? "eval" : "train", episode.failure);
+      trajectory.evidence = episode.failure;  // the breaker names it
     }
     // The environment's numbers have been checked; what is left is the policy.
     if (auto fault = find_fault(trajectory)) {

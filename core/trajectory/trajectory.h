@@ -70,7 +70,7 @@ struct Trajectory {
   Outcome outcome = Outcome::kFinished;
   std::optional<double> reward;  // absent until a verifier has spoken
   std::string verifier;          // empty: the environment gave the reward itself
-  std::string evidence;          // what the verifier needs, JSON
+  std::string evidence;          // what the verifier needs, JSON; of env_failed: the reason
   SamplingParams sampling;       // temperature and truncation travel with the log-probabilities
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;

@@ -267,7 +267,10 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
   desk.send(grant(0, 0, 0));
   desk.send(grant(1, 0, 0));
   auto trajectories = by_lease(desk.await<TrajectoryResult>(2));
-  EXPECT_EQ(trajectories.at(grant(0, 0, 0).lease).outcome, Outcome::kEnvFailed);
+  const Trajectory& failed = trajectories.at(grant(0, 0, 0).lease);
+  EXPECT_EQ(failed.outcome, Outcome::kEnvFailed);
+  EXPECT_NE(failed.evidence.find("rollout.max_prompt_tokens"), std::string::npos)
+      << failed.evidence;
   EXPECT_EQ(trajectories.at(grant(1, 0, 0).lease).verifier, "text_rules");
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
