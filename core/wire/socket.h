@@ -46,13 +46,8 @@ class Socket {
   void wait(std::chrono::nanoseconds timeout, bool for_room = false, int extra_descriptor = -1);
 
  private:
-  struct Part;
-  bool receive_part(Part& part);
-
-  void* context_ = nullptr;
-  void* socket_ = nullptr;
-  bool router_ = false;
-  std::unique_ptr<Part> peer_, frame_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tailrace
