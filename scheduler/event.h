@@ -48,7 +48,7 @@ struct WorkerUp {
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };
 
-// Silent too long, or said goodbye. A trainer's is `trainer_lost`.
+// Silent too long, or said goodbye. A trainer's means `trainer_lost` for its policy.
 struct WorkerDown {
   WorkerId worker;
   template <class V>
@@ -147,6 +147,8 @@ struct Durable {
   friend bool operator==(const Durable&, const Durable&) = default;
 };
 
+// For a driver that knows the loss of a trainer other than by its worker_down; the service does not
+// send it. Credit stays taken, and the next trainer gets the same lists.
 struct TrainerLost {
   PolicyId policy = 0;
   template <class V>

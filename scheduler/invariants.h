@@ -1,5 +1,4 @@
-// What always holds between the parts of a State, checked after every event of the tests (and by
-// `replay`).
+// What always holds between the parts of a State, checked after every event of the tests.
 #pragma once
 
 #include <optional>

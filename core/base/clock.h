@@ -1,4 +1,4 @@
-// Time comes from a Clock&, so that tests and the simulator decide what time it is.
+// Time comes from a Clock&, so that a test decides what time it is.
 #pragma once
 
 #include <chrono>
