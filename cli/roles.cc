@@ -59,15 +59,19 @@ int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
 }
 
 int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
-  const VerifierRegistry verifiers = built_in_verifiers();
+  auto verifiers = std::make_shared<const VerifierRegistry>(built_in_verifiers());
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
   options.endpoint = context.endpoint;
+  // A little less, so that the scheduler hears which verifier it was instead of nothing.
+  options.deadline = std::chrono::duration_cast<Time>(
+      std::chrono::duration<double>(0.9 * context.options.scheduler.verify_seconds));
   RewardWorker worker(verifiers, clock, std::move(options));
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
-  log.info("ended: {}", worker.run());
-  return 0;
+  const RewardWorker::Ending ending = worker.run();
+  log.info("ended: {}", ending.reason);
+  return ending.clean ? 0 : 1;
 }
 
 int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {

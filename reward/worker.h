@@ -2,15 +2,17 @@
 // Verdict.
 //
 // A verdict without a reward means that the verifier could not decide (no such verifier, evidence
-// that it cannot read, a score that is not finite, more time than the deadline); the scheduler
-// retries it with a bound. Verifiers are bounded in time by themselves; the deadline is measured
-// and not enforced, so that one that hangs is found by its lease.
+// that it cannot read, a score that is not finite, no answer within the deadline); the scheduler
+// retries it with a bound. A verifier that hangs is abandoned with its thread, and the worker goes
+// on with another.
 //
-// Thread: run() takes over the caller's thread; request_stop() any thread.
+// Thread: run() takes over the caller's thread, verifiers run on threads of their own;
+// request_stop() any thread.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "core/wire/worker_client.h"
@@ -22,25 +24,31 @@ struct RewardWorkerOptions {
   std::string worker = "reward-0";  // unique in the run
   std::string endpoint;             // of the scheduler
   LinkOptions link;
-  int64_t slots = 64;                         // requests that may wait here
-  std::chrono::milliseconds deadline{5000};   // of one score
+  int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
+  Time deadline = std::chrono::seconds(54);   // of one score; below scheduler.verify_seconds
   std::chrono::milliseconds patience{60000};  // ends when the scheduler is silent for so long
 };
 
+// The answer to one request; never throws, and takes as long as the verifier.
+Verdict judge(const VerifierRegistry& verifiers, const Verify& request);
+
 class RewardWorker {
  public:
-  // Borrows the verifiers and the clock.
-  RewardWorker(const VerifierRegistry& verifiers, const Clock& clock, RewardWorkerOptions options);
+  struct Ending {
+    std::string reason;  // for a log line
+    bool clean = true;   // false: the scheduler is silent
+  };
 
-  // Works until Shutdown, a stop, or the end of its patience; returns which, for a log line.
-  std::string run();
+  // Shares the verifiers with scores that are abandoned; borrows the clock.
+  RewardWorker(std::shared_ptr<const VerifierRegistry> verifiers, const Clock& clock,
+               RewardWorkerOptions options);
+
+  // Works until Shutdown, a stop, or the end of its patience; returns which.
+  Ending run();
   void request_stop() { stop_ = true; }
 
-  // The answer to one request; never throws.
-  Verdict judge(const Verify& request) const;
-
  private:
-  const VerifierRegistry& verifiers_;
+  std::shared_ptr<const VerifierRegistry> verifiers_;
   const Clock& clock_;
   RewardWorkerOptions options_;
   std::atomic<bool> stop_ = false;

@@ -30,7 +30,7 @@ EpisodeRunner::EpisodeRunner(Generator& generator, const Tokenizer& tokenizer,
       tokenizer_(tokenizer),
       clock_(clock),
       settings_(settings),
-      executor_(settings.env_threads, settings.step_timeout, clock) {}
+      executor_("the environment", settings.env_threads, settings.step_timeout, clock) {}
 
 EpisodeRunner::~EpisodeRunner() { abort_all(); }
 
@@ -44,7 +44,7 @@ void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<Environment> environ
           .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), tokenizer_),
                                .environment = std::move(environment)})
           .first;
-  call_environment(id, at->second, EnvironmentExecutor::Kind::kReset);
+  call_environment(id, at->second, CallKind::kReset);
 }
 
 bool EpisodeRunner::abort(const LeaseId& lease, Lane lane) {
@@ -82,8 +82,8 @@ void EpisodeRunner::hear_environments(microseconds max_wait) {
   take(answers);
 }
 
-void EpisodeRunner::take(std::vector<EnvironmentExecutor::Answer>& answers) {
-  for (EnvironmentExecutor::Answer& answer : answers) {
+void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
+  for (Executor::Answer& answer : answers) {
     usual_call_seconds_ += 0.05 * (answer.seconds - usual_call_seconds_);
     auto at = running_.find(answer.id);
     if (at == running_.end()) continue;  // aborted meanwhile
@@ -135,13 +135,29 @@ void EpisodeRunner::step_generator() {
   }
 }
 
-void EpisodeRunner::call_environment(Id id, Running& running, EnvironmentExecutor::Kind kind) {
-  EnvironmentExecutor::Call call;
+void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {
+  Executor::Call call;
   call.id = id;
-  call.kind = kind;
-  call.environment = running.environment;
-  if (kind == EnvironmentExecutor::Kind::kReset) call.task = running.episode.task();
-  if (kind == EnvironmentExecutor::Kind::kStep) call.action = running.episode.action();
+  switch (kind) {
+    case CallKind::kReset:
+      call.run = [env = running.environment,
+                  task = running.episode.task()]() -> Result<StepResult> {
+        Result<Observation> first = env->reset(task);
+        if (!first) return first.failure();
+        StepResult result;
+        result.observation = std::move(first).value();
+        return result;
+      };
+      break;
+    case CallKind::kStep:
+      call.run = [env = running.environment, action = running.episode.action()] {
+        return env->step(action);
+      };
+      break;
+    case CallKind::kCut:
+      call.run = [env = running.environment] { return env->cut(); };
+      break;
+  }
   running.in_environment = true;
   running.last_call = kind;
   calls_.push_back(std::move(call));
@@ -155,10 +171,10 @@ void EpisodeRunner::follow(RunningMap::iterator at, Episode::Next next) {
       generator_.submit(running.episode.request(at->first));
       break;
     case Episode::Next::kStep:
-      call_environment(at->first, running, EnvironmentExecutor::Kind::kStep);
+      call_environment(at->first, running, CallKind::kStep);
       break;
     case Episode::Next::kCut:
-      call_environment(at->first, running, EnvironmentExecutor::Kind::kCut);
+      call_environment(at->first, running, CallKind::kCut);
       break;
     case Episode::Next::kDone:
       finish(at);
@@ -172,9 +188,12 @@ void EpisodeRunner::finish(RunningMap::iterator at) {
   // An environment that is busy is left to its call; the last owner destroys it.
   std::erase_if(calls_, [&](const auto& call) { return call.id == at->first; });
   if (!running.in_environment && running.environment != nullptr) {
-    EnvironmentExecutor::Call call;
-    call.kind = EnvironmentExecutor::Kind::kClose;
-    call.environment = std::move(running.environment);
+    Executor::Call call;
+    call.is_answered = false;  // the episode is over, nobody could act on a failure
+    call.run = [env = std::move(running.environment)] {
+      env->close();
+      return StepResult{};
+    };
     calls_.push_back(std::move(call));
   }
   Trajectory& trajectory = running.episode.trajectory();

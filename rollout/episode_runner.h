@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/deadline_executor.h"
 #include "core/generate.h"
 #include "core/text/tokenizer.h"
 #include "core/trajectory/trajectory.h"
-#include "rollout/environment_executor.h"
 #include "rollout/episode.h"
 #include "sandbox/environment.h"
 
@@ -62,11 +62,13 @@ class EpisodeRunner {
   int64_t num_abandoned_environments() const { return executor_.num_abandoned(); }
 
  private:
+  using Executor = DeadlineExecutor<StepResult>;  // of a reset only the observation is set
+  enum class CallKind : uint8_t { kReset, kStep, kCut };
   struct Running {
     Episode episode;
     std::shared_ptr<Environment> environment;  // null: lost to a call that does not return
     bool in_environment = false;               // a call was handed over and not answered
-    EnvironmentExecutor::Kind last_call = EnvironmentExecutor::Kind::kReset;
+    CallKind last_call = CallKind::kReset;
     Time submitted{};      // the request to the generator
     Time pending_since{};  // 0: the environment has not answered `pending` in this turn
   };
@@ -74,10 +76,10 @@ class EpisodeRunner {
   using RunningMap = std::unordered_map<Id, Running>;
 
   void hear_environments(std::chrono::microseconds max_wait);
-  void take(std::vector<EnvironmentExecutor::Answer>& answers);
+  void take(std::vector<Executor::Answer>& answers);
   void ask_pending_again();
   void step_generator();
-  void call_environment(Id id, Running& running, EnvironmentExecutor::Kind kind);
+  void call_environment(Id id, Running& running, CallKind kind);
   void follow(RunningMap::iterator at, Episode::Next next);
   void finish(RunningMap::iterator at);
   void hand_over();
@@ -87,15 +89,15 @@ class EpisodeRunner {
   const Clock& clock_;
   RunningMap running_;
   std::map<std::pair<Lane, LeaseId>, Id> by_lease_;
-  std::vector<EnvironmentExecutor::Call> calls_;  // for the next hand-over
-  std::vector<Id> pending_;                       // environments that want to be asked again
-  Time ask_again_{};                              // when
+  std::vector<Executor::Call> calls_;  // for the next hand-over
+  std::vector<Id> pending_;            // environments that want to be asked again
+  Time ask_again_{};                   // when
   std::vector<FinishedEpisode> finished_;
   Id next_id_ = 1;
   double usual_call_seconds_ = 0;  // moving average
   int64_t num_handed_over_ = 0;    // calls of the last hand-over
   RunnerSettings settings_;
-  EnvironmentExecutor executor_;  // last: its threads end first
+  Executor executor_;  // last: its threads end first
 };
 
 }  // namespace tailrace

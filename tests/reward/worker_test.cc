@@ -1,5 +1,7 @@
 #include "reward/worker.h"
 
+#include <atomic>
+#include <future>
 #include <limits>
 #include <stdexcept>
 #include <thread>
@@ -14,6 +16,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Moves only when it is told to; read by the worker's threads.
+class TestClock final : public Clock {
+ public:
+  Time now() const override { return Time(nanoseconds_.load()); }
+  void advance(Time by) { nanoseconds_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> nanoseconds_{1};
+};
+
 class Broken final : public Verifier {
  public:
   explicit Broken(std::function<Result<Score>()> act) : act_(std::move(act)) {}
@@ -26,28 +38,24 @@ class Broken final : public Verifier {
 class RewardWorkerTest : public ::testing::Test {
  protected:
   RewardWorkerTest() {
-    verifiers_.add("throws", "", std::make_unique<Broken>([]() -> Result<Score> {
-                     throw std::runtime_error("ouch");
-                   }));
-    verifiers_.add("not_finite", "", std::make_unique<Broken>([] {
-                     return Score{.reward = std::numeric_limits<double>::quiet_NaN(),
-                                  .metrics = {}};
-                   }));
-    verifiers_.add("slow", "", std::make_unique<Broken>([this] {
-                     clock_.advance(std::chrono::seconds(6));
-                     return Score{.reward = 1, .metrics = {}};
-                   }));
+    add("throws", []() -> Result<Score> { throw std::runtime_error("ouch"); });
+    add("not_finite",
+        [] { return Score{.reward = std::numeric_limits<double>::quiet_NaN(), .metrics = {}}; });
+    add("hangs", [begun = begun_, released = release_.get_future().share()] {
+      begun->set_value();
+      released.wait();
+      return Score{.reward = 1, .metrics = {}};
+    });
   }
 
   Verdict judge(const std::string& verifier, const std::string& evidence) {
-    RewardWorker worker(verifiers_, clock_, {});
     Verify request;
     request.lease.attempt = 3;
     request.lane = Lane::kEval;
     request.verify_attempt = 2;
     request.verifier = verifier;
     request.evidence = evidence;
-    Verdict verdict = worker.judge(request);
+    Verdict verdict = tailrace::judge(*verifiers_, request);
     EXPECT_EQ(verdict.lease, request.lease);
     EXPECT_EQ(verdict.lane, Lane::kEval);
     EXPECT_EQ(verdict.verify_attempt, 2);
@@ -55,8 +63,15 @@ class RewardWorkerTest : public ::testing::Test {
     return verdict;
   }
 
-  VerifierRegistry verifiers_ = built_in_verifiers();
-  ManualClock clock_;
+  void add(const std::string& name, std::function<Result<Score>()> act) {
+    verifiers_->add(name, "", std::make_unique<Broken>(std::move(act)));
+  }
+
+  std::shared_ptr<std::promise<void>> begun_ = std::make_shared<std::promise<void>>();
+  std::promise<void> release_;  // ends the verifier that hangs
+  std::shared_ptr<VerifierRegistry> verifiers_ =
+      std::make_shared<VerifierRegistry>(built_in_verifiers());
+  TestClock clock_;
 };
 
 const std::string kRight = R"({"answer": "4", "response": "#### 4"})";
@@ -75,8 +90,6 @@ TEST_F(RewardWorkerTest, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
       std::string::npos);
   EXPECT_EQ(judge("throws", kRight).failure, "verifier throws: ouch");
   EXPECT_EQ(judge("not_finite", kRight).failure, "verifier not_finite: its reward is not finite");
-  EXPECT_EQ(judge("slow", kRight).failure,
-            "verifier slow: it took 6000 ms; the deadline is 5000 ms");
 }
 
 // The server's events until `done`, or a failure after ten seconds.
@@ -106,7 +119,7 @@ TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
       fmt::format("ipc://{}reward_worker_{}.sock", ::testing::TempDir(), getpid());
   WorkerServer server(endpoint, {});
   RewardWorker worker(verifiers_, clock_, {.endpoint = endpoint, .link = {}});
-  std::string ending;
+  RewardWorker::Ending ending;
   std::jthread thread([&] { ending = worker.run(); });
   std::vector<Verify> requests;
   for (int i = 0; i < 20; ++i) {
@@ -124,7 +137,38 @@ TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
   server.send("reward-0", Shutdown{.reason = "the run is over"});
   server.flush(milliseconds(5000));
   thread.join();
-  EXPECT_EQ(ending, "shutdown: the run is over");
+  EXPECT_EQ(ending.reason, "shutdown: the run is over");
+  EXPECT_TRUE(ending.clean);
+}
+
+TEST_F(RewardWorkerTest, AVerifierThatHangsIsAFailureAndTheNextRequestIsServed) {
+  std::string endpoint =
+      fmt::format("ipc://{}reward_hangs_{}.sock", ::testing::TempDir(), getpid());
+  WorkerServer server(endpoint, {});
+  RewardWorker worker(
+      verifiers_, clock_,
+      {.endpoint = endpoint, .link = {}, .threads = 1, .deadline = std::chrono::seconds(5)});
+  std::jthread thread([&] { worker.run(); });
+  std::jthread time([&] {
+    begun_->get_future().wait();
+    clock_.advance(std::chrono::seconds(6));
+  });
+  Verify request;
+  request.lease.member.prompt = 1;
+  request.verifier = "hangs";
+  Verdict late = serve(server, 1, {request}).at(0);
+  EXPECT_EQ(late.lease, request.lease);
+  EXPECT_FALSE(late.reward.has_value());
+  EXPECT_EQ(late.failure, "verifier hangs: it did not answer within its deadline of 5 s");
+  request.lease.member.prompt = 2;
+  request.verifier = "number";
+  request.evidence = kRight;
+  server.send("reward-0", request);  // its only thread was replaced
+  EXPECT_EQ(serve(server, 1, {}).at(0).reward, 1.0);
+  server.send("reward-0", Shutdown{.reason = "the run is over"});
+  server.flush(milliseconds(5000));
+  thread.join();  // while the verifier still hangs
+  release_.set_value();
 }
 
 TEST_F(RewardWorkerTest, GivesUpOnASilentScheduler) {
@@ -133,7 +177,9 @@ TEST_F(RewardWorkerTest, GivesUpOnASilentScheduler) {
   RewardWorker worker(
       verifiers_, clock_,
       {.endpoint = endpoint, .link = {.linger = milliseconds(10)}, .patience = milliseconds(300)});
-  EXPECT_NE(worker.run().find("the scheduler has been silent"), std::string::npos);
+  RewardWorker::Ending ending = worker.run();
+  EXPECT_NE(ending.reason.find("the scheduler has been silent"), std::string::npos);
+  EXPECT_FALSE(ending.clean);
 }
 
 TEST_F(RewardWorkerTest, StopsWhenAsked) {
@@ -141,7 +187,7 @@ TEST_F(RewardWorkerTest, StopsWhenAsked) {
   RewardWorker worker(verifiers_, clock_,
                       {.endpoint = endpoint, .link = {.linger = milliseconds(10)}});
   worker.request_stop();
-  EXPECT_EQ(worker.run(), "stopped");
+  EXPECT_EQ(worker.run().reason, "stopped");
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     std::vector<FinishedEpisode> done = table.runner.poll();
     ASSERT_EQ(done.size(), 1u);
     EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
-    EXPECT_EQ(done[0].failure, "the environment did not answer within 10 s");
+    EXPECT_EQ(done[0].failure, "the environment did not answer within its deadline of 10 s");
     EXPECT_EQ(alive, 1) << "its call still runs";
     // The lost thread was replaced: others go on.
     table.runner.start(spec_of(1, 0), std::make_unique<ScriptedEnvironment>(Script{}, &alive));

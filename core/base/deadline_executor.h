@@ -1,0 +1,277 @@
+// Runs calls of code that we do not trust to return (environments, verifiers) on a few threads,
+// each call under a deadline, so that its caller never waits for it.
+//
+// A call that exceeds its deadline is answered with a Failure and abandoned: its thread is
+// replaced, and the call ends whenever it returns. Calls are handed over in batches, because most
+// take microseconds and waking a thread does not.
+//
+// Thread: the owner's thread only; results do not depend on how many threads run the calls.
+// Close: the destructor drops what has not begun, waits for what has (one deadline, but at most
+// two seconds), and joins.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "kernels/base/check.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace {
+
+template <class T>
+class DeadlineExecutor {
+ public:
+  struct Call {
+    int64_t id = 0;  // the caller's; at most one call of an id at a time
+    // Owns all that it touches, because it may outlive us. Destroyed on its thread.
+    std::function<Result<T>()> run;
+    bool is_answered = true;  // false: nobody wants to know, not even of an exception
+  };
+  struct Answer {
+    int64_t id = 0;
+    Result<T> result;
+    double seconds = 0;
+    bool abandoned = false;  // the call still runs: what it touches must not be touched
+  };
+
+  // `callee` begins the Failures: "the environment". `deadline` is judged by `clock`, which is
+  // borrowed.
+  DeadlineExecutor(std::string callee, int num_threads, Time deadline, const Clock& clock);
+  ~DeadlineExecutor();
+  DeadlineExecutor(const DeadlineExecutor&) = delete;
+
+  void hand_over(std::vector<Call> calls);
+
+  // What has been answered, and Failures of calls that are late. Waits up to `wait` (real time):
+  // with `all` for all calls of the last hand-over, else for any answer.
+  std::vector<Answer> collect(std::chrono::microseconds wait, bool all);
+
+  int64_t num_unanswered() const { return num_unanswered_; }  // of those that are answered
+  int64_t num_abandoned() const { return num_abandoned_; }    // since the start
+
+ private:
+  // Each may hold memory and a core for ever; so many stuck calls are a broken machine.
+  static constexpr int64_t kMostAbandoned = 64;
+  static constexpr Time kLongestClose = std::chrono::seconds(2);
+
+  // What one thread is doing.
+  struct Slot {
+    bool busy = false, abandoned = false, ended = false;
+    int64_t id = 0;  // of the call, while busy
+    bool is_answered = true;
+    Time started{};
+  };
+
+  // Shared with the threads; outlives us while an abandoned call still runs.
+  struct State {
+    Mutex mutex;
+    std::condition_variable work, done;
+    std::deque<Call> queue TR_GUARDED_BY(mutex);
+    std::vector<Answer> answers TR_GUARDED_BY(mutex);
+    int64_t last_batch TR_GUARDED_BY(mutex) = 0;  // unanswered calls of the last hand-over
+    bool waiting TR_GUARDED_BY(mutex) = false;    // the owner sleeps in collect()
+    bool wants_all TR_GUARDED_BY(mutex) = false;
+    bool closing TR_GUARDED_BY(mutex) = false;
+
+    bool enough() const { return wants_all ? last_batch <= 0 : !answers.empty(); }
+    void loop(const std::shared_ptr<Slot>& slot, const std::string& callee, const Clock& clock);
+  };
+
+  struct Worker {
+    std::shared_ptr<Slot> slot;  // guarded by the state's mutex
+    std::thread thread;
+  };
+
+  static Result<T> run_call(const Call& call, const std::string& callee);
+  void add_thread();
+  void abandon_late_calls(std::vector<Answer>& answers);
+
+  const std::string callee_;
+  const Time deadline_;
+  const Clock& clock_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::vector<Worker> workers_;
+  int64_t num_unanswered_ = 0, num_abandoned_ = 0;
+};
+
+template <class T>
+Result<T> DeadlineExecutor<T>::run_call(const Call& call, const std::string& callee) {
+  try {
+    return call.run();
+  } catch (const std::exception& error) {
+    return Failure{fmt::format("{} threw: {}", callee, error.what())};
+  } catch (...) {
+    return Failure{fmt::format("{} threw something that is no std::exception", callee)};
+  }
+}
+
+template <class T>
+void DeadlineExecutor<T>::State::loop(const std::shared_ptr<Slot>& slot, const std::string& callee,
+                                      const Clock& clock) {
+  MutexLock lock(mutex);
+  while (true) {
+    work.wait(lock.native(), [&] { return closing || !queue.empty(); });
+    if (closing) break;
+    Call call = std::move(queue.front());
+    queue.pop_front();
+    slot->busy = true;
+    slot->id = call.id;
+    slot->is_answered = call.is_answered;
+    slot->started = clock.now();
+    lock.native().unlock();
+    Result<T> result = run_call(call, callee);
+    call.run = nullptr;  // here, because a destructor may block as well
+    lock.native().lock();
+    // Abandoned: our owner may be gone, and with it the clock.
+    if (slot->abandoned) break;
+    slot->busy = false;
+    if (!call.is_answered) continue;
+    double seconds = std::chrono::duration<double>(clock.now() - slot->started).count();
+    answers.push_back({.id = call.id, .result = std::move(result), .seconds = seconds});
+    --last_batch;
+    if (waiting && enough()) done.notify_one();
+  }
+  slot->ended = true;
+  done.notify_one();
+}
+
+template <class T>
+DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time deadline,
+                                      const Clock& clock)
+    : callee_(std::move(callee)), deadline_(deadline), clock_(clock) {
+  TR_CHECK(num_threads >= 1 && deadline > Time{0}, "{} threads", num_threads);
+  for (int i = 0; i < num_threads; ++i) add_thread();
+}
+
+template <class T>
+DeadlineExecutor<T>::~DeadlineExecutor() {
+  std::deque<Call> dropped;
+  {
+    MutexLock lock(state_->mutex);
+    state_->closing = true;
+    dropped.swap(state_->queue);
+    state_->work.notify_all();
+    auto all_ended = [&] {
+      return std::ranges::all_of(workers_, [](const Worker& worker) {
+        return worker.slot->ended || worker.slot->abandoned;
+      });
+    };
+    state_->done.wait_for(lock.native(), std::min(deadline_, kLongestClose), all_ended);
+    for (Worker& worker : workers_) worker.slot->abandoned = !worker.slot->ended;
+  }
+  for (Worker& worker : workers_) {
+    // A call that does not return cannot be ended from outside, and waiting for it would hang us.
+    // All that its thread still touches is shared with it.
+    if (worker.slot->abandoned) {
+      worker.thread.detach();
+    } else {
+      worker.thread.join();
+    }
+  }
+}
+
+template <class T>
+void DeadlineExecutor<T>::add_thread() {
+  auto slot = std::make_shared<Slot>();
+  workers_.push_back({slot, std::thread([state = state_, slot, callee = callee_, &clock = clock_] {
+                        state->loop(slot, callee, clock);
+                      })});
+}
+
+template <class T>
+void DeadlineExecutor<T>::hand_over(std::vector<Call> calls) {
+  if (calls.empty()) return;
+  size_t count = calls.size();
+  {
+    MutexLock lock(state_->mutex);
+    state_->last_batch = 0;
+    for (Call& call : calls) {
+      if (call.is_answered) {
+        ++num_unanswered_;
+        ++state_->last_batch;
+      }
+      state_->queue.push_back(std::move(call));
+    }
+  }
+  for (size_t i = 0; i < std::min(count, workers_.size()); ++i) state_->work.notify_one();
+}
+
+template <class T>
+auto DeadlineExecutor<T>::collect(std::chrono::microseconds wait, bool all) -> std::vector<Answer> {
+  std::vector<Answer> answers;
+  {
+    MutexLock lock(state_->mutex);
+    state_->wants_all = all;
+    if (wait.count() > 0 && num_unanswered_ > 0 && !state_->enough()) {
+      state_->waiting = true;
+      state_->done.wait_for(lock.native(), wait, [&] { return state_->enough(); });
+      state_->waiting = false;
+    }
+    state_->last_batch = 0;  // who is not done by now is not waited for again
+    answers.swap(state_->answers);
+  }
+  if (num_unanswered_ > static_cast<int64_t>(answers.size())) abandon_late_calls(answers);
+  num_unanswered_ -= static_cast<int64_t>(answers.size());
+  return answers;
+}
+
+template <class T>
+void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
+  int to_add = 0;
+  {
+    MutexLock lock(state_->mutex);
+    Time now = clock_.now();
+    for (Worker& worker : workers_) {
+      Slot& slot = *worker.slot;
+      if (!slot.busy || slot.abandoned || now - slot.started < deadline_) continue;
+      slot.abandoned = true;
+      ++num_abandoned_;
+      ++to_add;
+      if (!slot.is_answered) continue;
+      double seconds = std::chrono::duration<double>(now - slot.started).count();
+      double deadline = std::chrono::duration<double>(deadline_).count();
+      answers.push_back({.id = slot.id,
+                         .result = Failure{fmt::format(
+                             "{} did not answer within its deadline of {} s", callee_, deadline)},
+                         .seconds = seconds,
+                         .abandoned = true});
+    }
+    int64_t stuck = std::ranges::count_if(workers_, [](const Worker& worker) {
+      return worker.slot->abandoned && !worker.slot->ended;
+    });
+    if (stuck > kMostAbandoned) {
+      // No thread is added for them: what is queued fails at once instead of waiting for ever.
+      to_add = 0;
+      for (Call& call : state_->queue) {
+        if (call.is_answered)
+          answers.push_back(
+              {.id = call.id,
+               .result = Failure{fmt::format("{} hangs in {} earlier calls", callee_, stuck)}});
+      }
+      state_->queue.clear();
+    }
+    std::erase_if(workers_, [](Worker& worker) {
+      if (!worker.slot->ended) return false;
+      worker.thread.join();  // it has left its loop
+      return true;
+    });
+  }
+  for (int i = 0; i < to_add; ++i) add_thread();
+}
+
+}  // namespace tailrace
