@@ -26,6 +26,7 @@ class Calculator final : public Environment {
     info_.max_turns = reader.integer("max_turns", 4, 2, 100);
     invalid_penalty_ = reader.number("invalid_penalty", 0.05, 0, 1);
     verifier_ = reader.choice("score_by", "rule", {"rule", "number"}) == "number" ? "number" : "";
+    info_.verifier = verifier_;
     demo_tool_ = reader.number("demo_tool", 0.5, 0, 1);
     demo_invalid_ = reader.number("demo_invalid", 0.05, 0, 1);
     reader.finish();
@@ -82,7 +83,6 @@ class Calculator final : public Environment {
     return result;
   }
 
-  void close() override { running_ = false; }
   Result<StepResult> cut() override {
     if (!running_) return Failure{"calculator: cut() without a running episode"};
     StepResult result;
@@ -92,6 +92,7 @@ class Calculator final : public Environment {
     return result;
   }
 
+  void close() override { running_ = false; }
 
   std::optional<std::string> demonstrate(Rng& rng) override {
     if (!running_) return std::nullopt;
@@ -134,13 +135,13 @@ class Calculator final : public Environment {
     }
   }
 
-  void finish(StepResult& result, std::optional<int64_t> answer) {
   std::vector<std::pair<std::string, double>> metrics(bool success) const {
     return {{"success", success ? 1.0 : 0.0},
             {"invalid_actions", static_cast<double>(invalid_)},
             {"tool_calls", static_cast<double>(tool_calls_)}};
   }
 
+  void finish(StepResult& result, std::optional<int64_t> answer) {
     running_ = false;
     result.observation.text.clear();
     if (verifier_.empty()) return;

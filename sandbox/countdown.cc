@@ -60,6 +60,7 @@ class Countdown final : public Environment {
       throw UserError("environment countdown: max_numbers is {}, below min_numbers {}",
                       max_numbers_, min_numbers_);
     }
+    info_.verifier = "countdown";
     info_.name = "countdown";
     info_.help = "reach a target number with each given number once, one turn";
     info_.stop_strings = {"\n"};
@@ -118,7 +119,6 @@ class Countdown final : public Environment {
   }
 
  private:
-  static std::string answer(const std::string& formula) {
   StepResult scored(const std::string& response) {
     running_ = false;
     nlohmann::json evidence = {
@@ -129,6 +129,7 @@ class Countdown final : public Environment {
     return result;
   }
 
+  static std::string answer(const std::string& formula) {
     return "<answer> " + formula + " </answer>\n";
   }
 

@@ -56,6 +56,7 @@ struct EnvironmentInfo {
   int64_t max_turns = 1;
   int64_t max_action_tokens = 16;  // suggestion; the config may override
   bool needs_dataset = false;
+  std::string verifier = {};  // who scores its episodes (reward/); empty: the environment itself
 };
 
 class Environment {
@@ -64,7 +65,6 @@ class Environment {
   virtual const EnvironmentInfo& info() const = 0;
   virtual Result<Observation> reset(const Task& task) = 0;
   virtual Result<StepResult> step(const std::string& action) = 0;
-  virtual void close() {}
   // The player ends the running episode at a limit of its own: the last answer, with `truncated`
   // set. `reward` comes on top of what the steps gave. An environment that names a verifier names
   // it here too, with the evidence that there is; otherwise the cut episode would count as one of
@@ -74,6 +74,7 @@ class Environment {
     result.truncated = true;
     return result;
   }
+  virtual void close() {}
 
   // What an imperfect demonstrator would answer now (for supervised warm-up); none: has no
   // demonstrator.
@@ -103,7 +104,8 @@ class EnvironmentRegistry {
   std::map<std::string, Entry> entries_;
 };
 
-// frozen_grid, countdown, calculator, text (a dataset prompt, one turn, scored by a verifier).
+// The environments of this folder. A new one is a file here, its line in CMakeLists.txt, and its
+// line in registry.cc.
 EnvironmentRegistry built_in_environments();
 
 // Seeds of held-out and training episodes are disjoint by construction: the top bit tells them

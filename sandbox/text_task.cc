@@ -16,12 +16,12 @@ class TextTask final : public Environment {
   explicit TextTask(const EnvironmentSettings& settings) {
     SettingsReader reader("text", settings);
     verifier_ = reader.text("verifier", "text_rules");
-    prompt_key_ = reader.text("prompt_key", "prompt");
     std::string stop = reader.text("stop", "");
     info_.max_action_tokens = reader.integer("max_tokens", 64, 1, 1 << 20);
     reader.finish();
     if (verifier_.empty())
       throw UserError("environment text: verifier is empty; name one, for example text_rules");
+    info_.verifier = verifier_;
     info_.name = "text";
     info_.help = "a dataset prompt, one turn, scored by a verifier";
     if (!stop.empty()) info_.stop_strings = {stop};
@@ -34,9 +34,9 @@ class TextTask final : public Environment {
     running_ = false;
     row_ = json::parse(task.data, nullptr, /*allow_exceptions=*/false);
     if (!row_.is_object()) return Failure{"text: the task is not a JSON object"};
-    auto prompt = row_.find(prompt_key_);
+    auto prompt = row_.find("prompt");
     if (prompt == row_.end() || !prompt->is_string()) {
-      return Failure{"text: the task has no string \"" + prompt_key_ + "\""};
+      return Failure{"text: the task has no string \"prompt\""};
     }
     running_ = true;
     return Observation{prompt->get<std::string>()};
@@ -77,7 +77,7 @@ class TextTask final : public Environment {
   }
 
   EnvironmentInfo info_;
-  std::string verifier_, prompt_key_;
+  std::string verifier_;
   json row_;
   bool running_ = false;
 };

@@ -12,7 +12,9 @@ namespace tailrace {
 
 struct DatasetRow {
   std::string prompt;
-  std::string json;  // the whole line, for the environment and the verifier
+  // The whole line, for the environment and the verifier; its prompt is under "prompt" too,
+  // whatever its key.
+  std::string json;
 };
 
 // Reads all lines. Throws UserError with file:line for a line that is not a JSON object, lacks the

@@ -19,14 +19,14 @@ TEST(TextTask, KeepsTheContract) {
 }
 
 TEST(TextTask, ThePromptIsShownAsItIsAndTheEvidenceIsTheRow) {
-  auto environment = make_text_task({{"verifier", "number"}, {"prompt_key", "question"}});
+  auto environment = make_text_task({{"verifier", "number"}});
   Result<Observation> seen =
-      environment->reset({.seed = 1, .data = R"({"question": "2 + 2 = ", "answer": "4"})"});
+      environment->reset({.seed = 1, .data = R"({"prompt": "2 + 2 = ", "answer": "4"})"});
   EXPECT_EQ(seen.value().text, "2 + 2 = ");
   StepResult result = environment->step("It is 4.").value();
   EXPECT_TRUE(result.terminated);
   EXPECT_EQ(result.verifier, "number");
-  EXPECT_EQ(result.evidence, R"({"answer":"4","question":"2 + 2 = ","response":"It is 4."})");
+  EXPECT_EQ(result.evidence, R"({"answer":"4","prompt":"2 + 2 = ","response":"It is 4."})");
 }
 
 TEST(TextTask, ABadRowIsAFailure) {
@@ -42,6 +42,8 @@ TEST(TextTask, SaysWhatItNeeds) {
   EXPECT_TRUE(environment->info().needs_dataset);
   EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"."});
   EXPECT_EQ(environment->info().max_action_tokens, 40);
+  EXPECT_EQ(environment->info().verifier, "text_rules");
+  EXPECT_THROW(make_text_task({{"prompt_key", "question"}}), UserError);  // env.prompt_key
   EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
 }
 

@@ -35,6 +35,13 @@ TEST_F(Dataset, ReadsRowsAndSkipsBlankLines) {
   EXPECT_EQ(rows[1].prompt, "b");
 }
 
+TEST_F(Dataset, ThePromptMayHaveAnotherKey) {
+  auto rows = read_dataset(write("{\"question\": \"2 + 2\", \"answer\": 4}\n"), "question");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].prompt, "2 + 2");
+  EXPECT_EQ(rows[0].json, R"({"answer":4,"prompt":"2 + 2","question":"2 + 2"})");
+}
+
 TEST_F(Dataset, NamesTheLineOfEachMistake) {
   const std::string good = "{\"prompt\": \"a\"}\n";
   EXPECT_NE(
