@@ -33,7 +33,7 @@ struct EvaluatedEpisode {
   bool success = false;
   int64_t turns = 0, sampled_tokens = 0;
   bool truncated = false;
-  std::vector<std::pair<std::string, double>> metrics;
+  std::vector<std::pair<std::string, double>> metrics = {};
 };
 
 // By prompt, then sample. The same plan gives the same episodes whatever the number of threads.

@@ -51,9 +51,8 @@ fs::path new_run_directory(const std::string& name) {
   return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
 }
 
-RunOptions load_options(const LaunchArguments& arguments) {
-  if (!arguments.config.empty())
-    return load_run_options(arguments.config, arguments.overrides).options;
+LoadedRun load(const LaunchArguments& arguments) {
+  if (!arguments.config.empty()) return load_run_options(arguments.config, arguments.overrides);
   if (arguments.run_dir.empty()) {
     throw UserError(
         "launch wants a config, or --run-dir with a run to continue.\n"
@@ -65,7 +64,7 @@ RunOptions load_options(const LaunchArguments& arguments) {
         "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
         arguments.run_dir, arguments.run_dir);
   }
-  return load_run_options(paths.config(), arguments.overrides).options;
+  return load_run_options(paths.config(), arguments.overrides);
 }
 
 std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
@@ -164,7 +163,9 @@ class Launch {
 
 int launch(const LaunchArguments& arguments) {
   const Moment start = std::chrono::steady_clock::now();
-  const RunOptions options = load_options(arguments);
+  const LoadedRun loaded = load(arguments);
+  const RunOptions& options = loaded.options;
+  for (const std::string& note : loaded.keys.notes()) fmt::print("note: {}\n", note);
   const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
   fmt::print("{}", format_plan(plan, options));
   if (arguments.dry_run) return 0;
@@ -173,7 +174,7 @@ int launch(const LaunchArguments& arguments) {
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
   const RunDirectory run(directory);
-  if (run.resumes() && !arguments.config.empty()) check_same_run(run.paths(), options);
+  if (run.resumes()) check_same_run(run.paths(), options);
   fmt::print("{}: {}\n", run.resumes() ? "continuing" : "run", run.paths().root.string());
   prepare_run(run.paths(), options, [](const std::string& line) { fmt::print("{}\n", line); });
   std::fflush(stdout);

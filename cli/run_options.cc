@@ -5,26 +5,19 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 
 namespace tailrace {
 namespace {
 
-// The present value of every key, as YAML.
-std::map<std::string, std::string> values_of(const RunOptions& options) {
-  std::map<std::string, std::string> values;
-  for (const SectionDoc& section : describe_options(options))
-    for (const OptionDoc& option : section.options) values[option.key] = option.default_text;
-  return values;
-}
-
 // Finds keys that were set to something else than their default although nothing reads them. A
 // resolved config gives every key, so "given" alone says nothing.
 class EffectChecker {
  public:
   EffectChecker(const RunOptions& options, const ConfigKeys& keys)
-      : keys_(keys), values_(values_of(options)), defaults_(values_of(RunOptions{})) {}
+      : keys_(keys), values_(option_values(options)), defaults_(option_values(RunOptions{})) {}
 
   // `key`: a full key, or a section with a dot at its end.
   void refuse(const std::string& key, const std::string& reason) const {
@@ -79,12 +72,15 @@ void validate_model(const RunOptions& o, const ConfigKeys& keys) {
         c.max_positions, o.rollout.engine.max_context_tokens);
 }
 
-// The registry knows nothing of files: its message gets the line of the setting or of the name that
-// it is about.
+// The registries know nothing of files: their messages get the line of the setting or of the name
+// that they are about.
 std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigKeys& keys,
-                                              const EnvironmentRegistry& environments) {
+                                              const EnvironmentRegistry& environments,
+                                              const VerifierRegistry& verifiers) {
   try {
-    return environments.make(o.env.name, o.env.settings);
+    auto environment = environments.make(o.env.name, o.env.settings);
+    if (!environment->info().verifier.empty()) verifiers.at(environment->info().verifier);
+    return environment;
   } catch (const UserError& error) {
     std::string key = "env.name", message = error.what();
     for (const auto& [setting, value] : o.env.settings)
@@ -94,8 +90,9 @@ std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigK
 }
 
 void validate_environment(const RunOptions& o, const ConfigKeys& keys,
-                          const EnvironmentRegistry& environments) {
-  auto environment = make_environment(o, keys, environments);
+                          const EnvironmentRegistry& environments,
+                          const VerifierRegistry& verifiers) {
+  auto environment = make_environment(o, keys, environments, verifiers);
   const EnvironmentInfo& info = environment->info();
   if (info.needs_dataset && o.env.dataset.empty())
     throw UserError("{} is {}, which needs env.dataset: a JSONL file with a prompt in each row",
@@ -147,6 +144,11 @@ void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
   if (o.run.steps == 0 && o.run.epochs == 0)
     throw UserError(
         "run.steps and run.epochs are both 0; the run would never end. Try run.steps=100.");
+  if (o.run.steps == 0 && o.optim.schedule != "constant")
+    throw UserError(
+        "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). Set "
+        "run.steps, or try optim.schedule=constant.",
+        at(keys, "optim.schedule"), o.optim.schedule);
 }
 
 void refuse_without_effect(const RunOptions& o, const ConfigKeys& keys) {
@@ -220,9 +222,10 @@ void ModelSection::visit(OptionVisitor& v) {
 }
 
 void EnvSection::visit(OptionVisitor& v) {
-  v.field(
-      "name", name,
-      {.help = "which environment: frozen_grid, countdown, calculator, text", .required = true});
+  std::vector<std::string> names;
+  for (const auto& [known, help] : built_in_environments().list()) names.push_back(known);
+  const std::string help = fmt::format("which environment: {}", fmt::join(names, ", "));
+  v.field("name", name, {.help = help, .required = true});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts",
            .aliases = {"train_files", "prompt_data"},
@@ -259,13 +262,14 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("log", log, "what is logged");
 }
 
-void validate(RunOptions& o, const ConfigKeys& keys, const EnvironmentRegistry& environments) {
+void validate(RunOptions& o, const ConfigKeys& keys, const EnvironmentRegistry& environments,
+              const VerifierRegistry& verifiers) {
   o.rollout.validate();
   validate(o.algo, "algo");
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o, keys);
-  validate_environment(o, keys, environments);
+  validate_environment(o, keys, environments, verifiers);
   validate_batches(o, keys);
   refuse_without_effect(o, keys);
 
@@ -275,11 +279,18 @@ void validate(RunOptions& o, const ConfigKeys& keys, const EnvironmentRegistry& 
   o.scheduler.epochs = o.run.epochs;
 }
 
+std::map<std::string, std::string> option_values(const RunOptions& options) {
+  std::map<std::string, std::string> values;
+  for (const SectionDoc& section : describe_options(options))
+    for (const OptionDoc& option : section.options) values[option.key] = option.default_text;
+  return values;
+}
+
 LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides) {
   LoadedRun loaded;
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
-  validate(loaded.options, loaded.keys, built_in_environments());
+  validate(loaded.options, loaded.keys, built_in_environments(), built_in_verifiers());
   return loaded;
 }
 

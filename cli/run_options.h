@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "core/base/options.h"
 #include "core/base/yaml_config.h"
 #include "core/model/model_config.h"
+#include "reward/verifier.h"
 #include "rollout/options.h"
 #include "sandbox/environment.h"
 #include "scheduler/options.h"
@@ -100,9 +102,13 @@ LoadedRun load_run_options(const std::filesystem::path& path,
 
 // Rules over several sections: combinations that cannot work, and keys that were given another
 // value than the default but that nothing would read. `environments` knows which settings an
-// environment takes. Fills in what one section takes from another (the scheduler's group size from
-// rollout.group_size). Throws UserError.
-void validate(RunOptions& options, const ConfigKeys& keys, const EnvironmentRegistry& environments);
+// environment takes, `verifiers` who can score its episodes. Fills in what one section takes from
+// another (the scheduler's group size from rollout.group_size). Throws UserError.
+void validate(RunOptions& options, const ConfigKeys& keys, const EnvironmentRegistry& environments,
+              const VerifierRegistry& verifiers);
+
+// The value of every key, as YAML, by its full name.
+std::map<std::string, std::string> option_values(const RunOptions& options);
 
 // The shape of the policy that model.create asks for.
 ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size);

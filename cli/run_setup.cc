@@ -1,5 +1,9 @@
 #include "cli/run_setup.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "cli/demonstrations.h"
@@ -43,6 +47,41 @@ void copy_tokenizer(const fs::path& model, const fs::path& target) {
   write_or_throw(target / "tokenizer.json", last);
 }
 
+// Keys, and sections with a dot at their end, that a continued run may change: they do not decide
+// what is sampled or learned, only how long it takes, what is measured, and what is kept.
+constexpr auto kMayChange = std::to_array<std::string_view>({
+    "checkpoint.",
+    "eval.",
+    "log.",
+    "reward.workers",
+    "rollout.env_threads",
+    "rollout.kv_cache_blocks",
+    "rollout.kv_cache_mb",
+    "rollout.max_batch_tokens",
+    "rollout.max_sequences",
+    "rollout.step_timeout_s",
+    "rollout.threads",
+    "rollout.workers",
+    "run.dir",
+    "run.name",
+    "scheduler.breaker_share_ratio",
+    "scheduler.breaker_window",
+    "scheduler.install_seconds",
+    "scheduler.lease_seconds",
+    "scheduler.retries_env_failed",
+    "scheduler.retries_lost",
+    "scheduler.retries_verifier_failed",
+    "scheduler.verify_seconds",
+    "train.microbatch_tokens",
+    "train.threads",
+});
+
+bool may_change(std::string_view key) {
+  return std::ranges::any_of(kMayChange, [key](std::string_view known) {
+    return known.ends_with('.') ? key.starts_with(known) : key == known;
+  });
+}
+
 void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
                        const Environment& environment) {
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
@@ -64,6 +103,17 @@ void check_vocabulary(const Tokenizer& tokenizer, const RunOptions& options) {
       "needs an "
       "embedding.\n       Try the tokenizer that was saved with this model.",
       options.model.path, tokenizer.vocab_size(), model.vocab_size);
+}
+
+// Each held-out prompt counts once.
+void check_held_out(const RunOptions& options) {
+  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
+  const int64_t rows = std::ssize(read_dataset(options.env.eval_dataset, options.env.prompt_key));
+  if (options.eval.prompts <= rows) return;
+  throw UserError(
+      "eval.prompts is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
+      "eval.prompts={}.",
+      options.eval.prompts, options.env.eval_dataset, rows, rows);
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
@@ -96,6 +146,7 @@ std::string resolved_config(const RunOptions& options) {
 
 void prepare_run(const RunPaths& paths, const RunOptions& options,
                  const std::function<void(const std::string&)>& say) {
+  check_held_out(options);
   write_or_throw(paths.config(), resolved_config(options));
   auto environment = built_in_environments().make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);
@@ -105,20 +156,21 @@ void prepare_run(const RunPaths& paths, const RunOptions& options,
 }
 
 void check_same_run(const RunPaths& paths, const RunOptions& options) {
-  RunOptions theirs = load_run_options(paths.config(), {}).options;
-  RunOptions ours = options;
-  theirs.run.dir.clear();
-  ours.run.dir.clear();
-  const std::string ours_text = print_config(ours), theirs_text = print_config(theirs);
-  LineReader our_lines(ours_text), their_lines(theirs_text);
-  while (true) {
-    const auto a = our_lines.next(), b = their_lines.next();
-    if (!a && !b) return;
-    if (a && b && a->text == b->text) continue;
+  const RunOptions stored = load_run_options(paths.config(), {}).options;
+  const auto theirs = option_values(stored), ours = option_values(options);
+  for (const auto& [key, there] : theirs) {
+    const std::string& here = ours.at(key);
+    const bool longer = key == "run.steps" && options.run.steps > stored.run.steps;
+    if (here == there || longer || may_change(key)) continue;
     throw UserError(
-        "{} holds a run with another config: '{}' there, '{}' here.\n"
-        "       Try 'tailrace launch --run-dir {}' to continue that one, or another --run-dir.",
-        paths.root.string(), b ? b->text : "", a ? a->text : "", paths.root.string());
+        "{} holds a run with another config: {} is {} there, {} here. A run that goes on keeps it; "
+        "{}.\n       Try 'tailrace launch --run-dir {}' to continue that one, or another "
+        "--run-dir.",
+        paths.root.string(), key, there, here,
+        key == "run.steps" ? "run.steps may only grow"
+                           : "run.steps may grow, and what decides how and where the work is done "
+                             "may change",
+        paths.root.string());
   }
 }
 

@@ -16,9 +16,9 @@ namespace tailrace {
 std::filesystem::path demonstrations_file(const RunPaths& paths);
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
-// in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
-// tokenizer that is missing or has more tokens than the model, a demonstrator that fails, a full
-// disk.
+// in here can be launched again. `say` gets a line for what takes time. Throws UserError: more
+// eval.prompts than held-out rows, a tokenizer that is missing or has more tokens than the model, a
+// demonstrator that fails, a full disk.
 void prepare_run(const RunPaths& paths, const RunOptions& options,
                  const std::function<void(const std::string&)>& say);
 
@@ -27,7 +27,8 @@ void prepare_run(const RunPaths& paths, const RunOptions& options,
 std::string resolved_config(const RunOptions& options);
 
 // For a directory that holds a run: throws UserError, naming the first key that differs, when
-// `options` are not the run's own.
+// `options` are not the run's own. More steps are, and so are other values of keys that decide only
+// how the work is done: workers, threads, memory, deadlines, evaluations, checkpoints, logs.
 void check_same_run(const RunPaths& paths, const RunOptions& options);
 
 }  // namespace tailrace

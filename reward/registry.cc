@@ -1,3 +1,7 @@
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/nearest.h"
 #include "reward/countdown.h"
 #include "reward/number.h"
 #include "reward/text_rules.h"
@@ -13,6 +17,14 @@ void VerifierRegistry::add(std::string name, std::string help, std::unique_ptr<V
 const Verifier* VerifierRegistry::find(const std::string& name) const {
   auto it = entries_.find(name);
   return it == entries_.end() ? nullptr : it->second.verifier.get();
+}
+
+const Verifier& VerifierRegistry::at(const std::string& name) const {
+  if (const Verifier* verifier = find(name)) return *verifier;
+  std::vector<std::string> names;
+  for (const auto& [known, entry] : entries_) names.push_back(known);
+  throw UserError("there is no verifier '{}'; did you mean '{}'? Verifiers: {}", name,
+                  nearest_name(name, names), fmt::join(names, ", "));
 }
 
 std::vector<std::pair<std::string, std::string>> VerifierRegistry::list() const {

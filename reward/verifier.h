@@ -35,6 +35,8 @@ class VerifierRegistry {
  public:
   void add(std::string name, std::string help, std::unique_ptr<Verifier> verifier);
   const Verifier* find(const std::string& name) const;  // nullptr: unknown
+  // Throws UserError, with the nearest known name.
+  const Verifier& at(const std::string& name) const;
   std::vector<std::pair<std::string, std::string>> list() const;
 
  private:

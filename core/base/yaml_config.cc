@@ -491,7 +491,7 @@ class Describer final : public ValueVisitor {
     option.key = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
     option.type = type;
     option.required = info.required;
-    if (!info.required) option.default_text = std::move(value);
+    option.default_text = std::move(value);
     option.accepted = info.allowed.empty()
                           ? range_text(info)
                           : fmt::format("one of: {}", fmt::join(info.allowed, ", "));

@@ -49,7 +49,7 @@ struct OptionDoc {
   std::string key;   // full dotted name
   std::string type;  // "true/false", "integer", "number", "text", "path", "list of numbers", "list
                      // of texts", "map"
-  std::string default_text;  // as YAML; empty when required
+  std::string default_text;  // as YAML: the value in the struct that was described
   std::string accepted;      // ">= 1", "0 to 1", "one of: a, b"; empty: anything
   std::string help;
   std::vector<std::string> aliases;

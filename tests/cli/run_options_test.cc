@@ -21,7 +21,7 @@ constexpr const char* kExample =
 LoadedRun read(std::vector<std::string> overrides = {}, const std::string& text = kExample) {
   LoadedRun loaded;
   loaded.keys = bind_config(parse_config(text, "a.yaml", overrides), loaded.options);
-  validate(loaded.options, loaded.keys, built_in_environments());
+  validate(loaded.options, loaded.keys, built_in_environments(), built_in_verifiers());
   return loaded;
 }
 
@@ -95,6 +95,12 @@ TEST(Validate, RefusesSettingsOfAnotherEnvironment) {
   EXPECT_NE(error_of({"env.name=text"}).find("which needs env.dataset"), std::string::npos);
 }
 
+TEST(Validate, RefusesAVerifierThatIsNotThere) {
+  EXPECT_EQ(error_of({"env.name=text", "env.settings.verifier=numbr"}),
+            "override env.settings.verifier=numbr: there is no verifier 'numbr'; did you mean "
+            "'number'? Verifiers: countdown, number, text_rules");
+}
+
 TEST(Validate, RefusesWhatCannotWork) {
   EXPECT_EQ(error_of({"rollout.sampling.temperature=0"}),
             "override rollout.sampling.temperature=0: rollout.sampling.temperature is 0; greedy "
@@ -109,6 +115,10 @@ TEST(Validate, RefusesWhatCannotWork) {
                 .find("less than one whole sequence (rollout.max_context_tokens = 128). Try 128."),
             std::string::npos);
   EXPECT_NE(error_of({"run.steps=0"}).find("the run would never end"), std::string::npos);
+  EXPECT_NE(error_of({"run.steps=0", "run.epochs=1", "optim.schedule=cosine"})
+                .find("optim.schedule is cosine, which falls towards the last step, but run.steps "
+                      "is 0 (until the epochs end). Set run.steps"),
+            std::string::npos);
   EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
                 .find("the policy has model.create.max_positions = 256. Try max_positions = 512."),
             std::string::npos);

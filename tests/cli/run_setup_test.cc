@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -35,6 +36,17 @@ class RunSetupTest : public testing::Test {
   std::string error_of_prepare() {
     try {
       prepare();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  // Of a launch on the prepared run with options that were changed.
+  std::string error_with(const std::function<void(RunOptions&)>& change) {
+    RunOptions other = load_run_options(paths_.config(), {}).options;
+    change(other);
+    try {
+      check_same_run(paths_, other);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -97,6 +109,18 @@ TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
   EXPECT_NE(error_of_prepare().find("has no tokenizer.json"), std::string::npos);
 }
 
+TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "held_out.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  options_.env.name = "text";
+  options_.env.dataset = options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
+  options_.eval.prompts = 3;
+  EXPECT_NE(error_of_prepare().find("Try eval.prompts=2"), std::string::npos);
+  EXPECT_FALSE(fs::exists(paths_.config()));
+  options_.eval.prompts = 2;
+  EXPECT_EQ(error_of_prepare(), "");
+}
+
 TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
   options_.run.dir = "somewhere";
   options_.run.name = "a name: with a colon";
@@ -107,14 +131,32 @@ TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
 
 TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
   prepare();
-  RunOptions other = load_run_options(paths_.config(), {}).options;
-  other.optim.lr = 0.125;
-  try {
-    check_same_run(paths_, other);
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("lr: 0.125"), std::string::npos) << error.what();
-  }
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.optim.lr = 0.125;
+            }).find("optim.lr is 1e-06 there, 0.125 here"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) { o.env.name = "countdown"; }).find("env.name is "),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.model.create.hidden_size = 64;
+            }).find("model.create.hidden_size is 32 there, 64 here"),
+            std::string::npos);
+}
+
+TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
+  prepare();
+  EXPECT_EQ(error_with([](RunOptions& o) {
+              o.run.steps += 1;
+              o.run.name = "renamed";
+              o.rollout.workers = 3;
+              o.train.threads = 2;
+              o.eval.prompts = 5;
+              o.checkpoint.interval_steps = 7;
+              o.log.level = "debug";
+            }),
+            "");
+  EXPECT_NE(error_with([](RunOptions& o) { o.run.steps -= 1; }).find("run.steps may only grow"),
+            std::string::npos);
 }
 
 }  // namespace
