@@ -65,7 +65,7 @@ class Bench {
   explicit Bench(const RlStepCase& setup)
       : setup_(setup),
         pool_(setup.threads),
-        trainer_(Stream{.pool = &pool_}, model_config(setup),
+        trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr}, model_config(setup),
                  TrainOptions{.threads = setup.threads},
                  setup.prompt_tokens + setup.max_new_tokens) {
     init_parameters(trainer_.model().config(), 0, trainer_.parameters());
@@ -123,7 +123,8 @@ class Bench {
 
   void install(int64_t version) {
     auto weights = std::make_shared<const PackedWeights>(
-        Stream{.pool = &pool_}, trainer_.model().config(), trainer_.parameters());
+        Stream{.device = {}, .pool = &pool_, .native = nullptr}, trainer_.model().config(),
+        trainer_.parameters());
     for (auto& worker : workers_) worker->engine.install(weights, version);
   }
 
