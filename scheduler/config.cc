@@ -15,11 +15,11 @@ void Config::validate() const {
     throw UserError("prompts_per_step is {}; a step needs at least one prompt", prompts_per_step());
   }
   if (group_size < 1) throw UserError("group_size is {}; it must be at least 1", group_size);
-  if (filter_zero_signal && group_size < 2) {
+  if (replace_zero_signal && group_size < 2) {
     throw UserError(
-        "filter_zero_signal with group_size 1 would filter every group: one reward always equals "
+        "replace_zero_signal with group_size 1 would filter every group: one reward always equals "
         "itself. "
-        "Set group_size to 2 or more, or filter_zero_signal to false");
+        "Set group_size to 2 or more, or replace_zero_signal to false");
   }
   if (mode.ahead.numerator != 0) {
     throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",

@@ -83,7 +83,7 @@ struct Config {
   std::vector<DomainConfig> domains{DomainConfig{.prompts_per_step = 1}};
   int64_t group_size = 8;
   int64_t steps = 0;  // 0: until the data ends
-  bool filter_zero_signal =
+  bool replace_zero_signal =
       false;  // groups whose rewards are all equal are replaced (dynamic sampling)
   RetryBounds retries;
   Time lease{std::chrono::seconds(600)};    // for one attempt, all its turns
@@ -100,7 +100,7 @@ struct Config {
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, filter_zero_signal, retries, lease, verify, install,
+    visit(mode, domains, group_size, steps, replace_zero_signal, retries, lease, verify, install,
           eval, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;

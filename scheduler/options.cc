@@ -23,7 +23,7 @@ Config make_config(const SchedulerOptions& options, const EvalOptions& eval,
   }
   config.group_size = options.group_size;
   config.steps = options.steps;
-  config.filter_zero_signal = options.filter_zero_signal;
+  config.replace_zero_signal = options.replace_zero_signal;
   config.retries = {.env_failed = options.retries_env_failed,
                     .verifier_failed = options.retries_verifier_failed,
                     .lost = options.retries_lost};

@@ -33,7 +33,7 @@ struct SchedulerOptions {
   int64_t group_size = 8;
   int64_t steps = 0;
   int64_t epochs = 0;
-  bool filter_zero_signal = false;
+  bool replace_zero_signal = false;
   int64_t retries_env_failed = 2;
   int64_t retries_verifier_failed = 2;
   int64_t retries_lost = 8;
@@ -48,7 +48,7 @@ struct SchedulerOptions {
   void visit(OptionVisitor& v) {
     // The first four come from `rollout` and `run`, where people look for them; cli fills them in.
     v.field(
-        "filter_zero_signal", filter_zero_signal,
+        "replace_zero_signal", replace_zero_signal,
         {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});
     v.field("retries_env_failed", retries_env_failed,
             {.help = "how often a sample is tried again after its environment failed", .min = 0});

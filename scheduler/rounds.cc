@@ -205,7 +205,7 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
   const int64_t needed = std::min<int64_t>(2, std::ssize(task.members));
   if (rewarded < needed) {
     end_task(context, policy, id, TaskEnd::kFailed);
-  } else if (context.config().filter_zero_signal && zero_signal(task)) {
+  } else if (context.config().replace_zero_signal && zero_signal(task)) {
     end_task(context, policy, id, TaskEnd::kFiltered);
   } else {
     ++share.accepted;

@@ -56,7 +56,7 @@ TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall
 
 TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
   Config config = small_config(2, 2);
-  config.filter_zero_signal = true;
+  config.replace_zero_signal = true;
   Harness h(config);
   h.add_rollout("w0", 8);
   const Actions start = h.tell(published(0));
@@ -79,7 +79,7 @@ TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
 
 TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
   Config config = small_config(2, 2);
-  config.filter_zero_signal = true;
+  config.replace_zero_signal = true;
   Harness h(config);
   h.add_rollout("w0", 8);
   Actions last = publish(h, 0);

@@ -42,8 +42,8 @@ TEST(SchedulerOptions, RefuseAFilterThatKeepsNothing) {
   SchedulerOptions options;
   options.steps = 1;
   options.group_size = 1;
-  options.filter_zero_signal = true;
-  EXPECT_NE(refusal(options, {0}).find("filter_zero_signal"), std::string::npos);
+  options.replace_zero_signal = true;
+  EXPECT_NE(refusal(options, {0}).find("replace_zero_signal"), std::string::npos);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ Config random_config(Rng& rng) {
   }
   config.steps = by_steps ? 1 + rng.below(6) : 0;
   config.group_size = 1 + rng.below(4);
-  config.filter_zero_signal = config.group_size > 1 && rng.chance(0.4);
+  config.replace_zero_signal = config.group_size > 1 && rng.chance(0.4);
   config.retries = {
       .env_failed = rng.below(3), .verifier_failed = rng.below(3), .lost = 1 + rng.below(6)};
   config.lease = seconds(20);
