@@ -1,5 +1,5 @@
-// Generator: token ids in, token stream out. What episodes, `generate`, `eval` and later the gateway
-// talk to; the decode engine implements it.
+// Generator: token ids in, token stream out. What episodes, `generate`, `eval` and later the
+// gateway talk to; the decode engine implements it.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,21 @@ namespace tailrace {
 using TokenId = int32_t;
 
 // How tokens are drawn. Log-probabilities are always log softmax(logits / temperature) before any
-// truncation, natural log (design rule 2). temperature == 0 is greedy; its log-probabilities are at T = 1.
+// truncation, natural log (design rule 2). temperature == 0 is greedy; its log-probabilities are at
+// T = 1.
 struct SamplingParams {
   double temperature = 1.0;
-  int64_t top_k = -1;   // -1: off
-  double top_p = 1.0;   // nucleus; 1: off
-  double min_p = 0.0;   // keep tokens with p >= min_p * max p; 0: off
+  int64_t top_k = -1;  // -1: off
+  double top_p = 1.0;  // nucleus; 1: off
+  double min_p = 0.0;  // keep tokens with p >= min_p * max p; 0: off
   int64_t max_new_tokens = 16;
-  std::vector<TokenId> stop_tokens;       // sampled stop tokens are kept as the last token
-  std::vector<std::string> stop_strings;  // matched on decoded text; the tokens sampled so far are kept
+  std::vector<TokenId> stop_tokens;  // sampled stop tokens are kept as the last token
+  std::vector<std::string>
+      stop_strings;  // matched on decoded text; the tokens sampled so far are kept
 };
 
-// What logits are multiplied by, in the sampler and in the trainer: both must round it the same way.
+// What logits are multiplied by, in the sampler and in the trainer: both must round it the same
+// way.
 inline float inverse_temperature(const SamplingParams& sampling) {
   return sampling.temperature > 0 ? static_cast<float>(1.0 / sampling.temperature) : 1.0f;
 }
@@ -46,9 +49,10 @@ enum class FinishReason : uint8_t { kStopToken, kStopString, kLength, kContextFu
 using SessionId = int64_t;
 
 struct GenerateRequest {
-  SessionId session = 0;           // chosen by the caller, unique while alive
-  std::vector<TokenId> new_tokens; // appended to the session's tokens before sampling: the prompt on the
-                                   // first call (at least one token), then observations (may be empty)
+  SessionId session = 0;  // chosen by the caller, unique while alive
+  std::vector<TokenId>
+      new_tokens;  // appended to the session's tokens before sampling: the prompt on the
+                   // first call (at least one token), then observations (may be empty)
   SamplingParams sampling;
   SampleKey key;
 };
@@ -59,8 +63,8 @@ struct Generation {
   FinishReason reason = FinishReason::kLength;
 };
 
-// Thread: the owner's thread only. Requests are queued; step() makes progress on all of them together
-// (continuous batching), so that an implementation can be driven by any loop.
+// Thread: the owner's thread only. Requests are queued; step() makes progress on all of them
+// together (continuous batching), so that an implementation can be driven by any loop.
 class Generator {
  public:
   virtual ~Generator() = default;
