@@ -1,0 +1,89 @@
+#include "core/base/deadline_executor.h"
+
+#include <atomic>
+#include <future>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Moves only when it is told to; read by the executor's threads.
+class TestClock final : public Clock {
+ public:
+  Time now() const override { return Time(nanoseconds_.load()); }
+  void advance(Time by) { nanoseconds_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> nanoseconds_{1};
+};
+
+using Executor = DeadlineExecutor<int>;
+
+// Collects until `count` answers have come, by id.
+std::vector<Executor::Answer> collect(Executor& executor, size_t count) {
+  std::vector<Executor::Answer> answers;
+  while (answers.size() < count) {
+    for (Executor::Answer& answer : executor.collect(10ms, /*all=*/true))
+      answers.push_back(std::move(answer));
+  }
+  std::ranges::sort(answers, {}, &Executor::Answer::id);
+  return answers;
+}
+
+TEST(DeadlineExecutor, AnswersEachCallAndMakesExceptionsFailures) {
+  TestClock clock;
+  Executor executor("the oracle", 2, 1s, clock);
+  std::atomic<bool> closed = false;
+  executor.hand_over({{.id = 1, .run = [] { return 41; }},
+                      {.id = 2, .run = []() -> Result<int> { return Failure{"no idea"}; }},
+                      {.id = 3, .run = []() -> Result<int> { throw std::runtime_error("ouch"); }},
+                      {.id = 4, .run = []() -> Result<int> { throw 5; }},
+                      {.run = [&closed]() -> Result<int> {
+                         closed = true;
+                         throw std::runtime_error("nobody hears it");
+                       },
+                       .is_answered = false}});
+  EXPECT_EQ(executor.num_unanswered(), 4);
+  auto answers = collect(executor, 4);
+  EXPECT_EQ(answers[0].result.value(), 41);
+  EXPECT_EQ(answers[1].result.failure().message, "no idea");
+  EXPECT_EQ(answers[2].result.failure().message, "the oracle threw: ouch");
+  EXPECT_EQ(answers[3].result.failure().message,
+            "the oracle threw something that is no std::exception");
+  EXPECT_EQ(executor.num_unanswered(), 0);
+  while (!closed) std::this_thread::yield();
+}
+
+TEST(DeadlineExecutor, AbandonsWhatIsLateAndReplacesItsThread) {
+  TestClock clock;
+  std::promise<void> release;
+  auto begun = std::make_shared<std::promise<void>>();
+  {
+    Executor executor("the oracle", 1, 5s, clock);
+    executor.hand_over({{.id = 1,
+                         .run =
+                             [begun, released = release.get_future().share()] {
+                               begun->set_value();
+                               released.wait();
+                               return 1;
+                             }},
+                        {.id = 2, .run = [] { return 2; }}});
+    begun->get_future().wait();
+    EXPECT_TRUE(executor.collect({}, /*all=*/false).empty());
+    clock.advance(5s);
+    auto answers = collect(executor, 2);
+    EXPECT_TRUE(answers[0].abandoned);
+    EXPECT_EQ(answers[0].result.failure().message,
+              "the oracle did not answer within its deadline of 5 s");
+    EXPECT_EQ(answers[1].result.value(), 2);
+    EXPECT_EQ(executor.num_abandoned(), 1);
+  }  // and does not wait for it
+  release.set_value();
+}
+
+}  // namespace
+}  // namespace tailrace
