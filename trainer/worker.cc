@@ -112,7 +112,8 @@ class TrainerWorker {
   }
 
   void ask() {
-    if (version_ >= 0 && version_ < config_.steps) client_.send(TrainerWants{.step = version_ + 1});
+    bool more = config_.steps == 0 || version_ < config_.steps;
+    if (version_ >= 0 && more) client_.send(TrainerWants{.step = version_ + 1});
   }
 
   // ---- weights

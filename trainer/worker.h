@@ -31,7 +31,9 @@ struct TrainerWorkerConfig {
 
   RunPaths run;
   uint64_t seed = 0;
-  int64_t steps = 0;  // of the run: ends the schedule, and the last one makes a checkpoint
+  // Of the run: ends the schedule, and the last one makes a checkpoint. 0: until the scheduler says
+  // Shutdown; then the schedule must be constant.
+  int64_t steps = 0;
 
   ModelConfig model;
   std::filesystem::path model_dir = {};      // weights to begin with; empty: random, from the seed

@@ -158,6 +158,16 @@ TEST_F(TrainerWorkerTest, RunsAllStepsFromWarmUpToTheLastCheckpoint) {
                               parameters));
 }
 
+TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.on_message = [](auto&, const Message& m) { return is_durable(m, 6); };
+  TrainerWorkerConfig config = this->config();
+  config.steps = 0;
+  EXPECT_EQ(serve(config, scheduler), 0);
+  EXPECT_EQ(scheduler.all<Published>().size(), 7u);
+  EXPECT_NE(scheduler.digests.at(6), scheduler.digests.at(5)) << "the rate fell to nothing";
+}
+
 TEST_F(TrainerWorkerTest, ComesBackWithItsCheckpointAndGivesTheSameWeights) {
   FakeScheduler straight(endpoint_);
   straight.on_message = [](auto&, const Message& m) { return is_durable(m, 4); };
