@@ -168,6 +168,7 @@ int launch(const LaunchArguments& arguments) {
   for (const std::string& note : loaded.keys.notes()) fmt::print("note: {}\n", note);
   const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
   fmt::print("{}", format_plan(plan, options));
+  check_inputs(options);
   if (arguments.dry_run) return 0;
 
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)

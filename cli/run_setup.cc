@@ -13,6 +13,8 @@
 #include "core/base/version.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
+#include "rollout/episode.h"
+#include "sandbox/environment.h"
 #include "trainer/checkpoint.h"
 
 namespace tailrace {
@@ -105,15 +107,24 @@ void check_vocabulary(const Tokenizer& tokenizer, const RunOptions& options) {
       options.model.path, tokenizer.vocab_size(), model.vocab_size);
 }
 
-// Each held-out prompt counts once.
-void check_held_out(const RunOptions& options) {
-  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
-  const int64_t rows = std::ssize(read_dataset(options.env.eval_dataset, options.env.prompt_key));
-  if (options.eval.prompts <= rows) return;
-  throw UserError(
-      "eval.prompts is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
-      "eval.prompts={}.",
-      options.eval.prompts, options.env.eval_dataset, rows, rows);
+// Readable rows whose prompts leave room for an answer. The number of rows.
+int64_t check_dataset(const std::string& file, const RunOptions& options, Environment& environment,
+                      const Tokenizer& tokenizer) {
+  const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
+  const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
+  const std::vector<DatasetRow> rows = read_dataset(file, options.env.prompt_key);
+  for (const DatasetRow& row : rows) {
+    const Result<Observation> first = environment.reset({.seed = 0, .data = row.json});
+    if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
+    const auto tokens = std::ssize(tokenizer.encode(first.value().text, /*with_special=*/true));
+    environment.close();
+    if (tokens <= longest) continue;
+    throw UserError(
+        "{}:{}: the prompt has {} tokens; at most {} fit (rollout.max_context_tokens, "
+        "rollout.max_prompt_tokens).\n       Raise the limit, or leave the row out.",
+        file, row.line, tokens, longest);
+  }
+  return std::ssize(rows);
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
@@ -134,6 +145,20 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
 
 }  // namespace
 
+void check_inputs(const RunOptions& options) {
+  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  if (!environment->info().needs_dataset || options.model.creates()) return;
+  auto tokenizer = load_tokenizer(options.model.path);
+  check_dataset(options.env.dataset, options, *environment, *tokenizer);
+  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
+  const int64_t rows = check_dataset(options.env.eval_dataset, options, *environment, *tokenizer);
+  if (options.eval.prompts <= rows) return;
+  throw UserError(
+      "eval.prompts is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
+      "eval.prompts={}.",
+      options.eval.prompts, options.env.eval_dataset, rows, rows);
+}
+
 fs::path demonstrations_file(const RunPaths& paths) { return paths.root / "demonstrations.jsonl"; }
 
 std::string resolved_config(const RunOptions& options) {
@@ -146,7 +171,6 @@ std::string resolved_config(const RunOptions& options) {
 
 void prepare_run(const RunPaths& paths, const RunOptions& options,
                  const std::function<void(const std::string&)>& say) {
-  check_held_out(options);
   write_or_throw(paths.config(), resolved_config(options));
   auto environment = built_in_environments().make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);

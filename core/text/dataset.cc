@@ -29,7 +29,9 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     auto prompt = row.find(prompt_key);
     if (prompt == row.end()) fail("there is no \"" + prompt_key + "\"");
     if (!prompt->is_string()) fail("\"" + prompt_key + "\" is not a string");
-    DatasetRow kept{.prompt = prompt->get<std::string>(), .json = std::string(line->text)};
+    DatasetRow kept{.prompt = prompt->get<std::string>(),
+                    .json = std::string(line->text),
+                    .line = static_cast<int64_t>(line->number)};
     if (prompt_key != "prompt") {
       row["prompt"] = kept.prompt;
       kept.json = row.dump();

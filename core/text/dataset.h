@@ -15,6 +15,7 @@ struct DatasetRow {
   // The whole line, for the environment and the verifier; its prompt is under "prompt" too,
   // whatever its key.
   std::string json;
+  int64_t line = 0;  // in its file, from 1
 };
 
 // Reads all lines. Throws UserError with file:line for a line that is not a JSON object, lacks the

@@ -109,16 +109,39 @@ TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
   EXPECT_NE(error_of_prepare().find("has no tokenizer.json"), std::string::npos);
 }
 
+std::string error_of_check(const RunOptions& options) {
+  try {
+    check_inputs(options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
   use_model([](auto&) {});
   std::ofstream(folder_ / "held_out.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
   options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
   options_.eval.prompts = 3;
-  EXPECT_NE(error_of_prepare().find("Try eval.prompts=2"), std::string::npos);
-  EXPECT_FALSE(fs::exists(paths_.config()));
+  EXPECT_NE(error_of_check(options_).find("Try eval.prompts=2"), std::string::npos);
   options_.eval.prompts = 2;
-  EXPECT_EQ(error_of_prepare(), "");
+  EXPECT_EQ(error_of_check(options_), "");
+}
+
+TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  const std::string longest(400, 'x');
+  std::ofstream(folder_ / "prompts.jsonl")
+      << "{\"prompt\": \"a\"}\n\n{\"prompt\": \"" << longest << "\"}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  const std::string error = error_of_check(options_);
+  EXPECT_NE(error.find("prompts.jsonl:3: the prompt has "), std::string::npos) << error;
+  EXPECT_NE(error.find("rollout.max_context_tokens"), std::string::npos) << error;
 }
 
 TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
