@@ -272,7 +272,7 @@ TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
   EXPECT_EQ(group.accepted, ">= 1");
   EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations"}));
   EXPECT_TRUE(sections[1].options[1].required);
-  EXPECT_EQ(sections[1].options[1].default_text, "");
+  EXPECT_EQ(sections[1].options[1].default_text, "0");  // required; what it holds is still told
   EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
 }
 
