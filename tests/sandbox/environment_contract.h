@@ -11,6 +11,7 @@
 #include "core/text/tokenizer.h"
 #include "reward/verifier.h"
 #include "sandbox/environment.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 
@@ -177,7 +178,8 @@ inline void check_environment(const ContractOptions& options) {
   // Every word that the policy sees, or is shown by the demonstrator, has a token, and comes back
   // the same.
   if (!info.vocabulary.empty()) {
-    auto dir = std::filesystem::path(::testing::TempDir()) / ("contract_" + info.name);
+    const TemporaryDirectory folder;
+    const std::filesystem::path& dir = folder.path();
     write_word_tokenizer(dir, info.vocabulary);
     auto tokenizer = load_tokenizer(dir);
     auto check_text = [&](const std::string& text) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -12,9 +13,7 @@ namespace {
 class Dataset : public ::testing::Test {
  protected:
   std::filesystem::path write(const std::string& text) {
-    std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "dataset_test.jsonl";
-    std::ofstream(path, std::ios::binary) << text;
-    return path;
+    return folder_.write("dataset_test.jsonl", text);
   }
   std::string error_of(const std::string& text) {
     try {
@@ -24,6 +23,7 @@ class Dataset : public ::testing::Test {
     }
     return "";
   }
+  TemporaryDirectory folder_;
 };
 
 TEST_F(Dataset, ReadsRowsAndSkipsBlankLines) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "core/base/error.h"
 #include "core/base/random.h"
@@ -26,7 +27,8 @@ std::string read_text(const std::filesystem::path& path) {
 std::filesystem::path folder_with(const std::string& tokenizer_json) {
   auto dir = std::filesystem::path(::testing::TempDir()) /
              (std::string("tokenizer_test_") +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name());
+              ::testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+              std::to_string(::getpid()));
   std::filesystem::create_directories(dir);
   std::ofstream(dir / "tokenizer.json", std::ios::binary) << tokenizer_json;
   return dir;

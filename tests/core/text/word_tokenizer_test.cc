@@ -2,6 +2,7 @@
 
 #include "core/base/error.h"
 #include "core/text/tokenizer.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -10,7 +11,8 @@ using Ids = std::vector<TokenId>;
 
 class WordTokenizer : public ::testing::Test {
  protected:
-  std::filesystem::path dir_ = std::filesystem::path(::testing::TempDir()) / "word_tokenizer_test";
+  TemporaryDirectory folder_;
+  const std::filesystem::path& dir_ = folder_.path();
 };
 
 TEST_F(WordTokenizer, NumbersWordsAfterTheSpecialTokens) {
