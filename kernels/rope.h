@@ -12,7 +12,7 @@ namespace tailrace {
 
 // table[p, i] = cos(p * inv_freq[i]), table[p, half + i] = sin(p * inv_freq[i]);  table [positions,
 // 2 * half]. Angles are computed in double and rounded once.
-void rope_table(std::span<const double> inv_freq, Matrix table);
+void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table);
 
 // x [tokens, num_heads * head_dim], rotated in place by the angle of positions[t]:
 //   (a, b) -> (a cos - b sin, b cos + a sin);  `inverse` rotates back, which is the gradient.

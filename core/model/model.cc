@@ -39,7 +39,7 @@ Model::Model(ModelConfig config)
     : config_(validated(std::move(config))),
       layout_(config_),
       rope_table_(static_cast<size_t>(config_.max_positions * config_.head_dim) * sizeof(float)) {
-  rope_table(config_.inv_freq(),
+  rope_table(Stream{}, config_.inv_freq(),
              {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim});
 }
 

@@ -7,8 +7,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -92,4 +93,4 @@ double sum_of_squares(const Stream& stream, std::span<const float> x) {
   return total;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -8,8 +8,9 @@
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -540,4 +541,4 @@ size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_head
                             static_cast<size_t>(Scratch::num_floats(head_dim, max_context)));
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

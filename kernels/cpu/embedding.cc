@@ -6,8 +6,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -20,7 +21,7 @@ size_t row_bytes(int64_t dim) { return static_cast<size_t>(dim) * sizeof(float);
 }  // namespace
 
 void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
-  gather_rows(stream, table, ids, y);
+  cpu::gather_rows(stream, table, ids, y);
 }
 
 void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
@@ -85,4 +86,4 @@ void add(const Stream& stream, ConstMatrix x, Matrix y) {
   });
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -5,9 +5,10 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -121,4 +122,4 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   return std::max(input, weight);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -8,8 +8,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -145,7 +146,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidd
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
     Matrix z(logits.data(), count, vocab);
-    linear(stream, hidden.slice_rows(first, first + count), weight, {}, z);
+    cpu::linear(stream, hidden.slice_rows(first, first + count), weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(first + r);
@@ -197,7 +198,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMa
     Matrix z(logits.data(), count, vocab), x(gathered.data(), count, dim),
         dx(grads.data(), count, dim);
     for (int64_t r = 0; r < count; ++r) copy_row(x.row(r), hidden.row(ids[static_cast<size_t>(r)]));
-    linear(stream, x, weight, {}, z);
+    cpu::linear(stream, x, weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
@@ -207,8 +208,8 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMa
                  dentropy.empty() ? 0 : dentropy[i]);
       }
     });
-    linear_grad_input(stream, workspace, z, weight_rows, dx, /*accumulate=*/false);
-    linear_grad_weight(stream, workspace, z, x, dweight);
+    cpu::linear_grad_input(stream, workspace, z, weight_rows, dx, /*accumulate=*/false);
+    cpu::linear_grad_weight(stream, workspace, z, x, dweight);
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));
   }
@@ -224,4 +225,4 @@ size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) 
          linear_grad_workspace_bytes(chunk, vocab, dim);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -6,8 +6,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -102,4 +103,4 @@ void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const floa
   });
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -6,20 +6,23 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
-void rope_table(std::span<const double> inv_freq, Matrix table) {
+void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table) {
   const auto half = static_cast<int64_t>(inv_freq.size());
   TR_CHECK(table.cols == 2 * half, "table [{}, {}] for {} frequencies", table.rows, table.cols,
            half);
-  for (int64_t p = 0; p < table.rows; ++p) {
-    for (int64_t i = 0; i < half; ++i) {
-      double angle = static_cast<double>(p) * inv_freq[static_cast<size_t>(i)];
-      table.row(p)[i] = static_cast<float>(std::cos(angle));
-      table.row(p)[half + i] = static_cast<float>(std::sin(angle));
+  parallel_for(stream, table.rows, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      for (int64_t i = 0; i < half; ++i) {
+        double angle = static_cast<double>(p) * inv_freq[static_cast<size_t>(i)];
+        table.row(p)[i] = static_cast<float>(std::cos(angle));
+        table.row(p)[half + i] = static_cast<float>(std::sin(angle));
+      }
     }
-  }
+  });
 }
 
 void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
@@ -51,4 +54,4 @@ void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t
   });
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

@@ -5,8 +5,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 
-namespace tailrace {
+namespace tailrace::cpu {
 
 namespace {
 
@@ -52,4 +53,4 @@ void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, Con
   });
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::cpu

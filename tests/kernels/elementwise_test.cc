@@ -145,7 +145,7 @@ TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
             std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
       }
       GuardedMatrix table(500, head_dim), x(tokens, heads * head_dim, rng);
-      rope_table(inv_freq, table.view());
+      rope_table(Stream{}, inv_freq, table.view());
       table.expect_canaries();
       std::vector<int32_t> positions;
       for (int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<int32_t>(rng() % 500));

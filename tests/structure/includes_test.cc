@@ -23,6 +23,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"kernels", {"kernels/base"}},
     {"kernels/ref", {"kernels/base", "kernels"}},
     {"kernels/cpu", {"kernels/base", "kernels"}},
+    {"kernels/dispatch", {"kernels/base", "kernels", "kernels/cpu"}},
     {"core", {"core/base", "kernels/base"}},
     {"core/base", {"kernels/base"}},
     {"core/text", {"core", "core/base", "kernels/base"}},
