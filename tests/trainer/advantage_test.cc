@@ -31,8 +31,8 @@ TEST(Advantage, MatchesTheGoldenVectorsOfEachKind) {
 }
 
 TEST(Advantage, MatchesTheIndependentReferenceFile) {
-  for (const auto& group :
-       testing::read_json(testing::data_dir() / "golden/rl_math.json").at("group_advantages")) {
+  const auto golden = testing::read_json(testing::data_dir() / "golden/rl_math.json");
+  for (const auto& group : golden.at("group_advantages")) {
     auto rewards = group.at("rewards").get<std::vector<double>>();
     std::vector<int32_t> offsets = {0, static_cast<int32_t>(rewards.size())};
     auto of = [&](AdvantageKind kind, double eps) {
