@@ -77,6 +77,17 @@ class Converter {
   int num_nodes_ = 0;
 };
 
+// The first line with a tab among what it is indented with; 0: none.
+int line_with_tab(const std::string& text) {
+  LineReader lines(text);
+  while (const auto line = lines.next()) {
+    const size_t tab = line->text.find('\t');
+    if (tab != std::string_view::npos && line->text.find_first_not_of(" \t") > tab)
+      return static_cast<int>(line->number);
+  }
+  return 0;
+}
+
 // YAML text to a tree. An empty text is an empty map.
 ConfigNode parse(const std::string& text, const ConfigPlace& place) {
   std::vector<YAML::Node> documents;
@@ -85,6 +96,11 @@ ConfigNode parse(const std::string& text, const ConfigPlace& place) {
   } catch (const YAML::Exception& failure) {
     ConfigPlace at = place;
     if (place.line > 0) at.line = failure.mark.line + 1;
+    if (const int tab = line_with_tab(text); place.line > 0 && tab > 0) {
+      at.line = tab;
+      throw UserError("{}: the line begins with a tab; YAML indents with blanks. Replace the tab.",
+                      at.text());
+    }
     throw UserError("{}: not valid YAML: {}", at.text(), failure.msg);
   }
   if (documents.size() > 1)
@@ -100,7 +116,11 @@ ConfigNode parse(const std::string& text, const ConfigPlace& place) {
 void merge(ConfigNode& base, ConfigNode over) {
   if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
     // An empty section ("rollout:" with all its keys commented out) overrides nothing.
-    if (!(base.kind == Kind::kMap && over.kind == Kind::kNull)) base = std::move(over);
+    if (base.kind == Kind::kMap && over.kind == Kind::kNull) return;
+    if (base.place.layer == over.place.layer)
+      throw UserError("{}: the key has a value already, from '{}'. Remove one of them.",
+                      over.place.text(), base.place.text());
+    base = std::move(over);
     return;
   }
   for (auto& [key, value] : over.entries) {
@@ -121,7 +141,8 @@ void require_map(const ConfigNode& node) {
 
 class Loader {
  public:
-  ConfigNode load(const std::filesystem::path& path) {
+  // `named_by`: the value of extends that leads here; null: a person did.
+  ConfigNode load(const std::filesystem::path& path, const ConfigNode* named_by = nullptr) {
     std::error_code ignored;
     std::filesystem::path identity = std::filesystem::weakly_canonical(path, ignored);
     if (std::find(open_.begin(), open_.end(), identity) != open_.end())
@@ -131,6 +152,9 @@ class Loader {
       throw UserError("{}: more than {} files through extends", path.string(), kMaxExtends);
 
     auto text = read_file(path, kMaxFileBytes);
+    if (!text && named_by)
+      throw UserError("{}: extends {}: {}", named_by->place.text(), named_by->text,
+                      text.failure().message);
     if (!text) throw UserError("{}", text.failure().message);
     open_.push_back(identity);
     ConfigNode own =
@@ -140,7 +164,8 @@ class Loader {
 
     ConfigNode merged;
     merged.place = own.place;
-    for (const auto& parent : take_extends(own)) merge(merged, load(path.parent_path() / parent));
+    for (const ConfigNode& parent : take_extends(own))
+      merge(merged, load(path.parent_path() / parent.text, &parent));
     set_layer(own, ++layer_);
     merge(merged, std::move(own));
     open_.pop_back();
@@ -150,18 +175,17 @@ class Loader {
   int next_layer() const { return layer_ + 1; }
 
  private:
-  static std::vector<std::string> take_extends(ConfigNode& node) {
+  static std::vector<ConfigNode> take_extends(ConfigNode& node) {
     auto found = std::find_if(node.entries.begin(), node.entries.end(),
                               [](auto& e) { return e.first == "extends"; });
     if (found == node.entries.end()) return {};
     ConfigNode value = std::move(found->second);
     node.entries.erase(found);
-    std::vector<std::string> parents;
-    if (value.kind == Kind::kScalar) parents.push_back(value.text);
-    if (value.kind == Kind::kList)
-      for (const ConfigNode& item : value.items)
-        if (item.kind == Kind::kScalar) parents.push_back(item.text);
-    if (parents.empty() || (value.kind == Kind::kList && parents.size() != value.items.size()))
+    const std::vector<ConfigNode> parents =
+        value.kind == Kind::kScalar ? std::vector{value} : value.items;
+    if (parents.empty() || std::any_of(parents.begin(), parents.end(), [](const ConfigNode& item) {
+          return item.kind != Kind::kScalar;
+        }))
       throw UserError("{}: extends is {}; it must be a file or a list of files", value.place.text(),
                       value.describe());
     return parents;
@@ -235,8 +259,7 @@ std::string ConfigNode::describe() const {
 ConfigNode load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
   Loader loader;
   ConfigNode root = loader.load(path);
-  int layer = loader.next_layer();
-  for (const std::string& text : overrides) apply_override(root, text, layer++);
+  for (const std::string& text : overrides) apply_override(root, text, loader.next_layer());
   return root;
 }
 
@@ -246,8 +269,8 @@ ConfigNode parse_config(const std::string& text, const std::string& source,
   require_map(root);
   if (const ConfigNode* extends = root.find("extends"))
     throw UserError("{}: extends works in files only", extends->place.text());
-  int layer = 1;
-  for (const std::string& override_text : overrides) apply_override(root, override_text, layer++);
+  for (const std::string& override_text : overrides)
+    apply_override(root, override_text, /*layer=*/1);
   return root;
 }
 

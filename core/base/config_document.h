@@ -18,7 +18,9 @@ namespace tailrace {
 struct ConfigPlace {
   std::string source;  // a file, or "override a.b=c"
   int line = 0;        // from 1; 0: no lines (an override)
-  int layer = 0;       // a higher layer wins over a lower one
+  // A higher layer wins over a lower one: a file over what it extends, the overrides, which share
+  // the highest, over all files.
+  int layer = 0;
 
   // What relative paths in this place are relative to.
   std::filesystem::path folder;
@@ -40,8 +42,8 @@ struct ConfigNode {
   std::string describe() const;  // "12", "\"12\" (text)", "a list", "a section", "nothing"
 };
 
-// Reads `path` and what it extends, then applies `overrides` ("a.b=c", c in YAML) in order. Throws
-// UserError.
+// Reads `path` and what it extends, then applies `overrides` ("a.b=c", c in YAML). Throws
+// UserError, also for a key that two overrides give.
 ConfigNode load_config(const std::filesystem::path& path, std::span<const std::string> overrides);
 
 // The same for a text; `extends` is refused. `source` stands for the file in messages.

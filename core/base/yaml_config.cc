@@ -19,13 +19,14 @@ namespace {
 using Kind = ConfigNode::Kind;
 
 constexpr size_t kMaxErrors = 12;
+constexpr double kMaxExactInteger = 1e15;  // beyond it a double may stand for several integers
 
 std::string join_key(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
 }
 
 std::string format_bound(double value) {
-  if (std::abs(value) < 1e15 && value == std::floor(value))
+  if (std::abs(value) < kMaxExactInteger && value == std::floor(value))
     return fmt::format("{}", static_cast<int64_t>(value));
   return fmt::format("{}", value);
 }
@@ -64,16 +65,28 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
+bool in_range(double value, const OptionInfo& info) {
+  return value >= info.min && value <= info.max;
+}
+
+// Instead of a number that is no good: what is there without it, or else the bound that is nearer.
+std::string range_advice(double value, double fallback, const OptionInfo& info) {
+  const double bound = value < info.min ? info.min : info.max;
+  return fmt::format("Try {}.", format_bound(in_range(fallback, info) ? fallback : bound));
+}
+
 // What a person probably meant by "4k", "10%", "1_000", "64.0", "30s"; empty when nothing comes to
 // mind.
-std::string number_advice(std::string_view text, bool integer) {
+std::string number_advice(std::string_view text, bool integer, double fallback,
+                          const OptionInfo& info) {
   std::string plain(text);
   std::erase_if(plain, [](char c) { return c == '_' || c == ','; });
   if (auto value = parse_number(plain)) {
-    if (!integer) return fmt::format("Try {}.", plain);
-    if (*value == std::floor(*value) && std::abs(*value) < 1e15)
-      return fmt::format("Try {}.", static_cast<int64_t>(*value));
-    return fmt::format("Try {}.", static_cast<int64_t>(std::llround(*value)));
+    const double meant = integer ? std::round(*value) : *value;
+    if (!in_range(meant, info) || (integer && std::abs(meant) > kMaxExactInteger))
+      return range_advice(meant, fallback, info);
+    return integer ? fmt::format("Try {}.", static_cast<int64_t>(meant))
+                   : fmt::format("Try {}.", plain);
   }
   size_t digits = plain.find_first_not_of("+-0123456789.eE");
   auto number = parse_number(std::string_view(plain).substr(0, digits));
@@ -121,9 +134,9 @@ class ConfigBinder final : public OptionVisitor {
       value = *number;
       return;
     }
-    std::string advice =
-        number ? range_advice(static_cast<double>(*number), info) : scalar_advice(*node, true);
-    refuse(*node, key, accepted_number("an integer", info), advice);
+    refuse(*node, key,
+           accepted_number(is_large_integer(*node) ? "an integer of 64 bits" : "an integer", info),
+           scalar_advice(*node, /*integer=*/true, static_cast<double>(value), info));
   }
 
   void field(std::string_view key, double& value, const OptionInfo& info) override {
@@ -134,8 +147,8 @@ class ConfigBinder final : public OptionVisitor {
       value = *number;
       return;
     }
-    std::string advice = number ? range_advice(*number, info) : scalar_advice(*node, false);
-    refuse(*node, key, accepted_number("a number", info), advice);
+    refuse(*node, key, accepted_number("a number", info),
+           scalar_advice(*node, /*integer=*/false, value, info));
   }
 
   void field(std::string_view key, std::string& value, const OptionInfo& info) override {
@@ -151,14 +164,18 @@ class ConfigBinder final : public OptionVisitor {
   void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
-    std::string accepted = fmt::format("a list, each {}", accepted_number("a number", info));
-    if (node->kind != Kind::kList) return refuse(*node, key, accepted, list_advice(*node));
+    const std::string each = accepted_number("a number", info);
+    if (node->kind != Kind::kList)
+      return refuse(*node, key, fmt::format("a list, each {}", each), list_advice(*node));
     std::vector<double> read;
-    for (const ConfigNode& item : node->items) {
+    for (size_t i = 0; i < node->items.size(); ++i) {
+      const ConfigNode& item = node->items[i];
       auto number = is_plain(item) ? parse_number(item.text) : std::nullopt;
+      // NaN lies in no range: an element without a default is told the bound.
+      const double fallback = i < value.size() ? value[i] : std::nan("");
       if (!number || !in_range(*number, info))
-        return refuse(item, key, accepted,
-                      number ? range_advice(*number, info) : scalar_advice(item, false));
+        return refuse(item, fmt::format("{}[{}]", key, i), each,
+                      scalar_advice(item, /*integer=*/false, fallback, info));
       read.push_back(*number);
     }
     value = std::move(read);
@@ -171,8 +188,9 @@ class ConfigBinder final : public OptionVisitor {
     if (node->kind != Kind::kList) return refuse(*node, key, "a list of texts", list_advice(*node));
     std::vector<std::string> read;
     for (const ConfigNode& item : node->items) {
-      if (item.kind != Kind::kScalar) return refuse(item, key, "a list of texts", "");
-      if (!is_allowed(item.text, info)) return refuse_word(item, key, item.text, info);
+      const std::string element = fmt::format("{}[{}]", key, read.size());
+      if (item.kind != Kind::kScalar) return refuse(item, element, "text", "");
+      if (!is_allowed(item.text, info)) return refuse_word(item, element, item.text, info);
       read.push_back(item.text);
     }
     value = std::move(read);
@@ -299,20 +317,21 @@ class ConfigBinder final : public OptionVisitor {
   static bool is_plain(const ConfigNode& node) {
     return node.kind == Kind::kScalar && !node.quoted;
   }
-  static bool in_range(double value, const OptionInfo& info) {
-    return value >= info.min && value <= info.max;
+  // Written as an integer, but too large for one.
+  static bool is_large_integer(const ConfigNode& node) {
+    return is_plain(node) && node.text.find_first_not_of("+-0123456789") == std::string::npos &&
+           parse_number(node.text) && !parse_integer(node.text);
   }
   static bool is_allowed(std::string_view text, const OptionInfo& info) {
     return info.allowed.empty() ||
            std::find(info.allowed.begin(), info.allowed.end(), text) != info.allowed.end();
   }
-  static std::string range_advice(double value, const OptionInfo& info) {
-    return fmt::format("Try {}.", format_bound(value < info.min ? info.min : info.max));
-  }
-  static std::string scalar_advice(const ConfigNode& node, bool integer) {
+  // `fallback`: what is there when the key is left out.
+  static std::string scalar_advice(const ConfigNode& node, bool integer, double fallback,
+                                   const OptionInfo& info) {
     if (node.kind != Kind::kScalar) return "";
     if (node.quoted && parse_number(node.text)) return "Remove the quotes.";
-    return number_advice(node.text, integer);
+    return number_advice(node.text, integer, fallback, info);
   }
   static std::string list_advice(const ConfigNode& node) {
     return node.kind == Kind::kScalar ? fmt::format("Try [{}].", node.text) : "";
@@ -363,9 +382,14 @@ bool ConfigKeys::section_given(std::string_view section) const {
   return found != places_.end() && found->first.starts_with(prefix);
 }
 
-std::string ConfigKeys::where(std::string_view key) const {
+const ConfigPlace* ConfigKeys::place(std::string_view key) const {
   auto found = places_.find(key);
-  return found == places_.end() ? "the defaults" : found->second.text();
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+std::string ConfigKeys::where(std::string_view key) const {
+  const ConfigPlace* found = place(key);
+  return found ? found->text() : "the defaults";
 }
 
 ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options) {

@@ -30,10 +30,12 @@ class ConfigKeys {
  public:
   bool given(std::string_view key) const { return places_.contains(key); }  // a full dotted key
   bool section_given(std::string_view section) const;                       // any key below it
+  const ConfigPlace* place(std::string_view key) const;                     // null: not given
   std::string where(std::string_view key) const;  // "a.yaml:14", or "the defaults" when not given
-  const std::vector<std::string>& notes() const {
-    return notes_;
-  }  // for the log: aliases that were used
+
+  // For the log: aliases that were used, and what the reader of the options adds.
+  const std::vector<std::string>& notes() const { return notes_; }
+  void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
  private:
   friend class ConfigBinder;

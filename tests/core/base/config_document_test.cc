@@ -53,6 +53,8 @@ TEST(ParseConfig, RefusesWhatIsNotPlain) {
 TEST(ParseConfig, NamesTheLineOfASyntaxError) {
   EXPECT_EQ(parse_error("a: 1\nb: [1, 2\nc: 3\n").substr(0, 24), "a.yaml:3: not valid YAML");
   EXPECT_EQ(parse_error("a: *nowhere\n").substr(0, 24), "a.yaml:1: not valid YAML");
+  EXPECT_EQ(parse_error("a: 1\nb:\n\tc: 1\n\td: 2\n"),
+            "a.yaml:3: the line begins with a tab; YAML indents with blanks. Replace the tab.");
 }
 
 TEST(ParseConfig, SurvivesDeepAndWideInput) {
@@ -120,6 +122,23 @@ TEST(LoadConfig, TwoChildrenMayShareAParent) {
 TEST(LoadConfig, NamesAMissingFile) {
   EXPECT_EQ(error_of([] { load_config("no/such.yaml", {}); }),
             "cannot open no/such.yaml: No such file or directory");
+  TemporaryDirectory folder;
+  auto path = folder.write("a.yaml", "b: 1\nextends: [gone.yaml]\n");
+  EXPECT_EQ(error_of([&] { load_config(path, {}); }),
+            path.string() + ":2: extends gone.yaml: cannot open " +
+                (folder / "gone.yaml").string() + ": No such file or directory");
+}
+
+TEST(Overrides, GiveAKeyOnce) {
+  auto message = [](std::vector<std::string> overrides) {
+    return error_of([&] { parse_config("a: {b: 1}\n", "a.yaml", overrides); });
+  };
+  EXPECT_EQ(message({"a.b=2", "a.c=3", "a={d: 4}"}), "(no error)");
+  EXPECT_EQ(message({"a.b=2", "a.b=3"}),
+            "override a.b=3: the key has a value already, from 'override a.b=2'. Remove one of "
+            "them.");
+  EXPECT_EQ(message({"a.b=2", "a={b: 2}"}).substr(0, 43),
+            "override a={b: 2}: the key has a value alre");
 }
 
 TEST(Overrides, AreRefusedWhenTheyAreNotKeyAndValue) {

@@ -111,7 +111,9 @@ TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
 
 TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
   EXPECT_EQ(rollout_error("group_size: 0"),
-            "a.yaml:4: rollout.group_size is 0; it must be an integer >= 1. Try 1.");
+            "a.yaml:4: rollout.group_size is 0; it must be an integer >= 1. Try 8.");
+  EXPECT_EQ(rollout_error("group_size: 0.3"),
+            "a.yaml:4: rollout.group_size is 0.3; it must be an integer >= 1. Try 8.");
   EXPECT_EQ(rollout_error("group_size: 4k"),
             "a.yaml:4: rollout.group_size is 4k; it must be an integer >= 1. Units are in the "
             "key's name; write 4000 or 4096.");
@@ -130,14 +132,18 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "a.yaml:4: rollout.group_size is nothing; it must be an integer >= 1.");
   EXPECT_EQ(rollout_error("group_size: [4]"),
             "a.yaml:4: rollout.group_size is a list; it must be an integer >= 1.");
-  EXPECT_EQ(rollout_error("group_size: 99999999999999999999").substr(0, 54),
-            "a.yaml:4: rollout.group_size is 99999999999999999999; ");
+  EXPECT_EQ(
+      rollout_error("group_size: 99999999999999999999"),
+      "a.yaml:4: rollout.group_size is 99999999999999999999; it must be an integer of 64 bits "
+      ">= 1. Try 8.");
+  EXPECT_EQ(error_of("rollout: {max_response_tokens: 0}\n"),
+            "a.yaml:1: rollout.max_response_tokens is 0; it must be an integer >= 1. Try 1.");
   EXPECT_EQ(rollout_error("sampling: {temperature: 50%}"),
             "a.yaml:4: rollout.sampling.temperature is 50%; it must be a number from 0 to 10. "
             "Write the fraction: 0.5.");
   EXPECT_EQ(
       rollout_error("sampling: {temperature: 11}"),
-      "a.yaml:4: rollout.sampling.temperature is 11; it must be a number from 0 to 10. Try 10.");
+      "a.yaml:4: rollout.sampling.temperature is 11; it must be a number from 0 to 10. Try 1.");
   EXPECT_EQ(rollout_error("sampling: {temperature: .nan}"),
             "a.yaml:4: rollout.sampling.temperature is .nan; it must be a number from 0 to 10.");
   EXPECT_EQ(rollout_error("sampling: {temperature: 30s}"),
@@ -148,7 +154,16 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
   EXPECT_EQ(rollout_error("stop: end"),
             "a.yaml:4: rollout.stop is end; it must be a list of texts. Try [end].");
   EXPECT_EQ(rollout_error("betas: [0.9, 2]"),
-            "a.yaml:4: rollout.betas is 2; it must be a list, each a number from 0 to 1. Try 1.");
+            "a.yaml:4: rollout.betas[1] is 2; it must be a number from 0 to 1. Try 0.95.");
+  EXPECT_EQ(rollout_error("betas: [0, 1, x]"),
+            "a.yaml:4: rollout.betas[2] is x; it must be a number from 0 to 1.");
+  EXPECT_EQ(rollout_error("betas: [0, 1, -1]"),
+            "a.yaml:4: rollout.betas[2] is -1; it must be a number from 0 to 1. Try 0.");
+  EXPECT_EQ(rollout_error("betas: 0.9"),
+            "a.yaml:4: rollout.betas is 0.9; it must be a list, each a number from 0 to 1. Try "
+            "[0.9].");
+  EXPECT_EQ(rollout_error("stop: [a, [b]]"),
+            "a.yaml:4: rollout.stop[1] is a list; it must be text.");
   EXPECT_EQ(error_of("mode: asink\n" + std::string(kMinimal)),
             "a.yaml:1: mode is asink; it must be one of: sync, async. Try async.");
   EXPECT_EQ(error_of("verbose: yes\n" + std::string(kMinimal)),
@@ -165,7 +180,7 @@ TEST(BindConfig, ListsAllMistakesAtOnce) {
       "a.yaml:1: verbose is maybe; it must be true or false.\n"
       "       a.yaml:2: rollout.max_response_tokens is missing; it is required: tokens of one "
       "answer\n"
-      "       a.yaml:3: rollout.group_size is -1; it must be an integer >= 1. Try 1.\n"
+      "       a.yaml:3: rollout.group_size is -1; it must be an integer >= 1. Try 8.\n"
       "       a.yaml:4: rollout.groupsize is not a known key; the nearest is rollout.group_size");
 }
 
