@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace tailrace {
 namespace {
 
@@ -44,6 +46,26 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
     }
   }
   return best;
+}
+
+std::string nearest_path_hint(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::path there = path.lexically_normal(), missing;
+  if (!there.has_filename()) there = there.parent_path();  // "models/x/"
+  while (!there.empty() && !std::filesystem::exists(there, ignored)) {
+    missing = there.filename();
+    there = there.parent_path();
+  }
+  if (missing.empty()) return "";
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(there.empty() ? "." : there, ignored))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());  // the folder's own order is chance
+  const std::string nearest = nearest_name(missing.string(), names);
+  const int typos = 1 + static_cast<int>(missing.string().size()) / 5;
+  if (nearest.empty() || edit_distance(nearest, missing.string()) > typos) return "";
+  return fmt::format(" The nearest is {}.", (there / nearest).string());
 }
 
 }  // namespace tailrace

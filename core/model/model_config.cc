@@ -7,6 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_file.h"
+#include "core/base/nearest.h"
 #include "core/model/parameters.h"
 
 namespace tailrace {
@@ -162,19 +164,12 @@ int64_t ModelConfig::num_parameters() const {
 
 ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
-  const auto text = read_file(path, kMaxConfigBytes);
-  if (!text) {
-    throw UserError("{}; a model is a Hugging Face folder with config.json and model.safetensors",
-                    text.failure().message);
+  if (!std::filesystem::exists(path)) {
+    throw UserError(
+        "{}: not found.{} A model is a Hugging Face folder with config.json and model.safetensors.",
+        path.string(), nearest_path_hint(directory));
   }
-  Json json;
-  try {
-    json = Json::parse(text.value());
-  } catch (const Json::exception& e) {
-    throw UserError("{}: not JSON: {}", path.string(), e.what());
-  }
-  if (!json.is_object()) throw UserError("{}: not a JSON object", path.string());
-
+  const Json json = read_json_object(path, kMaxConfigBytes);
   const ConfigReader reader(path.string(), json);
   ModelConfig config;
   check_architecture(reader);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -5,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/json_file.h"
+#include "core/base/nearest.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
 
@@ -18,19 +20,38 @@ constexpr int64_t kMaxIndexBytes = 1 << 28;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+// The first names in a folder, for a message.
+std::string listing(const std::filesystem::path& directory) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  if (names.empty()) return "nothing";
+  if (names.size() > kShown) {
+    names.resize(kShown);
+    names.push_back("...");
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 // The tensors of a folder, whether in one file or in shards.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
     if (std::filesystem::exists(directory / kSingleFile)) {
+      list_ = directory / kSingleFile;
       const SafetensorsFile& file = open(kSingleFile);
       for (const auto& [name, view] : file.tensors()) places_[name] = kSingleFile;
     } else if (std::filesystem::exists(directory / kIndexFile)) {
-      read_index(directory / kIndexFile);
+      list_ = directory / kIndexFile;
+      read_index(list_);
     } else {
       throw UserError(
-          "{}: found neither {} nor {}; a model is a Hugging Face folder with safetensors weights",
-          directory.string(), kSingleFile, kIndexFile);
+          "{}: found neither {} nor {}; a model is a Hugging Face folder with safetensors "
+          "weights. The folder has {}",
+          directory.string(), kSingleFile, kIndexFile, listing(directory));
     }
   }
 
@@ -40,8 +61,12 @@ class Checkpoint {
   std::pair<std::string, const TensorView*> find(const std::string& name) {
     const auto place = places_.find(name);
     if (place == places_.end()) {
-      throw UserError("{}: tensor '{}' is missing; the config asks for it", directory_.string(),
-                      name);
+      std::vector<std::string> names;
+      for (const auto& [known, file] : places_) names.push_back(known);
+      throw UserError(
+          "{}: tensor '{}' is missing; the config asks for it. There are {} tensors; the nearest "
+          "is '{}'",
+          list_.string(), name, names.size(), nearest_name(name, names));
     }
     const SafetensorsFile& file = open(place->second);
     const auto found = file.tensors().find(name);
@@ -60,15 +85,8 @@ class Checkpoint {
   }
 
   void read_index(const std::filesystem::path& path) {
-    const auto text = read_file(path, kMaxIndexBytes);
-    if (!text) throw UserError("{}", text.failure().message);
-    Json json;
-    try {
-      json = Json::parse(text.value());
-    } catch (const Json::exception& e) {
-      throw UserError("{}: not JSON: {}", path.string(), e.what());
-    }
-    if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    const Json json = read_json_object(path, kMaxIndexBytes);
+    if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
       throw UserError("{}: it has no object weight_map", path.string());
     }
     for (const auto& [name, value] : json["weight_map"].items()) {
@@ -84,6 +102,7 @@ class Checkpoint {
   }
 
   std::filesystem::path directory_;
+  std::filesystem::path list_;  // the file that says which tensors there are
   std::map<std::string, std::string, std::less<>> places_;  // tensor -> file name
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };
@@ -133,6 +152,17 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   refuse_unknown(checkpoint, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
     load_tensor(checkpoint, info, parameters.vector(info.name));
+  }
+}
+
+void check_parameters(const std::filesystem::path& directory, const ModelConfig& config) {
+  const ParameterLayout layout(config);
+  Checkpoint checkpoint(directory);
+  refuse_unknown(checkpoint, config, layout);
+  std::vector<float> values;
+  for (const ParameterInfo& info : layout.entries()) {
+    values.resize(static_cast<size_t>(info.size));
+    load_tensor(checkpoint, info, values);
   }
 }
 

@@ -92,6 +92,8 @@ void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& param
 // config says tied.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters);
+// The same refusals, one tensor in memory at a time.
+void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
 // Writes config.json and model.safetensors (F32), each by write, fsync, rename. Makes the folder.
 void save_model(const std::filesystem::path& directory, const ModelConfig& config,
                 const Parameters& parameters);

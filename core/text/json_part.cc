@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
 
 namespace tailrace {
 
@@ -13,7 +12,7 @@ namespace {
 
 std::string shortened(const json& value) {
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  if (text.size() > 60) text.replace(57, std::string::npos, "...");
   return text;
 }
 
@@ -67,18 +66,6 @@ bool JsonPart::flag(const std::string& key, bool fallback) const {
 
 void JsonPart::refuse(std::string_view accepted) const {
   throw UserError("{} is {}; accepted: {}", where_, shortened(*value_), accepted);
-}
-
-json read_json_file(const std::filesystem::path& path) {
-  Result<std::string> bytes = read_file(path);
-  if (!bytes) throw UserError("{}", bytes.failure().message);
-  try {
-    json value = json::parse(bytes.value());
-    if (!value.is_object()) throw UserError("{}: is not a JSON object", path.string());
-    return value;
-  } catch (const json::exception& e) {
-    throw UserError("{}: is not valid JSON: {}", path.string(), e.what());
-  }
 }
 
 }  // namespace tailrace

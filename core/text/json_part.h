@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,8 +39,5 @@ class JsonPart {
   const nlohmann::json* value_;
   std::string where_;
 };
-
-// Throws UserError for a file that cannot be read or is not a JSON object.
-nlohmann::json read_json_file(const std::filesystem::path& path);
 
 }  // namespace tailrace

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/json_file.h"
+#include "core/base/nearest.h"
 #include "core/text/added_tokens.h"
 #include "core/text/decoder.h"
 #include "core/text/json_part.h"
@@ -204,13 +206,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   std::filesystem::path path = directory / "tokenizer.json";
   if (!std::filesystem::exists(path)) {
     throw UserError(
-        "{}: not found. A tokenizer is a folder with a tokenizer.json of Hugging Face; for a model "
-        "that "
-        "has other tokenizer files, save it once with transformers (AutoTokenizer, "
+        "{}: not found.{} A tokenizer is a folder with a tokenizer.json of Hugging Face; for a "
+        "model that has other tokenizer files, save it once with transformers (AutoTokenizer, "
         "save_pretrained).",
-        path.string());
+        path.string(), nearest_path_hint(directory));
   }
-  json document = read_json_file(path);
+  json document = read_json_object(path);
   JsonPart root(document, path.string() + ": ");
   Parts parts;
   if (root.has("normalizer")) parts.normalizer = parse_normalizer(root.at("normalizer"));
@@ -225,7 +226,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   }
   std::filesystem::path config_path = directory / "tokenizer_config.json";
   if (std::filesystem::exists(config_path)) {
-    json config = read_json_file(config_path);
+    json config = read_json_object(config_path);
     JsonPart config_root(config, config_path.string() + ": ");
     parts.bos = named_token(config_root, "bos_token", parts);
     parts.eos = named_token(config_root, "eos_token", parts);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/core/base/temporary_directory.h"
+
 namespace tailrace {
 namespace {
 
@@ -23,6 +25,18 @@ TEST(NearestName, FindsTyposAndKeysOfTheWrongSection) {
   EXPECT_EQ(nearest_name("group_size", names), "rollout.group_size");
   EXPECT_EQ(nearest_name("scheduler.lr", names), "optim.lr");
   EXPECT_EQ(nearest_name("anything", {}), "");
+}
+
+TEST(NearestPathHint, FindsTheFirstPartThatIsMissing) {
+  TemporaryDirectory folder;
+  folder.write("models/stories260K/config.json", "{}");
+  EXPECT_EQ(nearest_path_hint(folder / "model/stories260K"),
+            " The nearest is " + (folder / "models").string() + ".");
+  EXPECT_EQ(nearest_path_hint(folder / "models/stories260k/"),
+            " The nearest is " + (folder / "models/stories260K").string() + ".");
+  EXPECT_EQ(nearest_path_hint(folder / "models/llama"), "");
+  EXPECT_EQ(nearest_path_hint(folder / "models"), "") << "it exists";
+  EXPECT_EQ(nearest_path_hint("no such folder"), "");
 }
 
 }  // namespace

@@ -155,8 +155,13 @@ class LoadParameters : public ::testing::Test {
 
   std::string refusal() {
     Parameters into(layout);
+    const std::string checked = outcome([this] { check_parameters(folder.path(), config); });
+    EXPECT_EQ(outcome([&] { load_parameters(folder.path(), config, into); }), checked);
+    return checked;
+  }
+  static std::string outcome(const std::function<void()>& read) {
     try {
-      load_parameters(folder.path(), config, into);
+      read();
       return "accepted";
     } catch (const UserError& e) {
       return e.what();
@@ -224,7 +229,9 @@ TEST_F(LoadParameters, ReadsShards) {
 TEST_F(LoadParameters, NamesTheTensorThatIsMissing) {
   tensors.erase(norm);
   write();
-  expect_refusal("tensor '" + norm + "' is missing");
+  expect_refusal("model.safetensors: tensor '" + norm +
+                 "' is missing; the config asks for it. There are ");
+  expect_refusal("; the nearest is 'model.layers.0.input_layernorm.weight'");
 }
 
 TEST_F(LoadParameters, NamesTheTensorThatDoesNotBelong) {
@@ -269,6 +276,9 @@ TEST_F(LoadParameters, NamesTheFirstElementThatIsNotFinite) {
 
 TEST_F(LoadParameters, SaysWhatAFolderWithoutWeightsLacks) {
   expect_refusal("found neither model.safetensors nor model.safetensors.index.json");
+  expect_refusal("The folder has nothing");
+  write_text(folder.path() / "pytorch_model.bin", "");
+  expect_refusal("The folder has pytorch_model.bin");
 }
 
 TEST_F(LoadParameters, SaysThatAFileWasCut) {

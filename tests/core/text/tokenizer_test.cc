@@ -219,7 +219,7 @@ TEST(Tokenizer, ErrorsNameTheFileAndThePart) {
                  {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}})
                 .find("the pattern '(a' is not a regular expression"),
             std::string::npos);
-  EXPECT_NE(error_of("{\"model\"").find("is not valid JSON"), std::string::npos);
+  EXPECT_NE(error_of("{\"model\"").find("not JSON"), std::string::npos);
   EXPECT_NE(error_of("{}").find("has no \"model\""), std::string::npos);
   EXPECT_THROW(load_tokenizer("/nonexistent"), UserError);
 }

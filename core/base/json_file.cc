@@ -1,0 +1,48 @@
+#include "core/base/json_file.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+// "3:12": line and column of a byte, both from 1.
+std::string position(std::string_view text, size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const size_t line_start = before.rfind('\n') + 1;  // 0 on the first line: npos + 1
+  return fmt::format("{}:{}", 1 + std::count(before.begin(), before.end(), '\n'),
+                     before.size() - line_start + 1);
+}
+
+// Without the library's name and its own idea of the place.
+std::string_view reason(std::string_view what) {
+  const size_t place = what.find("column ");
+  const size_t end = place == std::string_view::npos ? place : what.find(": ", place);
+  return end == std::string_view::npos ? what : what.substr(end + 2);
+}
+
+}  // namespace
+
+nlohmann::json read_json_object(const std::filesystem::path& path, int64_t max_bytes) {
+  const auto text = read_file(path, max_bytes);
+  if (!text) throw UserError("{}", text.failure().message);
+  nlohmann::json value;
+  try {
+    value = nlohmann::json::parse(text.value());
+  } catch (const nlohmann::json::parse_error& error) {
+    // `byte` counts what was read, the offending byte included.
+    const size_t at = error.byte > 0 ? error.byte - 1 : 0;
+    throw UserError("{}:{}: not JSON: {}", path.string(), position(text.value(), at),
+                    reason(error.what()));
+  }
+  if (!value.is_object()) throw UserError("{}: not a JSON object", path.string());
+  return value;
+}
+
+}  // namespace tailrace
