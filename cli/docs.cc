@@ -53,7 +53,6 @@ std::string configuration_reference() {
 void add_docs(CLI::App& app) {
   auto target = std::make_shared<std::string>("-");
   auto* command = app.add_subcommand("docs", "Write the reference of all config keys");
-  command->group("");  // for those who change the code
   command->add_option("file", *target, "where to; -: standard output")->type_name("FILE");
   command->footer("Example:\n  tailrace docs docs/configuration.md");
   command->callback([target] {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/text/utf8.h"
 
 namespace tailrace {
 
@@ -17,6 +18,9 @@ std::optional<nlohmann::json> JsonlInput::next() {
   while (std::getline(stream_, line)) {
     ++line_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (const size_t at = first_non_utf8(line); at != std::string::npos)
+      throw UserError("{}: not UTF-8: byte {} of the line is 0x{:02x}", where(), at + 1,
+                      static_cast<unsigned char>(line[at]));
     auto row = nlohmann::json::parse(line, nullptr, false);
     if (!row.is_object())
       throw UserError("{}: not a JSON object: {}{}", where(), line.substr(0, 60),

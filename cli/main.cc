@@ -1,14 +1,35 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 #include "core/base/version.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+namespace {
+
+// The parser would only say that a word was not expected.
+void check_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return;
+  throw UserError("there is no command '{}'; the nearest is '{}'. Commands: {}", word,
+                  nearest_name(word, names), fmt::join(names, ", "));
+}
+
+}  // namespace
+}  // namespace tailrace
 
 int main(int argc, char** argv) {
   using namespace tailrace;
@@ -27,21 +48,22 @@ int main(int argc, char** argv) {
   add_worker(app);
   add_docs(app);
   try {
+    if (argc > 1) check_command(app, argv[1]);
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& end) {  // a command's own exit code
     return end.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     fmt::print(stderr, "error: {}\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n",
-               error.what());
+               printable(error.what()));
     return 2;
   } catch (const UserError& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", error.what());
+    fmt::print(stderr, "error: {}\n", printable(error.what()));
     return 2;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: unexpected: {}\n", error.what());
+    fmt::print(stderr, "error: unexpected: {}\n", printable(error.what()));
     return 1;
   }
   if (std::fflush(stdout) != 0) {

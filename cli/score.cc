@@ -11,6 +11,7 @@
 #include "cli/jsonl_input.h"
 #include "cli/loaded_model.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/model/forward_batch.h"
 #include "core/model/kv_cache.h"
 #include "core/model/safetensors.h"
@@ -121,7 +122,14 @@ void write_logits(const std::string& path, const std::vector<int64_t>& seq_lens,
   write_safetensors(path, tensors);
 }
 
+// Said before the work rather than after it. An empty file stands there meanwhile.
+void check_writable(const std::string& path) {
+  if (auto opened = AppendFile::open(path); !opened)
+    throw UserError("--logits: {}", opened.failure().message);
+}
+
 void score(const ScoreArguments& arguments) {
+  if (!arguments.logits.empty()) check_writable(arguments.logits);
   LoadedModel loaded(arguments.model, arguments.threads);
   Scorer scorer(loaded);
   std::vector<int64_t> seq_lens, all_ids;

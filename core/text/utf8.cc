@@ -1,5 +1,9 @@
 #include "core/text/utf8.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 namespace tailrace {
 
 namespace {
@@ -24,13 +28,33 @@ int sequence_length(std::string_view text, size_t at) {
 
 }  // namespace
 
-bool is_utf8(std::string_view text) {
+size_t first_non_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     int length = sequence_length(text, at);
-    if (length < 0) return false;
+    if (length < 0) return at;
     at += length;
   }
-  return true;
+  return std::string_view::npos;
+}
+
+bool is_utf8(std::string_view text) { return first_non_utf8(text) == std::string_view::npos; }
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const int length = sequence_length(text, at);
+    size_t next = at;
+    const char32_t c = length > 0 ? next_code_point(text, next) : 0;
+    if ((c < 0x20 && text[at] != '\n') || (c >= 0x7F && c < 0xA0)) {
+      // One byte at a time; what follows is looked at anew.
+      next = at + static_cast<size_t>(std::max(length, 1));
+      for (; at < next; ++at) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
+    } else {
+      out.append(text.substr(at, next - at));
+      at = next;
+    }
+  }
+  return out;
 }
 
 std::string repair_utf8(std::string_view text) {

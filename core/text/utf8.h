@@ -9,7 +9,13 @@
 
 namespace tailrace {
 
+// Where the first byte stands that is no part of UTF-8; npos when all of it is.
+size_t first_non_utf8(std::string_view text);
 bool is_utf8(std::string_view text);
+
+// For messages on a terminal: control characters, except newlines, and bytes that are not UTF-8
+// become "\x1b", so that nothing of an input can act.
+std::string printable(std::string_view text);
 
 // Each maximal part of a broken sequence becomes one U+FFFD (the Unicode standard's practice, and
 // what Rust's from_utf8_lossy and Python's errors="replace" do).
