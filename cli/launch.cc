@@ -7,9 +7,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/counted.h"
 #include "cli/in_process.h"
 #include "cli/machine.h"
 #include "cli/metrics_tail.h"
@@ -22,6 +24,7 @@
 #include "cli/run_summary.h"
 #include "cli/supervisor.h"
 #include "core/base/error.h"
+#include "core/text/utf8.h"
 
 namespace tailrace {
 namespace {
@@ -96,10 +99,12 @@ int exit_status(End end) {
 // One launch of a run whose directory is prepared.
 class Launch {
  public:
-  Launch(const RunPaths& paths, const RunOptions& options, Moment start)
+  // `resumes`: the directory held a run before.
+  Launch(const RunPaths& paths, const RunOptions& options, Moment start, bool resumes)
       : paths_(paths),
         options_(options),
         start_(start),
+        resumes_(resumes),
         endpoint_(paths.root),
         tail_(paths.metrics(), /*from_start=*/false),
         view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps) {}
@@ -108,7 +113,10 @@ class Launch {
   int run(bool in_process) {
     const SupervisorSink say = [this](const std::string& line) { view_.say(line); };
     const std::function<void()> tick = [this] {
-      for (MetricsRow& row : tail_.poll()) view_.add(std::move(row));
+      for (MetricsRow& row : tail_.poll()) {
+        view_.add(std::move(row));
+        idle_ = false;
+      }
     };
     if (!in_process) {
       return end(supervise(child_specs(paths_, options_), SupervisorOptions{}, say, tick));
@@ -117,7 +125,6 @@ class Launch {
     const AbandonSink abandon = [this](const SupervisorResult& result) {
       const int status = end(result);
       endpoint_.remove();
-      std::fflush(stdout);
       return status;
     };
     return end(run_in_process(context, SupervisorOptions{}, say, tick, abandon));
@@ -127,7 +134,7 @@ class Launch {
   int end(const SupervisorResult& result) {
     view_.finish();
     if (auto written = write_report(paths_); !written && result.end == End::kDone) {
-      fmt::print(stderr, "note: no report: {}\n", written.failure().message);
+      show(stderr, fmt::format("note: no report: {}\n", written.failure().message));
     }
     print_end(result);
     return exit_status(result.end);
@@ -138,48 +145,72 @@ class Launch {
     const auto elapsed = std::chrono::steady_clock::now() - start_;
     switch (result.end) {
       case End::kDone:
-        fmt::print("{}\n", run_summary(paths_, options_,
-                                       std::chrono::duration_cast<std::chrono::seconds>(elapsed)));
+        show(stdout, run_summary(paths_, options_,
+                                 std::chrono::duration_cast<std::chrono::seconds>(elapsed)) +
+                         "\n");
+        if (resumes_ && idle_) show(stdout, complete(again));
         return;
       case End::kInterrupted:
-        fmt::print("interrupted; '{}' continues the run\n", again);
+        show(stdout, fmt::format("interrupted; '{}' continues the run\n", again));
         return;
       case End::kUserError:
       case End::kFailed:
-        std::fflush(stdout);
-        fmt::print(stderr, "error: {}\n       When that is mended, '{}' continues the run.\n",
-                   result.message, again);
+        show(stderr, fmt::format("error: {}\n       When that is mended, '{}' continues the run.\n",
+                                 printable(result.message), again));
         return;
     }
+  }
+
+  std::string complete(const std::string& again) const {
+    if (options_.run.steps == 0)
+      return fmt::format("The run was complete before: {} of {}.\n",
+                         counted(options_.run.epochs, "epoch"), options_.env.dataset);
+    return fmt::format(
+        "The run was complete before: {}. Raise run.steps to go on: '{} run.steps={}'\n",
+        counted(options_.run.steps, "step"), again, 2 * options_.run.steps);
   }
 
   const RunPaths& paths_;
   const RunOptions& options_;
   const Moment start_;
+  const bool resumes_;
+  bool idle_ = true;  // nothing has happened since the start
   RunEndpoint endpoint_;
   MetricsTail tail_;
   ProgressView view_;
 };
 
+// --run-dir wins over a file, but two places on one command line are a mistake.
+void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& keys) {
+  const ConfigPlace* place = keys.place("run.dir");
+  const bool is_override = place != nullptr && place->line == 0;
+  if (is_override && !arguments.run_dir.empty())
+    throw UserError("{}: --run-dir {} says it too. Remove one of them.", place->text(),
+                    arguments.run_dir);
+}
+
 int launch(const LaunchArguments& arguments) {
   const Moment start = std::chrono::steady_clock::now();
   const LoadedRun loaded = load(arguments);
   const RunOptions& options = loaded.options;
-  for (const std::string& note : loaded.keys.notes()) fmt::print("note: {}\n", note);
+  check_one_directory(arguments, loaded.keys);
+  ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
+  const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
+  for (const std::string& note : loaded.keys.notes()) say("note: " + note);
   const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
-  fmt::print("{}", format_plan(plan, options));
-  check_inputs(options);
-  if (arguments.dry_run) return 0;
-
+  show(stdout, format_plan(plan, options));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
+  check_inputs(options);
+  if (!fs::exists(RunPaths{directory}.config())) check_policy(options);
+  if (arguments.dry_run) return 0;
+
   const RunDirectory run(directory);
   if (run.resumes()) check_same_run(run.paths(), options);
-  fmt::print("{}: {}\n", run.resumes() ? "continuing" : "run", run.paths().root.string());
-  prepare_run(run.paths(), options, [](const std::string& line) { fmt::print("{}\n", line); });
-  std::fflush(stdout);
-  return Launch(run.paths(), options, start).run(arguments.in_process);
+  say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
+  prepare_run(run.paths(), options, say);
+  return Launch(run.paths(), options, start, run.resumes()).run(arguments.in_process);
 }
 
 }  // namespace

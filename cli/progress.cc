@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -30,6 +31,9 @@ constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3},
                                  {"env/success", "success", 2},
                                  {"rollout/response_tokens/mean", "length", 1}};
 constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3}, {"eval/success", "success", 3}};
+
+// Unlucky groups make a silent step now and then; so many in a row are no bad luck.
+constexpr int64_t kSilentSteps = 5;
 
 bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
 bool is_eval(const MetricsRow& row) {
@@ -90,6 +94,23 @@ double seconds_left(const ProgressState& state) {
   double pace =
       (last.unix_seconds - first.unix_seconds) / static_cast<double>(last.step - first.step);
   return std::max(0.0, pace * static_cast<double>(state.total_steps - 1 - last.step));
+}
+
+int64_t steps_without_signal(const ProgressState& state) {
+  int64_t count = 0;
+  for (auto row = state.rows.rbegin(); row != state.rows.rend(); ++row) {
+    if (!is_step(*row)) continue;
+    const double* silent = row->find("rollout/zero_signal_frac");
+    if (silent == nullptr || *silent < 1) break;
+    ++count;
+  }
+  return count;
+}
+
+void show(std::FILE* out, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  if (!written || std::fflush(out) != 0)
+    std::freopen("/dev/null", "w", out);  // not even what is buffered reaches a broken pipe
 }
 
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {
@@ -163,33 +184,36 @@ void ProgressView::add(MetricsRow row) {
   if (terminal_) {
     erase_block();
     draw_block();
-    return;
+  } else if (std::string line = progress_line(state_, state_.rows.back()); !line.empty()) {
+    show(out_, line + "\n");
   }
-  std::string line = progress_line(state_, state_.rows.back());
-  if (!line.empty()) fmt::print(out_, "{}\n", line);
-  std::fflush(out_);
+  if (warned_ || steps_without_signal(state_) < kSilentSteps) return;
+  warned_ = true;
+  say(fmt::format(
+      "warning: {} steps in a row without signal: in each group all rewards were equal, so nothing "
+      "was learned.\n         Try a larger rollout.group_size, a warm-up (sft), easier tasks, or "
+      "rewards with more steps between none and full.",
+      kSilentSteps));
 }
 
 void ProgressView::say(const std::string& line) {
   erase_block();
-  fmt::print(out_, "{}\n", line);
+  show(out_, line + "\n");
   if (terminal_ && !state_.rows.empty()) draw_block();
-  std::fflush(out_);
 }
 
 void ProgressView::finish() { drawn_lines_ = 0; }
 
 void ProgressView::erase_block() {
   // Up to the block's first line, then clear to the end of the screen.
-  if (drawn_lines_ > 0) fmt::print(out_, "\x1b[{}A\x1b[J", drawn_lines_);
+  if (drawn_lines_ > 0) show(out_, fmt::format("\x1b[{}A\x1b[J", drawn_lines_));
   drawn_lines_ = 0;
 }
 
 void ProgressView::draw_block() {
   auto lines = progress_block(state_, columns_of(out_));
-  for (const std::string& line : lines) fmt::print(out_, "{}\n", line);
+  show(out_, fmt::format("{}\n", fmt::join(lines, "\n")));
   drawn_lines_ = static_cast<int>(lines.size());
-  std::fflush(out_);
 }
 
 }  // namespace tailrace

@@ -1,5 +1,5 @@
 // What a person sees while a run goes on: a block that is redrawn in place on a terminal, plain
-// lines elsewhere.
+// lines elsewhere. A reader that goes away ends neither.
 //
 // Thread: the owner's only.
 #pragma once
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/metrics.h"
@@ -29,12 +30,21 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
 // Of the steps not yet done, at the pace of the last twenty; negative when nothing is known yet.
 double seconds_left(const ProgressState& state);
 
+// How many of the latest steps in a row had no signal: in each of their groups all rewards were
+// equal.
+int64_t steps_without_signal(const ProgressState& state);
+
+// Writes and flushes. Where nobody reads any more (a pipe into `head`, a terminal that was closed)
+// the text is lost, and so is all that follows. The process must ignore SIGPIPE.
+void show(std::FILE* out, std::string_view text);
+
 class ProgressView {
  public:
   // Borrows `out`. `terminal`: whether it can be redrawn (isatty).
   ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps);
   ~ProgressView() { finish(); }
 
+  // Warns once, when several steps in a row had no signal.
   void add(MetricsRow row);
   // A line of its own, above the block.
   void say(const std::string& line);
@@ -49,6 +59,7 @@ class ProgressView {
   bool terminal_;
   ProgressState state_;
   int drawn_lines_ = 0;
+  bool warned_ = false;  // that there is no signal
 };
 
 }  // namespace tailrace

@@ -1,5 +1,6 @@
 #include "cli/run_options.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -7,31 +8,63 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/counted.h"
 #include "core/base/error.h"
 
 namespace tailrace {
 namespace {
 
+// The learning rate of a warm-up from random weights; that of pretrained ones would change nothing.
+constexpr double kFreshSftLr = 1e-3;
+
 // Finds keys that were set to something else than their default although nothing reads them. A
-// resolved config gives every key, so "given" alone says nothing.
+// resolved config gives every key, so "given" alone says nothing. A key of a lower layer than what
+// took its effect away is no mistake of a person: it goes back to its default.
 class EffectChecker {
  public:
-  EffectChecker(const RunOptions& options, const ConfigKeys& keys)
-      : keys_(keys), values_(option_values(options)), defaults_(option_values(RunOptions{})) {}
+  EffectChecker(RunOptions& options, ConfigKeys& keys) : options_(options), keys_(keys) {
+    RunOptions defaults;
+    defaults.algo = AlgoOptions::preset(options.algo.name);
+    values_ = option_values(options);
+    defaults_ = option_values(defaults);
+  }
 
-  // `key`: a full key, or a section with a dot at its end.
-  void refuse(const std::string& key, const std::string& reason) const {
+  // `key`: a full key, or a section with a dot at its end. `switches`: the keys that decide whether
+  // it has an effect.
+  void refuse(const std::string& key, const std::vector<std::string>& switches,
+              const std::string& reason) {
+    int switched = -1;  // the layer that decided it
+    for (const std::string& name : switches)
+      if (const ConfigPlace* place = keys_.place(name)) switched = std::max(switched, place->layer);
+    std::vector<std::string> idle;
     for (auto entry = values_.lower_bound(key);
          entry != values_.end() && entry->first.starts_with(key); ++entry) {
-      if (key.back() != '.' && entry->first != key) continue;
-      if (!keys_.given(entry->first) || entry->second == defaults_.at(entry->first)) continue;
-      throw UserError("{}: {} has no effect: {}. Remove it.", keys_.where(entry->first),
-                      entry->first, reason);
+      const std::string& name = entry->first;
+      const ConfigPlace* place = keys_.place(name);
+      if (key.back() != '.' && name != key) continue;
+      if (!place || entry->second == defaults_.at(name)) continue;
+      if (std::ranges::find(switches, name) != switches.end()) continue;
+      if (place->layer >= switched)
+        throw UserError("{}: {} has no effect: {}. Remove it.", place->text(), name, reason);
+      idle.push_back(name);
     }
+    if (idle.empty()) return;
+    reset(idle);
+    keys_.add_note(fmt::format("without effect, as {}: {}", reason, fmt::join(idle, ", ")));
   }
 
  private:
-  const ConfigKeys& keys_;
+  void reset(const std::vector<std::string>& names) {
+    // What has no default is given again.
+    std::vector<std::string> values = {fmt::format("env.name={}", options_.env.name)};
+    for (const std::string& name : names)
+      values.push_back(fmt::format("{}={}", name, defaults_.at(name)));
+    bind_config(parse_config("", "the defaults", values), options_);
+    values_ = option_values(options_);
+  }
+
+  RunOptions& options_;
+  ConfigKeys& keys_;
   std::map<std::string, std::string> values_, defaults_;
 };
 
@@ -65,11 +98,21 @@ void validate_model(const RunOptions& o, const ConfigKeys& keys) {
   if (c.kv_heads > 0 && c.heads % c.kv_heads != 0)
     throw UserError("{} is {}; model.create.heads = {} must be a multiple of it. Try {}.",
                     at(keys, "model.create.kv_heads"), c.kv_heads, c.heads, c.heads);
-  if (o.rollout.engine.max_context_tokens > c.max_positions)
+}
+
+// Episodes that nobody limits have the room that the policy has.
+void validate_rollout(RunOptions& o, const ConfigKeys& keys) {
+  int64_t& context = o.rollout.engine.max_context_tokens;
+  if (context == 0 && (o.rollout.max_prompt_tokens == 0 || o.rollout.max_response_tokens == 0)) {
+    const int64_t positions = o.model.creates() ? o.model.create.max_positions
+                                                : read_model_config(o.model.path).max_positions;
+    context = std::min(positions, o.train.microbatch_tokens);
+  }
+  o.rollout.validate();
+  if (o.model.creates() && context > o.model.create.max_positions)
     throw UserError(
         "{} is {}; the policy has model.create.max_positions = {}. Try max_positions = {}.",
-        at(keys, "rollout.max_context_tokens"), o.rollout.engine.max_context_tokens,
-        c.max_positions, o.rollout.engine.max_context_tokens);
+        at(keys, "rollout.max_context_tokens"), context, o.model.create.max_positions, context);
 }
 
 // The registries know nothing of files: their messages get the line of the setting or of the name
@@ -89,9 +132,9 @@ std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigK
   }
 }
 
-void validate_environment(const RunOptions& o, const ConfigKeys& keys,
-                          const EnvironmentRegistry& environments,
-                          const VerifierRegistry& verifiers) {
+EnvironmentInfo validate_environment(const RunOptions& o, const ConfigKeys& keys,
+                                     const EnvironmentRegistry& environments,
+                                     const VerifierRegistry& verifiers) {
   auto environment = make_environment(o, keys, environments, verifiers);
   const EnvironmentInfo& info = environment->info();
   if (info.needs_dataset && o.env.dataset.empty())
@@ -120,6 +163,7 @@ void validate_environment(const RunOptions& o, const ConfigKeys& keys,
       throw UserError("{} is {}, but {} has no demonstrator. Use sft.data, or remove it.",
                       at(keys, "sft.demonstrations"), o.sft.demonstrations, o.env.name);
   }
+  return info;
 }
 
 void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
@@ -146,39 +190,52 @@ void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
         "run.steps and run.epochs are both 0; the run would never end. Try run.steps=100.");
   if (o.run.steps == 0 && o.optim.schedule != "constant")
     throw UserError(
-        "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). Set "
+        "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). "
+        "Set "
         "run.steps, or try optim.schedule=constant.",
         at(keys, "optim.schedule"), o.optim.schedule);
 }
 
-void refuse_without_effect(const RunOptions& o, const ConfigKeys& keys) {
+void refuse_without_effect(RunOptions& o, ConfigKeys& keys, const EnvironmentInfo& environment) {
   EffectChecker effect(o, keys);
-  if (!o.model.creates()) effect.refuse("model.create.", "model.create.hidden_size is not given");
+  if (!o.model.creates())
+    effect.refuse("model.create.", {"model.create.hidden_size"},
+                  "model.create.hidden_size is not given");
   if (o.sft.data.empty() && o.sft.demonstrations == 0)
-    effect.refuse("sft.", "neither sft.data nor sft.demonstrations is given");
+    effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
+                  "neither sft.data nor sft.demonstrations is given");
   if (o.env.dataset.empty()) {
-    effect.refuse("env.prompt_key", "there is no env.dataset");
-    effect.refuse("run.epochs",
+    effect.refuse("env.prompt_key", {"env.dataset", "env.name"}, "there is no env.dataset");
+    effect.refuse("run.epochs", {"env.dataset", "env.name"},
                   "the environment draws its tasks without end, only env.dataset has epochs");
   }
-  if (o.algo.kl.coef == 0) effect.refuse("algo.kl.", "algo.kl.coef is 0");
+  if (o.rollout.max_turns > environment.max_turns)
+    effect.refuse("rollout.max_turns", {"env.name", "env.settings.max_turns"},
+                  fmt::format("{} ends an episode after {}", o.env.name,
+                              counted(environment.max_turns, "turn")));
+  if (o.algo.kl.coef == 0)
+    effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
   if (o.algo.correction.kind == "none")
-    effect.refuse("algo.correction.", "algo.correction.kind is none");
+    effect.refuse("algo.correction.", {"algo.correction.kind"}, "algo.correction.kind is none");
   if (o.algo.surrogate == "cispo")
-    effect.refuse("algo.clip_low", "surrogate cispo has no lower bound");
+    effect.refuse("algo.clip_low", {"algo.surrogate"}, "surrogate cispo has no lower bound");
   if (o.algo.advantage == "group_mean" || o.algo.advantage == "leave_one_out")
-    effect.refuse("algo.std_eps",
+    effect.refuse("algo.std_eps", {"algo.advantage", "algo.name"},
                   fmt::format("algo.advantage is {}, which divides by nothing", o.algo.advantage));
   if (o.optim.schedule == "constant")
-    effect.refuse("optim.min_lr_ratio", "optim.schedule is constant");
+    effect.refuse("optim.min_lr_ratio", {"optim.schedule"}, "optim.schedule is constant");
   if (o.sft.optim.schedule == "constant")
-    effect.refuse("sft.optim.min_lr_ratio", "sft.optim.schedule is constant");
-  if (o.optim.weight_decay == 0) effect.refuse("optim.decay_norms", "optim.weight_decay is 0");
+    effect.refuse("sft.optim.min_lr_ratio", {"sft.optim.schedule"},
+                  "sft.optim.schedule is constant");
+  if (o.optim.weight_decay == 0)
+    effect.refuse("optim.decay_norms", {"optim.weight_decay"}, "optim.weight_decay is 0");
   if (o.sft.optim.weight_decay == 0)
-    effect.refuse("sft.optim.decay_norms", "sft.optim.weight_decay is 0");
-  if (o.eval.prompts == 0) effect.refuse("eval.", "eval.prompts is 0");
+    effect.refuse("sft.optim.decay_norms", {"sft.optim.weight_decay"},
+                  "sft.optim.weight_decay is 0");
+  if (o.eval.prompts == 0) effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0");
   if (o.scheduler.breaker_window == 0)
-    effect.refuse("scheduler.breaker_share_ratio", "scheduler.breaker_window is 0");
+    effect.refuse("scheduler.breaker_share_ratio", {"scheduler.breaker_window"},
+                  "scheduler.breaker_window is 0");
 }
 
 }  // namespace
@@ -186,7 +243,8 @@ void refuse_without_effect(const RunOptions& o, const ConfigKeys& keys) {
 void RunSection::visit(OptionVisitor& v) {
   v.field("name", name, {.help = "names the run in reports and in its directory"});
   v.field("dir", dir,
-          {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME",
+          {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME; "
+                   "--run-dir of the command line wins",
            .aliases = {"output_dir"}});
   v.field("seed", seed, {.help = "of everything that is drawn at random", .min = 0});
   v.field("steps", steps,
@@ -262,17 +320,19 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("log", log, "what is logged");
 }
 
-void validate(RunOptions& o, const ConfigKeys& keys, const EnvironmentRegistry& environments,
+void validate(RunOptions& o, ConfigKeys& keys, const EnvironmentRegistry& environments,
               const VerifierRegistry& verifiers) {
-  o.rollout.validate();
   validate(o.algo, "algo");
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o, keys);
-  validate_environment(o, keys, environments, verifiers);
+  validate_rollout(o, keys);
+  const EnvironmentInfo environment = validate_environment(o, keys, environments, verifiers);
   validate_batches(o, keys);
-  refuse_without_effect(o, keys);
+  refuse_without_effect(o, keys, environment);
 
+  const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
+  if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
   o.scheduler.prompts_per_step = o.rollout.prompts_per_step;
   o.scheduler.group_size = o.rollout.group_size;
   o.scheduler.steps = o.run.steps;

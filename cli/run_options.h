@@ -101,10 +101,12 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides);
 
 // Rules over several sections: combinations that cannot work, and keys that were given another
-// value than the default but that nothing would read. `environments` knows which settings an
-// environment takes, `verifiers` who can score its episodes. Fills in what one section takes from
-// another (the scheduler's group size from rollout.group_size). Throws UserError.
-void validate(RunOptions& options, const ConfigKeys& keys, const EnvironmentRegistry& environments,
+// value than the default but that nothing would read. Where an override, or a file that extends
+// another, switched off what such a key belongs to, the key goes back to its default, with a note
+// in `keys`. `environments` knows which settings an environment takes, `verifiers` who can score
+// its episodes. Fills in what one section takes from another (the scheduler's group size from
+// rollout.group_size). Throws UserError.
+void validate(RunOptions& options, ConfigKeys& keys, const EnvironmentRegistry& environments,
               const VerifierRegistry& verifiers);
 
 // The value of every key, as YAML, by its full name.

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/version.h"
+#include "core/model/parameters.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "rollout/episode.h"
@@ -39,12 +40,6 @@ void copy_tokenizer(const fs::path& model, const fs::path& target) {
     } else {
       write_or_throw(target / name, text.value());
     }
-  }
-  if (last.empty()) {
-    throw UserError(
-        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
-        "tokenizer.",
-        model.string());
   }
   write_or_throw(target / "tokenizer.json", last);
 }
@@ -145,10 +140,21 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
 
 }  // namespace
 
+void check_policy(const RunOptions& options) {
+  if (!options.model.creates()) check_parameters(options.model.path, planned_model(options));
+}
+
 void check_inputs(const RunOptions& options) {
-  auto environment = built_in_environments().make(options.env.name, options.env.settings);
-  if (!environment->info().needs_dataset || options.model.creates()) return;
+  if (options.model.creates()) return;  // its words are those of its environment
+  if (!fs::exists(fs::path(options.model.path) / "tokenizer.json"))
+    throw UserError(
+        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+        "tokenizer.",
+        options.model.path);
   auto tokenizer = load_tokenizer(options.model.path);
+  check_vocabulary(*tokenizer, options);
+  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  if (!environment->info().needs_dataset) return;
   check_dataset(options.env.dataset, options, *environment, *tokenizer);
   if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
   const int64_t rows = check_dataset(options.env.eval_dataset, options, *environment, *tokenizer);
@@ -175,7 +181,6 @@ void prepare_run(const RunPaths& paths, const RunOptions& options,
   auto environment = built_in_environments().make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);
   auto tokenizer = load_tokenizer(paths.tokenizer());
-  check_vocabulary(*tokenizer, options);
   prepare_demonstrations(paths, options, *environment, *tokenizer, say);
 }
 

@@ -13,17 +13,19 @@
 
 namespace tailrace {
 
-// Reads the datasets that a run names, before anything is written. Throws UserError with file:line:
-// an unreadable row, a prompt that does not fit the context; and more eval.prompts than held-out
-// rows.
+// Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
+// UserError with file:line: an unreadable row, a prompt that does not fit the context; more
+// eval.prompts than held-out rows; a tokenizer that is missing or has more tokens than the model.
 void check_inputs(const RunOptions& options);
+
+// Reads the weights that a new run starts from. Throws UserError as load_parameters() does.
+void check_policy(const RunOptions& options);
 
 std::filesystem::path demonstrations_file(const RunPaths& paths);
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
-// tokenizer that is missing or has more tokens than the model, a demonstrator that fails, a full
-// disk.
+// tokenizer that cannot be read, a demonstrator that fails, a full disk.
 void prepare_run(const RunPaths& paths, const RunOptions& options,
                  const std::function<void(const std::string&)>& say);
 

@@ -11,7 +11,7 @@ inline void add_sampling_flags(CLI::App& command, SamplingOptions& sampling) {
   command.add_option("--temperature", sampling.temperature, "divides the logits; 0: greedy")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; -1: off")
+  command.add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; -1 or 0: off")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   command

@@ -16,7 +16,7 @@ using TokenId = int32_t;
 // T = 1.
 struct SamplingParams {
   double temperature = 1.0;
-  int64_t top_k = -1;  // -1: off
+  int64_t top_k = -1;  // -1 or 0: off
   double top_p = 1.0;  // nucleus; 1: off
   double min_p = 0.0;  // keep tokens with p >= min_p * max p; 0: off
   int64_t max_new_tokens = 16;

@@ -11,7 +11,7 @@ void SamplingOptions::visit(OptionVisitor& v) {
   v.field(
       "temperature", temperature,
       {.help = "divides the logits; 0 is greedy", .min = 0, .aliases = {"rollout_temperature"}});
-  v.field("top_k", top_k, {.help = "keep the k likeliest tokens; -1 is off", .min = -1});
+  v.field("top_k", top_k, {.help = "keep the k likeliest tokens; -1 or 0 is off", .min = -1});
   v.field("top_p", top_p,
           {.help = "keep the smallest set of likeliest tokens with this probability; 1 is off",
            .min = 1e-6,
@@ -34,7 +34,8 @@ SamplingParams SamplingOptions::params() const {
 void EngineOptions::visit(OptionVisitor& v) {
   v.field("max_context_tokens", max_context_tokens,
           {.help = "tokens of a sequence, prompt included; 0: max_prompt_tokens + "
-                   "max_response_tokens",
+                   "max_response_tokens when both are given, else the model's positions, at most "
+                   "train.microbatch_tokens",
            .min = 0,
            .aliases = {"sequence_length"}});
   v.field("block_tokens", block_tokens,
@@ -73,7 +74,8 @@ void RolloutOptions::visit(OptionVisitor& v) {
   v.field("max_action_tokens", max_action_tokens,
           {.help = "most tokens sampled in a turn; 0: what the environment suggests", .min = 0});
   v.field("max_turns", max_turns,
-          {.help = "most actions of an episode; 0: what the environment says",
+          {.help = "most actions of an episode; 0: what the environment says, which is also the "
+                   "most",
            .min = 0,
            .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
   engine.visit(v);

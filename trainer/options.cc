@@ -194,16 +194,17 @@ void TrainOptions::visit(OptionVisitor& v) {
 }
 
 void SftOptions::visit(OptionVisitor& v) {
-  v.field(
-      "data", data,
-      {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up",
-       .path = true});
+  v.field("data", data,
+          {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up",
+           .path = true});
   v.field(
       "demonstrations", demonstrations,
       {.help = "episodes of the environment's own demonstrator to learn from; 0: none", .min = 0});
   v.field("epochs", epochs, {.help = "passes over the file", .min = 1});
   v.field("batch_tokens", batch_tokens, {.help = "tokens an update, whole rows", .min = 1});
-  v.section("optim", optim, "optimizer of the warm-up");
+  v.section(
+      "optim", optim,
+      "optimizer of the warm-up; a policy of model.create learns with lr 1e-3 when none is given");
 }
 
 void CheckpointOptions::visit(OptionVisitor& v) {

@@ -89,7 +89,7 @@ struct SftOptions {
   int64_t demonstrations = 0;
   int64_t epochs = 1;
   int64_t batch_tokens = 2048;
-  OptimOptions optim = {};
+  OptimOptions optim = {.lr = 1e-5};
 
   void visit(OptionVisitor& v);
 };

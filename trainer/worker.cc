@@ -33,6 +33,12 @@ int pool_size(int64_t threads) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+bool without_signal(const Metrics& metrics) {
+  return std::ranges::any_of(metrics, [](const auto& metric) {
+    return metric.first == "rollout/zero_signal_frac" && metric.second == 1;
+  });
+}
+
 class TrainerWorker {
  public:
   TrainerWorker(const TrainerWorkerConfig& config, Log& log, const Clock& clock)
@@ -223,6 +229,8 @@ class TrainerWorker {
     for (const TrainSequence& s : batch.value().sequences)
       tokens += static_cast<int64_t>(s.tokens.size());
     Metrics metrics = trainer_.policy_step(batch.value(), version_, loss_);
+    if (without_signal(metrics))
+      log_.warning("step={} without signal: the rewards of each group are equal", message.step);
     double seconds = std::chrono::duration<double>(clock_.now() - start).count();
     metrics.emplace_back("time/train", seconds);
     metrics.emplace_back("perf/train_tokens",

@@ -2,6 +2,7 @@
 //
 // The run is the smallest that has all parts; it takes a few seconds. To hit the middle of it, the
 // trainer is stopped (SIGSTOP) while something is done to the others: the run cannot end meanwhile.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
@@ -225,6 +226,26 @@ TEST_F(LaunchTest, RunsToItsEndAndSaysSo) {
   expect_done();
   EXPECT_EQ(final_digest(), digest);
   expect_each_step_once();
+  EXPECT_NE(output().find("The run was complete before: 16 steps. Raise run.steps to go on: "),
+            std::string::npos)
+      << output();
+  // More of it.
+  start(command({"--run-dir", paths().root.string(), "run.steps=18"}));
+  expect_done();
+  EXPECT_EQ(output().find("was complete before"), std::string::npos) << output();
+  expect_each_step_once("run", 18);
+}
+
+TEST_F(LaunchTest, GoesOnWhenNobodyReadsItsProgress) {
+  std::string line = "set -o pipefail;";
+  for (const auto& part :
+       command({(folder_ / "tiny.yaml").string(), "--run-dir", paths().root.string()})) {
+    line += " '" + part + "'";
+  }
+  start({"/bin/bash", "-c", line + " | head -1"});
+  expect_done();
+  EXPECT_EQ(std::ranges::count(output(), '\n'), 1) << output();
+  expect_each_step_once();
 }
 
 TEST_F(LaunchTest, TheSameSeedGivesTheSameWeightsAlsoInOneProcess) {
@@ -396,6 +417,13 @@ TEST_F(LaunchTest, AnotherConfigOnARunIsRefused) {
   start_run("run", {"run.steps=1", "optim.lr=0.125"});
   EXPECT_EQ(finish().code, 2);
   EXPECT_NE(output().find("another config"), std::string::npos) << output();
+}
+
+TEST_F(LaunchTest, TwoDirectoriesAreRefused) {
+  start_run("run", {"run.dir=" + (folder_ / "other").string()});
+  EXPECT_EQ(finish().code, 2);
+  EXPECT_NE(output().find("/run says it too. Remove one of them."), std::string::npos) << output();
+  EXPECT_FALSE(fs::exists(paths().root));
 }
 
 TEST_F(LaunchTest, WithoutAConfigItSaysWhatItWants) {

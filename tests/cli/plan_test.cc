@@ -1,11 +1,13 @@
 #include "cli/plan.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/model/kv_cache.h"
 #include "rollout/engine.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -36,7 +38,6 @@ TEST(MakePlan, DerivesBatchesAndUpdates) {
   EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
   EXPECT_NEAR(static_cast<double>(plan.rollout_worker[1].bytes), 16 << 20,
               1 << 15);  // whole blocks of kv_cache_mb
-  EXPECT_TRUE(plan.warnings.empty() || plan.warnings[0].find("cores") != std::string::npos);
 }
 
 TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
@@ -81,6 +82,52 @@ TEST(FormatPlan, ShowsTheDerivation) {
   EXPECT_NE(text.find("16 prompts x 8 samples = 128 samples"), std::string::npos);
   EXPECT_NE(text.find("2 minibatches of 64 samples x 3 epochs = 6 updates"), std::string::npos);
   EXPECT_NE(text.find("80 steps = 10240 samples, 480 updates"), std::string::npos);
+  EXPECT_EQ(text.find("warm-up"), std::string::npos);
+  options.train.minibatches_per_step = options.train.ppo_epochs = 1;
+  text = format_plan(make_plan(options, planned_model(options), 0), options);
+  EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(FormatPlan, ShowsTheWarmUp) {
+  RunOptions options = example();
+  options.sft.demonstrations = 500;
+  options.sft.epochs = 2;
+  std::string text = format_plan(make_plan(options, planned_model(options), 0), options);
+  EXPECT_NE(text.find("warm-up    500 demonstrations, at most 128 tokens each x 2 epochs, updates "
+                      "of 2048 tokens, lr 1e-05\n"),
+            std::string::npos)
+      << text;
+
+  TemporaryDirectory folder;
+  options.sft.demonstrations = 0;
+  options.sft.data =
+      folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n{\"input_ids\": [1, 7]}\n").string();
+  options.sft.batch_tokens = 3;
+  text = format_plan(make_plan(options, planned_model(options), 0), options);
+  EXPECT_NE(text.find("warm-up    2 rows, 5 tokens x 2 epochs = about 4 updates of 3 tokens"),
+            std::string::npos)
+      << text;
+  folder.write("rows.jsonl", "{\"input_ids\": [1, 999]}\n");
+  EXPECT_THROW(make_plan(options, planned_model(options), 0), UserError);
+}
+
+TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
+  RunOptions options = example();
+  auto warnings = [&] {
+    Plan plan = make_plan(options, planned_model(options), 0);
+    return fmt::format("{}", fmt::join(plan.warnings, "\n"));
+  };
+  EXPECT_NE(warnings().find("optim.lr is 1e-06, a rate for pretrained weights"), std::string::npos);
+  options.optim.lr = 1e-3;
+  options.optim.warmup_steps = 480;
+  EXPECT_EQ(warnings().find("optim."), std::string::npos) << warnings();
+  options.optim.warmup_steps = 481;
+  EXPECT_NE(warnings().find("optim.warmup_steps is 481, but there are 480 updates: the rate never "
+                            "reaches optim.lr"),
+            std::string::npos)
+      << warnings();
 }
 
 }  // namespace

@@ -78,6 +78,35 @@ TEST(ProgressView, WritesPlainLinesWhereThereIsNoTerminal) {
   std::fclose(file);
 }
 
+TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressView view(file, false, "run", 80);
+    for (int64_t step = 0; step < 20; ++step) {
+      MetricsRow row = step_row(step);
+      row.values.emplace_back("rollout/zero_signal_frac", step == 3 ? 0.99 : 1);
+      view.add(row);
+      view.add({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
+    }
+  }
+  const std::string text = written(file);
+  const size_t warning = text.find("warning: 5 steps in a row without signal");
+  EXPECT_GT(warning, text.find("step 9/80"));
+  EXPECT_LT(warning, text.find("step 10/80"));
+  EXPECT_EQ(text.find("warning", warning + 1), std::string::npos);
+  std::fclose(file);
+}
+
+TEST(ProgressView, SurvivesAReaderThatGoesAway) {
+  std::FILE* file = std::fopen("/dev/full", "w");
+  ProgressView view(file, false, "run", 80);
+  view.say("lost");
+  view.add(step_row(0));
+  view.finish();
+  EXPECT_EQ(std::fflush(file), 0) << "what is lost is no error later";
+  std::fclose(file);
+}
+
 TEST(ProgressView, RedrawsItsBlockOnATerminal) {
   std::FILE* file = std::tmpfile();
   {

@@ -88,6 +88,74 @@ TEST(Validate, RefusesKeysThatNothingReads) {
   EXPECT_NE(error_of({"run.epochs=2"}).find("run.epochs has no effect"), std::string::npos);
 }
 
+// What the quickstart config has, switched off on the command line.
+TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
+  const std::string file = std::string(kExample) +
+                           "sft: {demonstrations: 9, epochs: 2, optim: {lr: 0.5}}\n"
+                           "algo: {kl: {coef: 0.1, estimator: k1}}\n";
+  LoadedRun loaded = read({"sft.demonstrations=0", "eval.prompts=0", "algo.kl.coef=0"},
+                          file + "checkpoint: {interval_steps: 7}\n");
+  EXPECT_EQ(loaded.options.sft.epochs, SftOptions{}.epochs);
+  EXPECT_EQ(loaded.options.sft.optim.lr, SftOptions{}.optim.lr);
+  EXPECT_EQ(loaded.options.algo.kl.estimator, KlOptions{}.estimator);
+  EXPECT_EQ(loaded.options.checkpoint.interval_steps, 7);
+  EXPECT_EQ(loaded.options.env.name, "frozen_grid");
+  EXPECT_EQ(loaded.keys.notes(),
+            (std::vector<std::string>{
+                "without effect, as neither sft.data nor sft.demonstrations is given: sft.epochs, "
+                "sft.optim.lr",
+                "without effect, as algo.kl.coef is 0: algo.kl.estimator"}));
+  // The resolved config is one file, and holds nothing without effect.
+  const std::string text = print_config(loaded.options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+  EXPECT_NO_THROW(
+      load_run_options(std::string(TAILRACE_SOURCE_DIR) + "/configs/quickstart.yaml",
+                       std::vector<std::string>{"sft.demonstrations=0", "eval.prompts=0"}));
+  // Of the same layer it stays a mistake, in any order.
+  EXPECT_NE(
+      error_of({"sft.epochs=3", "sft.demonstrations=0"}, file).find("sft.epochs has no effect"),
+      std::string::npos);
+}
+
+TEST(Validate, AFileThatExtendsAnotherMaySwitchAPartOff) {
+  TemporaryDirectory folder;
+  folder.write("base.yaml", std::string(kExample) + "sft: {demonstrations: 9, epochs: 2}\n");
+  auto path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0}\n");
+  EXPECT_EQ(load_run_options(path, {}).options.sft.epochs, 1);
+  path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0, epochs: 3}\n");
+  EXPECT_THROW(load_run_options(path, {}), UserError);
+}
+
+TEST(Validate, RefusesMoreTurnsThanTheEnvironmentHas) {
+  EXPECT_EQ(error_of({"rollout.max_turns=15"}),
+            "override rollout.max_turns=15: rollout.max_turns has no effect: frozen_grid ends "
+            "an episode after 14 turns. Remove it.");
+  EXPECT_EQ(error_of({"rollout.max_turns=14"}), "(no error)");
+}
+
+TEST(Validate, APresetsOwnValueWithoutEffectIsNoMistake) {
+  const RunOptions options = read({"algo.name=gspo", "algo.surrogate=cispo"}).options;
+  const std::string text = print_config(options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+}
+
+TEST(Validate, AWarmUpFromRandomWeightsLearnsFasterThanOneOfPretrainedWeights) {
+  EXPECT_EQ(read({"sft.demonstrations=9"}).options.sft.optim.lr, 1e-3);
+  EXPECT_EQ(read({"sft.demonstrations=9", "sft.optim.lr=0.5"}).options.sft.optim.lr, 0.5);
+  EXPECT_EQ(read().options.sft.optim.lr, 1e-5) << "no warm-up";
+}
+
+TEST(Validate, GivesEpisodesTheRoomThatThePolicyHas) {
+  EXPECT_EQ(read({"rollout.max_context_tokens=0"}).options.rollout.engine.max_context_tokens, 256);
+  EXPECT_EQ(read({"rollout.max_context_tokens=0", "train.microbatch_tokens=100"})
+                .options.rollout.engine.max_context_tokens,
+            100);
+  EXPECT_EQ(read({"rollout.max_context_tokens=0", "rollout.max_prompt_tokens=20",
+                  "rollout.max_response_tokens=30"})
+                .options.rollout.engine.max_context_tokens,
+            50);
+}
+
 TEST(Validate, RefusesSettingsOfAnotherEnvironment) {
   EXPECT_EQ(error_of({"env.settings.verifier=text_rules"}).substr(0, 48),
             "override env.settings.verifier=text_rules: envir");

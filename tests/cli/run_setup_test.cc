@@ -16,6 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string error_of_check(const RunOptions& options) {
+  try {
+    check_inputs(options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 class RunSetupTest : public testing::Test {
  protected:
   RunSetupTest() {
@@ -32,14 +41,6 @@ class RunSetupTest : public testing::Test {
 
   void prepare() {
     prepare_run(paths_, options_, [this](const std::string& line) { said_ = line; });
-  }
-  std::string error_of_prepare() {
-    try {
-      prepare();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
   }
   // Of a launch on the prepared run with options that were changed.
   std::string error_with(const std::function<void(RunOptions&)>& change) {
@@ -97,7 +98,8 @@ TEST_F(RunSetupTest, TakesTheTokenizerOfTheModel) {
 
 TEST_F(RunSetupTest, AVocabularyThatDoesNotFitTheTokenizerIsAUserError) {
   use_model([](auto& config) { config["vocab_size"] = 100; });
-  const std::string error = error_of_prepare();
+  const std::string error = error_of_check(options_);
+  EXPECT_FALSE(fs::exists(paths_.config())) << "nothing is written before";
   EXPECT_NE(error.find("the tokenizer has 512 tokens, and the model's vocab_size is 100"),
             std::string::npos)
       << error;
@@ -106,16 +108,20 @@ TEST_F(RunSetupTest, AVocabularyThatDoesNotFitTheTokenizerIsAUserError) {
 TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
   use_model([](auto&) {});
   fs::remove(fs::path(options_.model.path) / "tokenizer.json");
-  EXPECT_NE(error_of_prepare().find("has no tokenizer.json"), std::string::npos);
+  EXPECT_NE(error_of_check(options_).find("has no tokenizer.json"), std::string::npos);
 }
 
-std::string error_of_check(const RunOptions& options) {
+TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
+  use_model([](auto&) {});
   try {
-    check_inputs(options);
+    check_policy(options_);
+    FAIL();
   } catch (const UserError& error) {
-    return error.what();
+    EXPECT_NE(std::string(error.what()).find("found neither model.safetensors"), std::string::npos)
+        << error.what();
   }
-  return "";
+  options_.model.path = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+  EXPECT_NO_THROW(check_policy(options_));
 }
 
 TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
