@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/counted.h"
 #include "cli/evaluation.h"
 #include "cli/sampling_flags.h"
 #include "core/base/error.h"
+#include "core/text/utf8.h"
 
 namespace tailrace {
 namespace {
@@ -56,6 +58,8 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
     plan.episodes = 256;
   }
   EngineOptions& engine = plan.rollout.engine;
+  if (engine.max_context_tokens == 1)
+    throw UserError("--max-context-tokens is 1; a prompt and its answer need at least 2");
   if (engine.max_context_tokens > config.max_positions)
     throw UserError("--max-context-tokens is {}; the model has {} positions",
                     engine.max_context_tokens, config.max_positions);
@@ -111,11 +115,15 @@ void print_rows(const std::vector<EvaluatedEpisode>& episodes) {
 
 void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, double seconds) {
   auto line = [](std::string_view label, const Estimate& estimate) {
-    fmt::print("{:<10} {:.4f}   95 % interval {:.4f} to {:.4f}\n", label, estimate.mean,
-               estimate.low, estimate.high);
+    // A reward has no known bounds: of equal ones nothing more can be said.
+    const std::string interval =
+        estimate.low < estimate.high
+            ? fmt::format("95 % interval {:.4f} to {:.4f}", estimate.low, estimate.high)
+            : "the same for every prompt";
+    fmt::print("{:<10} {:.4f}   {}\n", label, estimate.mean, interval);
   };
-  fmt::print("{}: {} prompts x {} samples, seed {}, temperature {}\n", plan.env, plan.episodes,
-             plan.samples, plan.seed, plan.rollout.sampling.temperature);
+  fmt::print("{}: {} x {}, seed {}, temperature {}\n", plan.env, counted(plan.episodes, "prompt"),
+             counted(plan.samples, "sample"), plan.seed, plan.rollout.sampling.temperature);
   line("reward", summary.reward);
   line("success", summary.success);
   for (const auto& [k, estimate] : summary.pass_at_k) line(fmt::format("pass@{}", k), estimate);
@@ -124,8 +132,8 @@ void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, do
   for (const auto& [name, value] : summary.metrics)
     if (name != "success") fmt::print("{:<10} {:.4f}\n", name, value);
   if (summary.failed > 0)
-    fmt::print("{:<10} {} episodes, left out: the environment or its verifier failed\n", "failed",
-               summary.failed);
+    fmt::print("{:<10} {}, left out; the first: {}\n", "failed", counted(summary.failed, "episode"),
+               printable(summary.failure));
   fmt::print("{:<10} {:.1f} s\n", "time", seconds);
 }
 
@@ -139,9 +147,8 @@ void eval(const EvalArguments& arguments) {
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)
     throw UserError(
-        "all {} episodes failed: the environment {} or its verifier does not work with these "
-        "settings",
-        summary.episodes, plan.env);
+        "all {} episodes of the environment {} failed, so there is no score. The first: {}",
+        summary.episodes, plan.env, summary.failure);
   if (arguments.rows) print_rows(episodes);
   if (arguments.json)
     fmt::print("{}\n", to_json(arguments, summary, seconds).dump());
@@ -204,8 +211,10 @@ void add_eval(CLI::App& app) {
   command->add_flag("--json", arguments->json, "one JSON object");
   command->add_flag("--rows", arguments->rows, "a JSON row for each episode");
   command->footer(
-      "Intervals are at 95 %: Wilson's for success with one sample a prompt, else bootstrap over "
-      "prompts. pass@k is unbiased.\n"
+      "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
+      "0 "
+      "or 1 (one sample,\nor k = samples) or all have the same, else the bootstrap. pass@k is "
+      "unbiased.\n"
       "The same seed gives the same episodes.\n\n"
       "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
       "--episodes 512 --samples 4 --k 1 4");

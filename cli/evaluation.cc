@@ -23,6 +23,7 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
   const Trajectory& trajectory = finished.trajectory;
   EvaluatedEpisode episode{.prompt = trajectory.lease.member.prompt,
                            .sample = trajectory.lease.member.member,
+                           .failure = finished.failure,
                            .turns = trajectory.turns,
                            .sampled_tokens = trajectory.num_sampled(),
                            .truncated = trajectory.outcome == Outcome::kTruncated,
@@ -37,11 +38,14 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
     if (!verifier)
       throw UserError("the environment {} asks for the verifier {}, which is not known",
                       trajectory.env, trajectory.verifier);
-    if (auto given = verifier->score(trajectory.evidence)) {
+    const auto given = verifier->score(trajectory.evidence);
+    if (given) {
       scored = true;
       episode.reward = given.value().reward;
       episode.metrics.insert(episode.metrics.end(), given.value().metrics.begin(),
                              given.value().metrics.end());
+    } else {
+      episode.failure = fmt::format("{}: {}", trajectory.verifier, given.failure().message);
     }
   }
   episode.failed = !played || !scored;
@@ -112,7 +116,7 @@ EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
   for (const EvaluatedEpisode& episode : episodes) {
     ++summary.episodes;
     if (episode.failed) {
-      ++summary.failed;
+      if (++summary.failed == 1) summary.failure = episode.failure;
       continue;
     }
     PerPrompt& prompt = prompts[episode.prompt];
@@ -139,23 +143,18 @@ EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
   // Samples of one prompt are not independent of each other: prompts are resampled, not episodes.
   Rng rng(mix({seed, 0x626f6f74}));
   std::vector<double> rewards, successes;
-  int64_t all_successes = 0;
-  bool one_sample_each = true;
   for (const auto& [id, prompt] : prompts) {
     rewards.push_back(prompt.reward / static_cast<double>(prompt.samples));
     successes.push_back(static_cast<double>(prompt.successes) /
                         static_cast<double>(prompt.samples));
-    all_successes += prompt.successes;
-    one_sample_each = one_sample_each && prompt.samples == 1;
   }
   summary.reward = bootstrap_mean(rewards, rng);
-  summary.success =
-      one_sample_each ? wilson(all_successes, summary.prompts) : bootstrap_mean(successes, rng);
+  summary.success = mean_share(successes, rng);
   for (int64_t k : ks) {
     std::vector<double> values;
     for (const auto& [id, prompt] : prompts)
       if (prompt.samples >= k) values.push_back(pass_at_k(prompt.samples, prompt.successes, k));
-    if (!values.empty()) summary.pass_at_k.emplace_back(k, bootstrap_mean(values, rng));
+    if (!values.empty()) summary.pass_at_k.emplace_back(k, mean_share(values, rng));
   }
   return summary;
 }

@@ -28,7 +28,8 @@ struct EvaluationPlan {
 
 struct EvaluatedEpisode {
   int64_t prompt = 0, sample = 0;
-  bool failed = false;  // of the environment or the verifier: no score
+  bool failed = false;       // of the environment or the verifier: no score
+  std::string failure = {};  // and why
   double reward = 0;
   bool success = false;
   int64_t turns = 0, sampled_tokens = 0;
@@ -43,6 +44,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenize
 
 struct EvaluationSummary {
   int64_t prompts = 0, episodes = 0, failed = 0;
+  std::string failure = {};  // of the first that failed
   Estimate reward, success;
   std::vector<std::pair<int64_t, Estimate>> pass_at_k;
   double mean_turns = 0, mean_sampled_tokens = 0, truncated_share = 0;

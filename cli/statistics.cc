@@ -2,19 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/base/check.h"
 
 namespace tailrace {
 
-Estimate wilson(int64_t successes, int64_t trials) {
-  TR_CHECK(trials >= 1 && successes >= 0 && successes <= trials, "{} of {}", successes, trials);
-  constexpr double z = 1.959963984540054;  // 97.5 % quantile of the normal distribution
+Estimate wilson(double successes, int64_t trials) {
   auto n = static_cast<double>(trials);
-  double p = static_cast<double>(successes) / n;
+  TR_CHECK(trials >= 1 && successes >= 0 && successes <= n, "{} of {}", successes, trials);
+  constexpr double z = 1.959963984540054;  // 97.5 % quantile of the normal distribution
+  double p = successes / n;
   double centre = (p + z * z / (2 * n)) / (1 + z * z / n);
   double half = z / (1 + z * z / n) * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-  return {p, std::max(0.0, centre - half), std::min(1.0, centre + half)};
+  // Rounding must not leave the share itself outside.
+  return {p, std::clamp(centre - half, 0.0, p), std::clamp(centre + half, p, 1.0)};
 }
 
 Estimate bootstrap_mean(std::span<const double> values, Rng& rng) {
@@ -32,6 +34,16 @@ Estimate bootstrap_mean(std::span<const double> values, Rng& rng) {
   std::sort(means.begin(), means.end());
   return {sum / static_cast<double>(n), means[kResamples / 40],
           means[kResamples - 1 - kResamples / 40]};
+}
+
+Estimate mean_share(std::span<const double> values, Rng& rng) {
+  TR_CHECK(!values.empty());
+  const bool binary =
+      std::ranges::all_of(values, [](double value) { return value == 0 || value == 1; });
+  const bool equal =
+      std::ranges::all_of(values, [&](double value) { return value == values.front(); });
+  if (!binary && !equal) return bootstrap_mean(values, rng);
+  return wilson(std::accumulate(values.begin(), values.end(), 0.0), std::ssize(values));
 }
 
 double pass_at_k(int64_t n, int64_t c, int64_t k) {

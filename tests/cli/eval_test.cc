@@ -56,6 +56,12 @@ TEST(Eval, MeasuresAPolicyInAnEnvironment) {
   EXPECT_EQ(out["pass_at_k"]["1"]["mean"], out["success"]["mean"]);
   EXPECT_GE(out["pass_at_k"]["4"]["mean"], out["pass_at_k"]["1"]["mean"]);
 
+  // One prompt: its reward has no interval, and its success still has one.
+  auto one = run_binary("eval --model " + model + " --env frozen_grid --episodes 1 --max-turns 1");
+  EXPECT_NE(one.out.find("   the same for every prompt\n"), std::string::npos) << one.out;
+  EXPECT_NE(one.out.find("pass@1     0.0000   95 % interval 0.0000 to 0.79"), std::string::npos)
+      << one.out;
+
   // The numbers depend on the seed and on nothing else.
   auto numbers = [](const BinaryResult& run) {
     json row = json::parse(run.out);
@@ -103,6 +109,12 @@ TEST(Eval, NamesWhatDoesNotFit) {
             "--samples 8.\n");
   EXPECT_NE(error("--env frozen_grid --max-context-tokens 999").find("the model has 256 positions"),
             std::string::npos);
+  EXPECT_EQ(error("--env frozen_grid --max-context-tokens 1"),
+            "error: --max-context-tokens is 1; a prompt and its answer need at least 2\n");
+  EXPECT_NE(error("--env frozen_grid --episodes 3 --max-context-tokens 2")
+                .find("all 3 episodes of the environment frozen_grid failed, so there is no score. "
+                      "The first: the prompt has "),
+            std::string::npos);
   auto words = run_binary("eval --model " + kStories + " --env frozen_grid");
   EXPECT_EQ(words.exit_code, 2);
   EXPECT_NE(words.err.find("lacks the word"), std::string::npos) << words.err;
@@ -112,13 +124,14 @@ TEST(Summarise, LeavesFailuresOutAndCountsThem) {
   std::vector<EvaluatedEpisode> episodes = {
       {.prompt = 0, .sample = 0, .reward = 1, .success = true},
       {.prompt = 0, .sample = 1, .reward = 0},
-      {.prompt = 1, .sample = 0, .failed = true},
+      {.prompt = 1, .sample = 0, .failed = true, .failure = "it rained"},
       {.prompt = 1, .sample = 1, .reward = 0},
       {.prompt = 2, .sample = 0, .failed = true},
       {.prompt = 2, .sample = 1, .failed = true}};
   EvaluationSummary summary = summarise(episodes, {1, 2}, 0);
   EXPECT_EQ(summary.episodes, 6);
   EXPECT_EQ(summary.failed, 3);
+  EXPECT_EQ(summary.failure, "it rained");
   EXPECT_EQ(summary.prompts, 2);
   EXPECT_DOUBLE_EQ(summary.reward.mean, 0.25);  // of the prompts' means 0.5 and 0
   ASSERT_EQ(summary.pass_at_k.size(), 2u);

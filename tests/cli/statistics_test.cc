@@ -18,6 +18,35 @@ TEST(Wilson, MatchesPublishedValues) {
   EXPECT_NEAR(c.high, 0.1611, 5e-5);
 }
 
+TEST(MeanShare, IsWilsonsWhereResamplingShowsNothing) {
+  auto share = [](std::vector<double> values) {
+    Rng rng(1);
+    return mean_share(values, rng);
+  };
+  const Estimate none = share(std::vector<double>(20, 0));
+  EXPECT_EQ(none.mean, 0);
+  EXPECT_EQ(share(std::vector<double>(12, 0)).low, 0);
+  EXPECT_NEAR(none.high, 0.1611, 5e-5);
+  const Estimate all = share(std::vector<double>(20, 1));
+  EXPECT_NEAR(all.low, 1 - 0.1611, 5e-5);
+  EXPECT_EQ(all.high, 1);
+  const Estimate one = share({0});
+  EXPECT_GT(one.high, 0.5) << "a single prompt says little";
+  const Estimate halves = share({0.5, 0.5, 0.5});
+  EXPECT_EQ(halves.mean, 0.5);
+  EXPECT_LT(halves.low, 0.3);
+  const Estimate mixed = share({0, 1, 1, 0, 0});
+  EXPECT_EQ(mixed.low, wilson(2, 5).low);
+}
+
+TEST(MeanShare, IsTheBootstrapElsewhere) {
+  const std::vector<double> values = {0, 0.25, 0.5, 1, 0.75, 0.25};
+  Rng one(1), other(1);
+  const Estimate share = mean_share(values, one), bootstrap = bootstrap_mean(values, other);
+  EXPECT_EQ(share.low, bootstrap.low);
+  EXPECT_EQ(share.high, bootstrap.high);
+}
+
 TEST(PassAtK, IsTheShareOfSubsetsWithASuccess) {
   EXPECT_DOUBLE_EQ(pass_at_k(4, 2, 1), 0.5);
   EXPECT_DOUBLE_EQ(pass_at_k(4, 2, 2), 1 - 1.0 / 6);  // one of the six pairs has no success
