@@ -97,6 +97,12 @@ void RolloutOptions::validate() {
     }
     engine.max_context_tokens = needed;
   }
+  if (engine.max_context_tokens < 2) {
+    throw UserError(
+        "rollout.max_context_tokens is {}; a prompt and its answer need at least 2.\n       Try "
+        "max_context_tokens = 256.",
+        engine.max_context_tokens);
+  }
   if (engine.max_context_tokens < needed) {
     throw UserError(
         "rollout.max_context_tokens is {}, less than max_prompt_tokens + max_response_tokens = {} "

@@ -35,6 +35,12 @@ TEST(RolloutOptions, RefusesAContextThatDoesNotHoldPromptAndResponse) {
   EXPECT_NE(complaint(options).find("Try max_context_tokens = 96"), std::string::npos);
 }
 
+TEST(RolloutOptions, RefusesAContextWithoutRoomForAnAnswer) {
+  RolloutOptions options;
+  options.engine.max_context_tokens = 1;
+  EXPECT_NE(complaint(options).find("a prompt and its answer need at least 2"), std::string::npos);
+}
+
 TEST(RolloutOptions, RefusesABlockSizeThatIsNoPowerOfTwo) {
   RolloutOptions options;
   options.engine.max_context_tokens = 95;
