@@ -61,25 +61,13 @@ Result<State> read_snapshot(const fs::path& path) {
   return *std::move(state);
 }
 
-// The number in "snapshot-000007.bin" or "journal-000007.log"; others are not ours.
-std::optional<int64_t> number_of(const fs::path& path, std::string_view prefix,
-                                 std::string_view suffix) {
-  const std::string file = path.filename().string();
-  if (!file.starts_with(prefix) || !file.ends_with(suffix)) return std::nullopt;
-  int64_t number = 0;
-  for (const char c : file.substr(prefix.size(), file.size() - prefix.size() - suffix.size())) {
-    if (c < '0' || c > '9' || number > 1'000'000'000) return std::nullopt;
-    number = number * 10 + (c - '0');
-  }
-  return number;
-}
-
 std::map<int64_t, fs::path> list(const fs::path& directory, std::string_view prefix,
                                  std::string_view suffix) {
   std::map<int64_t, fs::path> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (const auto number = number_of(entry.path(), prefix, suffix)) files[*number] = entry.path();
+    if (const auto number = file_number(entry.path(), prefix, suffix))
+      files[*number] = entry.path();
   }
   return files;
 }

@@ -176,6 +176,18 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
   return report;
 }
 
+std::optional<int64_t> file_number(const std::filesystem::path& path, std::string_view prefix,
+                                   std::string_view suffix) {
+  const std::string file = path.filename().string();
+  if (!file.starts_with(prefix) || !file.ends_with(suffix)) return std::nullopt;
+  int64_t number = 0;
+  for (const char c : file.substr(prefix.size(), file.size() - prefix.size() - suffix.size())) {
+    if (c < '0' || c > '9' || number > 1'000'000'000) return std::nullopt;
+    number = number * 10 + (c - '0');
+  }
+  return number;
+}
+
 Result<std::string> read_record(const std::filesystem::path& path, int64_t offset) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return failure("read", path);

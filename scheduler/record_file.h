@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -60,6 +61,10 @@ struct ScanReport {
 Result<ScanReport> scan_records(
     const std::filesystem::path& path, uint32_t kind, bool skip_damaged,
     const std::function<void(int64_t offset, std::string_view payload)>& use);
+
+// 7 for "snapshot-000007.bin" with prefix "snapshot-" and suffix ".bin"; nothing: not such a file.
+std::optional<int64_t> file_number(const std::filesystem::path& path, std::string_view prefix,
+                                   std::string_view suffix);
 
 // One record, its checksum verified.
 Result<std::string> read_record(const std::filesystem::path& path, int64_t offset);

@@ -17,17 +17,6 @@ constexpr uint32_t kStoreKind = 2;
 // A record is the id, then the body. Ids have one size.
 const size_t kIdBytes = to_bytes(BodyId{}).size();
 
-std::optional<int64_t> segment_number(const fs::path& path) {
-  const std::string file = path.filename().string();
-  if (!file.starts_with("bodies-") || !file.ends_with(".seg")) return std::nullopt;
-  int64_t number = 0;
-  for (const char c : file.substr(7, file.size() - 11)) {
-    if (c < '0' || c > '9' || number > 1'000'000'000) return std::nullopt;
-    number = number * 10 + (c - '0');
-  }
-  return number;
-}
-
 }  // namespace
 
 fs::path TrajectoryStore::path_of(int64_t segment) const {
@@ -41,7 +30,7 @@ Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t
   TrajectoryStore store(directory, segment_bytes);
   std::set<int64_t> numbers;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (const auto number = segment_number(entry.path())) numbers.insert(*number);
+    if (const auto number = file_number(entry.path(), "bodies-", ".seg")) numbers.insert(*number);
   }
   if (error) return Failure{describe_errno("read", directory, error.value())};
   for (const int64_t number : numbers) {
