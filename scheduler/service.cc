@@ -16,6 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// A run trains one policy. With several, a worker says which one is its own (Hello).
+constexpr PolicyId kPolicy = 0;
+
 constexpr milliseconds kLongestWait{100};
 constexpr size_t kReasonBytes = 400;
 
@@ -63,8 +66,7 @@ struct Service::Impl {
         state(restore_state()),
         store(open_store()),
         journal(open_journal()),
-        metrics(options.paths, state.policies.at(0).frontier, options.num_samples,
-                std::move(format), log),
+        metrics(options.paths, policy().frontier, options.num_samples, std::move(format), log),
         server(options.endpoint, options.link) {
     start_time = clock.now();
     base_time = state.now;
@@ -105,8 +107,7 @@ struct Service::Impl {
   }
 
   void begin_again() {
-    const Policy& policy = state.policies.at(0);
-    log.info("continuing at version {}, newest checkpoint {}", policy.published, policy.durable);
+    log.info("continuing at version {}, newest checkpoint {}", version(), policy().durable);
     BodiesLost lost;
     for (const BodyId& body : held_bodies(state)) {
       if (!store.contains(body)) lost.bodies.push_back(body);
@@ -148,11 +149,12 @@ struct Service::Impl {
     }
   }
 
-  int64_t version() const { return state.policies.at(0).published; }
+  const Policy& policy() const { return state.policies.at(kPolicy); }
+  int64_t version() const { return policy().published; }
   bool ended_by_stop() const { return state.end && state.end->reason == RunEnd::Reason::kStopped; }
 
   void feed(const Event& event) {
-    const int32_t forks = state.policies.at(0).forks;
+    const int32_t forks = policy().forks;
     const Time time = now();
     journal.append(event, time);
     reaches_disk = reaches_disk || must_reach_disk(event);
@@ -162,7 +164,7 @@ struct Service::Impl {
       for (const Action& action : made) log.debug("  {}", describe(action));
     }
     std::move(made.begin(), made.end(), std::back_inserter(actions));
-    if (state.policies.at(0).forks != forks) metrics.on_fork(state.policies.at(0).frontier);
+    if (policy().forks != forks) metrics.on_fork(policy().frontier);
   }
 
   void commit() {
@@ -242,7 +244,7 @@ struct Service::Impl {
     forget_actions_for(hello.worker);
     feed(WorkerUp{.worker = hello.worker,
                   .role = role_of(hello.role),
-                  .policy = 0,
+                  .policy = kPolicy,
                   .incarnation = hello.incarnation,
                   .slots = hello.slots});
   }
@@ -420,18 +422,18 @@ struct Service::Impl {
   // ---- the end
 
   void ask_to_save() {
-    const auto trainer = trainer_of(0);
-    if (trainer && !saved()) server.send(*trainer, Save{0});
+    const auto trainer = trainer_of(kPolicy);
+    if (trainer && !saved()) server.send(*trainer, Save{kPolicy});
   }
 
-  bool saved() const { return version() < 0 || state.policies.at(0).durable >= version(); }
+  bool saved() const { return version() < 0 || policy().durable >= version(); }
 
   // Done, and the last version is safe. A trainer that dies now comes back with an older one, which
   // withdraws the end, and the run goes on.
   bool over() {
     if (!state.end || !save_deadline) return false;
     if (saved()) return true;
-    if (ended_by_stop() && !trainer_of(0))
+    if (ended_by_stop() && !trainer_of(kPolicy))
       return true;  // nobody could save; the run can be continued
     if (clock.now() < *save_deadline) return false;
     log.warning("no checkpoint of version {} within {} s", version(), options.save_timeout.count());
