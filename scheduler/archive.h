@@ -29,7 +29,7 @@ namespace tailrace::scheduler {
 static_assert(std::endian::native == std::endian::little);
 
 // Raised when a field list changes: files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 1;
+constexpr uint32_t kArchiveFormat = 2;
 
 template <class V>
 void fields(MemberId& id, V& visit) {

@@ -10,15 +10,18 @@
 namespace tailrace::scheduler {
 namespace {
 
-Member& member_of(Task& task, const MemberId& id) {
-  return task.members[static_cast<size_t>(id.member)];
-}
-
 void end_lease(State& state, const WorkId& work) {
   const auto lease = state.leases.find(work);
   const auto worker = state.workers.find(lease->second.worker);
   if (worker != state.workers.end()) --worker->second.leased;
   state.leases.erase(lease);
+}
+
+// The worker need not go on, and its answer will mean nothing.
+void abort_lease(Context& context, const WorkId& work) {
+  const Lease& lease = context.state.leases.at(work);
+  context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
+  end_lease(context.state, work);
 }
 
 // The member has reached a final phase.
@@ -32,16 +35,16 @@ void settle(Context& context, const WorkId& work) {
 }
 
 // What was leased is to be done again. A verification keeps the tokens: they are good.
-void queue_again(State& state, const WorkId& work, Member& member, LeaseKind kind) {
+void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   const bool verifying = kind == LeaseKind::kVerify;
-  member.phase = verifying ? Phase::kToVerify : Phase::kWaiting;
+  member_of(state, work).phase = verifying ? Phase::kToVerify : Phase::kWaiting;
   (verifying ? state.to_verify : state.waiting).insert(work);
 }
 
 // An attempt, or the verification of one, has failed: once more, or never again.
 void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
   State& state = context.state;
-  Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
+  Member& member = member_of(state, work);
   const RetryBounds& bounds = context.config().retries;
   member.outcome = cause;
   bool again = false;
@@ -53,7 +56,7 @@ void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
     again = ++member.losses <= bounds.lost;
   }
   if (again) {
-    queue_again(state, work, member, kind);
+    queue_again(state, work, kind);
   } else {
     member.phase = Phase::kFailed;
     settle(context, work);
@@ -94,8 +97,8 @@ void on_result(Context& context, const AttemptResult& result) {
   if (!expects_result(state, result.worker, result.lane, result.lease)) return;
   const WorkId work{result.lane, result.lease.member};
   end_lease(state, work);
-  Task& task = *find_task(state, work.lane, work.member);
-  Member& member = member_of(task, work.member);
+  const Task& task = *find_task(state, work.lane, work.member);
+  Member& member = member_of(state, work);
   if (result.outcome != Outcome::kFinished && result.outcome != Outcome::kTruncated) {
     // A worker that gives up on its own (stale, aborted) has lost the attempt as far as we can
     // tell.
@@ -133,8 +136,7 @@ void on_reward(Context& context, const Reward& reward) {
   end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, Outcome::kFinished, "");
-    Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
-    give_reward(context, work, member, *reward.reward);
+    give_reward(context, work, member_of(state, work), *reward.reward);
   } else {
     record_outcome(context, Outcome::kVerifierFailed, reward.reason);
     fail(context, work, LeaseKind::kVerify, Outcome::kVerifierFailed);
@@ -152,13 +154,11 @@ void void_worker_leases(Context& context, const WorkerId& worker, bool lost) {
   if (lost && !leases.empty())
     record_outcome(context, Outcome::kLost, "worker " + worker + " is gone");
   for (const auto& [work, kind] : leases) {
-    Task* task = find_task(state, work.lane, work.member);
-    if (task == nullptr) continue;
-    Member& member = member_of(*task, work.member);
+    if (find_task(state, work.lane, work.member) == nullptr) continue;
     if (lost) {
       fail(context, work, kind, Outcome::kLost);
     } else {
-      queue_again(state, work, member, kind);
+      queue_again(state, work, kind);
     }
   }
 }
@@ -171,8 +171,7 @@ void expire_leases(Context& context) {
   }
   for (const auto& [work, lease] : late) {
     if (!state.leases.contains(work)) continue;
-    end_lease(state, work);
-    context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
+    abort_lease(context, work);
     const Outcome cause =
         lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost;
     record_outcome(context, cause, "no answer from " + lease.worker + " within the deadline");
@@ -184,10 +183,8 @@ void abort_all(Context& context) {
   State& state = context.state;
   while (!state.leases.empty()) {
     const auto [work, lease] = *state.leases.begin();
-    end_lease(state, work);
-    context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
-    Member& member = member_of(*find_task(state, work.lane, work.member), work.member);
-    queue_again(state, work, member, lease.kind);
+    abort_lease(context, work);
+    queue_again(state, work, lease.kind);
   }
 }
 
@@ -197,10 +194,7 @@ void void_members(Context& context, Lane lane, const TaskId& id, const Task& tas
     const WorkId work{lane, member_id(id, task.launch, i)};
     state.waiting.erase(work);
     state.to_verify.erase(work);
-    const auto lease = state.leases.find(work);
-    if (lease == state.leases.end()) continue;
-    context.act(Abort{lease->second.worker, {work.member, lease->second.attempt}, lane});
-    end_lease(state, work);
+    if (state.leases.contains(work)) abort_lease(context, work);
   }
 }
 

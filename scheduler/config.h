@@ -22,9 +22,8 @@ struct Ratio {
 };
 
 // A published training mode is a value. Synchronous: ahead = 0. The stop rule (`all`) and the tail
-// policy
-// (`wait`) become fields when there is a second value of them; the places that read them are named
-// in scheduler/README.md.
+// policy (`wait`) become fields when there is a second value of them; the places that read them are
+// named in scheduler/README.md.
 struct Mode {
   Ratio ahead;  // how many steps' worth of groups may exist beyond the one being trained
   template <class V>

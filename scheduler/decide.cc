@@ -98,33 +98,12 @@ void apply(Context& context, const StopRequested&) {
   abort_all(context);
 }
 
-bool finished(const State& state, const Policy& policy) {
-  if (policy.frontier < 0 || policy.published != policy.frontier) return false;
-  return (state.config.steps > 0 && policy.published >= state.config.steps) ||
-         exhausted(state, policy);
+bool steps_done(const State& state, const Policy& policy) {
+  return state.config.steps > 0 && policy.published >= state.config.steps;
 }
 
-// Ends what the end of the run has cut off. Returns how many prompts did not get their turn, in
-// all: the same number when it is asked again after a restart.
-int64_t cut_off(Context& context, Policy& policy) {
-  std::vector<TaskId> live;
-  for (const auto& [id, task] : policy.tasks) {
-    if (task.place != Place::kDone) live.push_back(id);
-  }
-  for (Domain& domain : policy.domains) {
-    domain.queued.clear();
-    domain.ready.clear();
-  }
-  policy.rounds.clear();
-  for (const TaskId& id : live) {
-    policy.tasks.at(id).step = policy.published;
-    end_task(context, policy, id, TaskEnd::kUnreached);
-  }
-  int64_t unreached = unlaunched(context.state, policy);
-  for (const Domain& domain : policy.domains) {
-    unreached += domain.ended[static_cast<size_t>(TaskEnd::kUnreached)];
-  }
-  return unreached;
+bool finished(const State& state, const Policy& policy) {
+  return at_frontier(policy) && (steps_done(state, policy) || exhausted(state, policy));
 }
 
 void end_run(Context& context, RunEnd::Reason reason, int64_t unreached) {
@@ -144,7 +123,7 @@ void maybe_end(Context& context) {
   bool by_steps = true;
   for (auto& [id, policy] : state.policies) {
     if (!finished(state, policy) || evaluating(policy)) return;
-    by_steps = by_steps && state.config.steps > 0 && policy.published >= state.config.steps;
+    by_steps = by_steps && steps_done(state, policy);
   }
   int64_t unreached = 0;
   for (auto& [id, policy] : state.policies) unreached += cut_off(context, policy);

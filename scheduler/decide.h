@@ -1,6 +1,7 @@
 // The scheduler's one function: an event in, actions out, nothing else touched. It reads no clock,
 // opens no socket and draws no random number, so that whatever drives it gets the same actions for
-// the same events: the service, its journal after a restart, a test with a world and time of its own.
+// the same events: the service, its journal after a restart, a test with a world and time of its
+// own.
 //
 // Idempotent against doubled and late messages: work is named by leases, and what a fenced attempt
 // says changes nothing. A trainer's repeated question is answered with the same list.

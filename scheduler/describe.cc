@@ -8,9 +8,6 @@ namespace tailrace::scheduler {
 namespace {
 
 std::string lane_name(Lane lane) { return lane == Lane::kEval ? "eval " : ""; }
-std::string task_name(const TaskId& id) {
-  return fmt::format("p{}/d{}/e{}/q{}", id.policy, id.domain, id.epoch, id.prompt);
-}
 std::string reward_name(const std::optional<double>& reward) {
   return reward ? fmt::format("{}", *reward) : "none";
 }
@@ -78,9 +75,9 @@ struct DescribeAction {
     return fmt::format("release {} bodies", a.bodies.size());
   }
   std::string operator()(const TaskDone& a) const {
-    return fmt::format("done {} {} step={}", task_name(a.task), name(a.end), a.step);
+    return fmt::format("done {} {} step={}", to_string(a.task), name(a.end), a.step);
   }
-  std::string operator()(const TaskWithdrawn& a) const { return "withdrawn " + task_name(a.task); }
+  std::string operator()(const TaskWithdrawn& a) const { return "withdrawn " + to_string(a.task); }
   std::string operator()(const EvalDone& a) const {
     return fmt::format("eval_done v{} members={}", a.version, a.items.size());
   }

@@ -11,9 +11,7 @@ namespace {
 int64_t count_open(const Evaluation& evaluation) {
   int64_t open = 0;
   for (const auto& [id, task] : evaluation.tasks) {
-    open += std::count_if(task.members.begin(), task.members.end(), [](const Member& member) {
-      return member.phase != Phase::kRewarded && member.phase != Phase::kFailed;
-    });
+    open += std::ranges::count(task.members, false, settled);
   }
   return open;
 }
@@ -27,9 +25,7 @@ bool evaluating(const Policy& policy) {
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
   const EvalConfig& config = context.config().eval;
   const int64_t version = policy.frontier;
-  if (config.prompts == 0 || version < 0 || policy.published != version ||
-      policy.evaluated >= version)
-    return;
+  if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
   const bool first = policy.evaluated < 0;
   const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
   if (!first && !due && !last) return;
@@ -43,7 +39,6 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
       Task& task = evaluation.tasks[id];
       task.launch = policy.forks;  // other weights may carry this version's number again
       task.weight_floor = version;
-      task.step = version;
       task.members.assign(static_cast<size_t>(config.group_size), Member{});
       for (int32_t i = 0; i < config.group_size; ++i) {
         context.state.waiting.insert({Lane::kEval, member_id(id, task.launch, i)});

@@ -225,7 +225,7 @@ using Event = std::variant<WorkerUp, WorkerDown, Tick, AttemptResult, Reward, In
                            TrainerWants, Published, Durable, TrainerLost, RolledBack, Restarted,
                            StopRequested, InstallFailed, BodiesLost>;
 
-// For log lines and failing tests: "result rollout-0 p0/d0/e0/q12/l0/m3#1 finished".
+// For log lines and failing tests: "published v3 9f2c", "tick".
 std::string describe(const Event& event);
 
 }  // namespace tailrace::scheduler

@@ -8,15 +8,13 @@
 
 #include "scheduler/credit.h"
 #include "scheduler/evaluation.h"
+#include "scheduler/rounds.h"
 
 namespace tailrace::scheduler {
 namespace {
 
 using Found = std::optional<std::string>;
 
-std::string print(const TaskId& id) {
-  return fmt::format("p{}/d{}/e{}/q{}", id.policy, id.domain, id.epoch, id.prompt);
-}
 std::string print(const WorkId& work) {
   return (work.lane == Lane::kEval ? "eval " : "") + to_string(work.member);
 }
@@ -64,7 +62,7 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
   return {};
 }
 
-Found check_places(const Policy& policy, const TaskId& id, const Task& task) {
+Found check_places(const State& state, const Policy& policy, const TaskId& id, const Task& task) {
   const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
   const auto in_ready = std::count(domain.ready.begin(), domain.ready.end(), id);
   const bool in_queue = domain.queued.contains(id);
@@ -77,42 +75,49 @@ Found check_places(const Policy& policy, const TaskId& id, const Task& task) {
   const bool trained = task.place == Place::kDone && task.end == TaskEnd::kTrained;
   const bool held = task.place == Place::kHandedOver;
   if (in_ready != (task.place == Place::kReady))
-    return print(id) + ": ready queue and place disagree";
+    return to_string(id) + ": ready queue and place disagree";
   if (in_queue != (task.place == Place::kQueued))
-    return print(id) + ": launch queue and place disagree";
-  if (in_batches != (trained || held)) return print(id) + ": batches and place disagree";
+    return to_string(id) + ": launch queue and place disagree";
+  if (in_batches != (trained || held)) return to_string(id) + ": batches and place disagree";
+  if (held && !policy.batches.contains(task.step))
+    return to_string(id) + ": handed over in another step's batch";
   if (in_open_batches != held)
-    return print(id) + ": handed over, but its batch is published, or the reverse";
+    return to_string(id) + ": handed over, but its batch is published, or the reverse";
   if (task.place == Place::kQueued && !task.members.empty())
-    return print(id) + ": queued with members";
+    return to_string(id) + ": queued with members";
   if (task.place == Place::kReady || held || trained) {
     const auto rewarded =
         std::count_if(task.members.begin(), task.members.end(),
                       [](const Member& member) { return member.reward && member.has_body; });
-    if (rewarded < std::min<int64_t>(2, std::ssize(task.members)))
-      return print(id) + ": too few samples";
+    if (rewarded < members_needed(state.config)) return to_string(id) + ": too few samples";
   }
   return {};
 }
 
 Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy) {
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    int64_t running = 0, shares = 0;
-    for (const auto& [id, task] : policy.tasks)
-      running += id.domain == i && task.place == Place::kRunning;
+    std::map<RoundId, int64_t> running;
+    for (const auto& [id, task] : policy.tasks) {
+      if (id.domain == i && task.place == Place::kRunning) ++running[task.round];
+    }
     for (const Round& round : policy.rounds) {
       const Share& share = round.shares[static_cast<size_t>(i)];
-      shares += share.running;
-      if (share.accepted > share.target || share.target > share.launch_target ||
-          share.running < 0 || share.running + share.accepted < share.target) {
+      const auto found = running.extract(round.id);
+      const int64_t counted = found.empty() ? 0 : found.mapped();
+      if (share.running != counted) {
+        return fmt::format("policy {} domain {}: {} groups run in round {}, it counts {}",
+                           policy_id, i, counted, round.id, share.running);
+      }
+      if (share.accepted < 0 || share.accepted > share.target ||
+          share.target > share.launch_target || share.running + share.accepted < share.target) {
         return fmt::format(
             "policy {} domain {}: share accepted {} running {} target {} launch target {}",
             policy_id, i, share.accepted, share.running, share.target, share.launch_target);
       }
     }
-    if (running != shares) {
-      return fmt::format("policy {} domain {}: {} groups run, rounds count {}", policy_id, i,
-                         running, shares);
+    if (!running.empty()) {
+      return fmt::format("policy {} domain {}: {} groups run in round {}, which is closed",
+                         policy_id, i, running.begin()->second, running.begin()->first);
     }
     // Counted from the tasks, not with credit_held(): that is what opened the rounds.
     int64_t held = 0;
@@ -220,7 +225,7 @@ Found find_violation(const State& state) {
   for (const auto& [policy_id, policy] : state.policies) {
     if (Found found = check_versions(policy_id, policy)) return found;
     for (const auto& [id, task] : policy.tasks) {
-      if (Found found = check_places(policy, id, task)) return found;
+      if (Found found = check_places(state, policy, id, task)) return found;
       const bool active = task.place == Place::kRunning;
       if (Found found = check_members(state, Lane::kTrain, id, task, active)) return found;
     }
@@ -234,10 +239,10 @@ Found find_violation(const State& state) {
     if (Found found = check_conservation(state, policy_id, policy)) return found;
     for (const Domain& domain : policy.domains) {
       for (const TaskId& id : domain.queued) {
-        if (!policy.tasks.contains(id)) return print(id) + ": queued, but unknown";
+        if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";
       }
       for (const TaskId& id : domain.ready) {
-        if (!policy.tasks.contains(id)) return print(id) + ": ready, but unknown";
+        if (!policy.tasks.contains(id)) return to_string(id) + ": ready, but unknown";
       }
     }
   }

@@ -13,8 +13,7 @@ namespace tailrace::scheduler {
 //  - the credit law, per policy and domain;
 //  - leases, waiting lists, worker loads and member phases tell the same story;
 //  - versions: published <= frontier, a lineage without holes, batches without holes, nothing
-//  sampled from
-//    weights older than its launch or newer than the frontier;
+//    sampled from weights older than its launch;
 //  - no batch is out for the version under evaluation.
 std::optional<std::string> find_violation(const State& state);
 

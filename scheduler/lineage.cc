@@ -1,6 +1,7 @@
 #include "scheduler/lineage.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "scheduler/breaker.h"
 #include "scheduler/evaluation.h"
@@ -17,16 +18,19 @@ int64_t newest_version(const Task& task) {
   return newest;
 }
 
+// Its end, if it has one, rests on weights that are abandoned.
+void withdraw_end(Context& context, Policy& policy, const TaskId& id) {
+  const Task& task = policy.tasks.at(id);
+  if (task.place != Place::kDone) return;
+  --policy.domains[static_cast<size_t>(id.domain)].ended_as(task.end);
+  context.act(TaskWithdrawn{id});
+}
+
 // A group that keeps its samples but loses its place in a batch: complete, so it is ready again.
 void return_to_ready(Context& context, Policy& policy, const TaskId& id) {
-  Task& task = policy.tasks.at(id);
-  Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
-  if (task.place == Place::kDone) {
-    --domain.ended[static_cast<size_t>(task.end)];
-    context.act(TaskWithdrawn{id});
-  }
-  task.place = Place::kReady;
-  domain.ready.push_back(id);
+  withdraw_end(context, policy, id);
+  policy.tasks.at(id).place = Place::kReady;
+  policy.domains[static_cast<size_t>(id.domain)].ready.push_back(id);
 }
 
 // Versions >= `from` are abandoned, and `weights` takes the place of `from`.
@@ -50,19 +54,15 @@ void fork(Context& context, Policy& policy, int64_t from, Weights weights) {
     // A group that still runs has lost its round, whatever it was sampled from.
     const bool cut_off = task.place == Place::kDone && task.end == TaskEnd::kUnreached;
     const bool taints = newest_version(task) >= from || task.place == Place::kRunning || cut_off;
-    const bool in_batch = task.place == Place::kHandedOver || task.place == Place::kDone;
+    const bool in_batch = task.place == Place::kHandedOver ||
+                          (task.place == Place::kDone && task.end == TaskEnd::kTrained);
     if (taints) abandoned.push_back(id);
-    if (!taints && in_batch && task.step > from && task.end == TaskEnd::kTrained)
-      kept.push_back(id);
+    if (!taints && in_batch && task.step > from) kept.push_back(id);
   }
   policy.batches.erase(policy.batches.upper_bound(from), policy.batches.end());
   for (const TaskId& id : kept) return_to_ready(context, policy, id);
   for (const TaskId& id : abandoned) {
-    const Task& task = policy.tasks.at(id);
-    if (task.place == Place::kDone) {
-      --policy.domains[static_cast<size_t>(id.domain)].ended[static_cast<size_t>(task.end)];
-      context.act(TaskWithdrawn{id});
-    }
+    withdraw_end(context, policy, id);
     relaunch(context, policy, id);
   }
 }
@@ -73,7 +73,7 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
   if (batch == policy.batches.end()) return;
   for (const TaskId& id : batch->second.tasks) {
     if (policy.tasks.at(id).place == Place::kHandedOver)
-      end_task(context, policy, id, TaskEnd::kTrained);
+      end_task(context, policy, id, TaskEnd::kTrained, step);
   }
 }
 
@@ -126,12 +126,8 @@ void on_durable(Context& context, const Durable& event) {
       ++task;
       continue;
     }
-    for (int32_t i = 0; i < std::ssize(task->second.members); ++i) {
-      const Member& member = task->second.members[static_cast<size_t>(i)];
-      if (!member.has_body) continue;
-      release.bodies.push_back(
-          {Lane::kTrain, {member_id(task->first, task->second.launch, i), member.attempt}});
-    }
+    std::ranges::copy(bodies_of(Lane::kTrain, task->first, task->second),
+                      std::back_inserter(release.bodies));
     task = policy.tasks.erase(task);
   }
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(event.version));

@@ -7,10 +7,6 @@
 namespace tailrace::scheduler {
 namespace {
 
-Member& member_of(State& state, const WorkId& work) {
-  return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
-}
-
 bool may_run(const Worker& worker, const WorkId& work, int64_t floor) {
   if (worker.role != WorkerRole::kRollout || !worker.connected ||
       worker.phase != WorkerPhase::kOpen || worker.policy != work.member.policy ||
@@ -66,6 +62,29 @@ void lease_to(Context& context, const WorkId& work, Lease lease) {
   context.act(lease_action(state, work, it->second));
 }
 
+// Whether this is the moment to send the worker to its policy's newest version, if it is behind.
+// A mode that lets work end on the weights that it began with waits here for `leased` to be 0.
+bool may_install(const State& state, const Worker& worker) {
+  if (worker.role != WorkerRole::kRollout || !worker.connected) return false;
+  const auto policy = state.policies.find(worker.policy);
+  return policy != state.policies.end() && at_frontier(policy->second);
+}
+
+// Holds the newest version, or is on its way to one: that install is left to end first.
+bool up_to_date(const State& state, const Worker& worker) {
+  const Policy& policy = state.policies.at(worker.policy);
+  switch (worker.phase) {
+    case WorkerPhase::kClosed:
+      return false;
+    case WorkerPhase::kInstalling:
+      return worker.install_deadline > state.now &&
+             on_lineage(policy, worker.target, worker.target_digest);
+    case WorkerPhase::kOpen:
+      return worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
+  }
+  return false;
+}
+
 void install(Context& context, const WorkerId& id, Worker& worker, int64_t version,
              const Weights& weights) {
   worker.phase = WorkerPhase::kInstalling;
@@ -90,17 +109,8 @@ int64_t free_slots(const State& state, WorkerRole role) {
 
 void refresh_workers(Context& context) {
   for (auto& [id, worker] : context.state.workers) {
-    if (worker.role != WorkerRole::kRollout || !worker.connected) continue;
-    const auto it = context.state.policies.find(worker.policy);
-    if (it == context.state.policies.end()) continue;
-    const Policy& policy = it->second;
-    if (policy.frontier < 0 || policy.published != policy.frontier) continue;
-    const bool on_its_way = worker.phase == WorkerPhase::kInstalling &&
-                            on_lineage(policy, worker.target, worker.target_digest) &&
-                            worker.install_deadline > context.state.now;
-    const bool newest =
-        worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
-    if (on_its_way || (newest && worker.phase == WorkerPhase::kOpen)) continue;
+    if (!may_install(context.state, worker) || up_to_date(context.state, worker)) continue;
+    const Policy& policy = context.state.policies.at(worker.policy);
     install(context, id, worker, policy.frontier, policy.lineage.at(policy.frontier));
   }
 }

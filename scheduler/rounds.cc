@@ -32,6 +32,18 @@ TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, i
   return id;
 }
 
+// Prompts of finite data that have not been launched.
+int64_t unlaunched(const State& state, const Policy& policy) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < policy.domains.size(); ++i) {
+    const DomainConfig& config = state.config.domains[i];
+    if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
+    const Domain& domain = policy.domains[i];
+    sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
+  }
+  return sum;
+}
+
 // Starts one group for `share`: queued ones first, then a fresh prompt. False: nothing is left.
 bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, int32_t index) {
   const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
@@ -47,9 +59,9 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   }
   Task& task = policy.tasks[id];
   task.place = Place::kRunning;
-  task.step = round.step;
+  task.round = round.id;
   task.weight_floor = policy.frontier;
-  task.members.assign(static_cast<size_t>(context.config().group_size), Member{});
+  task.members.resize(static_cast<size_t>(members_to_launch(context.config(), round)));
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
     context.state.waiting.insert({Lane::kTrain, member_id(id, task.launch, i)});
   }
@@ -69,18 +81,23 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
   }
 }
 
-void close_full_rounds(Policy& policy) {
-  std::erase_if(policy.rounds, [](const Round& round) {
-    return std::all_of(round.shares.begin(), round.shares.end(),
-                       [](const Share& share) { return share.accepted == share.target; });
-  });
+// Holds all that it keeps.
+bool full(const Round& round) {
+  return std::ranges::all_of(round.shares,
+                             [](const Share& share) { return share.accepted == share.target; });
 }
 
-Round* round_of(Policy& policy, int64_t step) {
-  for (Round& round : policy.rounds) {
-    if (round.step == step) return &round;
-  }
-  return nullptr;
+// After any change of shares: groups start until every share has what it aims at, and full rounds
+// close. A tail policy first ends what still runs in those; the stop rule `all` leaves nothing.
+void advance_rounds(Context& context, PolicyId policy_id, Policy& policy) {
+  for (Round& round : policy.rounds) fill(context, policy_id, policy, round);
+  std::erase_if(policy.rounds, full);
+}
+
+// Null once it is closed.
+Round* find_round(Policy& policy, RoundId id) {
+  const auto found = std::ranges::find(policy.rounds, id, &Round::id);
+  return found == policy.rounds.end() ? nullptr : &*found;
 }
 
 bool zero_signal(const Task& task) {
@@ -150,23 +167,29 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) 
 
 }  // namespace
 
-void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
-  Release release;
-  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    Member& member = task.members[static_cast<size_t>(i)];
-    if (!member.has_body) continue;
-    release.bodies.push_back({lane, {member_id(id, task.launch, i), member.attempt}});
-    member.has_body = false;
+int64_t members_to_launch(const Config& config, const Round& round) {
+  switch (round.kind) {
+    case RoundKind::kPlain:
+      break;
   }
+  return config.group_size;
+}
+
+int64_t members_needed(const Config& config) { return std::min<int64_t>(2, config.group_size); }
+
+void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
+  Release release{bodies_of(lane, id, task)};
+  for (Member& member : task.members) member.has_body = false;
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 
 void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   const Config& config = context.config();
-  if (policy.frontier < 0 || policy.published != policy.frontier) return;
+  if (!at_frontier(policy)) return;
   const int64_t step = policy.frontier + 1;
-  if ((config.steps > 0 && step > config.steps) || round_of(policy, step) != nullptr) return;
-  Round round{.kind = RoundKind::kPlain, .step = step, .shares = {}};
+  if (config.steps > 0 && step > config.steps) return;
+  if (std::ranges::find(policy.rounds, step, &Round::step) != policy.rounds.end()) return;
+  Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
   bool any = false;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const int64_t room = std::max<int64_t>(0, credit(config, i) - credit_held(policy, i));
@@ -174,46 +197,43 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
     any = any || room > 0;
   }
   if (!any) return;
-  fill(context, policy_id, policy, round);
+  policy.last_round = round.id;
   policy.rounds.push_back(std::move(round));
-  close_full_rounds(policy);
+  advance_rounds(context, policy_id, policy);
 }
 
-void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end) {
+void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
   if (end != TaskEnd::kTrained) release_bodies(context, Lane::kTrain, id, task);
   task.place = Place::kDone;
   task.end = end;
-  ++domain_of(policy, id).ended[static_cast<size_t>(end)];
-  context.act(TaskDone{id, end, task.step});
+  task.step = step;
+  ++domain_of(policy, id).ended_as(end);
+  context.act(TaskDone{id, end, step});
 }
 
 void settle_task(Context& context, Policy& policy, const TaskId& id) {
   Task& task = policy.tasks.at(id);
-  int64_t rewarded = 0;
-  for (const Member& member : task.members) {
-    if (member.phase != Phase::kRewarded && member.phase != Phase::kFailed) return;
-    rewarded += member.phase == Phase::kRewarded;
-  }
-  Round* round = round_of(policy, task.step);
-  TR_CHECK(round != nullptr, "task {}/{} runs for step {}, which has no round", id.epoch, id.prompt,
-           task.step);
+  if (!std::ranges::all_of(task.members, settled)) return;
+  Round* round = find_round(policy, task.round);
+  TR_CHECK(round != nullptr, "{} runs in round {}, which is closed", to_string(id), task.round);
   Share& share = round->shares[static_cast<size_t>(id.domain)];
   --share.running;
-  // One sample has no group statistics to be compared with, unless groups are of one.
-  const int64_t needed = std::min<int64_t>(2, std::ssize(task.members));
-  if (rewarded < needed) {
-    end_task(context, policy, id, TaskEnd::kFailed);
+  const int64_t rewarded = std::ranges::count(task.members, Phase::kRewarded, &Member::phase);
+  // No sample of it is newer than the frontier: a checkpoint of the next version makes its end
+  // final.
+  const int64_t step = policy.frontier + 1;
+  if (rewarded < members_needed(context.config())) {
+    end_task(context, policy, id, TaskEnd::kFailed, step);
   } else if (context.config().replace_zero_signal && zero_signal(task)) {
-    end_task(context, policy, id, TaskEnd::kFiltered);
+    end_task(context, policy, id, TaskEnd::kFiltered, step);
   } else {
     ++share.accepted;
     task.place = Place::kReady;
     domain_of(policy, id).ready.push_back(id);
   }
-  fill(context, id.policy, policy, *round);
-  close_full_rounds(policy);
+  advance_rounds(context, id.policy, policy);
 }
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
@@ -222,7 +242,7 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   if (!policy.batches.contains(step)) {
-    if (policy.published != policy.frontier || evaluating(policy)) return;
+    if (!at_frontier(policy) || evaluating(policy)) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     if (!step_complete(context.state, policy)) return;
     form_batch(context.state, policy, step);
@@ -236,9 +256,7 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
   release_bodies(context, Lane::kTrain, id, task);
-  task.members.clear();
-  task.place = Place::kQueued;
-  ++task.launch;
+  task = Task{.place = Place::kQueued, .launch = task.launch + 1, .members = {}};
   domain_of(policy, id).queued.insert(id);
 }
 
@@ -265,19 +283,18 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
                       to_string(body.lease)));
     }
     task->members[static_cast<size_t>(member.member)].has_body = false;
-    Round* round = round_of(policy, task->step);
-    if (round != nullptr) {
+    if (Round* round = find_round(policy, task->round); round != nullptr) {
       Share& share = round->shares[static_cast<size_t>(id.domain)];
       --(task->place == Place::kRunning ? share.running : share.accepted);
     }
     std::erase(domain_of(policy, id).ready, id);
     relaunch(context, policy, id);
-    if (round != nullptr) fill(context, id.policy, policy, *round);
+    advance_rounds(context, id.policy, policy);
   }
 }
 
 bool exhausted(const State& state, const Policy& policy) {
-  if (policy.published != policy.frontier || !policy.rounds.empty()) return false;
+  if (!at_frontier(policy) || !policy.rounds.empty()) return false;
   if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
   for (size_t i = 0; i < policy.domains.size(); ++i) {
     const Domain& domain = policy.domains[i];
@@ -289,15 +306,21 @@ bool exhausted(const State& state, const Policy& policy) {
   return true;
 }
 
-int64_t unlaunched(const State& state, const Policy& policy) {
-  int64_t sum = 0;
-  for (size_t i = 0; i < policy.domains.size(); ++i) {
-    const DomainConfig& config = state.config.domains[i];
-    if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
-    const Domain& domain = policy.domains[i];
-    sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
+int64_t cut_off(Context& context, Policy& policy) {
+  std::vector<TaskId> live;
+  for (const auto& [id, task] : policy.tasks) {
+    if (task.place != Place::kDone) live.push_back(id);
   }
-  return sum;
+  for (Domain& domain : policy.domains) {
+    domain.queued.clear();
+    domain.ready.clear();
+  }
+  policy.rounds.clear();
+  for (const TaskId& id : live)
+    end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
+  int64_t unreached = unlaunched(context.state, policy);
+  for (Domain& domain : policy.domains) unreached += domain.ended_as(TaskEnd::kUnreached);
+  return unreached;
 }
 
 }  // namespace tailrace::scheduler

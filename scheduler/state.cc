@@ -1,6 +1,9 @@
 #include "scheduler/state.h"
 
-#include "kernels/base/check.h"
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
 
 namespace tailrace::scheduler {
 
@@ -37,6 +40,11 @@ MemberId member_id(const TaskId& task, int32_t launch, int32_t member) {
           .member = member};
 }
 
+std::string to_string(const TaskId& task) {
+  return fmt::format("policy={} domain={} epoch={} prompt={}", task.policy, task.domain, task.epoch,
+                     task.prompt);
+}
+
 const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   const auto policy = state.policies.find(member.policy);
   if (policy == state.policies.end()) return nullptr;
@@ -51,6 +59,18 @@ Task* find_task(State& state, Lane lane, const MemberId& member) {
   return const_cast<Task*>(find_task(static_cast<const State&>(state), lane, member));
 }
 
+Member& member_of(State& state, const WorkId& work) {
+  return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
+}
+
+bool settled(const Member& member) {
+  return member.phase == Phase::kRewarded || member.phase == Phase::kFailed;
+}
+
+bool at_frontier(const Policy& policy) {
+  return policy.frontier >= 0 && policy.published == policy.frontier;
+}
+
 std::optional<Time> next_deadline(const State& state) {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
@@ -62,16 +82,20 @@ std::optional<Time> next_deadline(const State& state) {
   return next;
 }
 
+std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task) {
+  std::vector<BodyId> bodies;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    const Member& member = task.members[static_cast<size_t>(i)];
+    if (member.has_body) bodies.push_back({lane, {member_id(id, task.launch, i), member.attempt}});
+  }
+  return bodies;
+}
+
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
   const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {
-    for (const auto& [id, task] : tasks) {
-      for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-        const Member& member = task.members[static_cast<size_t>(i)];
-        if (member.has_body)
-          bodies.push_back({lane, {member_id(id, task.launch, i), member.attempt}});
-      }
-    }
+    for (const auto& [id, task] : tasks)
+      std::ranges::copy(bodies_of(lane, id, task), std::back_inserter(bodies));
   };
   for (const auto& [id, policy] : state.policies) {
     add(Lane::kTrain, policy.tasks);

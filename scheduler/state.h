@@ -82,16 +82,21 @@ enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached 
 constexpr int kNumTaskEnds = 5;
 std::string_view name(TaskEnd end);
 
+// Names a round of a policy, from 1; never given twice.
+using RoundId = int64_t;
+
 struct Task {
   Place place = Place::kRunning;
-  TaskEnd end = TaskEnd::kTrained;  // once place is kDone
   int32_t launch = 0;
   int64_t weight_floor = 0;  // this launch runs on weights >= floor
-  int64_t step = 0;          // that it is launched, handed over, or ended for
+  RoundId round = 0;         // that started this launch; it may be closed. 0: evaluation, or queued
+  // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
+  int64_t step = 0;
+  TaskEnd end = TaskEnd::kTrained;  // once done
   std::vector<Member> members;
   template <class V>
   void fields(V& visit) {
-    visit(place, end, launch, weight_floor, step, members);
+    visit(place, launch, weight_floor, round, step, end, members);
   }
   friend bool operator==(const Task&, const Task&) = default;
 };
@@ -102,6 +107,7 @@ struct Domain {
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
   std::deque<TaskId> ready;     // complete groups, in order of completion
   std::array<int64_t, kNumTaskEnds> ended{};
+  int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
   template <class V>
   void fields(V& visit) {
     visit(epoch, next, queued, ready);
@@ -113,11 +119,10 @@ struct Domain {
 // A domain's part of a round. Places that are not accepted yet are reserved: they count against the
 // credit.
 struct Share {
-  int64_t target = 0;  // groups that the round keeps
-  int64_t launch_target =
-      0;                 // groups that it starts; over-provisioning makes it larger than target
-  int64_t running = 0;   // started and undecided
-  int64_t accepted = 0;  // complete groups held
+  int64_t target = 0;         // groups that the round keeps
+  int64_t launch_target = 0;  // groups that it starts; over-provisioning: more than target
+  int64_t running = 0;        // started and undecided
+  int64_t accepted = 0;       // complete groups held
   template <class V>
   void fields(V& visit) {
     visit(target, launch_target, running, accepted);
@@ -128,12 +133,13 @@ struct Share {
 enum class RoundKind : uint8_t { kPlain };  // tail batching adds short and long
 
 struct Round {
+  RoundId id = 0;
   RoundKind kind = RoundKind::kPlain;
-  int64_t step = 0;
+  int64_t step = 0;           // that was next when it opened
   std::vector<Share> shares;  // one a domain
   template <class V>
   void fields(V& visit) {
-    visit(kind, step, shares);
+    visit(id, kind, step, shares);
   }
   friend bool operator==(const Round&, const Round&) = default;
 };
@@ -174,14 +180,14 @@ struct Evaluation {
 // All that belongs to one trained policy.
 struct Policy {
   int64_t published = -1;  // what the trainer holds
-  int64_t frontier =
-      -1;  // newest version of this lineage; above `published` while a rollback is replayed
+  int64_t frontier = -1;   // newest version of this lineage; see at_frontier()
   int64_t durable = -1;
   std::map<int64_t, Weights> lineage;  // from the durable version on
   int32_t forks = 0;                   // changes of lineage
   std::vector<Domain> domains;
   std::map<TaskId, Task> tasks;      // launched, and not yet in a durable checkpoint
-  std::vector<Round> rounds;         // open ones
+  std::vector<Round> rounds;         // open ones, oldest first
+  RoundId last_round = 0;            // the newest that was opened
   std::map<int64_t, Batch> batches;  // by step: handed over and not yet durable
   uint64_t trainer = 0;              // incarnation of the process that trains it; 0: unknown
   std::optional<int64_t> wanted;     // the step that the trainer asked for
@@ -191,8 +197,8 @@ struct Policy {
   int64_t arrivals = 0;
   template <class V>
   void fields(V& visit) {
-    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, batches, trainer,
-          wanted, handed, evaluation, evaluated, arrivals);
+    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, last_round, batches,
+          trainer, wanted, handed, evaluation, evaluated, arrivals);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -288,13 +294,27 @@ struct State {
 
 TaskId task_of(const MemberId& member);
 MemberId member_id(const TaskId& task, int32_t launch, int32_t member);
+std::string to_string(const TaskId& task);  // "policy=0 domain=0 epoch=0 prompt=12"
 
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);
 Task* find_task(State& state, Lane lane, const MemberId& member);
 
+// A member that is known to be there: a lease or a queue names it.
+Member& member_of(State& state, const WorkId& work);
+
+// Nothing more happens to the member: it has its reward, or has failed for good.
+bool settled(const Member& member);
+
+// The trainer holds the newest version. False before the first one, and while a trainer that came
+// back with an older one trains the batches since then again.
+bool at_frontier(const Policy& policy);
+
 // The next time at which a tick would do something, if any.
 std::optional<Time> next_deadline(const State& state);
+
+// The bodies of a task's members that have one.
+std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task);
 
 // The bodies that the state still counts on. All others in the store can go.
 std::vector<BodyId> held_bodies(const State& state);

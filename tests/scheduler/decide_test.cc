@@ -2,7 +2,7 @@
 // patience.
 #include <cmath>
 
-#include "scheduler/credit.h"
+#include "scheduler/rounds.h"
 #include "tests/scheduler/harness.h"
 
 namespace tailrace::scheduler {
@@ -144,6 +144,56 @@ TEST(Placement, SiblingsGoToOneWorker) {
   EXPECT_EQ(places[1].size(), 1u);
 }
 
+TEST(Placement, NobodyInstallsWhileARollbackIsReplayed) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  for (int64_t step = 1; step <= 2; ++step) {
+    h.answer_running();
+    h.tell(TrainerWants{0, step});
+    publish(h, step);
+  }
+  h.tell(RolledBack{0, 1, digest_of(1), ""});
+  // What the trainer holds now, nothing may run on; the newest version comes back.
+  EXPECT_TRUE(only<Install>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());
+  h.tell(TrainerWants{0, 2});
+  const auto installs = only<Install>(h.tell(published(2)));
+  ASSERT_EQ(installs.size(), 1u);
+  EXPECT_EQ(installs[0].worker, "w1");
+  EXPECT_EQ(installs[0].version, 2);
+}
+
+TEST(Rounds, HaveIdsThatAreNeverGivenAgain) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  for (int64_t step = 1; step <= 3; ++step) {
+    publish(h, step - 1);
+    EXPECT_EQ(h.policy().rounds.at(0).id, step);
+    h.answer_running();
+    h.tell(TrainerWants{0, step});
+  }
+  h.tell(RolledBack{0, 1, digest_of(1, "b"), ""});  // step 2 is sampled again, in another round
+  ASSERT_EQ(h.policy().rounds.size(), 1u);
+  EXPECT_EQ(h.policy().rounds[0].id, 4);
+  EXPECT_EQ(h.policy().rounds[0].step, 2);
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 0}).round, 1);  // of version 0: untouched
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 1}).round, 4);
+}
+
+TEST(Rounds, AGroupNeedsTwoSamplesUnlessGroupsAreOfOne) {
+  EXPECT_EQ(members_needed(small_config(1, 1)), 1);
+  EXPECT_EQ(members_needed(small_config(1, 2)), 2);
+  EXPECT_EQ(members_needed(small_config(1, 16)), 2);
+}
+
+TEST(Rounds, AGroupStartsWithTheMembersOfItsRound) {
+  Harness h(small_config(1, 3));
+  h.add_rollout("w0", 8);
+  const auto grants = only<Grant>(publish(h, 0));
+  EXPECT_EQ(std::ssize(grants), members_to_launch(h.state.config, h.policy().rounds.at(0)));
+  EXPECT_EQ(std::ssize(grants), 3);
+}
+
 TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
   Config config = small_config(4, 2);
   config.breaker = {.window = 10, .share = 0.5};
@@ -278,6 +328,67 @@ TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
   EXPECT_EQ(h.state, before);
   h.tell(RolledBack{0, 0, digest_of(0), "", 8});
   EXPECT_EQ(h.policy().published, 0);
+}
+
+// No mode has it yet: rounds of several steps are open, and a batch may hold groups that are older
+// than the version before it. What a round, a task and a batch say of each other must not rest on
+// their steps being equal.
+Harness run_a_step_ahead(bool replace_zero_signal = false) {
+  Config config = small_config(2, 2);
+  config.mode.ahead = {1, 1};
+  config.replace_zero_signal = replace_zero_signal;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  return h;
+}
+
+void train_step(Harness& h, int64_t step, std::string_view lineage = "a") {
+  h.answer_running();
+  EXPECT_EQ(only<HandOver>(h.tell(TrainerWants{0, step})).size(), 1u);
+  for (const Install& install : only<Install>(h.tell(published(step, lineage))))
+    h.tell_installed(install);
+}
+
+Actions roll_back(Harness& h, int64_t version, std::string_view lineage) {
+  const Actions all = h.tell(RolledBack{0, version, digest_of(version, lineage), ""});
+  for (const Install& install : only<Install>(all)) h.tell_installed(install);
+  return all;
+}
+
+TEST(Ahead, AKeptGroupBelongsToNoRoundOfTheNewLineage) {
+  Harness h = run_a_step_ahead();
+  train_step(h, 1);
+  train_step(h, 2);  // its groups were sampled at version 0, like those of step 1
+  roll_back(h, 1, "b");
+  ASSERT_EQ(h.policy().domains[0].ready.size(), 2u);
+  const TaskId kept = h.policy().domains[0].ready.front();
+  const Share before = h.policy().rounds.at(0).shares.at(0);
+  h.tell(BodiesLost{{{Lane::kTrain, {member_id(kept, 0, 0), 1}}}});
+  EXPECT_EQ(h.policy().rounds.at(0).shares.at(0), before);
+  h.answer_running();
+  EXPECT_EQ(h.policy().domains[0].ready.size(), 4u);  // it runs again, in a round of its own
+}
+
+TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
+  Harness h = run_a_step_ahead(/*replace_zero_signal=*/true);
+  train_step(h, 1);
+  std::vector<TaskDone> done;
+  for (int32_t member = 0; member < 2; ++member) {
+    const LeaseId lease{member_id({.prompt = 4}, 0, member), 1};
+    for (const TaskDone& end : only<TaskDone>(h.tell(h.result(Grant{"w0", lease}, 1.0))))
+      done.push_back(end);
+  }
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end, TaskEnd::kFiltered);
+  roll_back(h, 1, "b");  // its end is withdrawn
+  train_step(h, 2, "b");
+  h.answer_running();
+  const auto batch = only<HandOver>(h.tell(TrainerWants{0, 3}));
+  ASSERT_EQ(batch.size(), 1u);
+  ASSERT_EQ(batch[0].items[0].lease.member.prompt, 4);  // sampled at version 1
+  roll_back(h, 2, "c");
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).place, Place::kReady);
 }
 
 TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
