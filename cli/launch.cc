@@ -198,11 +198,11 @@ int launch(const LaunchArguments& arguments) {
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
   for (const std::string& note : loaded.keys.notes()) say("note: " + note);
   const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
+  check_inputs(options);
   show(stdout, format_plan(plan, options));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
-  check_inputs(options);
   if (!fs::exists(RunPaths{directory}.config())) check_policy(options);
   if (arguments.dry_run) return 0;
 

@@ -7,7 +7,6 @@
 #include "cli/samples.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
-#include "core/text/dataset.h"
 #include "reward/verifier.h"
 #include "reward/worker.h"
 #include "rollout/worker.h"
@@ -17,20 +16,13 @@
 namespace tailrace {
 namespace {
 
-// 0: the environment draws its tasks without end.
-int64_t prompts_per_epoch(const RunOptions& options) {
-  if (options.env.dataset.empty()) return 0;
-  return std::ssize(read_dataset(options.env.dataset, options.env.prompt_key));
-}
-
 int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   const RunOptions& o = context.options;
   scheduler::ServiceOptions options;
-  options.config = scheduler::make_config(o.scheduler, o.eval, {prompts_per_epoch(o)});
+  options.config = scheduler_config(o);
   options.endpoint = context.endpoint;
   options.paths = context.run;
-  options.store_segment_bytes = o.scheduler.store_segment_bytes;
-  options.journal_segment_bytes = o.scheduler.journal_segment_bytes;
+  options.segments = o.scheduler.segments;
   const SteadyClock clock;
   scheduler::Service service(std::move(options), format_sample, clock, log);
   const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });
@@ -65,8 +57,7 @@ int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::
   options.worker = name.text();
   options.endpoint = context.endpoint;
   // A little less, so that the scheduler hears which verifier it was instead of nothing.
-  options.deadline = std::chrono::duration_cast<Time>(
-      std::chrono::duration<double>(0.9 * context.options.scheduler.verify_seconds));
+  options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
   RewardWorker worker(verifiers, clock, std::move(options));
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
   const RewardWorker::Ending ending = worker.run();

@@ -185,10 +185,7 @@ void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
         "{} is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
         at(keys, "train.microbatch_tokens"), o.train.microbatch_tokens,
         o.rollout.engine.max_context_tokens, o.rollout.engine.max_context_tokens);
-  if (o.run.steps == 0 && o.run.epochs == 0)
-    throw UserError(
-        "run.steps and run.epochs are both 0; the run would never end. Try run.steps=100.");
-  if (o.run.steps == 0 && o.optim.schedule != "constant")
+  if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != "constant")
     throw UserError(
         "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). "
         "Set "
@@ -233,7 +230,7 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys, const EnvironmentInf
     effect.refuse("sft.optim.decay_norms", {"sft.optim.weight_decay"},
                   "sft.optim.weight_decay is 0");
   if (o.eval.prompts == 0) effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0");
-  if (o.scheduler.breaker_window == 0)
+  if (o.scheduler.breaker.window == 0)
     effect.refuse("scheduler.breaker_share_ratio", {"scheduler.breaker_window"},
                   "scheduler.breaker_window is 0");
 }
@@ -333,10 +330,6 @@ void validate(RunOptions& o, ConfigKeys& keys, const EnvironmentRegistry& enviro
 
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
-  o.scheduler.prompts_per_step = o.rollout.prompts_per_step;
-  o.scheduler.group_size = o.rollout.group_size;
-  o.scheduler.steps = o.run.steps;
-  o.scheduler.epochs = o.run.epochs;
 }
 
 std::map<std::string, std::string> option_values(const RunOptions& options) {

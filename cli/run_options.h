@@ -104,8 +104,8 @@ LoadedRun load_run_options(const std::filesystem::path& path,
 // value than the default but that nothing would read. Where an override, or a file that extends
 // another, switched off what such a key belongs to, the key goes back to its default, with a note
 // in `keys`. `environments` knows which settings an environment takes, `verifiers` who can score
-// its episodes. Fills in what one section takes from another (the scheduler's group size from
-// rollout.group_size). Throws UserError.
+// its episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
+// UserError.
 void validate(RunOptions& options, ConfigKeys& keys, const EnvironmentRegistry& environments,
               const VerifierRegistry& verifiers);
 

@@ -144,7 +144,22 @@ void check_policy(const RunOptions& options) {
   if (!options.model.creates()) check_parameters(options.model.path, planned_model(options));
 }
 
+scheduler::Config scheduler_config(const RunOptions& options) {
+  // Without a dataset the environment draws its tasks without end.
+  const int64_t prompts =
+      options.env.dataset.empty()
+          ? 0
+          : std::ssize(read_dataset(options.env.dataset, options.env.prompt_key));
+  return scheduler::make_config(options.scheduler, options.eval,
+                                {.prompts_per_step = options.rollout.prompts_per_step,
+                                 .group_size = options.rollout.group_size,
+                                 .steps = options.run.steps,
+                                 .epochs = options.run.epochs,
+                                 .prompts_per_epoch = {prompts}});
+}
+
 void check_inputs(const RunOptions& options) {
+  (void)scheduler_config(options);
   if (options.model.creates()) return;  // its words are those of its environment
   if (!fs::exists(fs::path(options.model.path) / "tokenizer.json"))
     throw UserError(

@@ -13,9 +13,14 @@
 
 namespace tailrace {
 
+// What the scheduler is told. Reads env.dataset for its length. Throws UserError: an unreadable
+// row; with the key, a run that could not end or go on.
+scheduler::Config scheduler_config(const RunOptions& options);
+
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
-// UserError with file:line: an unreadable row, a prompt that does not fit the context; more
-// eval.prompts than held-out rows; a tokenizer that is missing or has more tokens than the model.
+// UserError as scheduler_config() does; with file:line, for an unreadable row or a prompt that does
+// not fit the context; for more eval.prompts than held-out rows, and for a tokenizer that is
+// missing or has more tokens than the model.
 void check_inputs(const RunOptions& options);
 
 // Reads the weights that a new run starts from. Throws UserError as load_parameters() does.

@@ -12,14 +12,17 @@ int64_t Config::prompts_per_step() const {
 
 void Config::validate() const {
   if (prompts_per_step() < 1) {
-    throw UserError("prompts_per_step is {}; a step needs at least one prompt", prompts_per_step());
+    throw UserError("rollout.prompts_per_step is {}; a step needs at least one prompt",
+                    prompts_per_step());
   }
-  if (group_size < 1) throw UserError("group_size is {}; it must be at least 1", group_size);
+  if (group_size < 1)
+    throw UserError("rollout.group_size is {}; it must be at least 1", group_size);
   if (replace_zero_signal && group_size < 2) {
     throw UserError(
-        "replace_zero_signal with group_size 1 would filter every group: one reward always equals "
-        "itself. "
-        "Set group_size to 2 or more, or replace_zero_signal to false");
+        "scheduler.replace_zero_signal is true with rollout.group_size = 1, which would filter "
+        "every "
+        "group: one reward always equals itself.\n       Try rollout.group_size=8, or "
+        "scheduler.replace_zero_signal=false.");
   }
   if (mode.ahead.numerator != 0) {
     throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
@@ -37,9 +40,8 @@ void Config::validate() const {
   }
   if (steps == 0 && !data_ends) {
     throw UserError(
-        "the run would never end: steps is 0 and the data has no end. Set steps, or epochs for a "
-        "dataset of "
-        "known length");
+        "run.steps is 0 and the data has no end; the run would never end.\n       Try "
+        "run.steps=100, or, with an env.dataset, run.epochs=1.");
   }
 }
 

@@ -1,5 +1,5 @@
-// What decide() must know about a run. It is part of the state, so that a snapshot replays under
-// the rules it was written under; `restarted` may bring new ones.
+// What decide() must know about a run, and the one place of its defaults. It is part of the state,
+// so that a snapshot replays under the rules it was written under; `restarted` may bring new ones.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,10 @@
 #include <vector>
 
 #include "core/base/clock.h"
+
+namespace tailrace {
+class OptionVisitor;
+}
 
 namespace tailrace::scheduler {
 
@@ -56,15 +60,28 @@ struct RetryBounds {
   friend bool operator==(const RetryBounds&, const RetryBounds&) = default;
 };
 
-struct EvalConfig {
-  int64_t prompts = 0;         // held-out prompts of each domain; 0: no evaluation
-  int64_t group_size = 1;      // members of each
-  int64_t interval_steps = 0;  // also every so many versions; 0: only the first and the last
+// How long an answer may take.
+struct Deadlines {
+  Time lease{std::chrono::seconds(600)};    // of one attempt, all its turns
+  Time verify{std::chrono::seconds(60)};    // of one verification
+  Time install{std::chrono::seconds(120)};  // then the install is asked for again
+  template <class V>
+  void fields(V& visit) {
+    visit(lease, verify, install);
+  }
+  friend bool operator==(const Deadlines&, const Deadlines&) = default;
+};
+
+struct EvalOptions {
+  int64_t prompts = 0;          // held-out prompts of each domain; 0: no evaluation
+  int64_t group_size = 1;       // members of each
+  int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
+  void visit(OptionVisitor& v);
   template <class V>
   void fields(V& visit) {
     visit(prompts, group_size, interval_steps);
   }
-  friend bool operator==(const EvalConfig&, const EvalConfig&) = default;
+  friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
 };
 
 struct BreakerConfig {
@@ -80,27 +97,23 @@ struct BreakerConfig {
 struct Config {
   Mode mode;
   std::vector<DomainConfig> domains{DomainConfig{.prompts_per_step = 1}};
-  int64_t group_size = 8;
-  int64_t steps = 0;  // 0: until the data ends
-  bool replace_zero_signal =
-      false;  // groups whose rewards are all equal are replaced (dynamic sampling)
+  int64_t group_size = 1;
+  int64_t steps = 0;                 // 0: until the data ends
+  bool replace_zero_signal = false;  // groups of equal rewards are replaced (dynamic sampling)
   RetryBounds retries;
-  Time lease{std::chrono::seconds(600)};    // for one attempt, all its turns
-  Time verify{std::chrono::seconds(60)};    // for one verification
-  Time install{std::chrono::seconds(120)};  // then the install is asked for again
-  EvalConfig eval;
+  Deadlines deadlines;
+  EvalOptions eval;
   BreakerConfig breaker;
 
   int64_t prompts_per_step() const;  // P, over all domains
 
-  // Throws UserError: impossible combinations, and modes that could stand still (scheduler
-  // law 1.8).
+  // Throws UserError with the key as a config file has it: impossible combinations, and modes that
+  // could stand still (scheduler law 1.8).
   void validate() const;
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, replace_zero_signal, retries, lease, verify, install,
-          eval, breaker);
+    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -23,7 +23,7 @@ bool evaluating(const Policy& policy) {
 }
 
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
-  const EvalConfig& config = context.config().eval;
+  const EvalOptions& config = context.config().eval;
   const int64_t version = policy.frontier;
   if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
   const bool first = policy.evaluated < 0;

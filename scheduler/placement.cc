@@ -90,7 +90,7 @@ void install(Context& context, const WorkerId& id, Worker& worker, int64_t versi
   worker.phase = WorkerPhase::kInstalling;
   worker.target = version;
   worker.target_digest = weights.digest;
-  worker.install_deadline = context.state.now + context.config().install;
+  worker.install_deadline = context.state.now + context.config().deadlines.install;
   context.act(Install{id, worker.policy, version, weights.digest, weights.manifest});
 }
 
@@ -165,7 +165,7 @@ void grant_waiting(Context& context) {
               .worker = worker,
               .attempt = member.attempt,
               .verify_attempt = 0,
-              .deadline = state.now + context.config().lease});
+              .deadline = state.now + context.config().deadlines.lease});
   }
 }
 
@@ -184,7 +184,7 @@ void verify_waiting(Context& context) {
               .worker = worker,
               .attempt = member.attempt,
               .verify_attempt = member.verify_attempt,
-              .deadline = state.now + context.config().verify});
+              .deadline = state.now + context.config().deadlines.verify});
   }
 }
 

@@ -94,14 +94,14 @@ struct Service::Impl {
   }
 
   TrajectoryStore open_store() {
-    auto opened = TrajectoryStore::open(options.paths.trajectories(), options.store_segment_bytes);
+    auto opened = TrajectoryStore::open(options.paths.trajectories(), options.segments.store_bytes);
     if (!opened) throw UserError("{}", opened.failure().message);
     for (const std::string& note : opened.value().notes()) log.warning("{}", note);
     return std::move(opened).value();
   }
 
   Journal open_journal() {
-    auto opened = Journal::open(options.paths.journal(), state, options.journal_segment_bytes);
+    auto opened = Journal::open(options.paths.journal(), state, options.segments.journal_bytes);
     if (!opened) throw UserError("{}", opened.failure().message);
     return std::move(opened).value();
   }

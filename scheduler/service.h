@@ -20,7 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/wire/link.h"
-#include "scheduler/config.h"
+#include "scheduler/options.h"
 #include "scheduler/run_metrics.h"
 
 namespace tailrace::scheduler {
@@ -30,8 +30,7 @@ struct ServiceOptions {
   std::string endpoint;  // where workers find it
   RunPaths paths;
   LinkOptions link;
-  int64_t store_segment_bytes = int64_t{64} << 20;
-  int64_t journal_segment_bytes = int64_t{16} << 20;
+  SegmentSizes segments;
   int64_t num_samples = 4;                        // episodes written for people at an evaluation
   std::chrono::seconds save_timeout{120};         // for the last checkpoint
   std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over

@@ -411,6 +411,17 @@ TEST_F(LaunchTest, ADryRunStopsAtThePlan) {
   EXPECT_FALSE(output().empty());
 }
 
+TEST_F(LaunchTest, WhatTheSchedulerRefusesIsNamedBeforeAnythingStarts) {
+  for (const bool dry : {true, false}) {
+    std::vector<std::string> arguments{"run.steps=0"};
+    if (dry) arguments.push_back("--dry-run");
+    start_run("run", arguments);
+    EXPECT_EQ(finish().code, 2);
+    EXPECT_NE(output().find("error: run.steps is 0"), std::string::npos) << output();
+    EXPECT_FALSE(fs::exists(paths().root));
+  }
+}
+
 TEST_F(LaunchTest, AnotherConfigOnARunIsRefused) {
   start_run("run", {"run.steps=1"});
   expect_done();

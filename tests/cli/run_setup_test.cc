@@ -124,6 +124,34 @@ TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
   EXPECT_NO_THROW(check_policy(options_));
 }
 
+TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "prompts.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.rollout.prompts_per_step = 4;
+  options_.rollout.group_size = 3;
+  options_.run.steps = 10;
+  options_.run.epochs = 5;
+  options_.eval.prompts = 6;
+  options_.scheduler.retries.lost = 7;
+  scheduler::Config expected;
+  expected.domains = {{.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5}};
+  expected.group_size = 3;
+  expected.steps = 10;
+  expected.eval.prompts = 6;
+  expected.retries.lost = 7;
+  EXPECT_EQ(scheduler_config(options_), expected);
+}
+
+TEST_F(RunSetupTest, WhatTheSchedulerRefusesIsNamedBeforeTheRun) {
+  options_.run.steps = 0;
+  const std::string error = error_of_check(options_);
+  EXPECT_EQ(error.find("run.steps is 0"), 0u) << error;
+  EXPECT_NE(error.find("never end"), std::string::npos) << error;
+  options_.run.steps = 1;
+  EXPECT_EQ(error_of_check(options_), "");
+}
+
 TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
   use_model([](auto&) {});
   std::ofstream(folder_ / "held_out.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";

@@ -93,7 +93,7 @@ TEST(Evaluation, ChangesNothingThatTrainingSees) {
 
 TEST(Leases, ExpireWithTimeAndAreGivenAgain) {
   Harness h(small_config(1, 2));
-  h.state.config.lease = seconds(10);
+  h.state.config.deadlines.lease = seconds(10);
   h.add_rollout("w0", 2);
   const auto grants = only<Grant>(publish(h, 0));
   h.now += seconds(9);
@@ -113,7 +113,7 @@ TEST(Leases, AnInstallThatTakesTooLongIsAskedForAgain) {
   EXPECT_TRUE(only<Install>(h.tell(Tick{})).empty());
   h.tell(Installed{"w0", 0, 0, "other bytes"});  // proves nothing
   EXPECT_TRUE(h.state.leases.empty());
-  h.now += h.state.config.install;
+  h.now += h.state.config.deadlines.install;
   EXPECT_EQ(only<Install>(h.tell(Tick{})).size(), 1u);
 }
 

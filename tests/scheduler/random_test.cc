@@ -33,9 +33,9 @@ Config random_config(Rng& rng) {
   config.replace_zero_signal = config.group_size > 1 && rng.chance(0.4);
   config.retries = {
       .env_failed = rng.below(3), .verifier_failed = rng.below(3), .lost = 1 + rng.below(6)};
-  config.lease = seconds(20);
-  config.verify = seconds(10);
-  config.install = seconds(15);
+  config.deadlines.lease = seconds(20);
+  config.deadlines.verify = seconds(10);
+  config.deadlines.install = seconds(15);
   if (rng.chance(0.5)) {
     config.eval = {.prompts = 1 + rng.below(3),
                    .group_size = 1 + rng.below(2),

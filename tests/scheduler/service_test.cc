@@ -45,8 +45,7 @@ struct TestRun {
     options.paths.root = folder.path();
     options.endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
     options.link = fast_link();
-    options.store_segment_bytes = 4096;
-    options.journal_segment_bytes = 4096;
+    options.segments = {.store_bytes = 4096, .journal_bytes = 4096};
     options.save_timeout = std::chrono::seconds(20);
   }
 
