@@ -36,8 +36,11 @@ std::string configuration_reference() {
       "takes the keys of another file, relative\n"
       "to this one, and overrides them key by key. On the command line `section.key=value` "
       "overrides both. An unknown key, a value out\n"
-      "of range or a key without effect is an error that names the line. Relative paths are "
-      "relative to the file that holds them.\n";
+      "of range or a key without effect is an error that names the line; keys that lose their "
+      "effect because an override\n"
+      "switches off what they belong to (`sft.demonstrations=0`) go back to their defaults. "
+      "Relative paths are relative to the file\n"
+      "that holds them.\n";
   for (const SectionDoc& section : describe_options(RunOptions{})) {
     if (section.options.empty()) continue;
     out += fmt::format(

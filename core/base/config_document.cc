@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 
 namespace tailrace {
 namespace {
@@ -152,10 +153,10 @@ class Loader {
       throw UserError("{}: more than {} files through extends", path.string(), kMaxExtends);
 
     auto text = read_file(path, kMaxFileBytes);
-    if (!text && named_by)
-      throw UserError("{}: extends {}: {}", named_by->place.text(), named_by->text,
-                      text.failure().message);
-    if (!text) throw UserError("{}", text.failure().message);
+    if (!text)
+      throw UserError("{}{}{}",
+                      named_by ? fmt::format("{}: extends: ", named_by->place.text()) : "",
+                      text.failure().message, nearest_path_hint(path));
     open_.push_back(identity);
     ConfigNode own =
         parse(text.value(),

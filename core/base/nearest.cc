@@ -65,7 +65,7 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
   const std::string nearest = nearest_name(missing.string(), names);
   const int typos = 1 + static_cast<int>(missing.string().size()) / 5;
   if (nearest.empty() || edit_distance(nearest, missing.string()) > typos) return "";
-  return fmt::format(" The nearest is {}.", (there / nearest).string());
+  return fmt::format("; the nearest is {}", (there / nearest).string());
 }
 
 }  // namespace tailrace

@@ -166,7 +166,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
   if (!std::filesystem::exists(path)) {
     throw UserError(
-        "{}: not found.{} A model is a Hugging Face folder with config.json and model.safetensors.",
+        "{}: not found{}. A model is a Hugging Face folder with config.json and model.safetensors.",
         path.string(), nearest_path_hint(directory));
   }
   const Json json = read_json_object(path, kMaxConfigBytes);

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 #include "core/text/utf8.h"
 
 namespace tailrace {
@@ -13,7 +14,7 @@ using nlohmann::json;
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key) {
   Result<std::string> text = read_file(path);
-  if (!text) throw UserError("{}", text.failure().message);
+  if (!text) throw UserError("{}{}", text.failure().message, nearest_path_hint(path));
   std::vector<DatasetRow> rows;
   LineReader lines(text.value());
   while (auto line = lines.next()) {

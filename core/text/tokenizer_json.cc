@@ -206,7 +206,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   std::filesystem::path path = directory / "tokenizer.json";
   if (!std::filesystem::exists(path)) {
     throw UserError(
-        "{}: not found.{} A tokenizer is a folder with a tokenizer.json of Hugging Face; for a "
+        "{}: not found{}. A tokenizer is a folder with a tokenizer.json of Hugging Face; for a "
         "model that has other tokenizer files, save it once with transformers (AutoTokenizer, "
         "save_pretrained).",
         path.string(), nearest_path_hint(directory));

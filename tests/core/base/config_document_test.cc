@@ -124,9 +124,12 @@ TEST(LoadConfig, NamesAMissingFile) {
             "cannot open no/such.yaml: No such file or directory");
   TemporaryDirectory folder;
   auto path = folder.write("a.yaml", "b: 1\nextends: [gone.yaml]\n");
-  EXPECT_EQ(error_of([&] { load_config(path, {}); }),
-            path.string() + ":2: extends gone.yaml: cannot open " +
-                (folder / "gone.yaml").string() + ": No such file or directory");
+  EXPECT_EQ(error_of([&] { load_config(path, {}); }), path.string() + ":2: extends: cannot open " +
+                                                          (folder / "gone.yaml").string() +
+                                                          ": No such file or directory");
+  EXPECT_EQ(error_of([&] { load_config(folder / "a.yml", {}); }),
+            "cannot open " + (folder / "a.yml").string() +
+                ": No such file or directory; the nearest is " + path.string());
 }
 
 TEST(Overrides, GiveAKeyOnce) {

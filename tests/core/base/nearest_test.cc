@@ -31,9 +31,9 @@ TEST(NearestPathHint, FindsTheFirstPartThatIsMissing) {
   TemporaryDirectory folder;
   folder.write("models/stories260K/config.json", "{}");
   EXPECT_EQ(nearest_path_hint(folder / "model/stories260K"),
-            " The nearest is " + (folder / "models").string() + ".");
+            "; the nearest is " + (folder / "models").string());
   EXPECT_EQ(nearest_path_hint(folder / "models/stories260k/"),
-            " The nearest is " + (folder / "models/stories260K").string() + ".");
+            "; the nearest is " + (folder / "models/stories260K").string());
   EXPECT_EQ(nearest_path_hint(folder / "models/llama"), "");
   EXPECT_EQ(nearest_path_hint(folder / "models"), "") << "it exists";
   EXPECT_EQ(nearest_path_hint("no such folder"), "");
