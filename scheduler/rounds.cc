@@ -69,11 +69,14 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   return true;
 }
 
+// Holds all that it keeps.
+bool full(const Share& share) { return share.accepted == share.target; }
+
 // Starts groups until every share has what it aims at; shares shrink when nothing more can come.
 void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
   for (int32_t i = 0; i < std::ssize(round.shares); ++i) {
     Share& share = round.shares[static_cast<size_t>(i)];
-    while (share.accepted + share.running < share.launch_target) {
+    while (!full(share) && share.accepted + share.running < share.launch_target) {
       if (launch(context, policy_id, policy, round, i)) continue;
       share.launch_target = share.accepted + share.running;
       share.target = std::min(share.target, share.launch_target);
@@ -81,17 +84,13 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
   }
 }
 
-// Holds all that it keeps.
-bool full(const Round& round) {
-  return std::ranges::all_of(round.shares,
-                             [](const Share& share) { return share.accepted == share.target; });
-}
-
-// After any change of shares: groups start until every share has what it aims at, and full rounds
-// close. A tail policy first ends what still runs in those; the stop rule `all` leaves nothing.
+// After any change of shares: groups start until every share has what it aims at, and rounds whose
+// shares are all full close. A tail policy first ends what still runs in each full share, its round
+// closed or not; the stop rule `all` leaves nothing there.
 void advance_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   for (Round& round : policy.rounds) fill(context, policy_id, policy, round);
-  std::erase_if(policy.rounds, full);
+  std::erase_if(policy.rounds,
+                [](const Round& round) { return std::ranges::all_of(round.shares, full); });
 }
 
 // Null once it is closed.

@@ -3,8 +3,8 @@
 //
 // This is where modes differ. The stop rule is how many members a group starts (members_to_launch)
 // and how many groups a round starts beyond those that it keeps (Share::launch_target); the tail
-// policy is what becomes of the groups that still run when a round closes: under `all` there are
-// none.
+// policy is what becomes of the groups that still run in a share that is full: under `all` there
+// are none.
 #pragma once
 
 #include "scheduler/context.h"
