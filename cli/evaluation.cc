@@ -76,7 +76,8 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenize
   EpisodeRunner runner(engine, tokenizer,
                        {.env_threads = static_cast<int>(plan.rollout.env_threads)}, clock);
   EpisodeLimits limits = episode_limits(plan.rollout, info);
-  SamplingParams sampling = episode_sampling(plan.rollout.sampling, info, tokenizer);
+  SamplingParams sampling =
+      episode_sampling(plan.rollout.sampling, info, loaded.config(), tokenizer);
 
   std::vector<EvaluatedEpisode> episodes;
   int64_t total = plan.episodes * plan.samples, started = 0;

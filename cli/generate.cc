@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/random.h"
 #include "rollout/engine.h"
+#include "rollout/stop_tokens.h"
 
 namespace tailrace {
 namespace {
@@ -77,8 +78,7 @@ SamplingParams sampling_params(const GenerateArguments& arguments, const ModelCo
   SamplingParams params = arguments.sampling.params();
   params.max_new_tokens = arguments.max_new_tokens;
   params.stop_strings = arguments.stop;
-  for (int64_t id : {int64_t{tokenizer.eos()}, config.eos_token})
-    if (id >= 0) params.stop_tokens.push_back(static_cast<TokenId>(id));
+  params.stop_tokens = stop_tokens(config, tokenizer);
   return params;
 }
 

@@ -361,7 +361,7 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
   config.rope_theta = create.rope_theta;
   config.tie_embeddings = create.tie_embeddings;
   config.bos_token = 1;  // what write_word_tokenizer() gives
-  config.eos_token = 2;
+  config.eos_tokens = {2};
   return config;
 }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/check.h"
+#include "rollout/stop_tokens.h"
 
 namespace tailrace {
 
@@ -23,10 +24,10 @@ EpisodeLimits episode_limits(const RolloutOptions& options, const EnvironmentInf
 }
 
 SamplingParams episode_sampling(const SamplingOptions& options, const EnvironmentInfo& info,
-                                const Tokenizer& tokenizer) {
+                                const ModelConfig& model, const Tokenizer& tokenizer) {
   SamplingParams sampling = options.params();
   sampling.stop_strings = info.stop_strings;
-  if (tokenizer.eos() >= 0) sampling.stop_tokens = {tokenizer.eos()};
+  sampling.stop_tokens = stop_tokens(model, tokenizer);
   return sampling;
 }
 

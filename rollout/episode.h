@@ -26,6 +26,7 @@
 
 #include "core/base/result.h"
 #include "core/generate.h"
+#include "core/model/model_config.h"
 #include "core/text/tokenizer.h"
 #include "core/trajectory/trajectory.h"
 #include "rollout/options.h"
@@ -45,10 +46,9 @@ struct EpisodeLimits {
 // What the options leave open comes from the environment and the context.
 EpisodeLimits episode_limits(const RolloutOptions& options, const EnvironmentInfo& info);
 
-// How an environment's actions are drawn and what ends them: its stop strings and the tokenizer's
-// end-of-sequence token.
+// How an environment's actions are drawn and what ends them: its stop strings and stop_tokens().
 SamplingParams episode_sampling(const SamplingOptions& options, const EnvironmentInfo& info,
-                                const Tokenizer& tokenizer);
+                                const ModelConfig& model, const Tokenizer& tokenizer);
 
 struct EpisodeSpec {
   LeaseId lease;

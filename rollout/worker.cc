@@ -88,7 +88,7 @@ class RolloutWorker {
         info_(environments.make(config.env, config.env_settings)->info()),
         tasks_(config, info_),
         limits_(episode_limits(config.rollout, info_)),
-        sampling_(episode_sampling(config.rollout.sampling, info_, *tokenizer_)) {}
+        sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {}
 
   int run() {
     while (!ended_) {

@@ -78,7 +78,7 @@ void run() {
         spec.lease.member = {.prompt = step * 16 + prompt, .member = member};
         spec.task.seed = task_seed(1, false, spec.lease.member.prompt);
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
-        spec.sampling = episode_sampling(options.sampling, info, *tokenizer);
+        spec.sampling = episode_sampling(options.sampling, info, config, *tokenizer);
         spec.limits = episode_limits(options, info);
         runner.start(std::move(spec), environments.make("frozen_grid", {}));
       }

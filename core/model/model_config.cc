@@ -61,18 +61,18 @@ class ConfigReader {
     return value->get<bool>();
   }
 
-  // A token id, or the first of a list of them (instruct models list several ends of a turn).
-  int64_t token(const char* key) const {
+  // One token id, or a list of them; some files write -1 for none.
+  std::vector<int64_t> tokens(const char* key) const {
     const Json* value = find(key);
-    if (value != nullptr && value->is_array()) {
-      if (value->empty()) return -1;
-      value = &value->front();
+    if (value == nullptr) return {};
+    std::vector<int64_t> ids;
+    for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
+      if (!id.is_number_integer()) {
+        throw UserError("{}: {} is {}; it must be a token id", path_, key, id.dump());
+      }
+      if (id != -1) ids.push_back(id.get<int64_t>());
     }
-    if (value == nullptr) return -1;
-    if (!value->is_number_integer()) {
-      throw UserError("{}: {} is {}; it must be a token id", path_, key, value->dump());
-    }
-    return value->get<int64_t>();
+    return ids;
   }
 
   // The feature behind `key` changes the numbers and is not built: only the accepted text passes.
@@ -193,8 +193,9 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.rms_norm_eps = reader.number("rms_norm_eps", 1e-6);
   config.rope_theta = read_rope_theta(reader);
   config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
-  config.bos_token = reader.token("bos_token_id");
-  config.eos_token = reader.token("eos_token_id");
+  const std::vector<int64_t> begins = reader.tokens("bos_token_id");
+  if (!begins.empty()) config.bos_token = begins.front();
+  config.eos_tokens = reader.tokens("eos_token_id");
   validate(config, path.string());
   return config;
 }
@@ -221,7 +222,10 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["mlp_bias"] = false;
   // null and not absent: transformers would fill in the ids of the first Llama.
   json["bos_token_id"] = config.bos_token >= 0 ? Ordered(config.bos_token) : Ordered(nullptr);
-  json["eos_token_id"] = config.eos_token >= 0 ? Ordered(config.eos_token) : Ordered(nullptr);
+  const std::vector<int64_t>& ends = config.eos_tokens;
+  json["eos_token_id"] = ends.empty()       ? Ordered(nullptr)
+                         : ends.size() == 1 ? Ordered(ends.front())
+                                            : Ordered(ends);
   json["torch_dtype"] = "float32";
 
   const auto written = write_file_atomic(directory / "config.json", json.dump(2) + "\n");
@@ -257,13 +261,13 @@ void validate(const ModelConfig& config, const std::string& where) {
     throw UserError("{}: rope_theta is {}; it must be a finite number of at least 1", where,
                     config.rope_theta);
   }
-  for (const auto& [key, id] :
-       {std::pair{"bos_token_id", config.bos_token}, std::pair{"eos_token_id", config.eos_token}}) {
-    if (id < -1 || id >= config.vocab_size) {
-      throw UserError("{}: {} is {}; the vocabulary has {} tokens", where, key, id,
-                      config.vocab_size);
-    }
-  }
+  auto check_token = [&](const char* key, int64_t id) {
+    if (id >= 0 && id < config.vocab_size) return;
+    throw UserError("{}: {} is {}; the vocabulary has {} tokens", where, key, id,
+                    config.vocab_size);
+  };
+  if (config.bos_token != -1) check_token("bos_token_id", config.bos_token);
+  for (const int64_t id : config.eos_tokens) check_token("eos_token_id", id);
 }
 
 }  // namespace tailrace

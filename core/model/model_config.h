@@ -17,7 +17,8 @@ struct ModelConfig {
   int64_t vocab_size = 0, max_positions = 0;
   double rms_norm_eps = 1e-5, rope_theta = 10000;
   bool tie_embeddings = false;
-  int64_t bos_token = -1, eos_token = -1;
+  int64_t bos_token = -1;                // -1: none
+  std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
 
   // Inverse frequencies of the rotary embedding, [head_dim / 2].
   std::vector<double> inv_freq() const;

@@ -257,7 +257,11 @@ TEST(Episode, TakesWhatTheOptionsLeaveOpenFromTheEnvironment) {
   limits = episode_limits(options, info);
   EXPECT_EQ(limits.max_turns, 2);
   EXPECT_EQ(limits.max_response_tokens, 10);
-  EXPECT_EQ(episode_sampling(options.sampling, info, pieces()).stop_strings, info.stop_strings);
+  ModelConfig model;
+  model.eos_tokens = {3, 5};
+  SamplingParams sampling = episode_sampling(options.sampling, info, model, pieces());
+  EXPECT_EQ(sampling.stop_strings, info.stop_strings);
+  EXPECT_EQ(sampling.stop_tokens, (std::vector<TokenId>{3, 5}));
 }
 
 }  // namespace

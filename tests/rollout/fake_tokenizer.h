@@ -12,7 +12,8 @@ namespace tailrace {
 
 class FakeTokenizer final : public Tokenizer {
  public:
-  explicit FakeTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  explicit FakeTokenizer(std::vector<std::string> pieces, TokenId eos = -1)
+      : pieces_(std::move(pieces)), eos_(eos) {}
 
   std::vector<TokenId> encode(std::string_view text, bool) const override {
     std::vector<TokenId> ids;
@@ -42,10 +43,11 @@ class FakeTokenizer final : public Tokenizer {
     return -1;
   }
   TokenId bos() const override { return -1; }
-  TokenId eos() const override { return -1; }
+  TokenId eos() const override { return eos_; }
 
  private:
   std::vector<std::string> pieces_;
+  TokenId eos_;
 };
 
 // One printable character a token, and "\n" as the last: a vocabulary of tiny_config()'s size.

@@ -43,7 +43,7 @@ TEST(ModelConfig, ReadsAHuggingFaceFile) {
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   EXPECT_FALSE(config.tie_embeddings);
   EXPECT_EQ(config.bos_token, 1);
-  EXPECT_EQ(config.eos_token, 2);
+  EXPECT_EQ(config.eos_tokens, std::vector<int64_t>{2});
   EXPECT_EQ(config.num_parameters(), 113088);  // as golden.json says
 }
 
@@ -63,7 +63,7 @@ TEST(ModelConfig, FillsInTheDefaultsOfTransformers) {
   EXPECT_EQ(config.rope_theta, 10000);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
   EXPECT_EQ(config.bos_token, -1);
-  EXPECT_EQ(config.eos_token, 5);
+  EXPECT_EQ(config.eos_tokens, (std::vector<int64_t>{5, 6}));
   EXPECT_FALSE(config.tie_embeddings);
 }
 
@@ -97,8 +97,24 @@ TEST(ModelConfig, WhatIsWrittenReadsBack) {
     EXPECT_EQ(read.rope_theta, config.rope_theta);
     EXPECT_EQ(read.tie_embeddings, config.tie_embeddings);
     EXPECT_EQ(read.bos_token, 4);
-    EXPECT_EQ(read.eos_token, -1);
+    EXPECT_TRUE(read.eos_tokens.empty());
   }
+}
+
+TEST(ModelConfig, KeepsEveryEndOfATurnAsTheFileLists) {
+  for (const Json& ends : {Json(7), Json({5, 6}), Json(nullptr)}) {
+    Json json = llama_json();
+    json["eos_token_id"] = ends;
+    ScratchFolder folder;
+    write_text(folder.path() / "config.json", json.dump());
+    write_model_config(read_model_config(folder.path()), folder.path());
+    EXPECT_EQ(Json::parse(read_text(folder.path() / "config.json"))["eos_token_id"], ends);
+  }
+  Json json = llama_json();
+  json["eos_token_id"] = -1;
+  ScratchFolder folder;
+  write_text(folder.path() / "config.json", json.dump());
+  EXPECT_TRUE(read_model_config(folder.path()).eos_tokens.empty());
 }
 
 TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
@@ -134,6 +150,7 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
       {"rope_theta", 0, "rope_theta is 0"},
       {"tie_word_embeddings", "yes", "tie_word_embeddings is \"yes\""},
       {"eos_token_id", 257, "eos_token_id is 257; the vocabulary has 257 tokens"},
+      {"eos_token_id", {2, 300}, "eos_token_id is 300; the vocabulary has 257 tokens"},
       {"eos_token_id", "end", "eos_token_id is \"end\""},
   };
   for (const Case& c : cases) {
