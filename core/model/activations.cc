@@ -11,8 +11,8 @@ struct RowSizes {
 
   explicit RowSizes(const ModelConfig& c)
       : hidden(c.hidden_size),
-        qkv((c.num_heads + 2 * c.num_kv_heads) * c.head_dim),
-        attended(c.num_heads * c.head_dim),
+        qkv(c.qkv_size()),
+        attended(c.q_size()),
         lse(c.num_heads),
         gate_up(2 * c.intermediate_size) {}
 };

@@ -1,8 +1,8 @@
 // What backward needs of a forward pass.
 //
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
-// and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + (2 heads + 2 kv_heads) *
-// head_dim + 2 intermediate + heads + 2.
+// and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + 2 q_size + 2 kv_size +
+// 2 intermediate + heads + 2.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace tailrace {
 struct LayerActivations {
   Matrix input;                    // [tokens, hidden] residual stream before the layer
   std::span<float> input_inv_rms;  // [tokens] or empty
-  Matrix qkv;                      // [tokens, (heads + 2 kv_heads) * head_dim], q and k rotated
-  Matrix attended;                 // [tokens, heads * head_dim]
+  Matrix qkv;                      // [tokens, qkv_size], q and k rotated
+  Matrix attended;                 // [tokens, q_size]
   Matrix lse;                      // [tokens, heads] or no data
   Matrix middle;                   // [tokens, hidden] residual stream after attention
   std::span<float> post_inv_rms;   // [tokens] or empty

@@ -20,14 +20,14 @@ size_t matrix_bytes(int64_t rows, int64_t cols) {
   return Workspace::aligned(static_cast<size_t>(rows * cols) * sizeof(float));
 }
 
-// The columns of a qkv matrix [tokens, (heads + 2 kv_heads) * head_dim].
+// The columns of a qkv matrix [tokens, qkv_size].
 template <class T>
 struct Qkv {
   MatrixView<T> q, k, v;
   MatrixView<T> rotated;  // q and k together: both turn by the same angles
 
   Qkv(const ModelConfig& c, MatrixView<T> qkv) {
-    const int64_t q_end = c.num_heads * c.head_dim, k_end = q_end + c.num_kv_heads * c.head_dim;
+    const int64_t q_end = c.q_size(), k_end = q_end + c.kv_size();
     q = qkv.slice_cols(0, q_end);
     k = qkv.slice_cols(q_end, k_end);
     v = qkv.slice_cols(k_end, qkv.cols);
@@ -170,8 +170,7 @@ size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_toke
 size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
                                       int max_context, int num_threads) {
   const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
-  const int64_t q = config.num_heads * config.head_dim,
-                qkv = q + 2 * config.num_kv_heads * config.head_dim;
+  const int64_t q = config.q_size(), qkv = config.qkv_size();
   const size_t norms = 2 * matrix_bytes(max_tokens, hidden);
   const size_t mlp = matrix_bytes(max_tokens, ffn) + matrix_bytes(max_tokens, 2 * ffn) +
                      std::max(linear_grad_workspace_bytes(max_tokens, hidden, ffn),

@@ -8,11 +8,7 @@
 namespace tailrace {
 
 KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens)
-    : num_layers_(config.num_layers),
-      num_kv_heads_(config.num_kv_heads),
-      head_dim_(config.head_dim),
-      num_blocks_(num_blocks),
-      block_tokens_(block_tokens) {
+    : config_(config), num_blocks_(num_blocks), block_tokens_(block_tokens) {
   TR_CHECK(num_blocks >= 1, "{} blocks", num_blocks);
   TR_CHECK(block_tokens >= 8 && block_tokens <= 128 &&
                std::has_single_bit(static_cast<unsigned>(block_tokens)),
@@ -22,21 +18,21 @@ KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens)
 }
 
 int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens) {
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_tokens *
+  return 2 * config.num_layers * config.kv_size() * block_tokens *
          static_cast<int64_t>(sizeof(float));
 }
 
-int64_t KvCache::block_floats() const { return num_kv_heads_ * head_dim_ * block_tokens_; }
+int64_t KvCache::block_floats() const { return config_.kv_size() * block_tokens_; }
 
 KvLayer KvCache::layer(int64_t index) const {
-  TR_CHECK(index >= 0 && index < num_layers_, "layer {} of {}", index, num_layers_);
+  TR_CHECK(index >= 0 && index < config_.num_layers, "layer {} of {}", index, config_.num_layers);
   const int64_t part = num_blocks_ * block_floats();
   float* keys = buffer_.as<float>().data() + 2 * index * part;
   return {.keys = keys,
           .values = keys + part,
           .block_tokens = block_tokens_,
-          .num_kv_heads = static_cast<int>(num_kv_heads_),
-          .head_dim = static_cast<int>(head_dim_)};
+          .num_kv_heads = static_cast<int>(config_.num_kv_heads),
+          .head_dim = static_cast<int>(config_.head_dim)};
 }
 
 void KvCache::copy_block(int from, int to, int tokens) {
@@ -44,18 +40,19 @@ void KvCache::copy_block(int from, int to, int tokens) {
            "from {} to {} of {} blocks", from, to, num_blocks_);
   TR_CHECK(tokens >= 0 && tokens <= block_tokens_, "{} tokens of a block of {}", tokens,
            block_tokens_);
-  for (int64_t index = 0; index < num_layers_; ++index) {
+  for (int64_t index = 0; index < config_.num_layers; ++index) {
     const KvLayer kv = layer(index);
     const float* keys = kv.keys + from * block_floats();
     float* new_keys = kv.keys + to * block_floats();
-    for (int64_t row = 0; row < num_kv_heads_ * head_dim_; ++row) {  // positions are innermost
+    for (int64_t row = 0; row < config_.kv_size(); ++row) {  // positions are innermost
       std::copy_n(keys + row * block_tokens_, tokens, new_keys + row * block_tokens_);
     }
     const float* values = kv.values + from * block_floats();
     float* new_values = kv.values + to * block_floats();
-    const int64_t head_floats = block_tokens_ * head_dim_;
-    for (int64_t head = 0; head < num_kv_heads_; ++head) {
-      std::copy_n(values + head * head_floats, tokens * head_dim_, new_values + head * head_floats);
+    const int64_t head_floats = block_tokens_ * config_.head_dim;
+    for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
+      std::copy_n(values + head * head_floats, tokens * config_.head_dim,
+                  new_values + head * head_floats);
     }
   }
 }

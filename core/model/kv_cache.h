@@ -27,7 +27,7 @@ class KvCache {
  private:
   int64_t block_floats() const;  // keys of one block of one layer; as many values
 
-  int64_t num_layers_, num_kv_heads_, head_dim_;
+  ModelConfig config_;
   int num_blocks_, block_tokens_;
   mutable Buffer buffer_;  // a KvLayer is a writable view that also readers use
 };

@@ -20,8 +20,8 @@ Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
 LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
   return {.input = take(workspace, tokens, c.hidden_size),
           .input_inv_rms = {},
-          .qkv = take(workspace, tokens, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim),
-          .attended = take(workspace, tokens, c.num_heads * c.head_dim),
+          .qkv = take(workspace, tokens, c.qkv_size()),
+          .attended = take(workspace, tokens, c.q_size()),
           .lse = {},
           .middle = take(workspace, tokens, c.hidden_size),
           .post_inv_rms = {},
@@ -52,9 +52,8 @@ size_t Model::workspace_bytes(int64_t max_tokens, int max_context, int num_threa
   auto bytes = [&](int64_t cols) {
     return Workspace::aligned(static_cast<size_t>(max_tokens * cols) * sizeof(float));
   };
-  const size_t scratch_layer = 2 * bytes(c.hidden_size) +
-                               bytes((c.num_heads + 2 * c.num_kv_heads) * c.head_dim) +
-                               bytes(c.num_heads * c.head_dim) + bytes(2 * c.intermediate_size);
+  const size_t scratch_layer = 2 * bytes(c.hidden_size) + bytes(c.qkv_size()) + bytes(c.q_size()) +
+                               bytes(2 * c.intermediate_size);
   const size_t forward =
       scratch_layer + forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
   const size_t backward = 2 * bytes(c.hidden_size) +

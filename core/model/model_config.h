@@ -20,6 +20,9 @@ struct ModelConfig {
   int64_t bos_token = -1;                // -1: none
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
 
+  int64_t q_size() const { return num_heads * head_dim; }      // of all query heads together
+  int64_t kv_size() const { return num_kv_heads * head_dim; }  // of all keys, and of all values
+  int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
   // Inverse frequencies of the rotary embedding, [head_dim / 2].
   std::vector<double> inv_freq() const;
   int64_t num_parameters() const;
