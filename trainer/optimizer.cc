@@ -12,6 +12,22 @@
 
 namespace tailrace {
 
+namespace {
+
+bool decays(ParameterKind kind, const OptimOptions& options) {
+  switch (kind) {
+    case ParameterKind::kEmbedding:
+    case ParameterKind::kMatrix:
+    case ParameterKind::kResidual:
+      return true;
+    case ParameterKind::kNorm:
+      return options.decay_norms;
+  }
+  return true;
+}
+
+}  // namespace
+
 double learning_rate(const OptimOptions& options, int64_t step, int64_t total_steps) {
   if (step < options.warmup_steps) {
     return options.lr * static_cast<double>(step) / static_cast<double>(options.warmup_steps);
@@ -29,9 +45,9 @@ Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
                      int64_t total_updates)
     : options_(options), total_updates_(total_updates), m_(layout), v_(layout) {
   for (const ParameterInfo& info : layout.entries()) {
-    bool decays = info.is_matrix() || options.decay_norms;
-    if (ranges_.empty() || ranges_.back().decays != decays)
-      ranges_.push_back({info.offset, info.offset, decays});
+    bool decay = decays(info.kind, options);
+    if (ranges_.empty() || ranges_.back().decays != decay)
+      ranges_.push_back({info.offset, info.offset, decay});
     ranges_.back().end = info.offset + info.size;
   }
 }

@@ -29,8 +29,8 @@ class Optimizer {
     double lr = 0;
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
-  // Update number t = steps() + 1 uses learning_rate(t). Matrices decay; vectors only with
-  // decay_norms.
+  // Update number t = steps() + 1 uses learning_rate(t). Norms decay only with decay_norms,
+  // all else always.
   Report apply(const Stream& stream, const Parameters& gradients, Parameters& parameters);
 
   int64_t steps() const { return steps_; }      // updates applied

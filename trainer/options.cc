@@ -158,8 +158,9 @@ void OptimOptions::visit(OptionVisitor& v) {
   v.field("lr", lr, {.help = "peak learning rate of AdamW", .min = 0});
   v.field("betas", betas, {.help = "decay of the first and second moment", .min = 0, .max = 1});
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0});
-  v.field("weight_decay", weight_decay, {.help = "decoupled weight decay of matrices", .min = 0});
-  v.field("decay_norms", decay_norms, {.help = "weight decay of vectors (norms) as well"});
+  v.field("weight_decay", weight_decay,
+          {.help = "decoupled weight decay of matrices and embeddings", .min = 0});
+  v.field("decay_norms", decay_norms, {.help = "weight decay of norms as well"});
   v.field("warmup_steps", warmup_steps,
           {.help = "updates over which the rate rises linearly",
            .min = 0,

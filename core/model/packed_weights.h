@@ -22,11 +22,7 @@ class PackedWeights {
   PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters);
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
 
-  // One packed matrix for each input that layers share (see LayerTensors).
-  struct Layer {
-    std::span<const float> input_norm, post_norm;  // [hidden]
-    PackedWeight qkv, o, gate_up, down;
-  };
+  using Layer = LayerOf<std::span<const float>, PackedWeight>;
   const std::vector<Layer>& layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   ConstMatrix embeddings() const { return embeddings_; }  // [vocab, hidden]

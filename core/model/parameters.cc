@@ -1,11 +1,32 @@
 #include "core/model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
 #include "core/base/random.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
+
+// Tensors of the file that make one vector or matrix, one behind the other without a gap.
+struct TensorGroup {
+  struct Part {
+    std::string name;
+    int64_t rows = 0;
+  };
+  ParameterKind kind = ParameterKind::kMatrix;
+  std::vector<Part> parts;
+  int64_t cols = 0;  // 0: a vector
+
+  int64_t rows() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.rows;
+    return sum;
+  }
+};
+
 namespace {
 
 constexpr int64_t kOffsetAlignment = 16;  // floats; one cache line
@@ -19,59 +40,75 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
-double init_deviation(const ModelConfig& config, const ParameterInfo& info) {
-  if (info.name == kEmbeddingName && !config.tie_embeddings) return 1;
-  double variance = 1.0 / static_cast<double>(info.shape.back());  // of a table, its width
-  const bool adds_to_residual =
-      info.name.ends_with("o_proj.weight") || info.name.ends_with("down_proj.weight");
-  if (adds_to_residual) variance /= 2.0 * static_cast<double>(config.num_layers);
-  return std::sqrt(variance);
+using LayerTable = LayerOf<TensorGroup, TensorGroup>;
+
+// The tensors of a layer as the file names them, below "model.layers.N.".
+LayerTable layer_table(const ModelConfig& c) {
+  using enum ParameterKind;
+  const int64_t hidden = c.hidden_size, ffn = c.intermediate_size;
+  return {
+      .input_norm = {kNorm, {{"input_layernorm.weight", hidden}}},
+      .qkv = {kMatrix,
+              {{"self_attn.q_proj.weight", c.q_size()},
+               {"self_attn.k_proj.weight", c.kv_size()},
+               {"self_attn.v_proj.weight", c.kv_size()}},
+              hidden},
+      .o = {kResidual, {{"self_attn.o_proj.weight", hidden}}, c.q_size()},
+      .post_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
+      .gate_up = {kMatrix, {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}}, hidden},
+      .down = {kResidual, {{"mlp.down_proj.weight", hidden}}, ffn}};
 }
 
 template <class T, class Source>
 LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_t layer) {
+  const LayerTable table = layer_table(config);
   const std::string prefix = layer_prefix(layer);
-  auto matrix = [&](const char* name, int64_t rows) {
-    MatrixView<T> first = parameters.matrix(prefix + name);
-    first.rows = rows;  // the rest of its group follows without a gap, see ParameterLayout
-    return first;
+  LayerTensors<T> tensors;
+  auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
+    T* first = parameters.vector(prefix + group.parts.front().name).data();
+    if constexpr (std::is_same_v<View, std::span<T>>) {
+      tensor = {first, static_cast<size_t>(group.rows())};
+    } else {
+      tensor = {first, group.rows(), group.cols};
+    }
   };
-  const int64_t qkv_rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
-  return {.input_norm = parameters.vector(prefix + "input_layernorm.weight"),
-          .post_norm = parameters.vector(prefix + "post_attention_layernorm.weight"),
-          .qkv = matrix("self_attn.q_proj.weight", qkv_rows),
-          .o = matrix("self_attn.o_proj.weight", config.hidden_size),
-          .gate_up = matrix("mlp.gate_proj.weight", 2 * config.intermediate_size),
-          .down = matrix("mlp.down_proj.weight", config.hidden_size)};
+  for_each_tensor(view, table, tensors);
+  return tensors;
+}
+
+void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& info,
+                 std::span<float> values) {
+  double variance = 1.0 / static_cast<double>(info.shape.back());  // 1 / fan_in
+  switch (info.kind) {
+    case ParameterKind::kEmbedding:
+      if (!config.tie_embeddings) variance = 1;
+      break;
+    case ParameterKind::kMatrix:
+      break;
+    case ParameterKind::kResidual:
+      variance /= 2.0 * static_cast<double>(config.num_layers);
+      break;
+    case ParameterKind::kNorm:
+      std::ranges::fill(values, 1.0f);
+      return;
+  }
+  Rng rng(mix({seed, hash_name(info.name)}));
+  const double deviation = std::sqrt(variance);
+  for (float& value : values) value = static_cast<float>(deviation * rng.normal());
 }
 
 }  // namespace
 
 ParameterLayout::ParameterLayout(const ModelConfig& config) {
-  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
-  const int64_t q_rows = config.num_heads * config.head_dim,
-                kv_rows = config.num_kv_heads * config.head_dim;
-  auto single = [&](std::string name, std::vector<int64_t> shape) {
-    align();
-    append(std::move(name), std::move(shape));
-  };
-  single(std::string(kEmbeddingName), {config.vocab_size, hidden});
+  using enum ParameterKind;
+  const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
+  append("", {kEmbedding, {{std::string(kEmbeddingName), vocab}}, hidden});
+  const LayerTable table = layer_table(config);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = layer_prefix(layer);
-    single(prefix + "input_layernorm.weight", {hidden});
-    align();
-    append(prefix + "self_attn.q_proj.weight", {q_rows, hidden});
-    append(prefix + "self_attn.k_proj.weight", {kv_rows, hidden});
-    append(prefix + "self_attn.v_proj.weight", {kv_rows, hidden});
-    single(prefix + "self_attn.o_proj.weight", {hidden, q_rows});
-    single(prefix + "post_attention_layernorm.weight", {hidden});
-    align();
-    append(prefix + "mlp.gate_proj.weight", {ffn, hidden});
-    append(prefix + "mlp.up_proj.weight", {ffn, hidden});
-    single(prefix + "mlp.down_proj.weight", {hidden, ffn});
+    for_each_tensor([&](const TensorGroup& group) { append(layer_prefix(layer), group); }, table);
   }
-  single(std::string(kFinalNormName), {hidden});
-  if (!config.tie_embeddings) single(std::string(kHeadName), {config.vocab_size, hidden});
+  append("", {kNorm, {{std::string(kFinalNormName), hidden}}});
+  if (!config.tie_embeddings) append("", {kMatrix, {{std::string(kHeadName), vocab}}, hidden});
   align();
 }
 
@@ -79,13 +116,22 @@ void ParameterLayout::align() {
   size_ = (size_ + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
 }
 
-void ParameterLayout::append(std::string name, std::vector<int64_t> shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  index_.emplace(name, entries_.size());
-  entries_.push_back(
-      {.name = std::move(name), .shape = std::move(shape), .offset = size_, .size = count});
-  size_ += count;
+void ParameterLayout::append(const std::string& prefix, const TensorGroup& group) {
+  align();
+  for (const TensorGroup::Part& part : group.parts) {
+    ParameterInfo info{.name = prefix + part.name,
+                       .kind = group.kind,
+                       .shape = {part.rows},
+                       .offset = size_,
+                       .size = part.rows};
+    if (group.cols > 0) {
+      info.shape.push_back(group.cols);
+      info.size *= group.cols;
+    }
+    size_ += info.size;
+    index_.emplace(info.name, entries_.size());
+    entries_.push_back(std::move(info));
+  }
 }
 
 const ParameterInfo& ParameterLayout::at(std::string_view name) const {
@@ -135,14 +181,7 @@ std::string_view head_name(const ModelConfig& config) {
 
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters) {
   for (const ParameterInfo& info : parameters.layout().entries()) {
-    std::span<float> values = parameters.vector(info.name);
-    if (!info.is_matrix()) {
-      std::fill(values.begin(), values.end(), 1.0f);
-      continue;
-    }
-    Rng rng(mix({seed, hash_name(info.name)}));
-    const double deviation = init_deviation(config, info);
-    for (float& value : values) value = static_cast<float>(deviation * rng.normal());
+    init_tensor(config, seed, info, parameters.vector(info.name));
   }
 }
 

@@ -15,18 +15,28 @@
 
 namespace tailrace {
 
+// What a tensor is for: decides how it begins (init_parameters) and whether it decays (optimizer).
+enum class ParameterKind : uint8_t {
+  kEmbedding,  // a row for each token
+  kMatrix,     // of a product
+  kResidual,   // of a product that is added to the residual stream
+  kNorm,       // factors of a norm
+};
+
 struct ParameterInfo {
-  std::string name;              // "model.layers.0.self_attn.q_proj.weight"
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
+  ParameterKind kind = ParameterKind::kMatrix;
   std::vector<int64_t> shape;    // [out, in] for matrices
   int64_t offset = 0, size = 0;  // in floats
-  bool is_matrix() const { return shape.size() >= 2; }
 };
+
+struct TensorGroup;  // a row of the table in parameters.cc
 
 // Names, shapes and places, in the order in which the forward pass meets them. A tied head has no
 // entry of its own.
 //
 // Offsets are aligned to 16 floats, except that k and v follow q directly, and up follows gate: a
-// fused product sees each of these groups as one matrix (see LayerTensors).
+// fused product sees each of these groups as one matrix (see LayerOf).
 class ParameterLayout {
  public:
   explicit ParameterLayout(const ModelConfig& config);
@@ -36,7 +46,7 @@ class ParameterLayout {
 
  private:
   void align();
-  void append(std::string name, std::vector<int64_t> shape);
+  void append(const std::string& prefix, const TensorGroup& group);
 
   std::vector<ParameterInfo> entries_;
   std::map<std::string, size_t, std::less<>> index_;
@@ -60,15 +70,32 @@ class Parameters {
   Buffer buffer_;
 };
 
-// The tensors of one decoder layer, with those that share an input as one matrix:
-//   qkv      [(heads + 2 * kv_heads) * head_dim, hidden]   q rows, then k, then v
-//   gate_up  [2 * intermediate, hidden]                    gate rows, then up
-// T is float (gradients) or const float (weights).
-template <class T>
-struct LayerTensors {
-  std::span<T> input_norm, post_norm;  // [hidden]
-  MatrixView<T> qkv, o, gate_up, down;
+// One of each tensor of a decoder layer, with those that share an input as one matrix. Here it is
+// said what a layer has; the file's names, shapes and kinds are one table in parameters.cc.
+template <class VectorType, class MatrixType>
+struct LayerOf {
+  VectorType input_norm;  // [hidden]
+  MatrixType qkv;         // [qkv_size, hidden]  q rows, then k, then v
+  MatrixType o;           // [hidden, q_size]
+  VectorType post_norm;   // [hidden]
+  MatrixType gate_up;     // [2 * intermediate, hidden]  gate rows, then up
+  MatrixType down;        // [hidden, intermediate]
 };
+
+// visit(a.input_norm, b.input_norm, ...) and so on for each member, in the order of the file.
+template <class Visit, class... Layers>
+void for_each_tensor(const Visit& visit, Layers&... layers) {
+  visit(layers.input_norm...);
+  visit(layers.qkv...);
+  visit(layers.o...);
+  visit(layers.post_norm...);
+  visit(layers.gate_up...);
+  visit(layers.down...);
+}
+
+// Views of weights (const float) or gradients (float).
+template <class T>
+using LayerTensors = LayerOf<std::span<T>, MatrixView<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
 LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
                                         int64_t layer);

@@ -24,7 +24,8 @@ class OptimizerTest : public ::testing::Test {
   }
 };
 
-constexpr std::string_view kMatrix = "model.embed_tokens.weight", kNorm = "model.norm.weight";
+constexpr std::string_view kMatrix = "model.embed_tokens.weight", kNorm = "model.norm.weight",
+                           kResidual = "model.layers.0.self_attn.o_proj.weight";
 
 TEST_F(OptimizerTest, MatchesGoldenAdam1) {
   Optimizer optimizer(layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
@@ -40,9 +41,10 @@ TEST_F(OptimizerTest, MatchesGoldenAdam1) {
 TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
   for (bool decay_norms : {false, true}) {
     Optimizer optimizer(layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms}, 10);
-    weight(kMatrix) = weight(kNorm) = 1;
+    weight(kMatrix) = weight(kResidual) = weight(kNorm) = 1;
     optimizer.apply({}, gradients_, parameters_);
     EXPECT_FLOAT_EQ(weight(kMatrix), .95f);
+    EXPECT_FLOAT_EQ(weight(kResidual), .95f);
     EXPECT_FLOAT_EQ(weight(kNorm), decay_norms ? .95f : 1.0f);
   }
 }

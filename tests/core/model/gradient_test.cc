@@ -34,7 +34,7 @@ class Gradient : public ::testing::TestWithParam<bool> {
     }
     // Norm weights that are not all equal.
     for (const ParameterInfo& info : rig.model.layout().entries()) {
-      if (info.is_matrix()) continue;
+      if (info.kind != ParameterKind::kNorm) continue;
       for (float& weight : rig.parameters.vector(info.name))
         weight += static_cast<float>(0.2 * rng.normal());
     }

@@ -25,6 +25,22 @@ TEST(ParameterLayout, HasTheTensorsOfTheFile) {
   }
 }
 
+TEST(ParameterLayout, SaysOfEveryTensorWhatItIsFor) {
+  const ParameterLayout layout(awkward_config(/*tie_embeddings=*/false));
+  const std::string prefix = "model.layers.1.";
+  EXPECT_EQ(layout.at(kEmbeddingName).kind, ParameterKind::kEmbedding);
+  EXPECT_EQ(layout.at(kHeadName).kind, ParameterKind::kMatrix);
+  EXPECT_EQ(layout.at(kFinalNormName).kind, ParameterKind::kNorm);
+  for (const char* name : {"q", "k", "v"})
+    EXPECT_EQ(layout.at(prefix + "self_attn." + name + "_proj.weight").kind,
+              ParameterKind::kMatrix);
+  EXPECT_EQ(layout.at(prefix + "self_attn.o_proj.weight").kind, ParameterKind::kResidual);
+  EXPECT_EQ(layout.at(prefix + "mlp.gate_proj.weight").kind, ParameterKind::kMatrix);
+  EXPECT_EQ(layout.at(prefix + "mlp.down_proj.weight").kind, ParameterKind::kResidual);
+  EXPECT_EQ(layout.at(prefix + "input_layernorm.weight").kind, ParameterKind::kNorm);
+  EXPECT_EQ(layout.at(prefix + "post_attention_layernorm.weight").kind, ParameterKind::kNorm);
+}
+
 TEST(ParameterLayout, TensorsDoNotOverlapAndGroupsHaveNoGap) {
   const ModelConfig config = awkward_config(/*tie_embeddings=*/false);
   const ParameterLayout layout(config);
