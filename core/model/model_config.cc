@@ -1,7 +1,9 @@
 #include "core/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +12,7 @@
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
 #include "core/model/parameters.h"
+#include "kernels/base/check.h"
 
 namespace tailrace {
 namespace {
@@ -17,6 +20,39 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 24;
+
+// A key of config.json that changes the numbers, and its values that are built.
+struct Feature {
+  const char* key;
+  const char* accepted;  // JSON list; empty: only null or no key at all
+  bool saved = false;    // write_model_config() gives it, with the first accepted value
+};
+
+constexpr Feature kLlamaFeatures[] = {
+    {"rope_scaling", "[]", /*saved=*/true},
+    {"hidden_act", R"(["silu"])", /*saved=*/true},
+    {"attention_bias", "[false]", /*saved=*/true},
+    {"mlp_bias", "[false]", /*saved=*/true},
+    {"sliding_window", "[]"},
+    {"partial_rotary_factor", "[1]"},
+};
+
+// The model families that are built.
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  std::span<const Feature> features;
+};
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", "llama", kLlamaFeatures},
+};
+
+// How any family may be stored.
+constexpr Feature kStorageFeatures[] = {
+    {"quantization_config", "[]"},
+    {"torch_dtype", R"(["float32", "bfloat16", "float16"])"},
+    {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
+};
 
 // Reads the keys of one config.json; messages name the file and the key.
 class ConfigReader {
@@ -75,15 +111,18 @@ class ConfigReader {
     return ids;
   }
 
-  // The feature behind `key` changes the numbers and is not built: only the accepted text passes.
-  void only(const char* key, std::initializer_list<const char*> accepted) const {
-    const Json* value = find(key);
+  void check(const Feature& feature) const {
+    const Json* value = find(feature.key);
     if (value == nullptr) return;
-    for (const char* text : accepted) {
-      if (*value == Json::parse(text)) return;
+    const Json accepted = Json::parse(feature.accepted);
+    std::vector<std::string> names;
+    for (const Json& known : accepted) {
+      if (*value == known) return;
+      names.push_back(known.dump());
     }
-    throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, key, value->dump(),
-                    accepted.size() == 0 ? "null" : fmt::format("{}", fmt::join(accepted, ", ")));
+    throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, feature.key,
+                    value->dump(),
+                    names.empty() ? "null" : fmt::format("{}", fmt::join(names, ", ")));
   }
 
   const std::string& path() const { return path_; }
@@ -93,36 +132,39 @@ class ConfigReader {
   const Json& json_;
 };
 
-void check_architecture(const ConfigReader& reader) {
+std::string join_families(const char* Family::*name, std::string_view separator) {
+  std::vector<const char*> names;
+  for (const Family& family : kFamilies) names.push_back(family.*name);
+  return fmt::format("{}", fmt::join(names, separator));
+}
+
+// By `architectures`, or by `model_type` where that is missing.
+const Family& find_family(const ConfigReader& reader) {
   if (const Json* names = reader.find("architectures")) {
     if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
       throw UserError("{}: architectures is {}; it must list one name", reader.path(),
                       names->dump());
     }
-    if (names->front() != "LlamaForCausalLM") {
-      throw UserError("{}: the architecture {} is not supported; accepted: LlamaForCausalLM",
-                      reader.path(), names->front().get_ref<const std::string&>());
+    for (const Family& family : kFamilies) {
+      if (names->front() == family.architecture) return family;
     }
-    return;
+    throw UserError("{}: the architecture {} is not supported; accepted: {}", reader.path(),
+                    names->front().get_ref<const std::string&>(),
+                    join_families(&Family::architecture, ", "));
   }
   const Json* type = reader.find("model_type");
-  if (type == nullptr || *type != "llama") {
-    throw UserError("{}: model_type is {} and architectures is missing; accepted: \"llama\"",
-                    reader.path(), type == nullptr ? "missing" : type->dump());
+  for (const Family& family : kFamilies) {
+    if (type != nullptr && *type == family.model_type) return family;
   }
+  throw UserError("{}: model_type is {} and architectures is missing; accepted: \"{}\"",
+                  reader.path(), type == nullptr ? "missing" : type->dump(),
+                  join_families(&Family::model_type, "\", \""));
 }
 
-void refuse_unsupported(const ConfigReader& reader) {
-  reader.only("rope_scaling", {});
-  reader.only("attention_bias", {"false"});
-  reader.only("mlp_bias", {"false"});
-  reader.only("hidden_act", {"\"silu\""});
-  reader.only("sliding_window", {});
-  reader.only("partial_rotary_factor", {"1"});
-  reader.only("quantization_config", {});
-  reader.only("torch_dtype", {"\"float32\"", "\"bfloat16\"", "\"float16\""});
-  reader.only("dtype",
-              {"\"float32\"", "\"bfloat16\"", "\"float16\""});  // its name since transformers 4.56
+const Family& family_of(const ModelConfig& config) {
+  const auto* found = std::ranges::find(kFamilies, config.architecture, &Family::architecture);
+  TR_CHECK(found != std::end(kFamilies), "architecture {}", config.architecture);
+  return *found;
 }
 
 // transformers 5 moved rope_theta into an object together with the scaling.
@@ -134,7 +176,7 @@ double read_rope_theta(const ConfigReader& reader) {
     throw UserError("{}: rope_parameters is {}; it must be an object", reader.path(), rope->dump());
   }
   const ConfigReader inner(reader.path() + ": rope_parameters", *rope);
-  inner.only("rope_type", {"\"default\""});
+  inner.check({"rope_type", R"(["default"])"});
   return inner.number("rope_theta", reader.number("rope_theta", kDefault));
 }
 
@@ -171,9 +213,11 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   }
   const Json json = read_json_object(path, kMaxConfigBytes);
   const ConfigReader reader(path.string(), json);
+  const Family& family = find_family(reader);
+  for (const Feature& feature : family.features) reader.check(feature);
+  for (const Feature& feature : kStorageFeatures) reader.check(feature);
   ModelConfig config;
-  check_architecture(reader);
-  refuse_unsupported(reader);
+  config.architecture = family.architecture;
   config.hidden_size = reader.integer("hidden_size");
   config.intermediate_size = reader.integer("intermediate_size");
   config.num_layers = reader.integer("num_hidden_layers");
@@ -202,9 +246,10 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
 
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory) {
   using Ordered = nlohmann::ordered_json;  // keys stay as written here
+  const Family& family = family_of(config);
   Ordered json;
   json["architectures"] = Ordered::array({config.architecture});
-  json["model_type"] = "llama";
+  json["model_type"] = family.model_type;
   json["hidden_size"] = config.hidden_size;
   json["intermediate_size"] = config.intermediate_size;
   json["num_hidden_layers"] = config.num_layers;
@@ -215,11 +260,11 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["max_position_embeddings"] = config.max_positions;
   json["rms_norm_eps"] = config.rms_norm_eps;
   json["rope_theta"] = config.rope_theta;
-  json["rope_scaling"] = nullptr;
-  json["hidden_act"] = "silu";
+  for (const Feature& feature : family.features) {
+    const Ordered accepted = Ordered::parse(feature.accepted);
+    if (feature.saved) json[feature.key] = accepted.empty() ? Ordered(nullptr) : accepted.front();
+  }
   json["tie_word_embeddings"] = config.tie_embeddings;
-  json["attention_bias"] = false;
-  json["mlp_bias"] = false;
   // null and not absent: transformers would fill in the ids of the first Llama.
   json["bos_token_id"] = config.bos_token >= 0 ? Ordered(config.bos_token) : Ordered(nullptr);
   const std::vector<int64_t>& ends = config.eos_tokens;

@@ -101,6 +101,19 @@ TEST(ModelConfig, WhatIsWrittenReadsBack) {
   }
 }
 
+TEST(ModelConfig, ASavedConfigNamesItsFamilyAndWhatItLacks) {
+  ScratchFolder folder;
+  write_model_config(awkward_config(true), folder.path());
+  const Json json = Json::parse(read_text(folder.path() / "config.json"));
+  EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(json["model_type"], "llama");
+  EXPECT_EQ(json["hidden_act"], "silu");
+  EXPECT_EQ(json["attention_bias"], false);
+  EXPECT_EQ(json["mlp_bias"], false);
+  EXPECT_TRUE(json.contains("rope_scaling") && json["rope_scaling"].is_null());
+  EXPECT_FALSE(json.contains("quantization_config"));  // only a quantised model has it
+}
+
 TEST(ModelConfig, KeepsEveryEndOfATurnAsTheFileLists) {
   for (const Json& ends : {Json(7), Json({5, 6}), Json(nullptr)}) {
     Json json = llama_json();
@@ -124,7 +137,9 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
     const char* message;
   };
   const Case cases[] = {
-      {"architectures", {"Qwen2ForCausalLM"}, "architecture Qwen2ForCausalLM is not supported"},
+      {"architectures",
+       {"Qwen2ForCausalLM"},
+       "architecture Qwen2ForCausalLM is not supported; accepted: LlamaForCausalLM"},
       {"architectures", Json::array({"A", "B"}), "must list one name"},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "rope_scaling is"},
       {"rope_parameters", {{"rope_type", "yarn"}}, "rope_type is \"yarn\""},
@@ -132,10 +147,12 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
       {"attention_bias", true, "attention_bias is true"},
       {"mlp_bias", true, "mlp_bias is true"},
       {"hidden_act", "gelu", "hidden_act is \"gelu\", which is not supported; accepted: \"silu\""},
-      {"sliding_window", 4096, "sliding_window is 4096"},
+      {"sliding_window", 4096, "sliding_window is 4096, which is not supported; accepted: null"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
       {"quantization_config", {{"bits", 4}}, "quantization_config is"},
-      {"torch_dtype", "int8", "torch_dtype is \"int8\""},
+      {"torch_dtype", "int8",
+       "torch_dtype is \"int8\", which is not supported; accepted: \"float32\", \"bfloat16\", "
+       "\"float16\""},
       {"hidden_size", "64", "hidden_size is \"64\"; it must be a whole number"},
       {"hidden_size", 64.5, "hidden_size is 64.5"},
       {"hidden_size", 0, "hidden_size is 0; it must be from 1"},
@@ -171,7 +188,9 @@ TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
   Json json = llama_json();
   json.erase("architectures");
   json["model_type"] = "gpt2";
-  EXPECT_NE(refusal(json.dump()).find("model_type is \"gpt2\""), std::string::npos);
+  EXPECT_NE(refusal(json.dump())
+                .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\""),
+            std::string::npos);
 }
 
 TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
