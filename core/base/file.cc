@@ -84,20 +84,43 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
   return bytes;
 }
 
-Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".tmp.{}", ::getpid());
-  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.is_open()) return failure("write", path, errno);
-  int error = write_all(file.get(), bytes);
-  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
-  if (::close(file.release()) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  AtomicFile file;
+  file.path_ = file.temporary_ = path;
+  file.temporary_ += fmt::format(".tmp.{}", ::getpid());
+  file.descriptor_ = FileDescriptor(
+      ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.descriptor_.is_open()) return failure("write", path, errno);
+  return file;
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_.is_open()) ::unlink(temporary_.c_str());
+}
+
+Result<void> AtomicFile::write(std::string_view bytes) {
+  TR_CHECK(descriptor_.is_open());
+  if (int error = write_all(descriptor_.get(), bytes)) return failure("write", path_, error);
+  return {};
+}
+
+Result<void> AtomicFile::commit() {
+  TR_CHECK(descriptor_.is_open());
+  int error = ::fsync(descriptor_.get()) == 0 ? 0 : errno;
+  if (::close(descriptor_.release()) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) error = errno;
   if (error != 0) {
-    ::unlink(temporary.c_str());
-    return failure("write", path, error);
+    ::unlink(temporary_.c_str());
+    return failure("write", path_, error);
   }
-  return sync_directory(path.parent_path().empty() ? "." : path.parent_path());
+  return sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
+}
+
+Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
+  Result<AtomicFile> file = AtomicFile::create(path);
+  if (!file) return file.failure();
+  if (Result<void> written = file.value().write(bytes); !written) return written;
+  return file.value().commit();
 }
 
 Result<void> sync_directory(const std::filesystem::path& directory) {

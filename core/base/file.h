@@ -23,8 +23,26 @@ std::string describe_errno(std::string_view action, const std::filesystem::path&
 Result<std::string> read_file(const std::filesystem::path& path,
                               int64_t max_bytes = int64_t{1} << 40);
 
-// Writes PATH.tmp.PID, fsyncs it, renames it over `path` and fsyncs the directory: after a crash
-// the file is the old or the new one, never a part. On a Failure nothing is left behind.
+// A file that is written piece by piece (a model does not fit in memory twice) and appears whole or
+// not at all: after a crash it is the old or the new one, never a part. Without commit(), or after
+// a Failure, nothing is left behind.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::filesystem::path& path);  // PATH.tmp.PID
+  ~AtomicFile();
+  AtomicFile(AtomicFile&&) noexcept = default;
+
+  Result<void> write(std::string_view bytes);
+  Result<void> commit();  // fsyncs, renames it over `path`, fsyncs the directory; the last call
+
+ private:
+  AtomicFile() = default;
+
+  FileDescriptor descriptor_;
+  std::filesystem::path path_, temporary_;
+};
+
+// All of it in one AtomicFile.
 Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
 // Makes a rename or a new entry in `directory` durable.

@@ -237,47 +237,14 @@ void convert(std::span<const std::byte> data, std::span<float> out, const Conver
   }
 }
 
-// A file that is written piece by piece (a model does not fit in memory twice) and appears whole or
-// not at all: without commit() its temporary is removed.
-class PendingFile {
- public:
-  explicit PendingFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
-    temporary_ += fmt::format(".tmp.{}", ::getpid());
-    file_ =
-        FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file_.is_open()) fail(errno);
-  }
-  ~PendingFile() {
-    if (file_.is_open()) ::unlink(temporary_.c_str());
-  }
-  PendingFile(const PendingFile&) = delete;
+void require(const Result<void>& written) {
+  if (!written)
+    throw UserError("{}; an earlier file of this name is untouched", written.failure().message);
+}
 
-  void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno != EINTR) fail(errno);
-      if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
-    }
-  }
-
-  void commit() {
-    if (::fsync(file_.get()) != 0) fail(errno);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
-    file_.reset();
-    const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
-    if (const auto synced = sync_directory(folder); !synced)
-      throw UserError("{}", synced.failure().message);
-  }
-
- private:
-  [[noreturn]] void fail(int error) {
-    throw UserError("{}; an earlier file of this name is untouched",
-                    describe_errno("write", path_, error));
-  }
-
-  std::filesystem::path path_, temporary_;
-  FileDescriptor file_;
-};
+std::string_view chars(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace
 
@@ -379,11 +346,13 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t header_bytes = text.size();
 
-  PendingFile file(path);
-  file.write(std::as_bytes(std::span(&header_bytes, 1)));
-  file.write(std::as_bytes(std::span(text)));
-  for (const NamedTensor& tensor : tensors) file.write(tensor.view.data);
-  file.commit();
+  Result<AtomicFile> created = AtomicFile::create(path);
+  if (!created) throw UserError("{}", created.failure().message);
+  AtomicFile& file = created.value();
+  require(file.write(chars(std::as_bytes(std::span(&header_bytes, 1)))));
+  require(file.write(text));
+  for (const NamedTensor& tensor : tensors) require(file.write(chars(tensor.view.data)));
+  require(file.commit());
 }
 
 }  // namespace tailrace

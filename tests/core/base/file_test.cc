@@ -32,6 +32,32 @@ TEST(ReadFile, NamesTheFileAndTheReason) {
       std::string::npos);
 }
 
+TEST(AtomicFile, AppearsOnlyWhenItIsCommitted) {
+  TemporaryDirectory folder;
+  auto count = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder.path()), {});
+  };
+  folder.write("x", "old");
+  {
+    AtomicFile file = AtomicFile::create(folder / "x").value();
+    ASSERT_TRUE(file.write("ne"));
+    AtomicFile moved = std::move(file);
+    ASSERT_TRUE(moved.write("w"));
+    EXPECT_EQ(read_file(folder / "x").value(), "old");
+    ASSERT_TRUE(moved.commit());
+    EXPECT_EQ(read_file(folder / "x").value(), "new");
+  }
+  {
+    AtomicFile given_up = AtomicFile::create(folder / "x").value();
+    ASSERT_TRUE(given_up.write("half"));
+    EXPECT_EQ(count(), 2);
+  }
+  EXPECT_EQ(read_file(folder / "x").value(), "new");
+  EXPECT_EQ(count(), 1);
+  EXPECT_NE(AtomicFile::create(folder / "none" / "x").failure().message.find("cannot write"),
+            std::string::npos);
+}
+
 TEST(WriteFileAtomic, ReplacesAndLeavesNoTemporaryFile) {
   TemporaryDirectory folder;
   ASSERT_TRUE(write_file_atomic(folder / "x", "one"));
