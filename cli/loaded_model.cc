@@ -1,7 +1,6 @@
 #include "cli/loaded_model.h"
 
 #include "cli/machine.h"
-#include "core/base/error.h"
 
 namespace tailrace {
 
@@ -17,11 +16,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads)
 std::unique_ptr<Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
                                              const ModelConfig& config) {
   auto tokenizer = load_tokenizer(directory);
-  if (tokenizer->vocab_size() > config.vocab_size)
-    throw UserError(
-        "{}: tokenizer.json has ids up to {}, but config.json says vocab_size = {}. They belong to "
-        "different models.",
-        directory.string(), tokenizer->vocab_size() - 1, config.vocab_size);
+  check_vocabulary(*tokenizer, config.vocab_size, directory.string());
   return tokenizer;
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/counted.h"
 #include "core/base/error.h"
+#include "core/text/tokenizer.h"
 
 namespace tailrace {
 namespace {
@@ -188,8 +189,7 @@ void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
   if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != "constant")
     throw UserError(
         "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). "
-        "Set "
-        "run.steps, or try optim.schedule=constant.",
+        "Set run.steps, or try optim.schedule=constant.",
         at(keys, "optim.schedule"), o.optim.schedule);
 }
 
@@ -360,8 +360,8 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
   config.max_positions = create.max_positions;
   config.rope_theta = create.rope_theta;
   config.tie_embeddings = create.tie_embeddings;
-  config.bos_token = 1;  // what write_word_tokenizer() gives
-  config.eos_tokens = {2};
+  config.bos_token = kBosWord;
+  config.eos_tokens = {kEosWord};
   return config;
 }
 

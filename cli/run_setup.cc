@@ -16,7 +16,6 @@
 #include "core/text/tokenizer.h"
 #include "rollout/episode.h"
 #include "sandbox/environment.h"
-#include "trainer/checkpoint.h"
 
 namespace tailrace {
 namespace {
@@ -26,22 +25,6 @@ namespace fs = std::filesystem;
 void write_or_throw(const fs::path& file, std::string_view bytes) {
   if (auto written = write_file_atomic(file, bytes); !written)
     throw UserError("{}", written.failure().message);
-}
-
-// tokenizer.json last: it says that the folder is complete.
-void copy_tokenizer(const fs::path& model, const fs::path& target) {
-  std::string last;
-  for (const std::string& name : tokenizer_file_names()) {
-    if (!fs::exists(model / name)) continue;
-    auto text = read_file(model / name);
-    if (!text) throw UserError("{}", text.failure().message);
-    if (name == "tokenizer.json") {
-      last = std::move(text).value();
-    } else {
-      write_or_throw(target / name, text.value());
-    }
-  }
-  write_or_throw(target / "tokenizer.json", last);
 }
 
 // Keys, and sections with a dot at their end, that a continued run may change: they do not decide
@@ -90,16 +73,6 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   } else {
     copy_tokenizer(options.model.path, paths.tokenizer());
   }
-}
-
-void check_vocabulary(const Tokenizer& tokenizer, const RunOptions& options) {
-  const ModelConfig model = planned_model(options);
-  if (tokenizer.vocab_size() <= model.vocab_size) return;
-  throw UserError(
-      "model.path: {}: the tokenizer has {} tokens, and the model's vocab_size is {}; every token "
-      "needs an "
-      "embedding.\n       Try the tokenizer that was saved with this model.",
-      options.model.path, tokenizer.vocab_size(), model.vocab_size);
 }
 
 // Readable rows whose prompts leave room for an answer. The number of rows.
@@ -167,7 +140,8 @@ void check_inputs(const RunOptions& options) {
         "tokenizer.",
         options.model.path);
   auto tokenizer = load_tokenizer(options.model.path);
-  check_vocabulary(*tokenizer, options);
+  check_vocabulary(*tokenizer, planned_model(options).vocab_size,
+                   "model.path: " + options.model.path);
   auto environment = built_in_environments().make(options.env.name, options.env.settings);
   if (!environment->info().needs_dataset) return;
   check_dataset(options.env.dataset, options, *environment, *tokenizer);

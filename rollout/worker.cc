@@ -29,12 +29,7 @@ constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes w
 
 std::unique_ptr<Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
   auto tokenizer = load_tokenizer(config.tokenizer_dir);
-  if (tokenizer->vocab_size() > config.model.vocab_size) {
-    throw UserError(
-        "{}: the tokenizer has ids up to {}, the model a vocabulary of {}.\n       Try the "
-        "tokenizer that belongs to the model.",
-        config.tokenizer_dir.string(), tokenizer->vocab_size() - 1, config.model.vocab_size);
-  }
+  check_vocabulary(*tokenizer, config.model.vocab_size, config.tokenizer_dir.string());
   return tokenizer;
 }
 

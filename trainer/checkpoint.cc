@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -76,18 +77,6 @@ CheckpointState read_state(const fs::path& path) {
 
 }  // namespace
 
-std::vector<std::string> tokenizer_file_names() {
-  return {"tokenizer.json",
-          "tokenizer_config.json",
-          "special_tokens_map.json",
-          "generation_config.json",
-          "added_tokens.json",
-          "vocab.json",
-          "merges.txt",
-          "tokenizer.model",
-          "chat_template.jinja"};
-}
-
 CheckpointFolder::CheckpointFolder(fs::path root, fs::path tokenizer_dir, int64_t keep_last)
     : root_(std::move(root)), tokenizer_dir_(std::move(tokenizer_dir)), keep_last_(keep_last) {
   TR_CHECK(keep_last_ >= 1, "keep_last {}", keep_last_);
@@ -117,14 +106,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
                              const Optimizer& optimizer) const {
   fs::create_directories(folder);
   save_model(folder, config, parameters);
-  if (!tokenizer_dir_.empty()) {
-    for (const std::string& name : tokenizer_file_names()) {
-      if (!fs::exists(tokenizer_dir_ / name)) continue;
-      Result<std::string> text = read_file(tokenizer_dir_ / name);
-      if (!text) throw UserError("{}", text.failure().message);
-      require(write_file_atomic(folder / name, text.value()));
-    }
-  }
+  if (!tokenizer_dir_.empty()) copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
   require(write_file_atomic(folder / kStateFile, to_json(state)));
   require(sync_directory(folder));

@@ -69,7 +69,4 @@ class CheckpointFolder {
   int64_t keep_last_;
 };
 
-// Names of files that belong to a tokenizer and travel with a model.
-std::vector<std::string> tokenizer_file_names();
-
 }  // namespace tailrace

@@ -42,10 +42,20 @@ class Tokenizer {
 // file and the part that is malformed or not supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
+// Throws UserError when a model of `vocab_size` embeddings lacks some of its ids; `where` names the
+// tokenizer.
+void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::string_view where);
+
+// Copies the files of a model folder that belong to its tokenizer, each atomically. tokenizer.json
+// comes last: where it is, the others are. Throws UserError: an unreadable file, a full disk.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// The special tokens of write_word_tokenizer(): <pad>, <s>, </s>. The words follow.
+inline constexpr TokenId kPadWord = 0, kBosWord = 1, kEosWord = 2, kFirstWord = 3;
+
 // Writes a word-level tokenizer.json and tokenizer_config.json that transformers reads too: the
-// words in order get ids 3, 4, ... after <pad> 0, <s> 1, </s> 2. Text is cut into words and
-// newlines; blanks separate. This is how a policy made from scratch gets its vocabulary from an
-// environment.
+// words in order get the ids from kFirstWord on. Text is cut into words and newlines; blanks
+// separate. This is how a policy made from scratch gets its vocabulary from an environment.
 void write_word_tokenizer(const std::filesystem::path& directory,
                           std::span<const std::string> words);
 

@@ -30,7 +30,7 @@ void check_word(const std::string& word) {
   }
 }
 
-json special_token(int id, const std::string& content) {
+json special_token(TokenId id, const std::string& content) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
@@ -39,7 +39,7 @@ json special_token(int id, const std::string& content) {
 
 void write_word_tokenizer(const std::filesystem::path& directory,
                           std::span<const std::string> words) {
-  json vocabulary = {{"<pad>", 0}, {"<s>", 1}, {"</s>", 2}};
+  json vocabulary = {{"<pad>", kPadWord}, {"<s>", kBosWord}, {"</s>", kEosWord}};
   for (const std::string& word : words) {
     check_word(word);
     if (vocabulary.contains(word))
@@ -60,7 +60,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens",
-       json::array({special_token(0, "<pad>"), special_token(1, "<s>"), special_token(2, "</s>")})},
+       json::array({special_token(kPadWord, "<pad>"), special_token(kBosWord, "<s>"),
+                    special_token(kEosWord, "</s>")})},
       {"normalizer", nullptr},
       {"pre_tokenizer",
        {{"type", "Split"},
@@ -74,7 +75,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
         {"pair", json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
                               {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}})},
         {"special_tokens",
-         {{"<s>", {{"id", "<s>"}, {"ids", json::array({1})}, {"tokens", json::array({"<s>"})}}}}}}},
+         {{"<s>",
+           {{"id", "<s>"}, {"ids", json::array({kBosWord})}, {"tokens", json::array({"<s>"})}}}}}}},
       {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
       {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}}}};
   json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -83,7 +85,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
                  {"pad_token", "<pad>"},
                  {"clean_up_tokenization_spaces", false}};
   std::error_code error;
-  std::filesystem::create_directories(directory, error);  // a failure shows when the files are written
+  std::filesystem::create_directories(directory,
+                                      error);  // a failure shows when the files are written
   write_json(directory / "tokenizer.json", tokenizer);
   write_json(directory / "tokenizer_config.json", config);
 }

@@ -1,0 +1,38 @@
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kTokenizerFiles[] = {"tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "generation_config.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "chat_template.jinja",
+                                           "tokenizer.json"};
+
+}  // namespace
+
+void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::string_view where) {
+  if (tokenizer.vocab_size() <= vocab_size) return;
+  throw UserError(
+      "{}: the tokenizer has {} tokens, and the model's vocab_size is {}. They belong to different "
+      "models.\n       Try the tokenizer that was saved with this model.",
+      where, tokenizer.vocab_size(), vocab_size);
+}
+
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
+  for (const char* name : kTokenizerFiles) {
+    if (!std::filesystem::exists(from / name)) continue;
+    const Result<std::string> text = read_file(from / name);
+    if (!text) throw UserError("{}", text.failure().message);
+    if (auto written = write_file_atomic(to / name, text.value()); !written)
+      throw UserError("{}", written.failure().message);
+  }
+}
+
+}  // namespace tailrace
