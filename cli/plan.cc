@@ -6,9 +6,10 @@
 
 #include "cli/counted.h"
 #include "cli/machine.h"
-#include "core/base/error.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model.h"
+#include "core/text/tokenizer.h"
+#include "rollout/engine.h"
 #include "trainer/sft.h"
 
 namespace tailrace {
@@ -18,13 +19,9 @@ constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are 
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// As many blocks as the engine makes (rollout/engine.cc).
 int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
-  int64_t block = KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
-  if (engine.kv_cache_blocks > 0) return engine.kv_cache_blocks * block;
-  int64_t useful =
-      2 * ceil_divide(engine.max_context_tokens, engine.block_tokens) * engine.max_sequences;
-  return std::min((engine.kv_cache_mb << 20) / block, useful) * block;
+  return num_kv_blocks(config, engine) *
+         KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
 }
 
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
@@ -82,17 +79,11 @@ int64_t Plan::total_bytes() const {
 ModelConfig planned_model(const RunOptions& options) {
   if (!options.model.creates()) return read_model_config(options.model.path);
   auto environment = built_in_environments().make(options.env.name, options.env.settings);
-  // The three special tokens of write_word_tokenizer() come first.
   return model_config(options.model.create,
-                      3 + static_cast<int64_t>(environment->info().vocabulary.size()));
+                      kFirstWord + std::ssize(environment->info().vocabulary));
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
-  if (o.rollout.engine.max_context_tokens > config.max_positions)
-    throw UserError(
-        "rollout.max_context_tokens is {}; the model has {} positions. Try "
-        "rollout.max_context_tokens={}.",
-        o.rollout.engine.max_context_tokens, config.max_positions, config.max_positions);
   Model model(config);
   Plan plan;
   plan.samples_per_step = o.rollout.prompts_per_step * o.rollout.group_size;

@@ -38,7 +38,7 @@ struct Plan {
 
 // `config`: of the loaded or created policy. `available_bytes`: of this machine; 0: not known.
 // Throws UserError when the model and the run do not fit each other (a context beyond its
-// positions), and for rows of sft.data that cannot be learned from.
+// positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
 Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
 
 // The derivation, line by line.

@@ -22,8 +22,9 @@ int blocks_per_sequence(const EngineOptions& options) {
                           options.block_tokens);
 }
 
-// Checks what only the model can tell, and sizes the KV cache.
-int choose_num_blocks(const ModelConfig& config, const EngineOptions& options) {
+}  // namespace
+
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
     throw UserError(
         "rollout.max_context_tokens is {}; the model knows positions 0 to {}.\n       Try "
@@ -54,8 +55,6 @@ int choose_num_blocks(const ModelConfig& config, const EngineOptions& options) {
   return static_cast<int>(std::min(affordable, 2 * one * options.max_sequences));
 }
 
-}  // namespace
-
 Engine::Engine(const Model& model, const Tokenizer* tokenizer, const EngineOptions& options,
                const Stream& stream, const Clock& clock)
     : model_(model),
@@ -65,7 +64,7 @@ Engine::Engine(const Model& model, const Tokenizer* tokenizer, const EngineOptio
       max_context_(options.max_context_tokens),
       max_rows_(std::min(options.max_sequences, options.max_batch_tokens)),
       rows_per_chunk_(std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_rows_)),
-      kv_(model.config(), choose_num_blocks(model.config(), options),
+      kv_(model.config(), num_kv_blocks(model.config(), options),
           static_cast<int>(options.block_tokens)),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),

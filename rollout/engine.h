@@ -45,6 +45,10 @@ struct EngineStats {
   }
 };
 
+// Blocks of the KV cache that an engine makes: the options' own number, or what kv_cache_mb affords
+// and can be of use. Throws UserError when one full context does not fit, or not the model.
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
+
 // A request that does not leave room for one more token in the context (a prompt or an observation
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
 // one that would have been new does not begin.
