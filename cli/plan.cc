@@ -52,10 +52,10 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
 // A rate that rises for longer than the run lasts never reaches its peak.
 void warn_of_rates(const RunOptions& o, Plan& plan) {
   auto warm_up = [&](std::string_view section, const OptimOptions& optim, int64_t updates) {
-    if (updates > 0 && optim.warmup_steps > updates)
+    if (updates > 0 && optim.warmup_updates > updates)
       plan.warnings.push_back(
-          fmt::format("{}.warmup_steps is {}, but there are {}: the rate never reaches {}.lr",
-                      section, optim.warmup_steps, counted(updates, "update"), section));
+          fmt::format("{}.warmup_updates is {}, but there are {}: the rate never reaches {}.lr",
+                      section, optim.warmup_updates, counted(updates, "update"), section));
   };
   warm_up("optim", o.optim, plan.steps * plan.updates_per_step);
   warm_up("sft.optim", o.sft.optim, plan.warm_up.updates);

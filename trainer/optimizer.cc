@@ -28,13 +28,13 @@ bool decays(ParameterKind kind, const OptimOptions& options) {
 
 }  // namespace
 
-double learning_rate(const OptimOptions& options, int64_t step, int64_t total_steps) {
-  if (step < options.warmup_steps) {
-    return options.lr * static_cast<double>(step) / static_cast<double>(options.warmup_steps);
+double learning_rate(const OptimOptions& options, int64_t update, int64_t total_updates) {
+  if (update < options.warmup_updates) {
+    return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
   }
   if (options.schedule == "constant") return options.lr;
-  double span = static_cast<double>(std::max<int64_t>(1, total_steps - options.warmup_steps));
-  double done = std::min(1.0, static_cast<double>(step - options.warmup_steps) / span);
+  double span = static_cast<double>(std::max<int64_t>(1, total_updates - options.warmup_updates));
+  double done = std::min(1.0, static_cast<double>(update - options.warmup_updates) / span);
   double low = options.lr * options.min_lr_ratio;
   double share =
       options.schedule == "linear" ? 1 - done : (1 + std::cos(std::numbers::pi * done)) / 2;
@@ -62,13 +62,13 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
     ++skipped_;
     return report;
   }
-  ++steps_;
-  report.lr = learning_rate(options_, steps_, total_updates_);
+  ++updates_;
+  report.lr = learning_rate(options_, updates_, total_updates_);
   AdamWStep step{.lr = static_cast<float>(report.lr),
                  .beta1 = static_cast<float>(options_.betas[0]),
                  .beta2 = static_cast<float>(options_.betas[1]),
                  .eps = static_cast<float>(options_.eps),
-                 .step = steps_};
+                 .step = updates_};
   if (options_.max_grad_norm > 0) {
     step.grad_scale =
         static_cast<float>(std::min(1.0, options_.max_grad_norm / (report.grad_norm + 1e-6)));
@@ -132,15 +132,15 @@ void Optimizer::save(const std::filesystem::path& path) const {
   append(tensors, kFirst, m_);
   append(tensors, kSecond, v_);
   write_safetensors(path, tensors,
-                    {{"steps", std::to_string(steps_)}, {"skipped", std::to_string(skipped_)}});
+                    {{"updates", std::to_string(updates_)}, {"skipped", std::to_string(skipped_)}});
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
   SafetensorsFile file(path);
-  int64_t steps = read_count(file, "steps"), skipped = read_count(file, "skipped");
+  int64_t updates = read_count(file, "updates"), skipped = read_count(file, "skipped");
   extract(file, kFirst, m_);
   extract(file, kSecond, v_);
-  steps_ = steps;
+  updates_ = updates;
   skipped_ = skipped;
 }
 

@@ -14,10 +14,10 @@
 
 namespace tailrace {
 
-// Rate of update `step` (from 0): lr * step / warmup_steps while step < warmup_steps, then
-// constant, or linear or cosine from lr to lr * min_lr_ratio, which it reaches at total_steps and
+// Rate of update number `update` (from 0): lr * update / warmup_updates below warmup_updates, then
+// constant, or linear or cosine from lr to lr * min_lr_ratio, which it reaches at total_updates and
 // keeps.
-double learning_rate(const OptimOptions& options, int64_t step, int64_t total_steps);
+double learning_rate(const OptimOptions& options, int64_t update, int64_t total_updates);
 
 class Optimizer {
  public:
@@ -29,12 +29,12 @@ class Optimizer {
     double lr = 0;
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
-  // Update number t = steps() + 1 uses learning_rate(t). Norms decay only with decay_norms,
+  // Update number t = updates() + 1 uses learning_rate(t). Norms decay only with decay_norms,
   // all else always.
   Report apply(const Stream& stream, const Parameters& gradients, Parameters& parameters);
 
-  int64_t steps() const { return steps_; }      // updates applied
-  int64_t skipped() const { return skipped_; }  // updates refused for NaN or infinity
+  int64_t updates() const { return updates_; }  // applied
+  int64_t skipped() const { return skipped_; }  // refused for NaN or infinity
 
   // Moments by parameter name, and the counts. load() throws UserError when the file does not fit.
   void save(const std::filesystem::path& path) const;
@@ -50,7 +50,7 @@ class Optimizer {
   int64_t total_updates_;
   std::vector<Range> ranges_;  // cover the layout, neighbours differ in `decays`
   Parameters m_, v_;
-  int64_t steps_ = 0, skipped_ = 0;
+  int64_t updates_ = 0, skipped_ = 0;
 };
 
 }  // namespace tailrace

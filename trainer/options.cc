@@ -161,10 +161,10 @@ void OptimOptions::visit(OptionVisitor& v) {
   v.field("weight_decay", weight_decay,
           {.help = "decoupled weight decay of matrices and embeddings", .min = 0});
   v.field("decay_norms", decay_norms, {.help = "weight decay of norms as well"});
-  v.field("warmup_steps", warmup_steps,
+  v.field("warmup_updates", warmup_updates,
           {.help = "updates over which the rate rises linearly",
            .min = 0,
-           .aliases = {"lr_warmup_steps"}});
+           .aliases = {"lr_warmup_steps", "warmup_steps"}});
   v.field("schedule", schedule,
           {.help = "of the rate after the warm-up", .allowed = {"constant", "linear", "cosine"}});
   v.field("min_lr_ratio", min_lr_ratio,

@@ -64,7 +64,7 @@ struct OptimOptions {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decay_norms = false;
-  int64_t warmup_steps = 0;
+  int64_t warmup_updates = 0;
   std::string schedule = "constant";
   double min_lr_ratio = 0.1;
   double max_grad_norm = 1;

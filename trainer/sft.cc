@@ -143,7 +143,7 @@ SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<
   trainer_.reset_optimizer(options.optim, total_updates());
 }
 
-std::optional<Metrics> SftTask::step() {
+std::optional<Metrics> SftTask::update() {
   if (updates_done_ == total_updates()) return std::nullopt;
   std::vector<PackedSequence> sequences;
   for (size_t row : batches_[static_cast<size_t>(updates_done_)]) {

@@ -197,7 +197,7 @@ class TrainerWorker {
         read_sft_rows(config_.sft.data, config_.model.vocab_size, config_.max_sequence_tokens),
         mix({config_.seed, kSftStream}));
     int64_t interval = std::max<int64_t>(1, task.total_updates() / kProgressReports);
-    while (std::optional<Metrics> metrics = task.step()) {
+    while (std::optional<Metrics> metrics = task.update()) {
       last = std::move(*metrics);
       int64_t done = task.updates_done();
       if (done % interval == 0 || done == task.total_updates()) {
@@ -275,7 +275,7 @@ class TrainerWorker {
     Result<std::filesystem::path> saved =
         checkpoints_.save({.step = version_,
                            .version = version_,
-                           .updates = trainer_.optimizer().steps(),
+                           .updates = trainer_.optimizer().updates(),
                            .digest = digest_,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
                           config_.model, trainer_.parameters(), trainer_.optimizer());

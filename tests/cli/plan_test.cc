@@ -121,12 +121,13 @@ TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
   };
   EXPECT_NE(warnings().find("optim.lr is 1e-06, a rate for pretrained weights"), std::string::npos);
   options.optim.lr = 1e-3;
-  options.optim.warmup_steps = 480;
+  options.optim.warmup_updates = 480;
   EXPECT_EQ(warnings().find("optim."), std::string::npos) << warnings();
-  options.optim.warmup_steps = 481;
-  EXPECT_NE(warnings().find("optim.warmup_steps is 481, but there are 480 updates: the rate never "
-                            "reaches optim.lr"),
-            std::string::npos)
+  options.optim.warmup_updates = 481;
+  EXPECT_NE(
+      warnings().find("optim.warmup_updates is 481, but there are 480 updates: the rate never "
+                      "reaches optim.lr"),
+      std::string::npos)
       << warnings();
 }
 

@@ -76,18 +76,18 @@ TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
     EXPECT_TRUE(optimizer.apply({}, gradients_, parameters_).skipped);
   }
   EXPECT_EQ(optimizer.skipped(), 2);
-  EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_EQ(optimizer.updates(), 0);
   EXPECT_EQ(weight(kMatrix), 1);
   grad(kNorm, 3) = 1;
   EXPECT_FALSE(optimizer.apply({}, gradients_, parameters_).skipped);
-  EXPECT_EQ(optimizer.steps(), 1);
+  EXPECT_EQ(optimizer.updates(), 1);
 }
 
 TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
   auto block = testing::read_json(testing::data_dir() / "golden/rl_math.json").at("lr_schedule");
   OptimOptions options{
       .lr = block.at("lr"),
-      .warmup_steps = block.at("warmup"),
+      .warmup_updates = block.at("warmup"),
       .schedule = "cosine",
       .min_lr_ratio = block.at("min_lr").get<double>() / block.at("lr").get<double>()};
   for (size_t i = 0; i < block.at("steps").size(); ++i) {
@@ -103,15 +103,15 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
 
 TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   testing::TempDir dir;
-  OptimOptions options{.lr = .01, .weight_decay = .1, .warmup_steps = 3, .schedule = "linear"};
+  OptimOptions options{.lr = .01, .weight_decay = .1, .warmup_updates = 3, .schedule = "linear"};
   auto run = [&](int stop_after) {
     Rng rng(3);
     Parameters p(layout_), g(layout_);
     auto optimizer = std::make_unique<Optimizer>(layout_, options, 8);
-    for (int step = 0; step < 8; ++step) {
+    for (int update = 0; update < 8; ++update) {
       for (float& x : g.flat()) x = static_cast<float>(rng.normal());
       optimizer->apply({}, g, p);
-      if (step != stop_after) continue;
+      if (update != stop_after) continue;
       optimizer->save(dir.path() / "o.safetensors");
       optimizer = std::make_unique<Optimizer>(layout_, options, 8);
       optimizer->load(dir.path() / "o.safetensors");

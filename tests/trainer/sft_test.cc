@@ -106,13 +106,13 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   SftTask task(*trainer, options, random_rows(100), 1);
   double first = 0, last = 0;
   int64_t updates = 0;
-  while (std::optional<Metrics> metrics = task.step()) {
+  while (std::optional<Metrics> metrics = task.update()) {
     last = testing::metric(*metrics, "sft/loss");
     if (updates++ == 0) first = last;
   }
   EXPECT_EQ(updates, task.total_updates());
   EXPECT_EQ(updates, task.updates_done());
-  EXPECT_FALSE(task.step());
+  EXPECT_FALSE(task.update());
   EXPECT_GT(first, 2);
   EXPECT_LT(last, 1);
 }
@@ -124,7 +124,7 @@ TEST(SftTask, ObservedTokensThatDoNotCountGiveNoGradient) {
     auto trainer = testing::tiny_trainer({});
     SftRow row{.tokens = {1, 2, 3, tail}, .targets = {2}};
     SftTask task(*trainer, {.optim = {.lr = 1e-2}}, {row}, 1);
-    task.step();
+    task.update();
     return std::vector<float>(trainer->parameters().flat().begin(),
                               trainer->parameters().flat().end());
   };
