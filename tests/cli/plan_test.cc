@@ -76,6 +76,19 @@ TEST(MakePlan, RefusesAContextBeyondTheModel) {
   EXPECT_THROW(make_plan(options, config, 0), UserError);
 }
 
+TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
+  RunOptions options = example();
+  options.rollout.engine.kv_cache_blocks = 1;
+  try {
+    make_plan(options, planned_model(options), 0);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("rollout.kv_cache_blocks is 1, but one sequence"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(FormatPlan, ShowsTheDerivation) {
   RunOptions options = example();
   std::string text = format_plan(make_plan(options, planned_model(options), 0), options);
