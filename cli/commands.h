@@ -9,15 +9,17 @@ class App;
 
 namespace tailrace {
 
+struct Registries;
+
 void add_bench(CLI::App& app);
 void add_docs(CLI::App& app);
 void add_doctor(CLI::App& app);
-void add_eval(CLI::App& app);
+void add_eval(CLI::App& app, const Registries& registries);
 void add_generate(CLI::App& app);
-void add_launch(CLI::App& app);
+void add_launch(CLI::App& app, const Registries& registries);
 void add_report(CLI::App& app);
 void add_score(CLI::App& app);
 void add_tokenize(CLI::App& app);
-void add_worker(CLI::App& app);
+void add_worker(CLI::App& app, const Registries& registries);
 
 }  // namespace tailrace

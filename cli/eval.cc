@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,8 +12,10 @@
 #include "cli/commands.h"
 #include "cli/counted.h"
 #include "cli/evaluation.h"
+#include "cli/run_options.h"
 #include "cli/sampling_flags.h"
 #include "core/base/error.h"
+#include "core/base/run_directory.h"
 #include "core/text/utf8.h"
 
 namespace tailrace {
@@ -19,9 +24,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
-  std::string model, dataset, prompt_key = "prompt";
+  std::string model, run, dataset, prompt_key = "prompt";
   std::vector<std::string> settings;
   std::vector<int64_t> ks = {1};
+  std::optional<int64_t> episodes, samples;
+  std::optional<uint64_t> seed;
   EvaluationPlan plan;
   bool training_seeds = false, json = false, rows = false;
   int threads = 0;
@@ -38,12 +45,47 @@ EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
   return settings;
 }
 
+// The newest checkpoint, where no model is given.
+std::string model_of(const EvalArguments& arguments) {
+  if (!arguments.model.empty()) return arguments.model;
+  std::string newest;
+  std::error_code none;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(RunPaths{arguments.run}.checkpoints(), none))
+    newest = std::max(newest, entry.path().string());
+  if (newest.empty())
+    throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
+  return newest;
+}
+
+// What the run itself evaluates, in the same way.
+void adopt_run(EvalArguments& arguments, const Registries& registries) {
+  const RunPaths paths{arguments.run};
+  if (!std::filesystem::exists(paths.config()))
+    throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
+  const RunOptions options = load_run_options(paths.config(), {}, registries).options;
+  arguments.model = model_of(arguments);
+  arguments.dataset =
+      options.env.eval_dataset.empty() ? options.env.dataset : options.env.eval_dataset;
+  arguments.prompt_key = options.env.prompt_key;
+  EvaluationPlan& plan = arguments.plan;
+  plan.env = options.env.name;
+  plan.settings = options.env.settings;
+  plan.rollout = options.rollout;
+  plan.episodes = options.eval.prompts;
+  plan.samples = options.eval.group_size;
+  plan.seed = static_cast<uint64_t>(options.run.seed);
+}
+
 // Fills in what the model, the environment and the dataset decide.
-EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& config) {
+EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& config,
+                             const EnvironmentRegistry& environments) {
   EvaluationPlan plan = arguments.plan;
-  plan.settings = parse_settings(arguments.settings);
   plan.held_out = !arguments.training_seeds;
-  bool needs_dataset = built_in_environments().make(plan.env, plan.settings)->info().needs_dataset;
+  plan.episodes = arguments.episodes.value_or(plan.episodes);
+  plan.samples = arguments.samples.value_or(plan.samples);
+  plan.seed = arguments.seed.value_or(plan.seed);
+  bool needs_dataset = environments.make(plan.env, plan.settings)->info().needs_dataset;
   if (needs_dataset && arguments.dataset.empty())
     throw UserError("--env {} needs --dataset FILE, a JSONL file with a prompt in each row",
                     plan.env);
@@ -78,14 +120,15 @@ Json to_json(const Estimate& estimate) {
   return {{"mean", estimate.mean}, {"low", estimate.low}, {"high", estimate.high}};
 }
 
-Json to_json(const EvalArguments& arguments, const EvaluationSummary& summary, double seconds) {
-  Json out = {{"model", arguments.model},
-              {"env", arguments.plan.env},
-              {"seed", arguments.plan.seed},
-              {"held_out", !arguments.training_seeds},
-              {"temperature", arguments.plan.rollout.sampling.temperature},
+Json to_json(const std::string& model, const EvaluationPlan& plan, const EvaluationSummary& summary,
+             double seconds) {
+  Json out = {{"model", model},
+              {"env", plan.env},
+              {"seed", plan.seed},
+              {"held_out", plan.held_out},
+              {"temperature", plan.rollout.sampling.temperature},
               {"prompts", summary.prompts},
-              {"samples", arguments.plan.samples},
+              {"samples", plan.samples},
               {"episodes", summary.episodes},
               {"failed", summary.failed},
               {"reward", to_json(summary.reward)},
@@ -137,12 +180,17 @@ void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, do
   fmt::print("{:<10} {:.1f} s\n", "time", seconds);
 }
 
-void eval(const EvalArguments& arguments) {
+void eval(EvalArguments arguments, const Registries& registries) {
+  if (!arguments.run.empty()) {
+    adopt_run(arguments, registries);
+  } else {
+    arguments.plan.settings = parse_settings(arguments.settings);
+  }
   LoadedModel loaded(arguments.model, arguments.threads);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
-  EvaluationPlan plan = complete_plan(arguments, loaded.config());
+  EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries.environments);
   auto start = std::chrono::steady_clock::now();
-  auto episodes = evaluate(loaded, *tokenizer, plan);
+  auto episodes = evaluate(loaded, *tokenizer, plan, registries);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)
@@ -151,23 +199,29 @@ void eval(const EvalArguments& arguments) {
         summary.episodes, plan.env, summary.failure);
   if (arguments.rows) print_rows(episodes);
   if (arguments.json)
-    fmt::print("{}\n", to_json(arguments, summary, seconds).dump());
+    fmt::print("{}\n", to_json(arguments.model, plan, summary, seconds).dump());
   else if (!arguments.rows)
     print_text(summary, plan, seconds);
 }
 
 }  // namespace
 
-void add_eval(CLI::App& app) {
+void add_eval(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<EvalArguments>();
   auto* command =
       app.add_subcommand("eval", "Mean reward, success and pass@k with confidence intervals");
   EvaluationPlan& plan = arguments->plan;
-  command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--env", plan.env, "frozen_grid, countdown, calculator, text")
-      ->required()
+  auto* model =
+      command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
+          ->type_name("DIR");
+  auto* run = command
+                  ->add_option("--run", arguments->run,
+                               "evaluate as this run does: its environment, prompts, sampling, "
+                               "limits and seed; of --model, or of its newest checkpoint")
+                  ->type_name("RUN");
+  std::vector<std::string> names;
+  for (const auto& [name, help] : registries.environments.list()) names.push_back(name);
+  command->add_option("--env", plan.env, fmt::format("{}", fmt::join(names, ", ")))
       ->type_name("NAME");
   command->add_option("--settings", arguments->settings, "of the environment, name=value ...")
       ->type_name("K=V");
@@ -177,15 +231,16 @@ void add_eval(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--prompt-key", arguments->prompt_key, "field of a row that holds the prompt")
       ->capture_default_str();
-  command->add_option("--episodes", plan.episodes, "prompts; 0: the whole dataset, or 256")
-      ->check(CLI::Range(0, 1 << 30));
-  command->add_option("--samples", plan.samples, "episodes of each prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  command
+      ->add_option("--episodes", arguments->episodes,
+                   "prompts; without it the run's, the whole dataset, or 256")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--samples", arguments->samples, "episodes of each prompt; 1, or the run's")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_option("--k", arguments->ks, "pass@k for these k, for example --k 1 4 8")
       ->check(CLI::Range(1, 1 << 20))
       ->delimiter(',');
-  command->add_option("--seed", plan.seed, "of tasks and sampling")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "of tasks and sampling; 0, or the run's");
   command->add_flag("--training-seeds", arguments->training_seeds,
                     "tasks that training draws, instead of held-out ones");
   command
@@ -210,15 +265,24 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "one JSON object");
   command->add_flag("--rows", arguments->rows, "a JSON row for each episode");
+  for (const char* option :
+       {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
+        "--min-p", "--max-turns", "--max-action-tokens", "--max-context-tokens"})
+    command->get_option(option)->excludes(run);
   command->footer(
       "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
       "0 "
       "or 1 (one sample,\nor k = samples) or all have the same, else the bootstrap. pass@k is "
       "unbiased.\n"
-      "The same seed gives the same episodes.\n\n"
+      "The same seed gives the same episodes: --run repeats the run's own evaluation number for "
+      "number.\n\n"
       "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
-      "--episodes 512 --samples 4 --k 1 4");
-  command->callback([arguments] { eval(*arguments); });
+      "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart");
+  command->callback([arguments, run, model, &registries] {
+    if (run->count() == 0 && (model->count() == 0 || arguments->plan.env.empty()))
+      throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
+    eval(*arguments, registries);
+  });
 }
 
 }  // namespace tailrace

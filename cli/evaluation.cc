@@ -7,9 +7,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
-#include "reward/verifier.h"
 #include "rollout/engine.h"
 #include "rollout/episode_runner.h"
+#include "rollout/sampler.h"
+#include "rollout/task_source.h"
 
 namespace tailrace {
 namespace {
@@ -34,11 +35,7 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
   episode.reward = trajectory.reward.value_or(0);
   if (played && !trajectory.verifier.empty()) {
     scored = false;
-    const Verifier* verifier = verifiers.find(trajectory.verifier);
-    if (!verifier)
-      throw UserError("the environment {} asks for the verifier {}, which is not known",
-                      trajectory.env, trajectory.verifier);
-    const auto given = verifier->score(trajectory.evidence);
+    const auto given = verifiers.at(trajectory.verifier).score(trajectory.evidence);
     if (given) {
       scored = true;
       episode.reward = given.value().reward;
@@ -58,10 +55,10 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
 }  // namespace
 
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenizer& tokenizer,
-                                       const EvaluationPlan& plan) {
-  EnvironmentRegistry environments = built_in_environments();
-  VerifierRegistry verifiers = built_in_verifiers();
+                                       const EvaluationPlan& plan, const Registries& registries) {
+  const EnvironmentRegistry& environments = registries.environments;
   EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
+  if (!info.verifier.empty()) registries.verifiers->at(info.verifier);
   for (const std::string& word : info.vocabulary)
     if (tokenizer.id_of(word) < 0)
       throw UserError(
@@ -78,25 +75,25 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenize
   EpisodeLimits limits = episode_limits(plan.rollout, info);
   SamplingParams sampling =
       episode_sampling(plan.rollout.sampling, info, loaded.config(), tokenizer);
+  const Lane lane = plan.held_out ? Lane::kEval : Lane::kTrain;
+  const TaskSource tasks(plan.seed, plan.dataset);
 
   std::vector<EvaluatedEpisode> episodes;
   int64_t total = plan.episodes * plan.samples, started = 0;
   while (static_cast<int64_t>(episodes.size()) < total) {
     for (; started < total && runner.num_running() < kInPlay; ++started) {
-      int64_t prompt = started / plan.samples;
-      auto member = static_cast<int32_t>(started % plan.samples);
-      EpisodeSpec spec{
-          .lease = {.member = {.prompt = prompt, .member = member}},
-          .lane = Lane::kEval,
-          .task = {.seed = task_seed(plan.seed, plan.held_out, prompt)},
-          .key = {mix({plan.seed, static_cast<uint64_t>(prompt), static_cast<uint64_t>(member)})},
-          .sampling = sampling,
-          .limits = limits};
-      if (info.needs_dataset) spec.task.data = plan.dataset[static_cast<size_t>(prompt)].json;
-      runner.start(std::move(spec), environments.make(plan.env, plan.settings));
+      const MemberId member{.prompt = started / plan.samples,
+                            .member = static_cast<int32_t>(started % plan.samples)};
+      runner.start({.lease = {.member = member},
+                    .lane = lane,
+                    .task = tasks.task(lane, member),
+                    .key = member_key(plan.seed, lane, member),
+                    .sampling = sampling,
+                    .limits = limits},
+                   environments.make(plan.env, plan.settings));
     }
     for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
-      episodes.push_back(score(finished, verifiers, plan.success_reward));
+      episodes.push_back(score(finished, *registries.verifiers, plan.success_reward));
   }
   std::sort(episodes.begin(), episodes.end(),
             [](const EvaluatedEpisode& a, const EvaluatedEpisode& b) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/loaded_model.h"
+#include "cli/registries.h"
 #include "cli/statistics.h"
 #include "core/text/dataset.h"
 #include "rollout/options.h"
@@ -21,7 +22,7 @@ struct EvaluationPlan {
   int64_t episodes = 0;             // prompts
   int64_t samples = 1;              // of each
   uint64_t seed = 0;
-  bool held_out = true;       // seeds that training never draws
+  bool held_out = true;       // tasks that training never draws
   double success_reward = 1;  // counts as success where the environment reports none
   RolloutOptions rollout;     // sampling, limits, engine
 };
@@ -37,10 +38,11 @@ struct EvaluatedEpisode {
   std::vector<std::pair<std::string, double>> metrics = {};
 };
 
-// By prompt, then sample. The same plan gives the same episodes whatever the number of threads.
+// By prompt, then sample. The same plan gives the same episodes whatever the number of threads, and
+// with a run's seed, settings and limits those of its own evaluations (member 0 is sample 0).
 // Throws UserError for an unknown environment or one that does not fit the model.
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenizer& tokenizer,
-                                       const EvaluationPlan& plan);
+                                       const EvaluationPlan& plan, const Registries& registries);
 
 struct EvaluationSummary {
   int64_t prompts = 0, episodes = 0, failed = 0;

@@ -54,8 +54,9 @@ fs::path new_run_directory(const std::string& name) {
   return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
 }
 
-LoadedRun load(const LaunchArguments& arguments) {
-  if (!arguments.config.empty()) return load_run_options(arguments.config, arguments.overrides);
+LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
+  if (!arguments.config.empty())
+    return load_run_options(arguments.config, arguments.overrides, registries);
   if (arguments.run_dir.empty()) {
     throw UserError(
         "launch wants a config, or --run-dir with a run to continue.\n"
@@ -67,7 +68,7 @@ LoadedRun load(const LaunchArguments& arguments) {
         "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
         arguments.run_dir, arguments.run_dir);
   }
-  return load_run_options(paths.config(), arguments.overrides);
+  return load_run_options(paths.config(), arguments.overrides, registries);
 }
 
 std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
@@ -100,9 +101,11 @@ int exit_status(End end) {
 class Launch {
  public:
   // `resumes`: the directory held a run before.
-  Launch(const RunPaths& paths, const RunOptions& options, Moment start, bool resumes)
+  Launch(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+         Moment start, bool resumes)
       : paths_(paths),
         options_(options),
+        registries_(registries),
         start_(start),
         resumes_(resumes),
         endpoint_(paths.root),
@@ -121,7 +124,7 @@ class Launch {
     if (!in_process) {
       return end(supervise(child_specs(paths_, options_), SupervisorOptions{}, say, tick));
     }
-    const RoleContext context{paths_, options_, endpoint_.name()};
+    const RoleContext context{paths_, options_, endpoint_.name(), registries_};
     const AbandonSink abandon = [this](const SupervisorResult& result) {
       const int status = end(result);
       endpoint_.remove();
@@ -172,6 +175,7 @@ class Launch {
 
   const RunPaths& paths_;
   const RunOptions& options_;
+  const Registries& registries_;
   const Moment start_;
   const bool resumes_;
   bool idle_ = true;  // nothing has happened since the start
@@ -189,33 +193,34 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
                     arguments.run_dir);
 }
 
-int launch(const LaunchArguments& arguments) {
+int launch(const LaunchArguments& arguments, const Registries& registries) {
   const Moment start = std::chrono::steady_clock::now();
-  const LoadedRun loaded = load(arguments);
+  const LoadedRun loaded = load(arguments, registries);
   const RunOptions& options = loaded.options;
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
   for (const std::string& note : loaded.keys.notes()) say("note: " + note);
-  const Plan plan = make_plan(options, planned_model(options), memory_facts().available_bytes);
-  check_inputs(options);
+  const Plan plan = make_plan(options, planned_model(options, registries.environments),
+                              memory_facts().available_bytes);
+  check_inputs(options, registries.environments);
   show(stdout, format_plan(plan, options));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
-  if (!fs::exists(RunPaths{directory}.config())) check_policy(options);
+  if (!fs::exists(RunPaths{directory}.config())) check_policy(options, registries.environments);
   if (arguments.dry_run) return 0;
 
   const RunDirectory run(directory);
-  if (run.resumes()) check_same_run(run.paths(), options);
+  if (run.resumes()) check_same_run(run.paths(), options, registries);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
-  prepare_run(run.paths(), options, say);
-  return Launch(run.paths(), options, start, run.resumes()).run(arguments.in_process);
+  prepare_run(run.paths(), options, registries.environments, say);
+  return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
 }
 
 }  // namespace
 
-void add_launch(CLI::App& app) {
+void add_launch(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<LaunchArguments>();
   auto* command =
       app.add_subcommand("launch", "Run a config from its start to its end, or continue a run");
@@ -238,9 +243,9 @@ void add_launch(CLI::App& app) {
       "there.\n"
       "Exit status: 0 done, 1 failed, 2 something to mend, 130 interrupted.\n\n"
       "Example:\n  tailrace launch configs/quickstart.yaml run.seed=1 --run-dir runs/first");
-  command->callback([arguments] {
+  command->callback([arguments, &registries] {
     sort_positionals(*arguments);
-    const int status = launch(*arguments);
+    const int status = launch(*arguments, registries);
     if (status != 0) throw CLI::RuntimeError(status);
   });
 }

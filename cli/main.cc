@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/registries.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
@@ -37,15 +38,16 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
-  add_launch(app);
-  add_eval(app);
+  const Registries registries = built_in_registries();
+  add_launch(app, registries);
+  add_eval(app, registries);
   add_generate(app);
   add_score(app);
   add_tokenize(app);
   add_report(app);
   add_bench(app);
   add_doctor(app);
-  add_worker(app);
+  add_worker(app, registries);
   add_docs(app);
   try {
     if (argc > 1) check_command(app, argv[1]);

@@ -76,9 +76,9 @@ int64_t Plan::total_bytes() const {
   return total;
 }
 
-ModelConfig planned_model(const RunOptions& options) {
+ModelConfig planned_model(const RunOptions& options, const EnvironmentRegistry& environments) {
   if (!options.model.creates()) return read_model_config(options.model.path);
-  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  auto environment = environments.make(options.env.name, options.env.settings);
   return model_config(options.model.create,
                       kFirstWord + std::ssize(environment->info().vocabulary));
 }

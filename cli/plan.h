@@ -45,6 +45,6 @@ Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t ava
 std::string format_plan(const Plan& plan, const RunOptions& options);
 
 // Reads model.path's config, or makes the one of model.create.
-ModelConfig planned_model(const RunOptions& options);
+ModelConfig planned_model(const RunOptions& options, const EnvironmentRegistry& environments);
 
 }  // namespace tailrace

@@ -38,7 +38,7 @@ int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.seed = static_cast<uint64_t>(o.run.seed);
-  config.model = planned_model(o);
+  config.model = planned_model(o, context.registries.environments);
   config.tokenizer_dir = context.run.tokenizer();
   config.env = o.env.name;
   config.env_settings = o.env.settings;
@@ -47,18 +47,17 @@ int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
   config.prompt_key = o.env.prompt_key;
   config.rollout = o.rollout;
   const SteadyClock clock;
-  return run_rollout_worker(config, built_in_environments(), log, clock);
+  return run_rollout_worker(config, context.registries.environments, log, clock);
 }
 
 int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
-  auto verifiers = std::make_shared<const VerifierRegistry>(built_in_verifiers());
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
   options.endpoint = context.endpoint;
   // A little less, so that the scheduler hears which verifier it was instead of nothing.
   options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
-  RewardWorker worker(verifiers, clock, std::move(options));
+  RewardWorker worker(context.registries.verifiers, clock, std::move(options));
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
   const RewardWorker::Ending ending = worker.run();
   log.info("ended: {}", ending.reason);
@@ -73,7 +72,7 @@ int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
   config.run = context.run;
   config.seed = static_cast<uint64_t>(o.run.seed);
   config.steps = o.run.steps;
-  config.model = planned_model(o);
+  config.model = planned_model(o, context.registries.environments);
   config.model_dir = o.model.path;
   config.tokenizer_dir = context.run.tokenizer();
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;

@@ -28,6 +28,7 @@ struct RoleContext {
   RunPaths run;
   const RunOptions& options;  // resolved and valid
   std::string endpoint;
+  const Registries& registries;
 };
 
 // Plays the role to its end; the result is the exit status of its process (supervisor.h says what

@@ -119,11 +119,11 @@ void validate_rollout(RunOptions& o, const ConfigKeys& keys) {
 // The registries know nothing of files: their messages get the line of the setting or of the name
 // that they are about.
 std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigKeys& keys,
-                                              const EnvironmentRegistry& environments,
-                                              const VerifierRegistry& verifiers) {
+                                              const Registries& registries) {
   try {
-    auto environment = environments.make(o.env.name, o.env.settings);
-    if (!environment->info().verifier.empty()) verifiers.at(environment->info().verifier);
+    auto environment = registries.environments.make(o.env.name, o.env.settings);
+    if (!environment->info().verifier.empty())
+      registries.verifiers->at(environment->info().verifier);
     return environment;
   } catch (const UserError& error) {
     std::string key = "env.name", message = error.what();
@@ -134,9 +134,8 @@ std::unique_ptr<Environment> make_environment(const RunOptions& o, const ConfigK
 }
 
 EnvironmentInfo validate_environment(const RunOptions& o, const ConfigKeys& keys,
-                                     const EnvironmentRegistry& environments,
-                                     const VerifierRegistry& verifiers) {
-  auto environment = make_environment(o, keys, environments, verifiers);
+                                     const Registries& registries) {
+  auto environment = make_environment(o, keys, registries);
   const EnvironmentInfo& info = environment->info();
   if (info.needs_dataset && o.env.dataset.empty())
     throw UserError("{} is {}, which needs env.dataset: a JSONL file with a prompt in each row",
@@ -279,7 +278,7 @@ void ModelSection::visit(OptionVisitor& v) {
 void EnvSection::visit(OptionVisitor& v) {
   std::vector<std::string> names;
   for (const auto& [known, help] : built_in_environments().list()) names.push_back(known);
-  const std::string help = fmt::format("which environment: {}", fmt::join(names, ", "));
+  const std::string help = fmt::format("which environment; built in: {}", fmt::join(names, ", "));
   v.field("name", name, {.help = help, .required = true});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts",
@@ -317,14 +316,13 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("log", log, "what is logged");
 }
 
-void validate(RunOptions& o, ConfigKeys& keys, const EnvironmentRegistry& environments,
-              const VerifierRegistry& verifiers) {
+void validate(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   validate(o.algo, "algo");
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o, keys);
   validate_rollout(o, keys);
-  const EnvironmentInfo environment = validate_environment(o, keys, environments, verifiers);
+  const EnvironmentInfo environment = validate_environment(o, keys, registries);
   validate_batches(o, keys);
   refuse_without_effect(o, keys, environment);
 
@@ -340,10 +338,10 @@ std::map<std::string, std::string> option_values(const RunOptions& options) {
 }
 
 LoadedRun load_run_options(const std::filesystem::path& path,
-                           std::span<const std::string> overrides) {
+                           std::span<const std::string> overrides, const Registries& registries) {
   LoadedRun loaded;
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
-  validate(loaded.options, loaded.keys, built_in_environments(), built_in_verifiers());
+  validate(loaded.options, loaded.keys, registries);
   return loaded;
 }
 

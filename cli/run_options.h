@@ -12,12 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/registries.h"
 #include "core/base/options.h"
 #include "core/base/yaml_config.h"
 #include "core/model/model_config.h"
-#include "reward/verifier.h"
 #include "rollout/options.h"
-#include "sandbox/environment.h"
 #include "scheduler/options.h"
 #include "trainer/options.h"
 
@@ -98,16 +97,15 @@ struct LoadedRun {
 
 // Reads, binds and validates. `overrides` are "a.b=c". Throws UserError.
 LoadedRun load_run_options(const std::filesystem::path& path,
-                           std::span<const std::string> overrides);
+                           std::span<const std::string> overrides, const Registries& registries);
 
 // Rules over several sections: combinations that cannot work, and keys that were given another
 // value than the default but that nothing would read. Where an override, or a file that extends
 // another, switched off what such a key belongs to, the key goes back to its default, with a note
-// in `keys`. `environments` knows which settings an environment takes, `verifiers` who can score
-// its episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
+// in `keys`. `registries` know which settings an environment takes and who can score its
+// episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
 // UserError.
-void validate(RunOptions& options, ConfigKeys& keys, const EnvironmentRegistry& environments,
-              const VerifierRegistry& verifiers);
+void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
 // The value of every key, as YAML, by its full name.
 std::map<std::string, std::string> option_values(const RunOptions& options);

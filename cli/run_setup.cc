@@ -113,8 +113,9 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
 
 }  // namespace
 
-void check_policy(const RunOptions& options) {
-  if (!options.model.creates()) check_parameters(options.model.path, planned_model(options));
+void check_policy(const RunOptions& options, const EnvironmentRegistry& environments) {
+  if (!options.model.creates())
+    check_parameters(options.model.path, planned_model(options, environments));
 }
 
 scheduler::Config scheduler_config(const RunOptions& options) {
@@ -131,7 +132,7 @@ scheduler::Config scheduler_config(const RunOptions& options) {
                                  .prompts_per_epoch = {prompts}});
 }
 
-void check_inputs(const RunOptions& options) {
+void check_inputs(const RunOptions& options, const EnvironmentRegistry& environments) {
   (void)scheduler_config(options);
   if (options.model.creates()) return;  // its words are those of its environment
   if (!fs::exists(fs::path(options.model.path) / "tokenizer.json"))
@@ -140,9 +141,9 @@ void check_inputs(const RunOptions& options) {
         "tokenizer.",
         options.model.path);
   auto tokenizer = load_tokenizer(options.model.path);
-  check_vocabulary(*tokenizer, planned_model(options).vocab_size,
+  check_vocabulary(*tokenizer, planned_model(options, environments).vocab_size,
                    "model.path: " + options.model.path);
-  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  auto environment = environments.make(options.env.name, options.env.settings);
   if (!environment->info().needs_dataset) return;
   check_dataset(options.env.dataset, options, *environment, *tokenizer);
   if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
@@ -165,16 +166,18 @@ std::string resolved_config(const RunOptions& options) {
 }
 
 void prepare_run(const RunPaths& paths, const RunOptions& options,
+                 const EnvironmentRegistry& environments,
                  const std::function<void(const std::string&)>& say) {
   write_or_throw(paths.config(), resolved_config(options));
-  auto environment = built_in_environments().make(options.env.name, options.env.settings);
+  auto environment = environments.make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);
   auto tokenizer = load_tokenizer(paths.tokenizer());
   prepare_demonstrations(paths, options, *environment, *tokenizer, say);
 }
 
-void check_same_run(const RunPaths& paths, const RunOptions& options) {
-  const RunOptions stored = load_run_options(paths.config(), {}).options;
+void check_same_run(const RunPaths& paths, const RunOptions& options,
+                    const Registries& registries) {
+  const RunOptions stored = load_run_options(paths.config(), {}, registries).options;
   const auto theirs = option_values(stored), ours = option_values(options);
   for (const auto& [key, there] : theirs) {
     const std::string& here = ours.at(key);

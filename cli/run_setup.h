@@ -21,10 +21,10 @@ scheduler::Config scheduler_config(const RunOptions& options);
 // UserError as scheduler_config() does; with file:line, for an unreadable row or a prompt that does
 // not fit the context; for more eval.prompts than held-out rows, and for a tokenizer that is
 // missing or has more tokens than the model.
-void check_inputs(const RunOptions& options);
+void check_inputs(const RunOptions& options, const EnvironmentRegistry& environments);
 
 // Reads the weights that a new run starts from. Throws UserError as load_parameters() does.
-void check_policy(const RunOptions& options);
+void check_policy(const RunOptions& options, const EnvironmentRegistry& environments);
 
 std::filesystem::path demonstrations_file(const RunPaths& paths);
 
@@ -32,6 +32,7 @@ std::filesystem::path demonstrations_file(const RunPaths& paths);
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
 // tokenizer that cannot be read, a demonstrator that fails, a full disk.
 void prepare_run(const RunPaths& paths, const RunOptions& options,
+                 const EnvironmentRegistry& environments,
                  const std::function<void(const std::string&)>& say);
 
 // `options` as config.yaml keeps them: without the directory, so that the file starts the same run
@@ -41,6 +42,6 @@ std::string resolved_config(const RunOptions& options);
 // For a directory that holds a run: throws UserError, naming the first key that differs, when
 // `options` are not the run's own. More steps are, and so are other values of keys that decide only
 // how the work is done: workers, threads, memory, deadlines, evaluations, checkpoints, logs.
-void check_same_run(const RunPaths& paths, const RunOptions& options);
+void check_same_run(const RunPaths& paths, const RunOptions& options, const Registries& registries);
 
 }  // namespace tailrace

@@ -41,10 +41,10 @@ class StopOnSignal {
   std::jthread thread_;
 };
 
-int work(const WorkerArguments& arguments) {
+int work(const WorkerArguments& arguments, const Registries& registries) {
   const RunPaths paths{arguments.run};
-  const LoadedRun run = load_run_options(paths.config(), {});
-  const RoleContext context{paths, run.options, read_endpoint(paths.root)};
+  const LoadedRun run = load_run_options(paths.config(), {}, registries);
+  const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(arguments.name.text(), "", log_level(run.options.log.level));
   if (arguments.name.role == "scheduler") {
@@ -56,7 +56,7 @@ int work(const WorkerArguments& arguments) {
 
 }  // namespace
 
-void add_worker(CLI::App& app) {
+void add_worker(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
   auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
   command->add_option("--role", arguments->name.role, "scheduler, rollout, reward or trainer")
@@ -68,8 +68,8 @@ void add_worker(CLI::App& app) {
       ->required()
       ->type_name("RUN");
   command->footer("Example:\n  tailrace worker --role rollout --index 1 --run runs/quickstart");
-  command->callback([arguments] {
-    const int status = work(*arguments);
+  command->callback([arguments, &registries] {
+    const int status = work(*arguments, registries);
     if (status != 0) throw CLI::RuntimeError(status);
   });
 }

@@ -71,7 +71,8 @@ double sample_uniform(SampleKey key, int64_t position) {
   return uniform_double(words[0], words[1]);
 }
 
-SampleKey member_key(uint64_t run_seed, Lane lane, const MemberId& member) {
+SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member) {
+  if (lane == Lane::kEval) member.epoch = member.launch = 0;
   return {mix({run_seed, static_cast<uint64_t>(lane), static_cast<uint64_t>(member.policy),
                static_cast<uint64_t>(member.domain), static_cast<uint64_t>(member.prompt),
                static_cast<uint64_t>(member.epoch), static_cast<uint64_t>(member.launch),

@@ -24,9 +24,10 @@ struct SamplerScratch {
 // In [0, 1): philox(key, position).
 double sample_uniform(SampleKey key, int64_t position);
 
-// The key of a member: attempts share it, launches and epochs do not; evaluation has its own
-// numbers.
-SampleKey member_key(uint64_t run_seed, Lane lane, const MemberId& member);
+// The key of a member: attempts share it, launches and epochs do not. Evaluation has its own
+// numbers, the same ones for every version, so that versions differ by their weights alone and
+// anybody can repeat an evaluation.
+SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member);
 
 // logits [vocab], not yet divided by the temperature.
 TokenId sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,

@@ -18,6 +18,7 @@
 #include "rollout/engine.h"
 #include "rollout/episode_runner.h"
 #include "rollout/sampler.h"
+#include "rollout/task_source.h"
 
 namespace tailrace {
 namespace {
@@ -33,33 +34,17 @@ std::unique_ptr<Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
   return tokenizer;
 }
 
-// What follows from the lease alone: an episode that is tried again is the same episode.
-class TaskSource {
- public:
-  TaskSource(const RolloutWorkerConfig& config, const EnvironmentInfo& info) : seed_(config.seed) {
-    if (!config.dataset.empty()) rows_ = read_dataset(config.dataset, config.prompt_key);
-    if (!config.eval_dataset.empty()) {
-      eval_rows_ = read_dataset(config.eval_dataset, config.prompt_key);
-    }
-    if (info.needs_dataset && rows_.empty()) {
-      throw UserError(
-          "env.dataset: the environment {} needs a dataset, and {}.", info.name,
-          config.dataset.empty() ? "none is given" : config.dataset.string() + " has no rows");
-    }
-  }
-
-  Task task(Lane lane, const MemberId& member) const {
-    bool held_out = lane == Lane::kEval;
-    const std::vector<DatasetRow>& rows = held_out && !eval_rows_.empty() ? eval_rows_ : rows_;
-    Task task{.seed = task_seed(seed_, held_out, member.prompt)};
-    if (!rows.empty()) task.data = rows[static_cast<size_t>(member.prompt) % rows.size()].json;
-    return task;
-  }
-
- private:
-  uint64_t seed_;
-  std::vector<DatasetRow> rows_, eval_rows_;
-};
+TaskSource task_source_for(const RolloutWorkerConfig& config, const EnvironmentInfo& info) {
+  if (!info.needs_dataset) return TaskSource(config.seed);
+  if (config.dataset.empty())
+    throw UserError("env.dataset: the environment {} needs a dataset, and none is given.",
+                    info.name);
+  auto rows = read_dataset(config.dataset, config.prompt_key);
+  if (rows.empty()) throw UserError("env.dataset: {} has no rows.", config.dataset.string());
+  std::vector<DatasetRow> held_out;
+  if (!config.eval_dataset.empty()) held_out = read_dataset(config.eval_dataset, config.prompt_key);
+  return TaskSource(config.seed, std::move(rows), std::move(held_out));
+}
 
 class RolloutWorker {
  public:
@@ -81,7 +66,7 @@ class RolloutWorker {
                      std::chrono::duration<double>(config.rollout.step_timeout_s))},
                 clock),
         info_(environments.make(config.env, config.env_settings)->info()),
-        tasks_(config, info_),
+        tasks_(task_source_for(config, info_)),
         limits_(episode_limits(config.rollout, info_)),
         sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {}
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "core/base/metrics.h"
 #include "tests/cli/run_binary.h"
@@ -31,21 +32,28 @@ Evaluations read_evaluations(const std::filesystem::path& run) {
 
 TEST(Learning, QuickstartRisesOnHeldOutGridsBeyondChance) {
   TemporaryDirectory folder;
-  auto result = run_binary(fmt::format("launch {}/configs/quickstart.yaml --run-dir {}/run run.seed=17 run.steps=20",
-                                       TAILRACE_SOURCE_DIR, folder.path().string()));
+  auto result = run_binary(
+      fmt::format("launch {}/configs/quickstart.yaml --run-dir {}/run run.seed=17 run.steps=20",
+                  TAILRACE_SOURCE_DIR, folder.path().string()));
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
 
   Evaluations eval = read_evaluations(folder / "run");
   ASSERT_EQ(eval.episodes, 512);
-  // Two proportions of n held-out episodes each: under "nothing was learned" z is standard normal, and z > 8 has
-  // a probability below 1e-15.
+  // Two proportions of n held-out episodes each: under "nothing was learned" z is standard normal,
+  // and z > 8 has a probability below 1e-15.
   double pooled = (eval.first + eval.last) / 2;
   double z = (eval.last - eval.first) / std::sqrt(2 * pooled * (1 - pooled) / eval.episodes);
   EXPECT_GT(z, 8) << eval.first << " -> " << eval.last;
   EXPECT_LT(eval.first, 0.5) << "supervised warm-up alone must not solve the task";
 
-  std::string line = fmt::format("quickstart: success {:.2f} -> {:.2f} (held-out, 512 episodes)", eval.first, eval.last);
+  std::string line = fmt::format("quickstart: success {:.2f} -> {:.2f} (held-out, 512 episodes)",
+                                 eval.first, eval.last);
   EXPECT_NE(result.out.find(line), std::string::npos) << result.out;
+
+  // Its checkpoint, evaluated by somebody else, gives the same number.
+  auto again = run_binary(fmt::format("eval --run {}/run --json", folder.path().string()));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_DOUBLE_EQ(nlohmann::json::parse(again.out)["success"]["mean"], eval.last);
 }
 
 }  // namespace

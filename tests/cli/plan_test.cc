@@ -29,12 +29,12 @@ RunOptions example() {
 
 TEST(MakePlan, DerivesBatchesAndUpdates) {
   RunOptions options = example();
-  Plan plan = make_plan(options, planned_model(options), 0);
+  Plan plan = make_plan(options, planned_model(options, built_in_environments()), 0);
   EXPECT_EQ(plan.samples_per_step, 128);
   EXPECT_EQ(plan.samples_per_minibatch, 64);
   EXPECT_EQ(plan.updates_per_step, 6);
   EXPECT_EQ(plan.max_tokens_per_step, 128 * 128);
-  EXPECT_EQ(plan.parameters, planned_model(options).num_parameters());
+  EXPECT_EQ(plan.parameters, planned_model(options, built_in_environments()).num_parameters());
   EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
   EXPECT_NEAR(static_cast<double>(plan.rollout_worker[1].bytes), 16 << 20,
               1 << 15);  // whole blocks of kv_cache_mb
@@ -43,7 +43,7 @@ TEST(MakePlan, DerivesBatchesAndUpdates) {
 TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
   RunOptions options = example();
   options.rollout.engine.kv_cache_mb = 4096;  // far more than is of use
-  ModelConfig config = planned_model(options);
+  ModelConfig config = planned_model(options, built_in_environments());
   Model model(config);
   SteadyClock clock;
   Engine engine(model, nullptr, options.rollout.engine, Stream{}, clock);
@@ -55,23 +55,26 @@ TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
 
 TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
   RunOptions options = example();
-  int64_t without = make_plan(options, planned_model(options), 0).total_bytes();
+  int64_t without =
+      make_plan(options, planned_model(options, built_in_environments()), 0).total_bytes();
   options.algo.kl.coef = 0.01;
-  EXPECT_GT(make_plan(options, planned_model(options), 0).total_bytes(), without);
+  EXPECT_GT(make_plan(options, planned_model(options, built_in_environments()), 0).total_bytes(),
+            without);
   options.algo.kl.target = "behaviour";
-  EXPECT_EQ(make_plan(options, planned_model(options), 0).total_bytes(), without);
+  EXPECT_EQ(make_plan(options, planned_model(options, built_in_environments()), 0).total_bytes(),
+            without);
 }
 
 TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
   RunOptions options = example();
-  Plan plan = make_plan(options, planned_model(options), int64_t{1} << 20);
+  Plan plan = make_plan(options, planned_model(options, built_in_environments()), int64_t{1} << 20);
   ASSERT_FALSE(plan.warnings.empty());
   EXPECT_NE(plan.warnings[0].find("but 1.0 MiB are free"), std::string::npos);
 }
 
 TEST(MakePlan, RefusesAContextBeyondTheModel) {
   RunOptions options = example();
-  ModelConfig config = planned_model(options);
+  ModelConfig config = planned_model(options, built_in_environments());
   config.max_positions = 100;
   EXPECT_THROW(make_plan(options, config, 0), UserError);
 }
@@ -91,13 +94,15 @@ TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
 
 TEST(FormatPlan, ShowsTheDerivation) {
   RunOptions options = example();
-  std::string text = format_plan(make_plan(options, planned_model(options), 0), options);
+  std::string text =
+      format_plan(make_plan(options, planned_model(options, built_in_environments()), 0), options);
   EXPECT_NE(text.find("16 prompts x 8 samples = 128 samples"), std::string::npos);
   EXPECT_NE(text.find("2 minibatches of 64 samples x 3 epochs = 6 updates"), std::string::npos);
   EXPECT_NE(text.find("80 steps = 10240 samples, 480 updates"), std::string::npos);
   EXPECT_EQ(text.find("warm-up"), std::string::npos);
   options.train.minibatches_per_step = options.train.ppo_epochs = 1;
-  text = format_plan(make_plan(options, planned_model(options), 0), options);
+  text =
+      format_plan(make_plan(options, planned_model(options, built_in_environments()), 0), options);
   EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
             std::string::npos)
       << text;
@@ -107,7 +112,8 @@ TEST(FormatPlan, ShowsTheWarmUp) {
   RunOptions options = example();
   options.sft.demonstrations = 500;
   options.sft.epochs = 2;
-  std::string text = format_plan(make_plan(options, planned_model(options), 0), options);
+  std::string text =
+      format_plan(make_plan(options, planned_model(options, built_in_environments()), 0), options);
   EXPECT_NE(text.find("warm-up    500 demonstrations, at most 128 tokens each x 2 epochs, updates "
                       "of 2048 tokens, lr 1e-05\n"),
             std::string::npos)
@@ -118,18 +124,19 @@ TEST(FormatPlan, ShowsTheWarmUp) {
   options.sft.data =
       folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n{\"input_ids\": [1, 7]}\n").string();
   options.sft.batch_tokens = 3;
-  text = format_plan(make_plan(options, planned_model(options), 0), options);
+  text =
+      format_plan(make_plan(options, planned_model(options, built_in_environments()), 0), options);
   EXPECT_NE(text.find("warm-up    2 rows, 5 tokens x 2 epochs = about 4 updates of 3 tokens"),
             std::string::npos)
       << text;
   folder.write("rows.jsonl", "{\"input_ids\": [1, 999]}\n");
-  EXPECT_THROW(make_plan(options, planned_model(options), 0), UserError);
+  EXPECT_THROW(make_plan(options, planned_model(options, built_in_environments()), 0), UserError);
 }
 
 TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
   RunOptions options = example();
   auto warnings = [&] {
-    Plan plan = make_plan(options, planned_model(options), 0);
+    Plan plan = make_plan(options, planned_model(options, built_in_environments()), 0);
     return fmt::format("{}", fmt::join(plan.warnings, "\n"));
   };
   EXPECT_NE(warnings().find("optim.lr is 1e-06, a rate for pretrained weights"), std::string::npos);

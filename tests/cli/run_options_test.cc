@@ -21,7 +21,7 @@ constexpr const char* kExample =
 LoadedRun read(std::vector<std::string> overrides = {}, const std::string& text = kExample) {
   LoadedRun loaded;
   loaded.keys = bind_config(parse_config(text, "a.yaml", overrides), loaded.options);
-  validate(loaded.options, loaded.keys, built_in_environments(), built_in_verifiers());
+  validate(loaded.options, loaded.keys, built_in_registries());
   return loaded;
 }
 
@@ -47,7 +47,7 @@ TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(TAILRACE_SOURCE_DIR) + "/configs")) {
     if (entry.path().extension() != ".yaml") continue;
-    EXPECT_NO_THROW(load_run_options(entry.path(), {})) << entry.path();
+    EXPECT_NO_THROW(load_run_options(entry.path(), {}, built_in_registries())) << entry.path();
     ++configs;
   }
   EXPECT_GE(configs, 2);
@@ -101,9 +101,9 @@ TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
   // The resolved config is one file, and holds nothing without effect.
   const std::string text = print_config(loaded.options);
   EXPECT_EQ(print_config(read({}, text).options), text);
-  EXPECT_NO_THROW(
-      load_run_options(std::string(TAILRACE_SOURCE_DIR) + "/configs/quickstart.yaml",
-                       std::vector<std::string>{"sft.demonstrations=0", "eval.prompts=0"}));
+  EXPECT_NO_THROW(load_run_options(
+      std::string(TAILRACE_SOURCE_DIR) + "/configs/quickstart.yaml",
+      std::vector<std::string>{"sft.demonstrations=0", "eval.prompts=0"}, built_in_registries()));
   // Of the same layer it stays a mistake, in any order.
   EXPECT_NE(
       error_of({"sft.epochs=3", "sft.demonstrations=0"}, file).find("sft.epochs has no effect"),
@@ -114,9 +114,9 @@ TEST(Validate, AFileThatExtendsAnotherMaySwitchAPartOff) {
   TemporaryDirectory folder;
   folder.write("base.yaml", std::string(kExample) + "sft: {demonstrations: 9, epochs: 2}\n");
   auto path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0}\n");
-  EXPECT_EQ(load_run_options(path, {}).options.sft.epochs, 1);
+  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).options.sft.epochs, 1);
   path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0, epochs: 3}\n");
-  EXPECT_THROW(load_run_options(path, {}), UserError);
+  EXPECT_THROW(load_run_options(path, {}, built_in_registries()), UserError);
 }
 
 TEST(Validate, RefusesMoreTurnsThanTheEnvironmentHas) {
@@ -202,7 +202,7 @@ TEST(LoadRunOptions, NamesTheFileAndLineOfAMistake) {
   TemporaryDirectory folder;
   auto path = folder.write("a.yaml", "env: {name: frozen_grid}\nrollout:\n  gruop_size: 4\n");
   try {
-    load_run_options(path, {});
+    load_run_options(path, {}, built_in_registries());
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()),

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 std::string error_of_check(const RunOptions& options) {
   try {
-    check_inputs(options);
+    check_inputs(options, built_in_environments());
   } catch (const UserError& error) {
     return error.what();
   }
@@ -40,14 +40,15 @@ class RunSetupTest : public testing::Test {
   ~RunSetupTest() override { fs::remove_all(folder_); }
 
   void prepare() {
-    prepare_run(paths_, options_, [this](const std::string& line) { said_ = line; });
+    prepare_run(paths_, options_, built_in_environments(),
+                [this](const std::string& line) { said_ = line; });
   }
   // Of a launch on the prepared run with options that were changed.
   std::string error_with(const std::function<void(RunOptions&)>& change) {
-    RunOptions other = load_run_options(paths_.config(), {}).options;
+    RunOptions other = load_run_options(paths_.config(), {}, built_in_registries()).options;
     change(other);
     try {
-      check_same_run(paths_, other);
+      check_same_run(paths_, other, built_in_registries());
     } catch (const UserError& error) {
       return error.what();
     }
@@ -114,14 +115,14 @@ TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
 TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
   use_model([](auto&) {});
   try {
-    check_policy(options_);
+    check_policy(options_, built_in_environments());
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("found neither model.safetensors"), std::string::npos)
         << error.what();
   }
   options_.model.path = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
-  EXPECT_NO_THROW(check_policy(options_));
+  EXPECT_NO_THROW(check_policy(options_, built_in_environments()));
 }
 
 TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
@@ -182,7 +183,8 @@ TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
   options_.run.dir = "somewhere";
   options_.run.name = "a name: with a colon";
   prepare();
-  check_same_run(paths_, load_run_options(paths_.config(), {}).options);
+  check_same_run(paths_, load_run_options(paths_.config(), {}, built_in_registries()).options,
+                 built_in_registries());
   EXPECT_EQ(read_file(paths_.config()).value().find("somewhere"), std::string::npos);
 }
 

@@ -187,6 +187,9 @@ TEST(Sampler, AttemptsShareTheirNumbersAndLaunchesLanesAndMembersDoNot) {
     keys.insert(member_key(9, Lane::kTrain, other).value);
   }
   EXPECT_EQ(keys.size(), 9u);
+  MemberId later = member;
+  ++later.epoch, ++later.launch;
+  EXPECT_EQ(member_key(9, Lane::kEval, later).value, member_key(9, Lane::kEval, member).value);
   EXPECT_NE(sample_uniform({key}, 1), sample_uniform({key}, 2));
 }
 

@@ -1,0 +1,20 @@
+// What a run can name: main builds it once, and every command gets it.
+#pragma once
+
+#include <memory>
+
+#include "reward/verifier.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+struct Registries {
+  EnvironmentRegistry environments;
+  std::shared_ptr<const VerifierRegistry> verifiers;  // never null; outlives a score that hangs
+};
+
+inline Registries built_in_registries() {
+  return {built_in_environments(), std::make_shared<const VerifierRegistry>(built_in_verifiers())};
+}
+
+}  // namespace tailrace
