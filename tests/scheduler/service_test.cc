@@ -88,6 +88,7 @@ TEST(Service, TakesARunFromStartToEnd) {
   const ServiceResult result = service->run();
   EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
   EXPECT_EQ(result.version, 5);
+  trainer.kill();  // its disk is ours now
   EXPECT_EQ(disk.fault, "");
   EXPECT_EQ(disk.batches.size(), 5u);
   EXPECT_EQ(disk.checkpoint, 5);
@@ -142,6 +143,7 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
     stopper.join();
     EXPECT_EQ(result.end, ServiceResult::End::kStopped) << result.message;
     EXPECT_LT(result.version, 6);
+    trainer.kill();
     EXPECT_EQ(disk.checkpoint, result.version);  // a checkpoint, then a clean end
   }
   Log log("scheduler", run.folder.path() / "log");
@@ -153,6 +155,7 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
   const ServiceResult result = service->run();
   EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
   EXPECT_EQ(result.version, 6);
+  trainer.kill();
   EXPECT_EQ(disk.fault, "");
   expect_complete_metrics(run, 6);
 }
@@ -302,6 +305,7 @@ TEST(ServiceChaos, ARunWhosePartsAreKilledEndsTheSame) {
   }
   EXPECT_EQ(status, 0);
   EXPECT_GE(kills, 5);  // or the run was too short to say anything
+  for (auto& worker : workers) worker->kill();
   EXPECT_EQ(disk.fault, "");
   EXPECT_EQ(disk.checkpoint, kSteps);
   // Every prompt exactly once, in its place: sampling does not depend on who is killed.
