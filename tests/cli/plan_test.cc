@@ -83,7 +83,7 @@ TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
   RunOptions options = example();
   options.rollout.engine.kv_cache_blocks = 1;
   try {
-    make_plan(options, planned_model(options), 0);
+    make_plan(options, planned_model(options, built_in_environments()), 0);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("rollout.kv_cache_blocks is 1, but one sequence"),
