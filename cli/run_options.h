@@ -99,14 +99,6 @@ struct LoadedRun {
 LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries);
 
-// Rules over several sections: combinations that cannot work, and keys that were given another
-// value than the default but that nothing would read. Where an override, or a file that extends
-// another, switched off what such a key belongs to, the key goes back to its default, with a note
-// in `keys`. `registries` know which settings an environment takes and who can score its
-// episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
-// UserError.
-void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
-
 // The value of every key, as YAML, by its full name.
 std::map<std::string, std::string> option_values(const RunOptions& options);
 

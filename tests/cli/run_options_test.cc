@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/run_rules.h"
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 
