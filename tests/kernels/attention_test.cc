@@ -388,16 +388,7 @@ TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
   };
   loss();
   Grads grads = ref_backward(c, cache, dout);
-  const float h = 0x1p-8f;  // error about h^2 and 1e-7 * 10 / h
-  auto slope = [&](float& at) {
-    const float kept = at;
-    at = kept + h;
-    const double up = loss();
-    at = kept - h;
-    const double down = loss();
-    at = kept;
-    return (up - down) / (2 * double{h});
-  };
+  auto slope = [&](float& at) { return central_difference(loss, at); };
   for (size_t s = 0; s < 2; ++s) {
     const int64_t first = s == 0 ? 0 : 5;
     for (int64_t r = 0; r < c.lengths[s]; ++r) {

@@ -118,16 +118,7 @@ TEST(RmsNorm, ReferenceBackwardIsTheDerivativeOfTheReference) {
   };
   loss();
   ref::rms_norm_backward(x.view(), weight, inv, dy.view(), dx.view(), false, dweight);
-  const float h = 0x1p-8f;
-  auto slope = [&](float& at) {
-    const float kept = at;
-    at = kept + h;
-    const double up = loss();
-    at = kept - h;
-    const double down = loss();
-    at = kept;
-    return (up - down) / (2 * double{h});
-  };
+  auto slope = [&](float& at) { return central_difference(loss, at); };
   for (int64_t t = 0; t < 2; ++t) {
     for (int64_t i = 0; i < 7; ++i) EXPECT_NEAR(dx.at(t, i), slope(x.at(t, i)), 2e-3);
   }

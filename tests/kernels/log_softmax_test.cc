@@ -229,16 +229,7 @@ TEST(LinearLogprob, ReferenceBackwardIsTheDerivativeOfTheReference) {
       sum += double{lp[i]} * dlogprob[i] + double{entropy[i]} * dentropy[i];
     return sum;
   };
-  const float h = 0x1p-8f;  // error about h^2 and 1e-7 * 10 / h
-  auto slope = [&](float& at) {
-    const float kept = at;
-    at = kept + h;
-    const double up = loss();
-    at = kept - h;
-    const double down = loss();
-    at = kept;
-    return (up - down) / (2 * double{h});
-  };
+  auto slope = [&](float& at) { return central_difference(loss, at); };
   for (int64_t r = 0; r < 3; ++r) {
     for (int64_t c = 0; c < 4; ++c)
       EXPECT_NEAR(dhidden.at(r, c), slope(head.hidden.at(r, c)), 1e-3);

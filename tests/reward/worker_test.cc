@@ -1,6 +1,5 @@
 #include "reward/worker.h"
 
-#include <atomic>
 #include <future>
 #include <limits>
 #include <set>
@@ -11,21 +10,12 @@
 #include <unistd.h>
 
 #include "core/wire/server.h"
+#include "tests/core/base/test_clock.h"
 
 namespace tailrace {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Moves only when it is told to; read by the worker's threads.
-class TestClock final : public Clock {
- public:
-  Time now() const override { return Time(nanoseconds_.load()); }
-  void advance(Time by) { nanoseconds_ += by.count(); }
-
- private:
-  std::atomic<int64_t> nanoseconds_{1};
-};
 
 class Broken final : public Verifier {
  public:

@@ -13,6 +13,7 @@
 
 #include "core/base/random.h"
 #include "rollout/sampler.h"
+#include "tests/core/base/test_clock.h"
 #include "tests/rollout/engine_harness.h"
 #include "tests/rollout/fake_tokenizer.h"
 
@@ -20,16 +21,6 @@ namespace tailrace {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Moves only when it is told to; read by the executor's threads.
-class TestClock final : public Clock {
- public:
-  Time now() const override { return Time(nanoseconds_.load()); }
-  void advance(Time by) { nanoseconds_ += by.count(); }
-
- private:
-  std::atomic<int64_t> nanoseconds_{1};
-};
 
 // A door that environments wait at until the test opens it.
 class Door {

@@ -6,20 +6,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/core/base/test_clock.h"
+
 namespace tailrace {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Moves only when it is told to; read by the executor's threads.
-class TestClock final : public Clock {
- public:
-  Time now() const override { return Time(nanoseconds_.load()); }
-  void advance(Time by) { nanoseconds_ += by.count(); }
-
- private:
-  std::atomic<int64_t> nanoseconds_{1};
-};
 
 using Executor = DeadlineExecutor<int>;
 
