@@ -39,8 +39,13 @@ StepResult step(Environment& environment, const std::string& action) {
   return result;
 }
 
-bool is_success(const StepResult& result) {
-  for (const auto& [key, value] : result.metrics) {
+bool is_success(const StepResult& result, const VerifierRegistry& verifiers) {
+  auto metrics = result.metrics;
+  if (!result.verifier.empty()) {
+    const auto score = verifiers.at(result.verifier).score(result.evidence);
+    if (score) metrics = score.value().metrics;
+  }
+  for (const auto& [key, value] : metrics) {
     if (key == "success") return value > 0;
   }
   return false;
@@ -48,8 +53,12 @@ bool is_success(const StepResult& result) {
 
 class Demonstrator {
  public:
-  Demonstrator(Environment& environment, const Tokenizer& tokenizer, int64_t max_tokens)
-      : environment_(environment), tokenizer_(tokenizer), max_tokens_(max_tokens) {}
+  Demonstrator(Environment& environment, const Tokenizer& tokenizer,
+               const VerifierRegistry& verifiers, int64_t max_tokens)
+      : environment_(environment),
+        tokenizer_(tokenizer),
+        verifiers_(verifiers),
+        max_tokens_(max_tokens) {}
 
   Row play(const Task& task, Rng& rng, DemonstrationCounts& counts) {
     Row row;
@@ -68,7 +77,7 @@ class Demonstrator {
       row.append(tokens, true);
       const StepResult result = step(environment_, *action);
       if (result.terminated || result.truncated) {
-        counts.successes += is_success(result);
+        counts.successes += is_success(result, verifiers_);
         break;
       }
       const auto seen = tokenizer_.encode(result.observation.text);
@@ -83,6 +92,7 @@ class Demonstrator {
  private:
   Environment& environment_;
   const Tokenizer& tokenizer_;
+  const VerifierRegistry& verifiers_;
   int64_t max_tokens_;
 };
 
@@ -91,8 +101,9 @@ class Demonstrator {
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          Environment& environment, const Tokenizer& tokenizer,
                                          std::span<const DatasetRow> dataset,
+                                         const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan) {
-  Demonstrator demonstrator(environment, tokenizer, plan.max_tokens);
+  Demonstrator demonstrator(environment, tokenizer, verifiers, plan.max_tokens);
   DemonstrationCounts counts;
   std::string text;
   for (int64_t i = 0; i < plan.episodes; ++i) {

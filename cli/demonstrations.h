@@ -15,6 +15,7 @@
 
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
+#include "reward/verifier.h"
 #include "sandbox/environment.h"
 
 namespace tailrace {
@@ -27,7 +28,7 @@ struct DemonstrationPlan {
 
 struct DemonstrationCounts {
   int64_t tokens = 0;
-  int64_t successes = 0;  // episodes whose last metrics say so
+  int64_t successes = 0;  // as the environment says, or the verifier that it names
 };
 
 // Writes the file atomically; the same plan gives the same bytes. `dataset` is for environments
@@ -36,6 +37,7 @@ struct DemonstrationCounts {
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          Environment& environment, const Tokenizer& tokenizer,
                                          std::span<const DatasetRow> dataset,
+                                         const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan);
 
 }  // namespace tailrace

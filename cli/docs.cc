@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/run_options.h"
+#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 

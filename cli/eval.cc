@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
 #include "core/text/utf8.h"
+#include "trainer/checkpoint.h"
 
 namespace tailrace {
 namespace {
@@ -48,14 +49,10 @@ EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
 // The newest checkpoint, where no model is given.
 std::string model_of(const EvalArguments& arguments) {
   if (!arguments.model.empty()) return arguments.model;
-  std::string newest;
-  std::error_code none;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(RunPaths{arguments.run}.checkpoints(), none))
-    newest = std::max(newest, entry.path().string());
-  if (newest.empty())
+  const auto checkpoints = list_checkpoints(RunPaths{arguments.run}.checkpoints());
+  if (checkpoints.empty())
     throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
-  return newest;
+  return checkpoints.back().string();
 }
 
 // What the run itself evaluates, in the same way.
@@ -65,8 +62,8 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
   const RunOptions options = load_run_options(paths.config(), {}, registries).options;
   arguments.model = model_of(arguments);
-  arguments.dataset =
-      options.env.eval_dataset.empty() ? options.env.dataset : options.env.eval_dataset;
+  const bool held_out = !arguments.training_seeds && !options.env.eval_dataset.empty();
+  arguments.dataset = held_out ? options.env.eval_dataset : options.env.dataset;
   arguments.prompt_key = options.env.prompt_key;
   EvaluationPlan& plan = arguments.plan;
   plan.env = options.env.name;
@@ -95,7 +92,10 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
     plan.dataset = read_dataset(arguments.dataset, arguments.prompt_key);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
-    plan.episodes = plan.episodes > 0 ? std::min(plan.episodes, rows) : rows;
+    if (plan.episodes > rows)
+      throw UserError("--episodes is {}; {} has {} rows, and none may count twice. Try {}.",
+                      plan.episodes, arguments.dataset, rows, rows);
+    if (plan.episodes == 0) plan.episodes = rows;
   } else if (plan.episodes == 0) {
     plan.episodes = 256;
   }
@@ -219,9 +219,7 @@ void add_eval(CLI::App& app, const Registries& registries) {
                                "evaluate as this run does: its environment, prompts, sampling, "
                                "limits and seed; of --model, or of its newest checkpoint")
                   ->type_name("RUN");
-  std::vector<std::string> names;
-  for (const auto& [name, help] : registries.environments.list()) names.push_back(name);
-  command->add_option("--env", plan.env, fmt::format("{}", fmt::join(names, ", ")))
+  command->add_option("--env", plan.env, "what to play, of the environments below")
       ->type_name("NAME");
   command->add_option("--settings", arguments->settings, "of the environment, name=value ...")
       ->type_name("K=V");
@@ -269,10 +267,14 @@ void add_eval(CLI::App& app, const Registries& registries) {
        {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
         "--min-p", "--max-turns", "--max-action-tokens", "--max-context-tokens"})
     command->get_option(option)->excludes(run);
+  std::string environments = "Environments:\n";
+  for (const auto& [name, help] : registries.environments.list())
+    environments += fmt::format("  {:<14} {}\n", name, help);
   command->footer(
+      environments +
       "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
-      "0 "
-      "or 1 (one sample,\nor k = samples) or all have the same, else the bootstrap. pass@k is "
+      "0\n"
+      "or 1 (one sample, or k = samples) or all have the same, else the bootstrap. pass@k is "
       "unbiased.\n"
       "The same seed gives the same episodes: --run repeats the run's own evaluation number for "
       "number.\n\n"

@@ -7,6 +7,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "reward/worker.h"
 #include "rollout/engine.h"
 #include "rollout/episode_runner.h"
 #include "rollout/sampler.h"
@@ -34,16 +35,14 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
   bool scored = trajectory.reward.has_value();
   episode.reward = trajectory.reward.value_or(0);
   if (played && !trajectory.verifier.empty()) {
-    scored = false;
-    const auto given = verifiers.at(trajectory.verifier).score(trajectory.evidence);
-    if (given) {
-      scored = true;
-      episode.reward = given.value().reward;
-      episode.metrics.insert(episode.metrics.end(), given.value().metrics.begin(),
-                             given.value().metrics.end());
-    } else {
-      episode.failure = fmt::format("{}: {}", trajectory.verifier, given.failure().message);
-    }
+    Verify request;
+    request.verifier = trajectory.verifier;
+    request.evidence = trajectory.evidence;
+    const Verdict verdict = judge(verifiers, request);
+    scored = verdict.reward.has_value();
+    episode.reward = verdict.reward.value_or(0);
+    episode.metrics.insert(episode.metrics.end(), verdict.metrics.begin(), verdict.metrics.end());
+    episode.failure = verdict.failure;
   }
   episode.failed = !played || !scored;
   episode.success = episode.reward >= success_reward;
@@ -59,19 +58,14 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const Tokenize
   const EnvironmentRegistry& environments = registries.environments;
   EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
   if (!info.verifier.empty()) registries.verifiers->at(info.verifier);
-  for (const std::string& word : info.vocabulary)
-    if (tokenizer.id_of(word) < 0)
-      throw UserError(
-          "the model's tokenizer lacks the word '{}' of the environment {}. Use a model made for "
-          "it.",
-          word == "\n" ? "\\n" : word, plan.env);
+  // A word-level tokenizer names the word that it lacks.
+  for (const std::string& word : info.vocabulary) (void)tokenizer.encode(word);
 
   SteadyClock clock;
   EngineOptions engine_options = plan.rollout.engine;
   Engine engine(loaded.model(), &tokenizer, engine_options, loaded.stream(), clock);
   engine.install(loaded.shared_weights(), 0);
-  EpisodeRunner runner(engine, tokenizer,
-                       {.env_threads = static_cast<int>(plan.rollout.env_threads)}, clock);
+  EpisodeRunner runner(engine, tokenizer, runner_settings(plan.rollout), clock);
   EpisodeLimits limits = episode_limits(plan.rollout, info);
   SamplingParams sampling =
       episode_sampling(plan.rollout.sampling, info, loaded.config(), tokenizer);

@@ -193,6 +193,39 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
                     arguments.run_dir);
 }
 
+// With the line of the config that the message is about: of the key that it begins with, or of the
+// file that it names.
+std::string with_place(const LoadedRun& loaded, const std::string& message) {
+  const RunOptions& o = loaded.options;
+  const std::pair<std::string_view, const std::string&> files[] = {
+      {"model.path", o.model.path},
+      {"env.dataset", o.env.dataset},
+      {"env.eval_dataset", o.env.eval_dataset},
+      {"sft.data", o.sft.data},
+  };
+  for (const auto& [key, file] : files) {
+    if (!file.empty() && loaded.keys.given(key) && !message.starts_with(key) &&
+        message.find(file) != std::string::npos)
+      return fmt::format("{}: {}: {}", loaded.keys.where(key), key, message);
+  }
+  return loaded.keys.with_place(message);
+}
+
+// What the run will do, when all that it reads is as it should be.
+std::string checked_plan(const LoadedRun& loaded, const Registries& registries, bool is_new) {
+  const RunOptions& options = loaded.options;
+  const EnvironmentRegistry& environments = registries.environments;
+  try {
+    const Plan plan =
+        make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
+    check_inputs(options, environments);
+    if (is_new) check_policy(options, environments);
+    return format_plan(plan, options);
+  } catch (const UserError& error) {
+    throw UserError("{}", with_place(loaded, error.what()));
+  }
+}
+
 int launch(const LaunchArguments& arguments, const Registries& registries) {
   const Moment start = std::chrono::steady_clock::now();
   const LoadedRun loaded = load(arguments, registries);
@@ -201,20 +234,20 @@ int launch(const LaunchArguments& arguments, const Registries& registries) {
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
   for (const std::string& note : loaded.keys.notes()) say("note: " + note);
-  const Plan plan = make_plan(options, planned_model(options, registries.environments),
-                              memory_facts().available_bytes);
-  check_inputs(options, registries.environments);
-  show(stdout, format_plan(plan, options));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
-  if (!fs::exists(RunPaths{directory}.config())) check_policy(options, registries.environments);
-  if (arguments.dry_run) return 0;
-
+  const bool is_new = !fs::exists(RunPaths{directory}.config());
+  const std::string plan = checked_plan(loaded, registries, is_new);
+  if (arguments.dry_run) {
+    show(stdout, plan);
+    return 0;
+  }
   const RunDirectory run(directory);
   if (run.resumes()) check_same_run(run.paths(), options, registries);
+  show(stdout, plan);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
-  prepare_run(run.paths(), options, registries.environments, say);
+  prepare_run(run.paths(), options, registries, say);
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
 }
 

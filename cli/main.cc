@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -63,12 +64,16 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n", printable(error.what()));
     return 2;
+  } catch (const std::system_error& error) {  // fmt::print, on a full disk
+    fmt::print(stderr, "error: {}\n", printable(error.what()));
+    return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: unexpected: {}\n", printable(error.what()));
     return 1;
   }
-  if (std::fflush(stdout) != 0) {
+  // A command that flushed each row itself has only left the mark of a failure.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     fmt::print(stderr, "error: {}\n", describe_errno("write", "the output", errno));
     return 1;
   }

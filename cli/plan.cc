@@ -98,14 +98,14 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   int64_t weights = model.layout().size() * kFloat;
   bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == "ref";
   plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
-                  {"gradients", weights * o.train.gradient_slots},
+                  {"gradients", weights * num_gradient_buffers(o.train.gradient_slots)},
                   {"AdamW moments", 2 * weights},
                   {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
                    model.activation_bytes(o.train.microbatch_tokens)}};
-  MemoryItem reference{"reference weights (algo.kl)", 2 * weights};
+  MemoryItem reference{"reference weights, packed (algo.kl)", weights};
   if (keeps_reference) plan.trainer.push_back(reference);
   plan.rollout_workers = o.rollout.workers;
-  plan.rollout_worker = {{"weights and their packed form", 2 * weights},
+  plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
                          {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
 
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)

@@ -180,12 +180,19 @@ ProgressView::ProgressView(std::FILE* out, bool terminal, std::string name, int6
     : out_(out), terminal_(terminal), state_{std::move(name), total_steps, {}} {}
 
 void ProgressView::add(MetricsRow row) {
+  const double* skipped = row.find("policy/updates_skipped");
+  const bool diverged = skipped != nullptr && *skipped > 0;
   state_.rows.push_back(std::move(row));
   if (terminal_) {
     erase_block();
     draw_block();
   } else if (std::string line = progress_line(state_, state_.rows.back()); !line.empty()) {
     show(out_, line + "\n");
+  }
+  if (diverged && !warned_of_divergence_) {
+    warned_of_divergence_ = true;
+    say("warning: an update was skipped, because its gradients were not finite.\n         Try a "
+        "smaller optim.lr.");
   }
   if (warned_ || steps_without_signal(state_) < kSilentSteps) return;
   warned_ = true;

@@ -60,6 +60,7 @@ class ProgressView {
   ProgressState state_;
   int drawn_lines_ = 0;
   bool warned_ = false;  // that there is no signal
+  bool warned_of_divergence_ = false;
 };
 
 }  // namespace tailrace

@@ -80,7 +80,7 @@ int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
   config.optim = o.optim;
   config.train = o.train;
   config.sft = o.sft;
-  if (o.sft.demonstrations > 0) config.sft.data = demonstrations_file(context.run).string();
+  if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
   config.checkpoint = o.checkpoint;
   const SteadyClock clock;
   return run_trainer_worker(config, log, clock);

@@ -6,6 +6,8 @@
 #include <fmt/ranges.h>
 
 #include "cli/run_rules.h"
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
@@ -50,10 +52,8 @@ void ModelSection::visit(OptionVisitor& v) {
 }
 
 void EnvSection::visit(OptionVisitor& v) {
-  std::vector<std::string> names;
-  for (const auto& [known, help] : built_in_environments().list()) names.push_back(known);
-  const std::string help = fmt::format("which environment; built in: {}", fmt::join(names, ", "));
-  v.field("name", name, {.help = help, .required = true});
+  v.field("name", name,
+          {.help = "which environment; 'tailrace eval --help' lists them", .required = true});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts",
            .aliases = {"train_files", "prompt_data"},
@@ -101,7 +101,11 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries) {
   LoadedRun loaded;
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
-  validate(loaded.options, loaded.keys, registries);
+  try {
+    validate(loaded.options, loaded.keys, registries);
+  } catch (const UserError& error) {
+    throw UserError("{}", loaded.keys.with_place(error.what()));
+  }
   return loaded;
 }
 

@@ -10,6 +10,8 @@
 
 #include "cli/counted.h"
 #include "core/base/error.h"
+#include "core/text/dataset.h"
+#include "kernels/attention.h"
 
 namespace tailrace {
 namespace {
@@ -94,7 +96,14 @@ void validate_model(const RunOptions& o, const ConfigKeys& keys) {
   if (c.hidden_size % c.heads != 0)
     throw UserError("{} is {}; it must be a multiple of model.create.heads = {}. Try {}.",
                     at(keys, "model.create.hidden_size"), c.hidden_size, c.heads,
-                    (c.hidden_size / c.heads + 1) * c.heads);
+                    (c.hidden_size / (2 * c.heads) + 1) * 2 * c.heads);
+  const int64_t head_dim = c.hidden_size / c.heads;
+  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim)
+    throw UserError(
+        "{} = {} gives heads of {}; hidden_size / heads must be an even number up to {}. Try "
+        "model.create.heads={}.",
+        at(keys, "model.create.heads"), c.heads, head_dim, kMaxHeadDim,
+        std::max<int64_t>(1, c.hidden_size / 64));
   if (c.kv_heads > 0 && c.heads % c.kv_heads != 0)
     throw UserError("{} is {}; model.create.heads = {} must be a multiple of it. Try {}.",
                     at(keys, "model.create.kv_heads"), c.kv_heads, c.heads, c.heads);
@@ -157,8 +166,13 @@ EnvironmentInfo validate_environment(const RunOptions& o, const ConfigKeys& keys
         o.env.name);
   if (o.sft.demonstrations > 0) {
     Rng rng(0);
-    auto reset = environment->reset(Task{.seed = task_seed(0, false, 0), .data = "{}"});
-    if (info.needs_dataset || !reset || !environment->demonstrate(rng))
+    Task task{.seed = task_seed(0, false, 0)};
+    if (info.needs_dataset) {
+      const auto rows = read_dataset(o.env.dataset, o.env.prompt_key);
+      if (!rows.empty()) task.data = rows.front().json;
+    }
+    auto reset = environment->reset(task);
+    if (!reset || !environment->demonstrate(rng))
       throw UserError("{} is {}, but {} has no demonstrator. Use sft.data, or remove it.",
                       at(keys, "sft.demonstrations"), o.sft.demonstrations, o.env.name);
   }

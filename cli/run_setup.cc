@@ -8,6 +8,7 @@
 
 #include "cli/demonstrations.h"
 #include "cli/plan.h"
+#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/version.h"
@@ -81,6 +82,7 @@ int64_t check_dataset(const std::string& file, const RunOptions& options, Enviro
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<DatasetRow> rows = read_dataset(file, options.env.prompt_key);
+  if (rows.empty()) throw UserError("{} has no rows.", file);
   for (const DatasetRow& row : rows) {
     const Result<Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
@@ -97,8 +99,9 @@ int64_t check_dataset(const std::string& file, const RunOptions& options, Enviro
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
                             Environment& environment, const Tokenizer& tokenizer,
+                            const VerifierRegistry& verifiers,
                             const std::function<void(const std::string&)>& say) {
-  const fs::path file = demonstrations_file(paths);
+  const fs::path file = paths.demonstrations();
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   std::vector<DatasetRow> dataset;
   if (environment.info().needs_dataset)
@@ -106,7 +109,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   const DemonstrationPlan plan{options.sft.demonstrations, static_cast<uint64_t>(options.run.seed),
                                options.rollout.engine.max_context_tokens};
   const DemonstrationCounts counts =
-      write_demonstrations(file, environment, tokenizer, dataset, plan);
+      write_demonstrations(file, environment, tokenizer, dataset, verifiers, plan);
   say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", plan.episodes, counts.tokens,
                   static_cast<double>(counts.successes) / static_cast<double>(plan.episodes)));
 }
@@ -144,6 +147,8 @@ void check_inputs(const RunOptions& options, const EnvironmentRegistry& environm
   check_vocabulary(*tokenizer, planned_model(options, environments).vocab_size,
                    "model.path: " + options.model.path);
   auto environment = environments.make(options.env.name, options.env.settings);
+  // A word-level tokenizer names the word that it lacks.
+  for (const std::string& word : environment->info().vocabulary) (void)tokenizer->encode(word);
   if (!environment->info().needs_dataset) return;
   check_dataset(options.env.dataset, options, *environment, *tokenizer);
   if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
@@ -155,8 +160,6 @@ void check_inputs(const RunOptions& options, const EnvironmentRegistry& environm
       options.eval.prompts, options.env.eval_dataset, rows, rows);
 }
 
-fs::path demonstrations_file(const RunPaths& paths) { return paths.root / "demonstrations.jsonl"; }
-
 std::string resolved_config(const RunOptions& options) {
   RunOptions kept = options;
   kept.run.dir.clear();
@@ -165,14 +168,13 @@ std::string resolved_config(const RunOptions& options) {
       version(), print_config(kept));
 }
 
-void prepare_run(const RunPaths& paths, const RunOptions& options,
-                 const EnvironmentRegistry& environments,
+void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
                  const std::function<void(const std::string&)>& say) {
   write_or_throw(paths.config(), resolved_config(options));
-  auto environment = environments.make(options.env.name, options.env.settings);
+  auto environment = registries.environments.make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);
   auto tokenizer = load_tokenizer(paths.tokenizer());
-  prepare_demonstrations(paths, options, *environment, *tokenizer, say);
+  prepare_demonstrations(paths, options, *environment, *tokenizer, *registries.verifiers, say);
 }
 
 void check_same_run(const RunPaths& paths, const RunOptions& options,

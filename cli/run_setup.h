@@ -26,13 +26,10 @@ void check_inputs(const RunOptions& options, const EnvironmentRegistry& environm
 // Reads the weights that a new run starts from. Throws UserError as load_parameters() does.
 void check_policy(const RunOptions& options, const EnvironmentRegistry& environments);
 
-std::filesystem::path demonstrations_file(const RunPaths& paths);
-
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
 // tokenizer that cannot be read, a demonstrator that fails, a full disk.
-void prepare_run(const RunPaths& paths, const RunOptions& options,
-                 const EnvironmentRegistry& environments,
+void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
                  const std::function<void(const std::string&)>& say);
 
 // `options` as config.yaml keeps them: without the directory, so that the file starts the same run

@@ -44,7 +44,9 @@ endif()
 target_link_libraries(tailrace_flags INTERFACE fmt::fmt Threads::Threads)
 
 # One precompiled header for all: the standard headers that nearly every file includes, and fmt.
-file(WRITE ${CMAKE_BINARY_DIR}/pch.cc "")
+if(NOT EXISTS ${CMAKE_BINARY_DIR}/pch.cc)
+  file(WRITE ${CMAKE_BINARY_DIR}/pch.cc "")
+endif()
 add_library(tailrace_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cc)
 target_link_libraries(tailrace_pch PRIVATE tailrace_flags)
 target_precompile_headers(tailrace_pch PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring>

@@ -16,8 +16,11 @@
 
 namespace tailrace {
 
-// The cache of one layer, head_dim <= 256. A block holds `block_tokens` (a power of two, 8..128)
-// consecutive positions. Positions are innermost in the keys, because scores vectorise over them.
+constexpr int kMaxHeadDim = 256;
+
+// The cache of one layer, head_dim <= kMaxHeadDim. A block holds `block_tokens` (a power of
+// two, 8..128) consecutive positions. Positions are innermost in the keys, because scores vectorise
+// over them.
 //   keys    [blocks, kv_heads, head_dim, block_tokens]
 //   values  [blocks, kv_heads, block_tokens, head_dim]
 struct KvLayer {

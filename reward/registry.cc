@@ -11,7 +11,7 @@ namespace tailrace {
 
 void VerifierRegistry::add(std::string name, std::string help, std::unique_ptr<Verifier> verifier) {
   bool added = entries_.emplace(name, Entry{std::move(help), std::move(verifier)}).second;
-  TR_CHECK(added, "verifier {} is registered twice", name);
+  if (!added) throw UserError("the verifier {} is registered twice; names are taken once", name);
 }
 
 const Verifier* VerifierRegistry::find(const std::string& name) const {

@@ -24,6 +24,12 @@ double seconds_since(Time start, Time now) {
 
 }  // namespace
 
+RunnerSettings runner_settings(const RolloutOptions& options) {
+  return {.env_threads = static_cast<int>(options.env_threads),
+          .step_timeout = std::chrono::duration_cast<Time>(
+              std::chrono::duration<double>(options.step_timeout_s))};
+}
+
 EpisodeRunner::EpisodeRunner(Generator& generator, const Tokenizer& tokenizer,
                              const RunnerSettings& settings, const Clock& clock)
     : generator_(generator),

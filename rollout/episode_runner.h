@@ -22,6 +22,7 @@
 #include "core/text/tokenizer.h"
 #include "core/trajectory/trajectory.h"
 #include "rollout/episode.h"
+#include "rollout/options.h"
 #include "sandbox/environment.h"
 
 namespace tailrace {
@@ -35,6 +36,7 @@ struct RunnerSettings {
   int env_threads = 1;
   Time step_timeout = std::chrono::seconds(30);
 };
+RunnerSettings runner_settings(const RolloutOptions& options);
 
 class EpisodeRunner {
  public:
@@ -59,7 +61,6 @@ class EpisodeRunner {
   std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait = {});
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t num_abandoned_environments() const { return executor_.num_abandoned(); }
 
  private:
   using Executor = DeadlineExecutor<StepResult>;  // of a reset only the observation is set

@@ -60,11 +60,7 @@ class RolloutWorker {
         pool_(static_cast<int>(config.rollout.threads)),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
-        runner_(engine_, *tokenizer_,
-                {.env_threads = static_cast<int>(config.rollout.env_threads),
-                 .step_timeout = std::chrono::duration_cast<Time>(
-                     std::chrono::duration<double>(config.rollout.step_timeout_s))},
-                clock),
+        runner_(engine_, *tokenizer_, runner_settings(config.rollout), clock),
         info_(environments.make(config.env, config.env_settings)->info()),
         tasks_(task_source_for(config, info_)),
         limits_(episode_limits(config.rollout, info_)),

@@ -31,7 +31,6 @@ class Calculator final : public Environment {
     demo_invalid_ = reader.number("demo_invalid", 0.05, 0, 1);
     reader.finish();
     info_.name = "calculator";
-    info_.help = "arithmetic with a calculator tool, several turns";
     info_.stop_strings = {"\n"};
     info_.max_action_tokens = 2 * max_terms_ + 3;
     info_.vocabulary = {"\n", ">", "solve", "calc", "answer", "error", "what",

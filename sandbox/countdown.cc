@@ -62,7 +62,6 @@ class Countdown final : public Environment {
     }
     info_.verifier = "countdown";
     info_.name = "countdown";
-    info_.help = "reach a target number with each given number once, one turn";
     info_.stop_strings = {"\n"};
     // Numbers, operators between them, two brackets for each inner operator, the tags and the
     // newline.

@@ -5,8 +5,9 @@
 // it. It must be deterministic: the same Task gives the same episode for the same actions (members
 // of a group share the Task). It returns observations and evidence; it may give rule rewards
 // itself, or name a verifier (reward/) for what needs one. A failure of the environment is a
-// Failure, never a zero reward. Whoever plays the episode may end it before the environment does,
-// at a limit of turns or tokens; it then calls cut().
+// Failure, never a zero reward; so is a step() before reset(), after the end of an episode, and
+// after close(). Whoever plays the episode may end it before the environment does, at a limit of
+// turns or tokens; it then calls cut().
 //
 // Thread: one at a time for each instance; instances are independent.
 #pragma once
@@ -49,10 +50,10 @@ struct StepResult {
 };
 
 struct EnvironmentInfo {
-  std::string name;                       // "frozen_grid"
-  std::string help;                       // one line
-  std::vector<std::string> vocabulary;    // words of a word-level tokenizer; empty: any tokenizer
-  std::vector<std::string> stop_strings;  // what ends an action, for example "\n"
+  std::string name;  // "frozen_grid"
+  std::vector<std::string> vocabulary =
+      {};  // words of a word-level tokenizer; empty: any tokenizer
+  std::vector<std::string> stop_strings = {};  // what ends an action, for example "\n"
   int64_t max_turns = 1;
   int64_t max_action_tokens = 16;  // suggestion; the config may override
   bool needs_dataset = false;
@@ -89,7 +90,7 @@ using EnvironmentSettings = std::vector<std::pair<std::string, std::string>>;
 class EnvironmentRegistry {
  public:
   using Factory = std::function<std::unique_ptr<Environment>(const EnvironmentSettings&)>;
-  // Name must be new.
+  // Throws UserError for a name that is taken.
   void add(std::string name, std::string help, Factory factory);
   // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
   std::unique_ptr<Environment> make(const std::string& name,

@@ -120,7 +120,6 @@ class FrozenGrid final : public Environment {
     demo_look_ = reader.number("demo_look", 0.4, 0, 1);
     reader.finish();
     info_.name = "frozen_grid";
-    info_.help = "walk to the goal past holes seen only from next to them, several turns";
     info_.stop_strings = {"\n"};
     info_.max_action_tokens = 3;
     info_.vocabulary = {"\n", ">", "what", "?", "ice", "hole", "wall", "goal"};

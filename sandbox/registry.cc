@@ -10,7 +10,7 @@ namespace tailrace {
 
 void EnvironmentRegistry::add(std::string name, std::string help, Factory factory) {
   bool added = entries_.emplace(name, Entry{std::move(help), std::move(factory)}).second;
-  TR_CHECK(added, "environment {} is registered twice", name);
+  if (!added) throw UserError("the environment {} is registered twice; names are taken once", name);
 }
 
 std::unique_ptr<Environment> EnvironmentRegistry::make(const std::string& name,

@@ -23,7 +23,6 @@ class TextTask final : public Environment {
       throw UserError("environment text: verifier is empty; name one, for example text_rules");
     info_.verifier = verifier_;
     info_.name = "text";
-    info_.help = "a dataset prompt, one turn, scored by a verifier";
     if (!stop.empty()) info_.stop_strings = {stop};
     info_.needs_dataset = true;
   }

@@ -154,7 +154,9 @@ void void_worker_leases(Context& context, const WorkerId& worker, bool lost) {
   if (lost && !leases.empty())
     record_outcome(context, Outcome::kLost, "worker " + worker + " is gone");
   for (const auto& [work, kind] : leases) {
-    if (find_task(state, work.lane, work.member) == nullptr) continue;
+    // A sibling that settled may have ended the task, or completed it.
+    const Task* task = find_task(state, work.lane, work.member);
+    if (task == nullptr || task->place != Place::kRunning) continue;
     if (lost) {
       fail(context, work, kind, Outcome::kLost);
     } else {

@@ -28,7 +28,7 @@ void Config::validate() const {
     throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
                     mode.ahead.numerator, mode.ahead.denominator);
   }
-  bool data_ends = true;
+  bool data_ends = true, could_end = true;
   for (size_t i = 0; i < domains.size(); ++i) {
     const DomainConfig& domain = domains[i];
     if (domain.prompts_per_step < 0 || domain.prompts_per_epoch < 0 || domain.epochs < 0) {
@@ -36,12 +36,14 @@ void Config::validate() const {
           "domain {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
     }
     if (domain.prompts_per_step == 0) continue;
+    could_end = could_end && domain.prompts_per_epoch > 0;
     data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;
   }
   if (steps == 0 && !data_ends) {
     throw UserError(
         "run.steps is 0 and the data has no end; the run would never end.\n       Try "
-        "run.steps=100, or, with an env.dataset, run.epochs=1.");
+        "run.steps=100{}.",
+        could_end ? ", or run.epochs=1" : "");
   }
 }
 

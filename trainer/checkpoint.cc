@@ -82,10 +82,10 @@ CheckpointFolder::CheckpointFolder(fs::path root, fs::path tokenizer_dir, int64_
   TR_CHECK(keep_last_ >= 1, "keep_last {}", keep_last_);
 }
 
-std::vector<fs::path> CheckpointFolder::list() const {
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root_, ignored)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.is_directory() && step_of(entry.path())) found.push_back(entry.path());
   }
   std::ranges::sort(found, {}, [](const fs::path& path) { return *step_of(path); });
@@ -131,7 +131,7 @@ Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const Mode
     fs::remove_all(temporary, ignored);
     return Failure{fmt::format("checkpoint of step {} was not written: {}", state.step, e.what())};
   }
-  std::vector<fs::path> all = list();
+  std::vector<fs::path> all = list_checkpoints(root_);
   for (size_t i = 0; i + static_cast<size_t>(keep_last_) < all.size(); ++i)
     fs::remove_all(all[i], ignored);
   return final_path;
@@ -141,7 +141,7 @@ std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const Mode
                                                                       Parameters& parameters,
                                                                       Optimizer& optimizer) {
   remove_unfinished();
-  std::vector<fs::path> all = list();
+  std::vector<fs::path> all = list_checkpoints(root_);
   if (all.empty()) return std::nullopt;
   Loaded loaded;
   for (const fs::path& path : std::views::reverse(all)) {

@@ -32,6 +32,9 @@ struct CheckpointState {
   std::string extra = {};   // JSON of the caller, kept as it is; empty: none
 };
 
+// The finished checkpoints of a folder, oldest first.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+
 class CheckpointFolder {
  public:
   // `tokenizer_dir`: its tokenizer files are copied into every checkpoint; empty: none. keep_last
@@ -55,9 +58,6 @@ class CheckpointFolder {
   // model.
   std::optional<Loaded> load_latest(const ModelConfig& config, Parameters& parameters,
                                     Optimizer& optimizer);
-
-  // Finished ones, oldest first.
-  std::vector<std::filesystem::path> list() const;
 
  private:
   void write(const std::filesystem::path& folder, const CheckpointState& state,

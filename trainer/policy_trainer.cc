@@ -70,19 +70,6 @@ double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-void append_staleness(const TrainBatch& batch, int64_t version, Metrics& metrics) {
-  int64_t tokens = 0, sum = 0, most = 0;
-  for (const TrainSequence& sequence : batch.sequences) {
-    for (int64_t sampled_by : sequence.versions) {
-      ++tokens;
-      sum += version - sampled_by;
-      most = std::max(most, version - sampled_by);
-    }
-  }
-  metrics.emplace_back("staleness/mean", share(sum, tokens));
-  metrics.emplace_back("staleness/max", static_cast<double>(most));
-}
-
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
@@ -94,12 +81,12 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       packed_(stream_, config, parameters_),
       forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)) {
-  // A tree over n slots needs one buffer a level: the left half of a node is finished in the node's
-  // own buffer before the right half starts in the next one.
-  auto levels =
-      static_cast<size_t>(std::bit_width(static_cast<uint64_t>(train_.gradient_slots - 1))) + 1;
-  for (size_t i = 0; i < levels; ++i)
+  for (int64_t i = 0; i < num_gradient_buffers(train_.gradient_slots); ++i)
     gradients_.push_back(std::make_unique<Parameters>(model_.layout()));
+}
+
+int64_t num_gradient_buffers(int64_t slots) {
+  return std::bit_width(static_cast<uint64_t>(slots - 1)) + 1;
 }
 
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
@@ -278,7 +265,6 @@ Metrics PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   }
 
   Metrics metrics = batch.metrics;
-  append_staleness(batch, version, metrics);
   auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
   add("policy/updates", static_cast<double>(updates));
   add("policy/updates_skipped", static_cast<double>(skipped));

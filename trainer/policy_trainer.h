@@ -30,6 +30,10 @@
 
 namespace tailrace {
 
+// Buffers of the weights' size that gradients gather in. A tree over n slots needs one a level: the
+// left half of a node is finished in the node's own before the right half starts in the next one.
+int64_t num_gradient_buffers(int64_t slots);
+
 class PolicyTrainer {
  public:
   // Borrows stream's pool. Weights are zero until weights_changed() is told of new ones.
@@ -53,7 +57,6 @@ class PolicyTrainer {
 
   // Freezes a copy of `parameters` as the reference policy of the KL term.
   void set_reference(const Parameters& parameters);
-  bool has_reference() const { return reference_ != nullptr; }
 
   // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
   std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences);

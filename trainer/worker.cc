@@ -124,7 +124,6 @@ class TrainerWorker {
 
   // ---- weights
 
-  std::filesystem::path reference_dir() const { return config_.run.checkpoints() / "reference"; }
   bool needs_reference() const {
     return loss_.kl_coef != 0 && loss_.kl_target == KlTarget::kReference;
   }
@@ -165,7 +164,7 @@ class TrainerWorker {
     }
     if (needs_reference()) {
       Parameters reference(trainer_.model().layout());
-      load_parameters(reference_dir(), config_.model, reference);
+      load_parameters(config_.run.reference(), config_.model, reference);
       trainer_.set_reference(reference);
     }
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
@@ -178,7 +177,7 @@ class TrainerWorker {
     reset_rl_optimizer();
     if (needs_reference()) {
       trainer_.set_reference(trainer_.parameters());
-      save_model(reference_dir(), config_.model, trainer_.parameters());
+      save_model(config_.run.reference(), config_.model, trainer_.parameters());
     }
     version_ = 0;
     metrics_ = std::move(metrics);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -59,5 +60,17 @@ class OptionVisitor {
   virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
   virtual void leave() = 0;
 };
+
+// An options struct seen only through its list of fields.
+using VisitOptions = std::function<void(OptionVisitor&)>;
+
+// "section.key", or the key alone at the top.
+std::string join_key(std::string_view section, std::string_view key);
+
+// A bound as a person writes it: whole where it is whole.
+std::string format_bound(double value);
+
+// What numbers are accepted: ">= 1", "<= 5", "0 to 1" or nothing.
+std::string range_text(const OptionInfo& info);
 
 }  // namespace tailrace

@@ -3,6 +3,8 @@
 //   config.yaml    the resolved config, enough to start the same run again
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens, for the report
+//   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
+//   checkpoints/reference      the weights that algo.kl holds the policy to
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
@@ -20,9 +22,11 @@ struct RunPaths {
   std::filesystem::path config() const { return root / "config.yaml"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path samples() const { return root / "samples.jsonl"; }
+  std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path journal() const { return root / "journal"; }
+  std::filesystem::path reference() const { return checkpoints() / "reference"; }
   std::filesystem::path weights() const { return root / "weights"; }
   std::filesystem::path tokenizer() const { return root / "tokenizer"; }
   std::filesystem::path logs() const { return root / "logs"; }

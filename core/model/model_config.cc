@@ -12,6 +12,7 @@
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
 #include "core/model/parameters.h"
+#include "kernels/attention.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -285,7 +286,7 @@ void validate(const ModelConfig& config, const std::string& where) {
   check_size(where, "num_hidden_layers", config.num_layers, 10000);
   check_size(where, "num_attention_heads", config.num_heads, 65536);
   check_size(where, "num_key_value_heads", config.num_kv_heads, 65536);
-  check_size(where, "head_dim", config.head_dim, 65536);
+  check_size(where, "head_dim", config.head_dim, kMaxHeadDim);
   check_size(where, "vocab_size", config.vocab_size, kMaxSize);
   check_size(where, "max_position_embeddings", config.max_positions, kMaxSize);
   if (config.num_heads % config.num_kv_heads != 0) {

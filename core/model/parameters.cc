@@ -65,6 +65,7 @@ LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_
   const std::string prefix = layer_prefix(layer);
   LayerTensors<T> tensors;
   auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
+    if (group.parts.empty()) return;  // this family has none
     T* first = parameters.vector(prefix + group.parts.front().name).data();
     if constexpr (std::is_same_v<View, std::span<T>>) {
       tensor = {first, static_cast<size_t>(group.rows())};

@@ -87,7 +87,8 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   }
 }
 
-std::string numerics_class() {
+std::string numerics_class(const Device& device) {
+  TR_CHECK(device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
 #if defined(__AVX512F__)
   constexpr std::string_view instructions = "avx512";
 #elif defined(__AVX2__) && defined(__FMA__)

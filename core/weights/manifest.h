@@ -60,7 +60,8 @@ Result<void> install_weights(const std::filesystem::path& manifest_file,
                              const Digest& expected_root, Parameters& parameters);
 
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
-// set, dtypes of weights, activations and KV cache, slices of k, exact or fast.
-std::string numerics_class();
+// set, dtypes of weights, activations and KV cache, slices of k, exact or fast. `device`: the one
+// that computes.
+std::string numerics_class(const Device& device = {});
 
 }  // namespace tailrace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/attention.h"
 #include "kernels/base/simd.h"
 
 namespace tailrace::attention_tiles {
@@ -15,7 +16,7 @@ namespace tailrace::attention_tiles {
 constexpr int kQueries = 8;  // queries that share one pass over the keys
 // Queries are copied to rows of this constant length, so that one register addresses all eight. It
 // bounds head_dim; the odd line at the end keeps the rows out of each other's cache sets.
-constexpr int64_t kQueryStride = 256 + kLanes;
+constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
 
 // Where positions [16 i, 16 i + 16) of a [head_dim, positions] matrix lie: element (d, 16 i + lane)
 // is at first[d * stride + lane], and lanes 8..15 at second[d * stride + lane - 8].

@@ -60,6 +60,18 @@ TEST(Commands, SayThatTheOutputCannotBeWritten) {
             "another disk\n");
 }
 
+TEST(Commands, SayThatARowThatWasFlushedCannotBeWritten) {
+  TemporaryDirectory folder;
+  folder.write("in", "{\"text\": \"a\"}\n");
+  const std::string at = folder.path().string();
+  const int status =
+      std::system(fmt::format("{} tokenize --tokenizer {} < {}/in > /dev/full 2> {}/err",
+                              TAILRACE_BINARY, kStories, at, at)
+                      .c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_NE(read_file(folder / "err").value().find("cannot write"), std::string::npos);
+}
+
 TEST(Tokenize, GivesIdsAndTextBack) {
   std::string text = "Once upon a time, there was a cat.";
   auto ids = run_binary("tokenize --tokenizer " + kStories,

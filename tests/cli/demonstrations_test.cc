@@ -27,7 +27,8 @@ class DemonstrationsTest : public testing::Test {
   ~DemonstrationsTest() override { fs::remove_all(folder_); }
 
   std::string write(const DemonstrationPlan& plan) {
-    counts_ = write_demonstrations(folder_ / "d.jsonl", *environment_, *tokenizer_, {}, plan);
+    counts_ = write_demonstrations(folder_ / "d.jsonl", *environment_, *tokenizer_, {},
+                                   built_in_verifiers(), plan);
     return read_file(folder_ / "d.jsonl").value();
   }
   static std::vector<json> rows(const std::string& text) {
@@ -96,7 +97,7 @@ class Undemonstrated final : public Environment {
   std::string sample_action(Rng&) override { return "up\n"; }
 
  private:
-  EnvironmentInfo info_ = {"undemonstrated", "", {}, {}, 1, 16, false};
+  EnvironmentInfo info_{.name = "undemonstrated"};
 };
 
 TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {

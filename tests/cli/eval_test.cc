@@ -115,9 +115,9 @@ TEST(Eval, NamesWhatDoesNotFit) {
                 .find("all 3 episodes of the environment frozen_grid failed, so there is no score. "
                       "The first: the prompt has "),
             std::string::npos);
-  auto words = run_binary("eval --model " + kStories + " --env frozen_grid");
+  auto words = run_binary("eval --model " + model + " --env calculator");
   EXPECT_EQ(words.exit_code, 2);
-  EXPECT_NE(words.err.find("lacks the word"), std::string::npos) << words.err;
+  EXPECT_NE(words.err.find("is not in the vocabulary"), std::string::npos) << words.err;
 }
 
 TEST(Summarise, LeavesFailuresOutAndCountsThem) {

@@ -417,7 +417,7 @@ TEST_F(LaunchTest, WhatTheSchedulerRefusesIsNamedBeforeAnythingStarts) {
     if (dry) arguments.push_back("--dry-run");
     start_run("run", arguments);
     EXPECT_EQ(finish().code, 2);
-    EXPECT_NE(output().find("error: run.steps is 0"), std::string::npos) << output();
+    EXPECT_NE(output().find("error: override run.steps=0: run.steps is 0"), std::string::npos) << output();
     EXPECT_FALSE(fs::exists(paths().root));
   }
 }

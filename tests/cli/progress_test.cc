@@ -97,6 +97,24 @@ TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
   std::fclose(file);
 }
 
+TEST(ProgressView, WarnsOnceWhenAnUpdateIsSkipped) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressView view(file, false, "run", 80);
+    for (int64_t step = 0; step < 4; ++step) {
+      MetricsRow row = step_row(step);
+      row.values.emplace_back("policy/updates_skipped", step > 0 ? 1 : 0);
+      view.add(row);
+    }
+  }
+  const std::string text = written(file);
+  const size_t warning = text.find("warning: an update was skipped");
+  EXPECT_GT(warning, text.find("step 2/80"));
+  EXPECT_LT(warning, text.find("step 3/80"));
+  EXPECT_EQ(text.find("warning", warning + 1), std::string::npos);
+  std::fclose(file);
+}
+
 TEST(ProgressView, SurvivesAReaderThatGoesAway) {
   std::FILE* file = std::fopen("/dev/full", "w");
   ProgressView view(file, false, "run", 80);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/run_rules.h"
+#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -192,11 +193,24 @@ TEST(Validate, WantsOnePolicy) {
             std::string::npos);
   EXPECT_EQ(error_of({"model.create.hidden_size=66"}),
             "override model.create.hidden_size=66: model.create.hidden_size is 66; it must be a "
-            "multiple of model.create.heads = 4. Try 68.");
+            "multiple of model.create.heads = 4. Try 72.");
   EXPECT_NE(error_of({"model.create.kv_heads=3"}).find("must be a multiple of it. Try 4."),
             std::string::npos);
   EXPECT_NE(error_of({"model.create.layers=0"}).find("model.create.layers is missing"),
             std::string::npos);
+}
+
+TEST(LoadRunOptions, NamesThePlaceOfAKeyThatItsOwnSectionRefuses) {
+  TemporaryDirectory folder;
+  auto path = folder.write("a.yaml", std::string(kExample) + "optim:\n  betas: [0.9]\n");
+  try {
+    load_run_options(path, {}, built_in_registries());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("a.yaml:8: optim.betas has 1 numbers"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(LoadRunOptions, NamesTheFileAndLineOfAMistake) {

@@ -40,7 +40,7 @@ class RunSetupTest : public testing::Test {
   ~RunSetupTest() override { fs::remove_all(folder_); }
 
   void prepare() {
-    prepare_run(paths_, options_, built_in_environments(),
+    prepare_run(paths_, options_, built_in_registries(),
                 [this](const std::string& line) { said_ = line; });
   }
   // Of a launch on the prepared run with options that were changed.
@@ -78,16 +78,16 @@ TEST_F(RunSetupTest, WritesConfigTokenizerAndDemonstrations) {
   prepare();
   EXPECT_TRUE(fs::exists(paths_.config()));
   EXPECT_EQ(load_tokenizer(paths_.tokenizer())->vocab_size(), 44);
-  const std::string rows = read_file(demonstrations_file(paths_)).value();
+  const std::string rows = read_file(paths_.demonstrations()).value();
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 20);
   EXPECT_NE(said_.find("20 demonstrations"), std::string::npos) << said_;
 }
 
 TEST_F(RunSetupTest, LeavesWhatIsThere) {
   prepare();
-  std::ofstream(demonstrations_file(paths_)) << "kept";
+  std::ofstream(paths_.demonstrations()) << "kept";
   prepare();
-  EXPECT_EQ(read_file(demonstrations_file(paths_)).value(), "kept");
+  EXPECT_EQ(read_file(paths_.demonstrations()).value(), "kept");
 }
 
 TEST_F(RunSetupTest, TakesTheTokenizerOfTheModel) {

@@ -22,6 +22,9 @@ struct ContractOptions {
   };  // Task::data
   uint64_t seed = 1;
   int episodes = 40;
+  // Who scores, where the environment names a verifier; it gives a metric `success`.
+  std::shared_ptr<const VerifierRegistry> verifiers =
+      std::make_shared<const VerifierRegistry>(built_in_verifiers());
 };
 
 // One episode by `act`; what happened, as text, so that two episodes can be compared.
@@ -69,12 +72,9 @@ inline Episode play(Environment& environment, const Task& task,
 }
 
 // 1 or 0, from the metrics or from the verifier that the episode names.
-inline double success_of(const Episode& episode) {
+inline double success_of(const Episode& episode, const VerifierRegistry& verifiers) {
   if (episode.verifier.empty()) return episode.metrics.at("success");
-  VerifierRegistry registry = built_in_verifiers();
-  const Verifier* verifier = registry.find(episode.verifier);
-  EXPECT_NE(verifier, nullptr) << "no verifier " << episode.verifier;
-  Result<Score> score = verifier->score(episode.evidence);
+  Result<Score> score = verifiers.at(episode.verifier).score(episode.evidence);
   EXPECT_TRUE(score.ok()) << score.failure().message;
   for (const auto& [name, value] : score.value().metrics) {
     if (name == "success") return value;
@@ -88,7 +88,6 @@ inline void check_environment(const ContractOptions& options) {
   auto twin = options.make();
   const EnvironmentInfo& info = environment->info();
   EXPECT_FALSE(info.name.empty());
-  EXPECT_FALSE(info.help.empty());
   EXPECT_GE(info.max_turns, 1);
   EXPECT_GE(info.max_action_tokens, 1);
   auto task_of = [&](int episode) {
@@ -112,6 +111,7 @@ inline void check_environment(const ContractOptions& options) {
     EXPECT_EQ(replay(*twin).transcript, first.transcript);
     EXPECT_EQ(replay(*environment).transcript, first.transcript);
     EXPECT_EQ(replay(*environment).evidence, first.evidence);
+    EXPECT_EQ(first.verifier, info.verifier);  // what a run checks before it starts
     sampled.push_back(first);
   }
 
@@ -152,7 +152,7 @@ inline void check_environment(const ContractOptions& options) {
       Episode part;
       part.verifier = cut.value().verifier;
       part.evidence = cut.value().evidence;
-      success_of(part);
+      success_of(part, *options.verifiers);
     }
   }
 
@@ -172,7 +172,8 @@ inline void check_environment(const ContractOptions& options) {
                                       "<answer>(((</answer>"};
   for (const std::string& action : rubbish) {
     Episode episode = play(*environment, task_of(0), [&](int64_t) { return action; });
-    if (!episode.verifier.empty()) success_of(episode);  // and so is the evidence made from it
+    if (!episode.verifier.empty())
+      success_of(episode, *options.verifiers);  // and so is the evidence made from it
   }
 
   // Every word that the policy sees, or is shown by the demonstrator, has a token, and comes back
@@ -213,12 +214,13 @@ inline void check_environment(const ContractOptions& options) {
 
 // Share of demonstrations that succeed, over episodes of training seeds.
 inline double demonstrated_success(Environment& environment, int episodes, uint64_t seed = 1) {
+  const VerifierRegistry verifiers = built_in_verifiers();
   Rng rng(seed);
   double total = 0;
   for (int i = 0; i < episodes; ++i) {
     Task task{.seed = task_seed(seed, /*held_out=*/false, i), .data = {}};
-    total +=
-        success_of(play(environment, task, [&](int64_t) { return *environment.demonstrate(rng); }));
+    total += success_of(
+        play(environment, task, [&](int64_t) { return *environment.demonstrate(rng); }), verifiers);
   }
   return total / episodes;
 }

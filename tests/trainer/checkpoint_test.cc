@@ -85,7 +85,7 @@ TEST_F(CheckpointTest, KeepsTheLastFewAndOverwritesTheSameStep) {
   for (int64_t step : {5, 9, 10, 100}) ASSERT_TRUE(save(folder, step));
   trainer_->parameters().flat()[0] = 42;
   ASSERT_TRUE(save(folder, 100));
-  std::vector<fs::path> left = folder.list();
+  std::vector<fs::path> left = list_checkpoints(root_);
   ASSERT_EQ(left.size(), 2u);
   EXPECT_EQ(left[0].filename(), "step_000010");
   trainer_->parameters().flat()[0] = 0;

@@ -136,8 +136,6 @@ TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
       EXPECT_NE(s.old_logprobs[k], s.behaviour_logprobs[k]);
   }
   Metrics metrics = trainer->policy_step(batch, 1, {});
-  EXPECT_GT(metric(metrics, "staleness/mean"), 0);
-  EXPECT_EQ(metric(metrics, "staleness/max"), 1);
 }
 
 TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {

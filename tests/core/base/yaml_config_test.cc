@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 

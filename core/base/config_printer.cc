@@ -1,0 +1,160 @@
+#include "core/base/config_printer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace tailrace {
+namespace {
+
+// Plain where YAML reads it back as the same text, else in double quotes.
+std::string yaml_text(const std::string& text) {
+  auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '/' || c == '.' || c == '-' || c == '+';
+  };
+  bool safe = !text.empty() && std::all_of(text.begin(), text.end(), plain) && text[0] != '-' &&
+              text[0] != '.' && text != "null" && text != "Null" && text != "NULL";
+  if (safe) return text;
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\')
+      out += fmt::format("\\{}", c);
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+std::string yaml_list(const std::vector<double>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+std::string yaml_list(const std::vector<std::string>& values) {
+  std::vector<std::string> texts;
+  for (const auto& value : values) texts.push_back(yaml_text(value));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
+}
+
+std::string yaml_map(const std::vector<std::pair<std::string, std::string>>& values) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : values)
+    texts.push_back(fmt::format("{}: {}", yaml_text(name), yaml_text(value)));
+  return fmt::format("{{{}}}", fmt::join(texts, ", "));
+}
+
+// Shared by the printer and the reference: a field as one YAML value.
+class ValueVisitor : public OptionVisitor {
+ public:
+  void field(std::string_view key, bool& value, const OptionInfo& info) override {
+    add(key, "true/false", value ? "true" : "false", info);
+  }
+  void field(std::string_view key, int64_t& value, const OptionInfo& info) override {
+    add(key, "integer", fmt::format("{}", value), info);
+  }
+  void field(std::string_view key, double& value, const OptionInfo& info) override {
+    add(key, "number", fmt::format("{}", value),
+        info);  // shortest text that reads back to the same bits
+  }
+  void field(std::string_view key, std::string& value, const OptionInfo& info) override {
+    add(key, info.path ? "path" : "text", yaml_text(value), info);
+  }
+  void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
+    add(key, "list of numbers", yaml_list(value), info);
+  }
+  void field(std::string_view key, std::vector<std::string>& value,
+             const OptionInfo& info) override {
+    add(key, "list of texts", yaml_list(value), info);
+  }
+  void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
+             const OptionInfo& info) override {
+    add(key, "map", yaml_map(value), info);
+  }
+
+ protected:
+  virtual void add(std::string_view key, std::string_view type, std::string value,
+                   const OptionInfo& info) = 0;
+};
+
+class Printer final : public ValueVisitor {
+ public:
+  std::string take() { return std::move(text_); }
+
+ protected:
+  void add(std::string_view key, std::string_view, std::string value, const OptionInfo&) override {
+    text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, value);
+  }
+  bool enter(std::string_view key, std::string_view) override {
+    text_ += fmt::format("{:{}}{}:\n", "", indent_, key);
+    indent_ += 2;
+    return true;
+  }
+  void leave() override { indent_ -= 2; }
+
+ private:
+  std::string text_;
+  int indent_ = 0;
+};
+
+class Describer final : public ValueVisitor {
+ public:
+  Describer() { sections_.push_back({}); }
+
+  std::vector<SectionDoc> take() {
+    std::erase_if(sections_, [](const SectionDoc& section) {
+      return section.options.empty() && section.help.empty();
+    });
+    return std::move(sections_);
+  }
+
+ protected:
+  void add(std::string_view key, std::string_view type, std::string value,
+           const OptionInfo& info) override {
+    OptionDoc option;
+    option.key = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
+    option.type = type;
+    option.required = info.required;
+    option.default_text = std::move(value);
+    option.accepted = info.allowed.empty()
+                          ? range_text(info)
+                          : fmt::format("one of: {}", fmt::join(info.allowed, ", "));
+    option.help = info.help;
+    option.aliases.assign(info.aliases.begin(), info.aliases.end());
+    sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
+  }
+  bool enter(std::string_view key, std::string_view help) override {
+    std::string full = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
+    open_.push_back(sections_.size());
+    sections_.push_back({full, std::string(help), {}});
+    return true;
+  }
+  void leave() override { open_.pop_back(); }
+
+ private:
+  std::vector<SectionDoc> sections_;
+  std::vector<size_t> open_;  // indices in sections_
+};
+
+}  // namespace
+
+std::string print_config(const VisitOptions& options) {
+  Printer printer;
+  options(printer);
+  return printer.take();
+}
+
+std::vector<SectionDoc> describe_options(const VisitOptions& options) {
+  Describer describer;
+  options(describer);
+  return describer.take();
+}
+
+}  // namespace tailrace

@@ -1,0 +1,47 @@
+// From an options struct to text: the YAML that reads back to the same values, and the reference of
+// its keys.
+//
+// Thread: any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+
+namespace tailrace {
+
+// A whole config file: bind_config() of it gives equal options.
+std::string print_config(const VisitOptions& options);
+
+// One key of the reference: docs/configuration.md and --help.
+struct OptionDoc {
+  std::string key;   // full dotted name
+  std::string type;  // "true/false", "integer", "number", "text", "path", "list of numbers", "list
+                     // of texts", "map"
+  std::string default_text;  // as YAML: the value in the struct that was described
+  std::string accepted;      // ">= 1", "0 to 1", "one of: a, b"; empty: anything
+  std::string help;
+  std::vector<std::string> aliases;
+  bool required = false;
+};
+struct SectionDoc {
+  std::string key;  // empty: the top
+  std::string help;
+  std::vector<OptionDoc> options;
+};
+std::vector<SectionDoc> describe_options(const VisitOptions& options);
+
+// The same for any struct with `void visit(OptionVisitor&)`.
+template <class Options>
+requires requires(Options& o, OptionVisitor& v) { o.visit(v); }
+std::string print_config(Options options) {  // by value: a visitor could write
+  return print_config(VisitOptions([&](OptionVisitor& v) { options.visit(v); }));
+}
+template <class Options>
+requires requires(Options& o, OptionVisitor& v) { o.visit(v); }
+std::vector<SectionDoc> describe_options(Options options) {
+  return describe_options(VisitOptions([&](OptionVisitor& v) { options.visit(v); }));
+}
+
+}  // namespace tailrace

@@ -1,0 +1,28 @@
+#include "core/base/options.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace tailrace {
+
+std::string join_key(std::string_view section, std::string_view key) {
+  return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+std::string format_bound(double value) {
+  constexpr double kMaxExactInteger = 1e15;  // beyond it a double may stand for several integers
+  if (std::abs(value) < kMaxExactInteger && value == std::floor(value))
+    return fmt::format("{}", static_cast<int64_t>(value));
+  return fmt::format("{}", value);
+}
+
+std::string range_text(const OptionInfo& info) {
+  bool low = std::isfinite(info.min), high = std::isfinite(info.max);
+  if (low && high) return fmt::format("{} to {}", format_bound(info.min), format_bound(info.max));
+  if (low) return fmt::format(">= {}", format_bound(info.min));
+  if (high) return fmt::format("<= {}", format_bound(info.max));
+  return "";
+}
+
+}  // namespace tailrace
