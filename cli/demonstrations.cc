@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "reward/worker.h"
 
 namespace tailrace {
 namespace {
@@ -42,8 +43,10 @@ StepResult step(Environment& environment, const std::string& action) {
 bool is_success(const StepResult& result, const VerifierRegistry& verifiers) {
   auto metrics = result.metrics;
   if (!result.verifier.empty()) {
-    const auto score = verifiers.at(result.verifier).score(result.evidence);
-    if (score) metrics = score.value().metrics;
+    Verify request;
+    request.verifier = result.verifier;
+    request.evidence = result.evidence;
+    metrics = judge(verifiers, request).metrics;
   }
   for (const auto& [key, value] : metrics) {
     if (key == "success") return value > 0;

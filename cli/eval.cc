@@ -68,7 +68,10 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
   EvaluationPlan& plan = arguments.plan;
   plan.env = options.env.name;
   plan.settings = options.env.settings;
+  const int64_t env_threads =
+      plan.rollout.env_threads;  // of this command, not of the run's workers
   plan.rollout = options.rollout;
+  plan.rollout.env_threads = env_threads;
   plan.episodes = options.eval.prompts;
   plan.samples = options.eval.group_size;
   plan.seed = static_cast<uint64_t>(options.run.seed);

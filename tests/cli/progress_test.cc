@@ -1,5 +1,7 @@
 #include "cli/progress.h"
 
+#include <functional>
+
 #include <gtest/gtest.h>
 
 namespace tailrace {
@@ -78,41 +80,40 @@ TEST(ProgressView, WritesPlainLinesWhereThereIsNoTerminal) {
   std::fclose(file);
 }
 
-TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
+// What a view writes of so many steps that carry one more value each; its only warning must begin
+// with `warning` and stand between two lines.
+void expect_one_warning(const std::string& name, const std::function<double(int64_t)>& value,
+                        std::string_view warning, std::string_view after, std::string_view before) {
   std::FILE* file = std::tmpfile();
   {
     ProgressView view(file, false, "run", 80);
     for (int64_t step = 0; step < 20; ++step) {
       MetricsRow row = step_row(step);
-      row.values.emplace_back("rollout/zero_signal_frac", step == 3 ? 0.99 : 1);
+      row.values.emplace_back(name, value(step));
       view.add(row);
       view.add({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
     }
   }
   const std::string text = written(file);
-  const size_t warning = text.find("warning: 5 steps in a row without signal");
-  EXPECT_GT(warning, text.find("step 9/80"));
-  EXPECT_LT(warning, text.find("step 10/80"));
-  EXPECT_EQ(text.find("warning", warning + 1), std::string::npos);
+  const size_t at = text.find(warning);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_GT(at, text.find(after));
+  EXPECT_LT(at, text.find(before));
+  EXPECT_EQ(text.find("warning"), at);
+  EXPECT_EQ(text.find("warning", at + 1), std::string::npos);
   std::fclose(file);
 }
 
+TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
+  expect_one_warning(
+      "rollout/zero_signal_frac", [](int64_t step) { return step == 3 ? 0.99 : 1; },
+      "warning: 5 steps in a row without signal", "step 9/80", "step 10/80");
+}
+
 TEST(ProgressView, WarnsOnceWhenAnUpdateIsSkipped) {
-  std::FILE* file = std::tmpfile();
-  {
-    ProgressView view(file, false, "run", 80);
-    for (int64_t step = 0; step < 4; ++step) {
-      MetricsRow row = step_row(step);
-      row.values.emplace_back("policy/updates_skipped", step > 0 ? 1 : 0);
-      view.add(row);
-    }
-  }
-  const std::string text = written(file);
-  const size_t warning = text.find("warning: an update was skipped");
-  EXPECT_GT(warning, text.find("step 2/80"));
-  EXPECT_LT(warning, text.find("step 3/80"));
-  EXPECT_EQ(text.find("warning", warning + 1), std::string::npos);
-  std::fclose(file);
+  expect_one_warning(
+      "policy/updates_skipped", [](int64_t step) { return step > 0 ? 1 : 0; },
+      "warning: an update was skipped", "step 2/80", "step 3/80");
 }
 
 TEST(ProgressView, SurvivesAReaderThatGoesAway) {
