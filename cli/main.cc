@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/commands.h"
-#include "cli/registries.h"
+#include "cli/commands/commands.h"
+#include "cli/run/registries.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
@@ -58,18 +58,18 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     fmt::print(stderr, "error: {}\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n",
-               printable(error.what()));
+               text::printable(error.what()));
     return 2;
   } catch (const UserError& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", printable(error.what()));
+    fmt::print(stderr, "error: {}\n", text::printable(error.what()));
     return 2;
   } catch (const std::system_error& error) {  // fmt::print, on a full disk
-    fmt::print(stderr, "error: {}\n", printable(error.what()));
+    fmt::print(stderr, "error: {}\n", text::printable(error.what()));
     return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: unexpected: {}\n", printable(error.what()));
+    fmt::print(stderr, "error: unexpected: {}\n", text::printable(error.what()));
     return 1;
   }
   // A command that flushed each row itself has only left the mark of a failure.

@@ -85,9 +85,12 @@ function(tailrace_test NAME)
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# The binary of a bench is build/bench/NAME, where `tailrace bench NAME` finds it.
 function(tailrace_bench NAME)
   cmake_parse_arguments(ARG "" "" "FILES;DEPENDS;LIBS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/bench/)
-  add_executable(${NAME} ${ARG_FILES})
-  target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
+  add_executable(bench_${NAME} ${ARG_FILES})
+  target_link_libraries(bench_${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
+  set_target_properties(bench_${NAME} PROPERTIES
+    OUTPUT_NAME ${NAME} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 endfunction()

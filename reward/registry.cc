@@ -1,11 +1,9 @@
+#include "reward/registry.h"
+
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
-#include "reward/countdown.h"
-#include "reward/number.h"
-#include "reward/text_rules.h"
-#include "reward/verifier.h"
 
 namespace tailrace {
 
@@ -31,16 +29,6 @@ std::vector<std::pair<std::string, std::string>> VerifierRegistry::list() const 
   std::vector<std::pair<std::string, std::string>> names;
   for (const auto& [name, entry] : entries_) names.emplace_back(name, entry.help);
   return names;
-}
-
-VerifierRegistry built_in_verifiers() {
-  VerifierRegistry registry;
-  registry.add("countdown", "a formula of the given numbers that reaches the target",
-               make_countdown_verifier());
-  registry.add("number", "the final number of the response is right", make_number_verifier());
-  registry.add("text_rules", "required words, a full stop at the end, a bounded length",
-               make_text_rules_verifier());
-  return registry;
 }
 
 }  // namespace tailrace

@@ -8,20 +8,16 @@
 // Thread: any; verifiers are immutable.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "core/base/metric_list.h"
 #include "core/base/result.h"
 
 namespace tailrace {
 
 struct Score {
   double reward = 0;
-  std::vector<std::pair<std::string, double>> metrics;
+  MetricList metrics;
 };
 
 class Verifier {
@@ -30,24 +26,5 @@ class Verifier {
   // `evidence`: JSON that the environment wrote (with the response text in it).
   virtual Result<Score> score(const std::string& evidence) const = 0;
 };
-
-class VerifierRegistry {
- public:
-  void add(std::string name, std::string help, std::unique_ptr<Verifier> verifier);
-  const Verifier* find(const std::string& name) const;  // nullptr: unknown
-  // Throws UserError, with the nearest known name.
-  const Verifier& at(const std::string& name) const;
-  std::vector<std::pair<std::string, std::string>> list() const;
-
- private:
-  struct Entry {
-    std::string help;
-    std::unique_ptr<Verifier> verifier;
-  };
-  std::map<std::string, Entry> entries_;
-};
-
-// countdown, number, text_rules.
-VerifierRegistry built_in_verifiers();
 
 }  // namespace tailrace

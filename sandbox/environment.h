@@ -13,18 +13,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/metric_list.h"
 #include "core/base/random.h"
 #include "core/base/result.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 
 // Which episode to begin.
 struct Task {
@@ -42,17 +40,14 @@ struct StepResult {
   bool terminated = false;  // a natural end
   bool truncated = false;   // a limit ended it
   bool pending = false;     // not ready yet: call step() again with the same action
-  std::string
-      verifier;  // when terminated or truncated: who scores the episode; empty: `reward` counts
-  std::string evidence;  // JSON for the verifier
-  std::vector<std::pair<std::string, double>>
-      metrics;  // of the episode so far, for example {"success", 1}
+  std::string verifier;     // at the end: who scores the episode; empty: `reward` counts
+  std::string evidence;     // JSON for the verifier
+  MetricList metrics;       // of the episode so far, for example {"success", 1}
 };
 
 struct EnvironmentInfo {
-  std::string name;  // "frozen_grid"
-  std::vector<std::string> vocabulary =
-      {};  // words of a word-level tokenizer; empty: any tokenizer
+  std::string name;                            // "frozen_grid"
+  std::vector<std::string> vocabulary = {};    // of a word-level tokenizer; empty: any will do
   std::vector<std::string> stop_strings = {};  // what ends an action, for example "\n"
   int64_t max_turns = 1;
   int64_t max_action_tokens = 16;  // suggestion; the config may override
@@ -86,31 +81,8 @@ class Environment {
 
 using EnvironmentSettings = std::vector<std::pair<std::string, std::string>>;
 
-// Makes environments by name. Built by main and handed around; there is no global registry.
-class EnvironmentRegistry {
- public:
-  using Factory = std::function<std::unique_ptr<Environment>(const EnvironmentSettings&)>;
-  // Throws UserError for a name that is taken.
-  void add(std::string name, std::string help, Factory factory);
-  // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
-  std::unique_ptr<Environment> make(const std::string& name,
-                                    const EnvironmentSettings& settings) const;
-  std::vector<std::pair<std::string, std::string>> list() const;  // name, help
-
- private:
-  struct Entry {
-    std::string help;
-    Factory factory;
-  };
-  std::map<std::string, Entry> entries_;
-};
-
-// The environments of this folder. A new one is a file here, its line in CMakeLists.txt, and its
-// line in registry.cc.
-EnvironmentRegistry built_in_environments();
-
 // Seeds of held-out and training episodes are disjoint by construction: the top bit tells them
 // apart.
 uint64_t task_seed(uint64_t run_seed, bool held_out, int64_t prompt);
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

@@ -1,12 +1,11 @@
+#include "sandbox/registry.h"
+
+#include <fmt/ranges.h>
+
 #include "core/base/error.h"
 #include "core/base/nearest.h"
-#include "sandbox/calculator.h"
-#include "sandbox/countdown.h"
-#include "sandbox/environment.h"
-#include "sandbox/frozen_grid.h"
-#include "sandbox/text_task.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 
 void EnvironmentRegistry::add(std::string name, std::string help, Factory factory) {
   bool added = entries_.emplace(name, Entry{std::move(help), std::move(factory)}).second;
@@ -29,16 +28,4 @@ std::vector<std::pair<std::string, std::string>> EnvironmentRegistry::list() con
   return names;
 }
 
-EnvironmentRegistry built_in_environments() {
-  EnvironmentRegistry registry;
-  registry.add("calculator", "arithmetic with a calculator tool, several turns", make_calculator);
-  registry.add("countdown", "reach a target number with each given number once, one turn",
-               make_countdown);
-  registry.add("frozen_grid",
-               "walk to the goal past holes seen only from next to them, several turns",
-               make_frozen_grid);
-  registry.add("text", "a dataset prompt, one turn, scored by a verifier", make_text_task);
-  return registry;
-}
-
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

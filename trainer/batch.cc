@@ -79,8 +79,8 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) 
   return sequence;
 }
 
-Metrics batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
-                      const std::vector<bool>& zero_signal) {
+MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
+                         const std::vector<bool>& zero_signal) {
   double sampled = 0, most = 0, truncated = 0, turns = 0;
   for (const Trajectory* t : sorted) {
     auto n = static_cast<double>(t->num_sampled());

@@ -8,11 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
-#include "trainer/advantage.h"
-#include "trainer/aggregation.h"
-#include "trainer/metrics.h"
+#include "trainer/loss/advantage.h"
+#include "trainer/loss/aggregation.h"
+#include "trainer/loss/options.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
 
@@ -40,7 +41,7 @@ struct TrainBatch {
   std::vector<TrainSequence> sequences;    // by (epoch, prompt, domain, launch, member, segment)
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
-  Metrics metrics;                         // reward/..., rollout/..., of all samples
+  MetricList metrics;                      // reward/..., rollout/..., of all samples
 
   int64_t num_groups() const { return static_cast<int64_t>(group_offsets.size()) - 1; }
 };

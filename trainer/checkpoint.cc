@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
 
@@ -106,7 +107,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
                              const Optimizer& optimizer) const {
   fs::create_directories(folder);
   save_model(folder, config, parameters);
-  if (!tokenizer_dir_.empty()) copy_tokenizer(tokenizer_dir_, folder);
+  if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
   require(write_file_atomic(folder / kStateFile, to_json(state)));
   require(sync_directory(folder));

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/model/safetensors.h"
-#include "kernels/adamw.h"
+#include "kernels/ops/adamw.h"
 
 namespace tailrace {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/base/check.h"
-#include "kernels/log_softmax.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 namespace {

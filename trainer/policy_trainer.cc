@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/embedding.h"
+#include "kernels/ops/embedding.h"
 
 namespace tailrace {
 namespace {
@@ -154,7 +154,7 @@ void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, s
   }
 }
 
-Metrics PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
+MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
   TR_CHECK(!sequences.empty());
   int64_t targets = 0;
   for (const PackedSequence& s : sequences) targets += static_cast<int64_t>(s.targets.size());
@@ -242,8 +242,8 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
   return report;
 }
 
-Metrics PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
-                                   const PolicyLossConfig& loss) {
+MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
+                                      const PolicyLossConfig& loss) {
   prepare_step(batch, version, loss);
   std::vector<Minibatch> minibatches = split_minibatches(batch, train_.minibatches_per_step);
   PolicyLossStats stats;
@@ -264,7 +264,7 @@ Metrics PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
     }
   }
 
-  Metrics metrics = batch.metrics;
+  MetricList metrics = batch.metrics;
   auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
   add("policy/updates", static_cast<double>(updates));
   add("policy/updates_skipped", static_cast<double>(skipped));

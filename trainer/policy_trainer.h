@@ -19,14 +19,14 @@
 #include <span>
 #include <vector>
 
+#include "core/base/metric_list.h"
 #include "core/model/model.h"
 #include "kernels/base/device.h"
 #include "trainer/batch.h"
-#include "trainer/metrics.h"
+#include "trainer/loss/policy_loss.h"
 #include "trainer/optimizer.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
-#include "trainer/policy_loss.h"
 
 namespace tailrace {
 
@@ -63,7 +63,7 @@ class PolicyTrainer {
 
   // One update on -(sum of target log-probabilities) / (number of targets).
   // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
-  Metrics sft_update(std::span<const PackedSequence> sequences);
+  MetricList sft_update(std::span<const PackedSequence> sequences);
 
   // Sets old and reference log-probabilities of all sequences; `version` is that of the current
   // weights. Before the first policy_update() of a step.
@@ -84,7 +84,7 @@ class PolicyTrainer {
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
   // mismatch/..., staleness/..., and the batch's own.
-  Metrics policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
+  MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
   // The gradient that the last update used, before clipping.
   const Parameters& gradients() const { return *gradients_.front(); }

@@ -143,13 +143,13 @@ SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<
   trainer_.reset_optimizer(options.optim, total_updates());
 }
 
-std::optional<Metrics> SftTask::update() {
+std::optional<MetricList> SftTask::update() {
   if (updates_done_ == total_updates()) return std::nullopt;
   std::vector<PackedSequence> sequences;
   for (size_t row : batches_[static_cast<size_t>(updates_done_)]) {
     sequences.push_back({.tokens = rows_[row].tokens, .targets = rows_[row].targets});
   }
-  Metrics metrics = trainer_.sft_update(sequences);
+  MetricList metrics = trainer_.sft_update(sequences);
   ++updates_done_;
   return metrics;
 }

@@ -43,7 +43,7 @@ class SftTask {
           uint64_t seed);
 
   // One update; nothing when all epochs are done.
-  std::optional<Metrics> update();
+  std::optional<MetricList> update();
 
   int64_t updates_done() const { return updates_done_; }
   int64_t total_updates() const { return static_cast<int64_t>(batches_.size()); }

@@ -16,9 +16,9 @@
 
 #include "core/base/random.h"
 #include "core/model/model.h"
-#include "kernels/adamw.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/log_softmax.h"
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 namespace {
@@ -230,7 +230,7 @@ int run(const Settings& settings) {
   }
   const double step = Phases::median(steps);
   const auto tokens = static_cast<double>(train.num_tokens());
-  const double flops = 6 * static_cast<double>(train.model().config().num_parameters()) * tokens;
+  const double flops = 6 * static_cast<double>(train.model().layout().num_parameters()) * tokens;
   const auto [fastest, slowest] = std::minmax_element(steps.begin(), steps.end());
   fmt::print(
       "{} fp32, {} x {} tokens, {} threads: {:.0f} tokens/s, {:.1f} GFLOP/s by 6N; step {:.2f} ms "

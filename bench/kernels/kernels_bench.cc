@@ -17,15 +17,15 @@
 
 #include <fmt/format.h>
 
-#include "kernels/attention.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/linear.h"
-#include "kernels/log_softmax.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/ref/ref.h"
-#include "kernels/rms_norm.h"
-#include "kernels/swiglu.h"
 
 namespace tailrace {
 namespace {

@@ -20,8 +20,8 @@
 #include "core/base/random.h"
 #include "core/model/model.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/linear.h"
-#include "rollout/engine.h"
+#include "kernels/ops/linear.h"
+#include "rollout/engine/engine.h"
 
 namespace tailrace {
 namespace {
@@ -143,7 +143,7 @@ int run(bool json) {
     Model model(geometry.config());
     Parameters parameters(model.layout());
     init_parameters(model.config(), 1, parameters);
-    double flop_per_token = 2.0 * static_cast<double>(model.config().num_parameters() -
+    double flop_per_token = 2.0 * static_cast<double>(model.layout().num_parameters() -
                                                       geometry.vocab * geometry.hidden);
     for (int threads : {1, 2}) {
       double limit = product_rate(threads) / flop_per_token;

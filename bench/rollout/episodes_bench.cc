@@ -16,10 +16,11 @@
 
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
-#include "rollout/engine.h"
-#include "rollout/episode_runner.h"
-#include "rollout/sampler.h"
-#include "sandbox/environment.h"
+#include "rollout/engine/engine.h"
+#include "rollout/engine/sampler.h"
+#include "rollout/episode/episode_runner.h"
+#include "rollout/episode/task_source.h"
+#include "sandbox/builtin/built_in.h"
 
 namespace tailrace {
 namespace {
@@ -33,12 +34,12 @@ double cpu_seconds() {
 }
 
 void run() {
-  EnvironmentRegistry environments = built_in_environments();
-  const EnvironmentInfo info = environments.make("frozen_grid", {})->info();
+  sandbox::EnvironmentRegistry environments = sandbox::built_in_environments();
+  const sandbox::EnvironmentInfo info = environments.make("frozen_grid", {})->info();
   std::string folder = (std::filesystem::temp_directory_path() / "tailrace_bench_XXXXXX").string();
   TR_CHECK(::mkdtemp(folder.data()) != nullptr, "{}", folder);
-  write_word_tokenizer(folder, info.vocabulary);
-  auto tokenizer = load_tokenizer(folder);
+  text::write_word_tokenizer(folder, info.vocabulary);
+  auto tokenizer = text::load_tokenizer(folder);
   std::filesystem::remove_all(folder);
 
   ModelConfig config;
@@ -76,7 +77,7 @@ void run() {
       for (int32_t member = 0; member < 8; ++member) {
         EpisodeSpec spec;
         spec.lease.member = {.prompt = step * 16 + prompt, .member = member};
-        spec.task.seed = task_seed(1, false, spec.lease.member.prompt);
+        spec.task.seed = sandbox::task_seed(1, false, spec.lease.member.prompt);
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
         spec.sampling = episode_sampling(options.sampling, info, config, *tokenizer);
         spec.limits = episode_limits(options, info);

@@ -3,10 +3,9 @@
 
 #include <chrono>
 
-namespace tailrace {
+#include "core/base/time.h"
 
-// Monotone time since an arbitrary start.
-using Time = std::chrono::nanoseconds;
+namespace tailrace {
 
 class Clock {
  public:

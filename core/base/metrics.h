@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/file.h"
+#include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/base/tensorboard.h"
 
@@ -22,10 +23,9 @@ namespace tailrace {
 
 struct MetricsRow {
   int64_t step = 0;
-  int64_t version =
-      0;  // of the weights that the step started from; -1: before the first (supervised)
+  int64_t version = 0;  // that the step started from; -1: before the first (supervised)
   double unix_seconds = 0;
-  std::vector<std::pair<std::string, double>> values;  // in the order of writing
+  MetricList values;
 
   const double* find(std::string_view name) const;  // null: not in this row
 };

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/embedding.h"
-#include "kernels/linear.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/swiglu.h"
 
 namespace tailrace {
 namespace {

@@ -12,10 +12,10 @@
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
-#include "kernels/attention.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace {
 

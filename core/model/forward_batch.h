@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace {
 

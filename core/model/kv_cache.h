@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/model/model_config.h"
-#include "kernels/attention.h"
 #include "kernels/base/memory.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace {
 

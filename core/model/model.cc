@@ -4,9 +4,9 @@
 
 #include "core/model/decoder_layer.h"
 #include "kernels/base/check.h"
-#include "kernels/embedding.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
 
 namespace tailrace {
 namespace {

@@ -11,9 +11,8 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
-#include "core/model/parameters.h"
-#include "kernels/attention.h"
 #include "kernels/base/check.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace {
 namespace {
@@ -196,13 +195,6 @@ std::vector<double> ModelConfig::inv_freq() const {
         std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
   }
   return frequencies;
-}
-
-int64_t ModelConfig::num_parameters() const {
-  const ParameterLayout layout(*this);
-  int64_t count = 0;
-  for (const ParameterInfo& info : layout.entries()) count += info.size;
-  return count;
 }
 
 ModelConfig read_model_config(const std::filesystem::path& directory) {

@@ -25,7 +25,6 @@ struct ModelConfig {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
   // Inverse frequencies of the rotary embedding, [head_dim / 2].
   std::vector<double> inv_freq() const;
-  int64_t num_parameters() const;
 };
 
 // Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature

@@ -10,7 +10,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
-#include "kernels/linear.h"
+#include "kernels/ops/linear.h"
 
 namespace tailrace {
 

@@ -1,3 +1,5 @@
+#include "core/model/parameter_files.h"
+
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -113,6 +113,12 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
   align();
 }
 
+int64_t ParameterLayout::num_parameters() const {
+  int64_t count = 0;
+  for (const ParameterInfo& info : entries_) count += info.size;
+  return count;
+}
+
 void ParameterLayout::align() {
   size_ = (size_ + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
 }

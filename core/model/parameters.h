@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -43,6 +42,7 @@ class ParameterLayout {
   const std::vector<ParameterInfo>& entries() const { return entries_; }
   const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
   int64_t size() const { return size_; }  // floats, padding included (padding stays 0)
+  int64_t num_parameters() const;         // floats, without padding
 
  private:
   void align();
@@ -112,17 +112,5 @@ std::string_view head_name(const ModelConfig& config);
 // layers), an untied head N(0, 1/hidden), norms 1; tied embeddings N(0, 1/hidden). Counter-based: a
 // tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
-
-// Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into
-// `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
-// dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the
-// config says tied.
-void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
-                     Parameters& parameters);
-// The same refusals, one tensor in memory at a time.
-void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
-// Writes config.json and model.safetensors (F32), each by write, fsync, rename. Makes the folder.
-void save_model(const std::filesystem::path& directory, const ModelConfig& config,
-                const Parameters& parameters);
 
 }  // namespace tailrace

@@ -5,7 +5,7 @@
 #include "core/text/regex.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -106,4 +106,4 @@ void AddedTokenMatcher::cut(std::string_view text, std::vector<Section>& out) co
   if (done < text.size()) out.push_back({.text = text.substr(done)});
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

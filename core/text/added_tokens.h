@@ -11,7 +11,7 @@
 #include "core/generate.h"
 #include "core/text/json_part.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 struct AddedToken {
   TokenId id = 0;
@@ -45,4 +45,4 @@ class AddedTokenMatcher {
   bool empty_ = true;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::text

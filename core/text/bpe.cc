@@ -8,7 +8,7 @@
 #include "core/text/token_model.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -227,4 +227,4 @@ std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part) {
   return std::make_unique<Bpe>(std::move(vocabulary), std::move(merges), options);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -5,7 +5,7 @@
 
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -40,4 +40,4 @@ std::optional<uint8_t> byte_of_character(char32_t character) {
   return static_cast<uint8_t>(a.bytes[character]);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string_view>
 
-namespace tailrace {
+namespace tailrace::text {
 
 // UTF-8 of the character for `byte`.
 std::string_view byte_character(uint8_t byte);
 std::optional<uint8_t> byte_of_character(char32_t character);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -7,7 +7,7 @@
 #include "core/base/nearest.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 using nlohmann::json;
 
@@ -42,4 +42,4 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
   return rows;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tailrace {
+namespace tailrace::text {
 
 struct DatasetRow {
   std::string prompt;
@@ -23,4 +23,4 @@ struct DatasetRow {
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

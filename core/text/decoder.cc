@@ -7,7 +7,7 @@
 #include "core/text/pattern.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -171,4 +171,4 @@ std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
 
 std::unique_ptr<Decoder> parse_decoder(const JsonPart& part) { return parse(part, 0); }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

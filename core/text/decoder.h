@@ -9,7 +9,7 @@
 
 #include "core/text/json_part.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 class Decoder {
  public:
@@ -21,4 +21,4 @@ class Decoder {
 // ByteFallback, ByteLevel, Fuse, Replace, Sequence, Strip, WordPiece. Throws UserError for others.
 std::unique_ptr<Decoder> parse_decoder(const JsonPart& part);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

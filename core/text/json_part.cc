@@ -4,7 +4,7 @@
 
 #include "core/base/error.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 using nlohmann::json;
 
@@ -68,4 +68,4 @@ void JsonPart::refuse(std::string_view accepted) const {
   throw UserError("{} is {}; accepted: {}", where_, shortened(*value_), accepted);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

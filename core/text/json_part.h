@@ -11,7 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace tailrace {
+namespace tailrace::text {
 
 class JsonPart {
  public:
@@ -40,4 +40,4 @@ class JsonPart {
   std::string where_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -7,7 +7,7 @@
 
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -129,4 +129,4 @@ std::string normalize_nfc(std::string_view text) {
   return out;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

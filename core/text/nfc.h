@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace tailrace {
+namespace tailrace::text {
 
 // `text` must be UTF-8. Tables are of Unicode 14; code points assigned later stay as they are.
 std::string normalize_nfc(std::string_view text);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -5,7 +5,7 @@
 #include "core/text/nfc.h"
 #include "core/text/pattern.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -68,4 +68,4 @@ std::unique_ptr<Normalizer> parse(const JsonPart& part, int depth) {
 
 std::unique_ptr<Normalizer> parse_normalizer(const JsonPart& part) { return parse(part, 0); }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -8,7 +8,7 @@
 
 #include "core/text/json_part.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 class Normalizer {
  public:
@@ -19,4 +19,4 @@ class Normalizer {
 // NFC, Prepend, Replace, Sequence. Throws UserError for others.
 std::unique_ptr<Normalizer> parse_normalizer(const JsonPart& part);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -1,6 +1,6 @@
 #include "core/text/pattern.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 Pattern::Pattern(const JsonPart& part) {
   if (part.has("Regex")) {
@@ -34,4 +34,4 @@ std::string Pattern::replace_all(std::string text, std::string_view content) con
   return out;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

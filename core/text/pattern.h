@@ -11,7 +11,7 @@
 #include "core/text/json_part.h"
 #include "core/text/regex.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 class Pattern {
  public:
@@ -25,4 +25,4 @@ class Pattern {
   std::unique_ptr<Regex> regex_;  // null: literal_ is meant
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -5,7 +5,7 @@
 #include "core/text/byte_alphabet.h"
 #include "core/text/pattern.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -186,4 +186,4 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
 
 std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part) { return parse(part, 0); }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

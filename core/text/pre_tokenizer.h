@@ -12,7 +12,7 @@
 #include "core/text/json_part.h"
 #include "core/text/regex.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 // Spans are in order, do not overlap and are not empty; text between them is left out.
 struct Pieces {
@@ -37,4 +37,4 @@ class PreTokenizer {
 // for others.
 std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

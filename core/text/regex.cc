@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -112,4 +112,4 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
   }
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

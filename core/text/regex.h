@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tailrace {
+namespace tailrace::text {
 
 struct Span {
   size_t begin = 0, end = 0;  // bytes; end is exclusive
@@ -33,4 +33,4 @@ class Regex {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::text

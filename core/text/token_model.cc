@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -68,4 +68,4 @@ std::unique_ptr<TokenModel> parse_token_model(const JsonPart& part) {
   part.at("type").refuse("BPE, WordLevel");
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -14,7 +14,7 @@
 #include "core/text/json_part.h"
 #include "core/text/pre_tokenizer.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 struct StringHash {
   using is_transparent = void;
@@ -54,4 +54,4 @@ std::unique_ptr<TokenModel> parse_token_model(const JsonPart& part);
 // The "vocab" object; for the two parsers.
 Vocabulary parse_vocabulary(const JsonPart& part);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -19,7 +19,7 @@
 
 #include "core/generate.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 class Tokenizer {
  public:
@@ -59,4 +59,4 @@ inline constexpr TokenId kPadWord = 0, kBosWord = 1, kEosWord = 2, kFirstWord = 
 void write_word_tokenizer(const std::filesystem::path& directory,
                           std::span<const std::string> words);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

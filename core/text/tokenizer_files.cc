@@ -2,7 +2,7 @@
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 constexpr const char* kTokenizerFiles[] = {"tokenizer_config.json",
@@ -35,4 +35,4 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
   }
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

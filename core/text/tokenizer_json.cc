@@ -15,7 +15,7 @@
 #include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -234,4 +234,4 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   return std::make_unique<JsonTokenizer>(std::move(parts));
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -127,4 +127,4 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tailrace {
+namespace tailrace::text {
 
 // Where the first byte stands that is no part of UTF-8; npos when all of it is.
 size_t first_non_utf8(std::string_view text);
@@ -32,4 +32,4 @@ void append_utf8(std::string& out, char32_t code_point);
 // Unicode White_Space.
 bool is_white_space(char32_t code_point);
 
-}  // namespace tailrace
+}  // namespace tailrace::text

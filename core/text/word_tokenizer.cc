@@ -5,7 +5,7 @@
 #include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 
 namespace {
 
@@ -91,4 +91,4 @@ void write_word_tokenizer(const std::filesystem::path& directory,
   write_json(directory / "tokenizer_config.json", config);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -137,33 +137,4 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
   return std::nullopt;
 }
 
-std::string_view name(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kFinished:
-      return "finished";
-    case Outcome::kTruncated:
-      return "truncated";
-    case Outcome::kEnvFailed:
-      return "env_failed";
-    case Outcome::kVerifierFailed:
-      return "verifier_failed";
-    case Outcome::kLost:
-      return "lost";
-    case Outcome::kStale:
-      return "stale";
-    case Outcome::kAborted:
-      return "aborted";
-  }
-  return "unknown";
-}
-
-std::string to_string(const MemberId& id) {
-  return fmt::format("policy={} domain={} epoch={} prompt={} launch={} member={}", id.policy,
-                     id.domain, id.epoch, id.prompt, id.launch, id.member);
-}
-
-std::string to_string(const LeaseId& id) {
-  return fmt::format("{} attempt={}", to_string(id.member), id.attempt);
-}
-
 }  // namespace tailrace

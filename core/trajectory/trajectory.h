@@ -2,53 +2,20 @@
 // log-probability, weight version and role of each. Nothing is ever re-tokenised (design rule 2).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "core/base/ids.h"
+#include "core/base/metric_list.h"
 #include "core/generate.h"
+#include "core/trajectory/outcome.h"
 
 namespace tailrace {
 
-using PolicyId = int32_t;
-
-// A task is a prompt of an epoch; a group is its members; a launch is one start of a group; an
-// attempt is one lease of a piece of work. (design section 2, words)
-struct MemberId {
-  PolicyId policy = 0;
-  int32_t domain = 0;
-  int64_t epoch = 0;
-  int64_t prompt = 0;  // index in the domain's dataset or seed stream
-  int32_t launch = 0;
-  int32_t member = 0;
-  friend auto operator<=>(const MemberId&, const MemberId&) = default;
-};
-
-struct LeaseId {
-  MemberId member;
-  int32_t attempt = 0;
-  friend auto operator<=>(const LeaseId&, const LeaseId&) = default;
-};
-
-// Training or evaluation: evaluation uses held-out prompts and never reaches the trainer.
-enum class Lane : uint8_t { kTrain, kEval };
-
 // Who wrote a token. Only kSampled tokens are trained on.
 enum class TokenRole : uint8_t { kPrompt, kSampled, kObservation };
-
-// How an attempt ended (design section 5). The first two enter group statistics.
-enum class Outcome : uint8_t {
-  kFinished,
-  kTruncated,
-  kEnvFailed,
-  kVerifierFailed,
-  kLost,
-  kStale,
-  kAborted,
-};
 
 // Tokens of one unbroken context. A conversation that only grows is one segment; a rewritten
 // history opens another, which begins after `parent_tokens` tokens of its parent.
@@ -74,8 +41,7 @@ struct Trajectory {
   SamplingParams sampling;       // temperature and truncation travel with the log-probabilities
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;
-  std::vector<std::pair<std::string, double>>
-      metrics;  // for example {"success", 1}, {"invalid_actions", 2}
+  MetricList metrics;  // for example {"success", 1}, {"invalid_actions", 2}
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;
@@ -86,9 +52,5 @@ struct Trajectory {
 // Lengths that must agree, roles and outcomes in range, parents before children, finite log-probs.
 // Returns what is wrong, or nothing. Anything read from a message or a file passes through it.
 std::optional<std::string> find_fault(const Trajectory& trajectory);
-
-std::string_view name(Outcome outcome);
-std::string to_string(const MemberId& id);
-std::string to_string(const LeaseId& id);
 
 }  // namespace tailrace

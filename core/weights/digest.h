@@ -4,11 +4,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "core/weights/manifest.h"
+#include "core/base/digest.h"
 
 namespace tailrace {
+
+// A block is as many whole rows (of the first dimension) as fit, at least one.
+constexpr int64_t kDigestBlockBytes = 1 << 20;
+
+struct TensorManifest {
+  std::string name, dtype;  // "F32"
+  std::vector<int64_t> shape;
+  int64_t rows_per_block = 0;
+  std::vector<Digest> blocks;
+};
 
 Digest digest_of(std::span<const std::byte> bytes);
 

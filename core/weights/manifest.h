@@ -11,22 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "core/base/digest.h"
+#include "core/base/ids.h"
 #include "core/base/result.h"
 #include "core/model/parameters.h"
-#include "core/trajectory/trajectory.h"
+#include "core/weights/digest.h"
 
 namespace tailrace {
-
-// A block is as many whole rows (of the first dimension) as fit, at least one.
-constexpr int64_t kDigestBlockBytes = 1 << 20;
-
-struct TensorManifest {
-  std::string name, dtype;  // "F32"
-  std::vector<int64_t> shape;
-  int64_t rows_per_block = 0;
-  std::vector<Digest> blocks;
-};
 
 struct WeightManifest {
   PolicyId policy = 0;
@@ -42,22 +32,9 @@ struct WeightManifest {
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
                              const std::string& numerics_class);
 
-// Writes the payload, then the manifest, each atomically; returns the manifest's file name. Then
-// removes versions of this policy, keeping this one, the keep - 1 before it, and newer ones (of
-// before a rollback: somebody may still read them). `manifest` must be of these parameters. A
-// Failure gives the path and the system's reason.
-Result<std::string> publish_weights(const std::filesystem::path& directory,
-                                    const WeightManifest& manifest, const Parameters& parameters,
-                                    int keep = 3);
-
 // The manifest's file: JSON, read back by read_manifest(), which refuses anything malformed.
 std::string to_json(const WeightManifest& manifest);
 Result<WeightManifest> read_manifest(const std::filesystem::path& file);
-
-// Maps the payload, proves every block and the root against `expected_root`, and then copies into
-// `parameters`, which a Failure leaves untouched. A Failure names the tensor and the block.
-Result<void> install_weights(const std::filesystem::path& manifest_file,
-                             const Digest& expected_root, Parameters& parameters);
 
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
 // set, dtypes of weights, activations and KV cache, slices of k, exact or fast. `device`: the one

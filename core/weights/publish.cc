@@ -1,10 +1,10 @@
+#include "core/weights/publish.h"
+
 #include <charconv>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/model/safetensors.h"
-#include "core/weights/digest.h"
-#include "core/weights/manifest.h"
 
 namespace tailrace {
 

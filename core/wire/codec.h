@@ -1,4 +1,4 @@
-// Between trajectory_codec.cc and message.cc: the parts of messages that both write and read.
+// What frames and trajectories are both made of: ids and metrics as FlatBuffers, and back.
 //
 // read_...() expects a table that the FlatBuffers verifier has passed, and checks what the verifier
 // cannot: ranges, enum values, lengths that must agree. It throws Malformed, which decode() and
@@ -6,14 +6,17 @@
 // one where that matters.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "core/wire/message.h"
+#include "core/base/ids.h"
+#include "core/base/metric_list.h"
 
 namespace flatbuffers {
 class FlatBufferBuilder;
@@ -24,12 +27,11 @@ class Vector;
 }  // namespace flatbuffers
 
 namespace tailrace::wire {
+
+namespace fbs {
 struct Lease;
 struct Metric;
-struct Trajectory;
-}  // namespace tailrace::wire
-
-namespace tailrace::wire_codec {
+}  // namespace fbs
 
 using Builder = flatbuffers::FlatBufferBuilder;
 
@@ -40,17 +42,13 @@ class Malformed : public std::runtime_error {
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-wire::Lease to_wire(const LeaseId& id);
-LeaseId read_lease(const wire::Lease& id);
+fbs::Lease to_fbs(const LeaseId& id);
+LeaseId read_lease(const fbs::Lease& id);
 Lane read_lane(uint8_t lane);
 
-using MetricVector = flatbuffers::Vector<flatbuffers::Offset<wire::Metric>>;
+using MetricVector = flatbuffers::Vector<flatbuffers::Offset<fbs::Metric>>;
 flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricList& metrics);
 MetricList read_metrics(const MetricVector& metrics);
-
-flatbuffers::Offset<wire::Trajectory> write_trajectory(Builder& builder,
-                                                       const Trajectory& trajectory);
-Trajectory read_trajectory(const wire::Trajectory& table);
 
 std::vector<std::byte> to_bytes(const Builder& builder);
 
@@ -58,4 +56,4 @@ std::vector<std::byte> to_bytes(const Builder& builder);
 std::span<const std::byte> aligned(std::span<const std::byte> bytes,
                                    std::vector<std::byte>& storage);
 
-}  // namespace tailrace::wire_codec
+}  // namespace tailrace::wire

@@ -1,6 +1,6 @@
 #include "core/wire/link.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 constexpr int kMaxPatience = 8;
@@ -121,4 +121,4 @@ Time Link::next_due() const {
   return std::min<Time>(last_sent_ + options_.heartbeat, resend_time());
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

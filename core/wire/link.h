@@ -19,10 +19,10 @@
 #include <set>
 #include <vector>
 
-#include "core/base/clock.h"
-#include "core/wire/message.h"
+#include "core/base/time.h"
+#include "core/wire/frame.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 
 struct LinkOptions {
   std::chrono::milliseconds heartbeat{500};  // a silent peer is presumed lost after `timeout`
@@ -109,4 +109,4 @@ class Link {
   LinkCounters counters_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

@@ -17,15 +17,14 @@
 #include <vector>
 
 #include "core/base/digest.h"
+#include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 
 enum class Role : uint8_t { kRollout, kReward, kTrainer };
 std::string_view name(Role role);
-
-using MetricList = std::vector<std::pair<std::string, double>>;
 
 // ---- worker -> scheduler
 
@@ -137,46 +136,7 @@ using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Instal
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);
 
-// A trajectory as it is stored and handed over: bytes written once, read many times.
-std::vector<std::byte> encode_trajectory(const Trajectory& trajectory);
-Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes);  // passes find_fault()
-
-// What the two ends of a link tell each other outside the conversation. Such a frame carries a
-// Heartbeat.
-enum class Signal : uint8_t {
-  kNone,
-  kSayHello,  // from the scheduler: I know no session of this number
-  kGoodbye,   // from a worker: I end, and all that I sent has been acknowledged
-};
-
-// What the link adds to every message.
-struct Header {
-  uint64_t session = 0;  // chosen by the scheduler at Welcome; 0 before
-  uint64_t sequence =
-      0;  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello:
-          // how many sessions this incarnation has asked for, this one included
-  uint64_t ack = 0;  // all up to this one have been taken over by the sender of this header. Of a
-                     // Welcome: the sequence of the Hello that it answers
-  Signal signal = Signal::kNone;
-};
-
-// A frame: 8-byte aligned in memory for decode() (one that is not is copied first).
-std::vector<std::byte> encode(const Header& header, const Message& message);
-struct Decoded {
-  Header header;
-  Message message;
-};
-Result<Decoded> decode(std::span<const std::byte> frame);
-
-// The header alone, of a frame whose structure is sound; its body may still be refused by decode().
-// A link skips such a message (it would be sent again for ever) and counts it.
-std::optional<Header> decode_header(std::span<const std::byte> frame);
-
-// Writes another header into a frame that encode() made: how a message is sent again without
-// encoding it anew.
-void rewrite_header(std::span<std::byte> frame, const Header& header);
-
 // Whether a worker sends such messages; the scheduler sends the others.
 bool is_from_worker(const Message& message);
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

@@ -10,7 +10,7 @@
 #include "core/base/random.h"
 #include "core/wire/socket.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 constexpr std::chrono::milliseconds kBlockedRetry{50};
@@ -263,4 +263,4 @@ LinkCounters WorkerServer::counters() const {
 
 std::string WorkerServer::last_malformed() const { return impl_->last_malformed; }
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

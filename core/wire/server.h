@@ -14,7 +14,7 @@
 #include "core/wire/message.h"
 #include "core/wire/worker_client.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 
 struct WorkerUp {
   Hello hello;
@@ -58,4 +58,4 @@ class WorkerServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

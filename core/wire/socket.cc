@@ -19,7 +19,7 @@
 extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libzmq.so\n"; }
 #endif
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 constexpr std::string_view kIpc = "ipc://";
@@ -156,4 +156,4 @@ void Socket::wait(std::chrono::nanoseconds timeout, bool for_room, int extra_des
   }
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

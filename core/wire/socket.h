@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "core/wire/message.h"
+#include "core/wire/frame.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 
 class Socket {
  public:
@@ -50,4 +50,4 @@ class Socket {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

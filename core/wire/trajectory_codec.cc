@@ -1,21 +1,22 @@
+#include "core/wire/trajectory_codec.h"
+
 #include <cstring>
 
 #include "core/wire/codec.h"
 #include "core/wire/messages_generated.h"
 
-namespace tailrace {
-namespace wire_codec {
+namespace tailrace::wire {
 namespace {
 
 constexpr char kTrajectoryIdentifier[] = "TRT1";
 
-flatbuffers::Offset<wire::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
-  return wire::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,
-                              builder.CreateVector(s.stop_tokens),
-                              builder.CreateVectorOfStrings(s.stop_strings));
+flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
+  return fbs::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,
+                             builder.CreateVector(s.stop_tokens),
+                             builder.CreateVectorOfStrings(s.stop_strings));
 }
 
-SamplingParams read_sampling(const wire::Sampling& table) {
+SamplingParams read_sampling(const fbs::Sampling& table) {
   SamplingParams s;
   s.temperature = table.temperature();
   s.top_k = table.top_k();
@@ -31,9 +32,9 @@ SamplingParams read_sampling(const wire::Sampling& table) {
 }
 
 // Versions come in long runs (a turn is sampled by one version): runs keep a long trajectory small.
-flatbuffers::Offset<flatbuffers::Vector<const wire::VersionRun*>> write_versions(
+flatbuffers::Offset<flatbuffers::Vector<const fbs::VersionRun*>> write_versions(
     Builder& builder, std::span<const int64_t> versions) {
-  std::vector<wire::VersionRun> runs;
+  std::vector<fbs::VersionRun> runs;
   for (size_t begin = 0; begin < versions.size();) {
     size_t end = begin + 1;
     while (end < versions.size() && versions[end] == versions[begin]) ++end;
@@ -44,16 +45,15 @@ flatbuffers::Offset<flatbuffers::Vector<const wire::VersionRun*>> write_versions
 }
 
 // Adds up before it fills, so that a huge count in a small message costs nothing.
-std::vector<int64_t> read_versions(const flatbuffers::Vector<const wire::VersionRun*>& runs,
+std::vector<int64_t> read_versions(const flatbuffers::Vector<const fbs::VersionRun*>& runs,
                                    size_t num_tokens) {
   // The verifier sees to the alignment of fields, but not of structs in a vector; the builder does
   // not align a vector without elements.
-  if (runs.size() > 0 &&
-      reinterpret_cast<uintptr_t>(runs.Data()) % alignof(wire::VersionRun) != 0) {
+  if (runs.size() > 0 && reinterpret_cast<uintptr_t>(runs.Data()) % alignof(fbs::VersionRun) != 0) {
     throw Malformed("misaligned version runs");
   }
   size_t total = 0;
-  for (const wire::VersionRun* run : runs) {
+  for (const fbs::VersionRun* run : runs) {
     if (run->count() < 1 || static_cast<uint64_t>(run->count()) > num_tokens - total) {
       throw Malformed("a version run of {} where {} tokens are left", run->count(),
                       num_tokens - total);
@@ -64,24 +64,24 @@ std::vector<int64_t> read_versions(const flatbuffers::Vector<const wire::Version
     throw Malformed("versions of {} tokens for {} tokens", total, num_tokens);
   std::vector<int64_t> versions;
   versions.reserve(num_tokens);
-  for (const wire::VersionRun* run : runs) {
+  for (const fbs::VersionRun* run : runs) {
     versions.insert(versions.end(), static_cast<size_t>(run->count()), run->version());
   }
   return versions;
 }
 
-flatbuffers::Offset<wire::Segment> write_segment(Builder& builder, const Segment& segment) {
+flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment& segment) {
   static_assert(sizeof(TokenRole) == 1);
   const auto tokens = builder.CreateVector(segment.tokens);
   const auto roles = builder.CreateVector(reinterpret_cast<const uint8_t*>(segment.roles.data()),
                                           segment.roles.size());
   const auto logprobs = builder.CreateVector(segment.logprobs);
   const auto versions = write_versions(builder, segment.versions);
-  return wire::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles,
-                             logprobs, versions);
+  return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
+                            versions);
 }
 
-Segment read_segment(const wire::Segment& table) {
+Segment read_segment(const fbs::Segment& table) {
   Segment segment;
   segment.parent = table.parent();
   segment.parent_tokens = table.parent_tokens();
@@ -100,50 +100,11 @@ Segment read_segment(const wire::Segment& table) {
 
 }  // namespace
 
-wire::Lease to_wire(const LeaseId& id) {
-  const MemberId& m = id.member;
-  return wire::Lease(wire::Member(m.policy, m.domain, m.epoch, m.prompt, m.launch, m.member),
-                     id.attempt);
-}
-
-LeaseId read_lease(const wire::Lease& id) {
-  const wire::Member& m = id.member();
-  LeaseId lease{{m.policy(), m.domain(), m.epoch(), m.prompt(), m.launch(), m.member()},
-                id.attempt()};
-  if (m.policy() < 0 || m.domain() < 0 || m.epoch() < 0 || m.prompt() < 0 || m.launch() < 0 ||
-      m.member() < 0 || id.attempt() < 0) {
-    throw Malformed("negative part in id {}", to_string(lease));
-  }
-  return lease;
-}
-
-Lane read_lane(uint8_t lane) {
-  if (lane > static_cast<uint8_t>(Lane::kEval)) throw Malformed("lane {}", lane);
-  return static_cast<Lane>(lane);
-}
-
-flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricList& metrics) {
-  std::vector<flatbuffers::Offset<wire::Metric>> tables;
-  tables.reserve(metrics.size());
-  for (const auto& [key, value] : metrics) {
-    tables.push_back(wire::CreateMetric(builder, builder.CreateString(key), value));
-  }
-  return builder.CreateVector(tables);
-}
-
-MetricList read_metrics(const MetricVector& metrics) {
-  MetricList list;
-  list.reserve(metrics.size());
-  for (const wire::Metric* metric : metrics)
-    list.emplace_back(metric->name()->str(), metric->value());
-  return list;
-}
-
-flatbuffers::Offset<wire::Trajectory> write_trajectory(Builder& builder, const Trajectory& t) {
-  std::vector<flatbuffers::Offset<wire::Segment>> segments;
+flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Trajectory& t) {
+  std::vector<flatbuffers::Offset<fbs::Segment>> segments;
   segments.reserve(t.segments.size());
   for (const Segment& segment : t.segments) segments.push_back(write_segment(builder, segment));
-  const wire::Lease lease = to_wire(t.lease);
+  const fbs::Lease lease = to_fbs(t.lease);
   const auto env = builder.CreateString(t.env);
   const auto segment_vector = builder.CreateVector(segments);
   const auto verifier = builder.CreateString(t.verifier);
@@ -152,20 +113,20 @@ flatbuffers::Offset<wire::Trajectory> write_trajectory(Builder& builder, const T
   const auto metrics = write_metrics(builder, t.metrics);
   flatbuffers::Optional<double> reward = flatbuffers::nullopt;
   if (t.reward) reward = *t.reward;
-  return wire::CreateTrajectory(builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed,
-                                segment_vector, static_cast<uint8_t>(t.outcome), reward, verifier,
-                                evidence, sampling, t.turns, t.env_seconds, t.generate_seconds,
-                                metrics);
+  return fbs::CreateTrajectory(builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed,
+                               segment_vector, static_cast<uint8_t>(t.outcome), reward, verifier,
+                               evidence, sampling, t.turns, t.env_seconds, t.generate_seconds,
+                               metrics);
 }
 
-Trajectory read_trajectory(const wire::Trajectory& table) {
+Trajectory read_trajectory(const fbs::Trajectory& table) {
   Trajectory t;
   t.lease = read_lease(*table.lease());
   t.lane = read_lane(table.lane());
   t.env = table.env()->str();
   t.seed = table.seed();
   t.segments.reserve(table.segments()->size());
-  for (const wire::Segment* segment : *table.segments())
+  for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
   t.outcome = static_cast<Outcome>(table.outcome());
   if (table.reward()) t.reward = *table.reward();
@@ -180,40 +141,25 @@ Trajectory read_trajectory(const wire::Trajectory& table) {
   return t;
 }
 
-std::vector<std::byte> to_bytes(const Builder& builder) {
-  const auto* begin = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
-  return {begin, begin + builder.GetSize()};
-}
-
-std::span<const std::byte> aligned(std::span<const std::byte> bytes,
-                                   std::vector<std::byte>& storage) {
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % 8 == 0) return bytes;
-  storage.assign(bytes.begin(), bytes.end());
-  return storage;
-}
-
-}  // namespace wire_codec
-
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
-  wire_codec::Builder builder(1024 + num_tokens * 10);
-  builder.Finish(wire_codec::write_trajectory(builder, trajectory),
-                 wire_codec::kTrajectoryIdentifier);
-  return wire_codec::to_bytes(builder);
+  Builder builder(1024 + num_tokens * 10);
+  builder.Finish(write_trajectory(builder, trajectory), kTrajectoryIdentifier);
+  return to_bytes(builder);
 }
 
 Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes) {
   std::vector<std::byte> storage;
-  bytes = wire_codec::aligned(bytes, storage);
+  bytes = aligned(bytes, storage);
   flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  if (!verifier.VerifyBuffer<wire::Trajectory>(wire_codec::kTrajectoryIdentifier)) {
+  if (!verifier.VerifyBuffer<fbs::Trajectory>(kTrajectoryIdentifier)) {
     return Failure{fmt::format("{} bytes are not an encoded trajectory", bytes.size())};
   }
   try {
-    return wire_codec::read_trajectory(*flatbuffers::GetRoot<wire::Trajectory>(bytes.data()));
-  } catch (const wire_codec::Malformed& error) {
+    return read_trajectory(*flatbuffers::GetRoot<fbs::Trajectory>(bytes.data()));
+  } catch (const Malformed& error) {
     return Failure{error.what()};
   }
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

@@ -12,7 +12,7 @@
 #include "core/wire/socket.h"
 #include "kernels/base/mutex.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 Time now() { return SteadyClock().now(); }
@@ -272,4 +272,4 @@ LinkCounters WorkerClient::counters() const {
   return impl_->total;
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

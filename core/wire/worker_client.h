@@ -24,7 +24,7 @@
 #include "core/wire/link.h"
 #include "core/wire/message.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 
 class WorkerClient {
  public:
@@ -46,4 +46,4 @@ class WorkerClient {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::wire

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/attention.h"
 #include "kernels/base/simd.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace::attention_tiles {
 

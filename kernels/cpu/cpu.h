@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
-#include "kernels/linear.h"
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/linear.h"
 
 namespace tailrace::cpu {
 

@@ -1,4 +1,4 @@
-#include "kernels/embedding.h"
+#include "kernels/ops/embedding.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "kernels/log_softmax.h"
+#include "kernels/ops/log_softmax.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/rms_norm.h"
+#include "kernels/ops/rms_norm.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/attention.h"
 
 namespace tailrace::ref {
 

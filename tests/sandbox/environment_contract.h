@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 
 #include "core/text/tokenizer.h"
-#include "reward/verifier.h"
+#include "reward/verifiers/built_in.h"
 #include "sandbox/environment.h"
 #include "tests/core/base/temporary_directory.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 
 struct ContractOptions {
   std::function<std::unique_ptr<Environment>()> make;
@@ -181,8 +181,8 @@ inline void check_environment(const ContractOptions& options) {
   if (!info.vocabulary.empty()) {
     const TemporaryDirectory folder;
     const std::filesystem::path& dir = folder.path();
-    write_word_tokenizer(dir, info.vocabulary);
-    auto tokenizer = load_tokenizer(dir);
+    text::write_word_tokenizer(dir, info.vocabulary);
+    auto tokenizer = text::load_tokenizer(dir);
     auto check_text = [&](const std::string& text) {
       std::vector<TokenId> ids = tokenizer->encode(text);  // throws on an unknown word
       EXPECT_FALSE(ids.empty()) << "an empty observation: the policy would have nothing to read";
@@ -229,4 +229,4 @@ inline double demonstrated_success(Environment& environment, int episodes, uint6
 // seeds, and seeds are fixed.
 inline double share_bound(double p, int n) { return 4 * std::sqrt(p * (1 - p) / n); }
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

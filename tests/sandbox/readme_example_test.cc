@@ -4,7 +4,7 @@
 #include "core/base/file.h"
 #include "tests/sandbox/environment_contract.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 namespace {
 
 // clang-format off
@@ -70,4 +70,4 @@ TEST(ReadmeExample, IsWhatTheReadmeShows) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

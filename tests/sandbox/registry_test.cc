@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "sandbox/environment.h"
+#include "sandbox/builtin/built_in.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 namespace {
 
 std::string error_of(const std::string& name, const EnvironmentSettings& settings) {
@@ -50,4 +50,4 @@ TEST(EnvironmentRegistry, ANameIsTakenOnce) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

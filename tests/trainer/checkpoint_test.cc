@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "core/base/error.h"
+#include "core/model/parameter_files.h"
 #include "tests/trainer/fixtures.h"
 
 namespace tailrace {

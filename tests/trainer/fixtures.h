@@ -104,7 +104,7 @@ inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
   return std::move(batch).value();
 }
 
-inline double metric(const Metrics& metrics, const std::string& name) {
+inline double metric(const MetricList& metrics, const std::string& name) {
   for (const auto& [key, value] : metrics) {
     if (key == name) return value;
   }

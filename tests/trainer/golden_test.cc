@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/model/model_config.h"
+#include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
 #include "tests/trainer/fixtures.h"
 
@@ -145,7 +146,7 @@ TEST_F(TrainerGolden, CrossEntropyGradientsAndThreeSteps) {
                               {.microbatch_tokens = 64, .gradient_slots = 2});
   const auto& history = ce["adamw"]["history"];
   for (size_t step = 0; step < 3; ++step) {
-    Metrics metrics = trainer->sft_update(sequences);
+    MetricList metrics = trainer->sft_update(sequences);
     expect_relative(testing::metric(metrics, "sft/loss"), history[step].at("loss"), 1e-5);
     expect_relative(testing::metric(metrics, "sft/grad_norm"),
                     history[step].at("grad_norm_before_clip"), 1e-3);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "trainer/loss/options.h"
 
 namespace tailrace {
 namespace {

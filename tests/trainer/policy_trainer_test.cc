@@ -60,7 +60,7 @@ TEST(PolicyTrainer, ScoresAreTheSameBitsInAnyPacking) {
 TEST(PolicyTrainer, FirstUpdateOnItsOwnSamplesHasNoMismatchAtAll) {
   TrainBatch batch = make_batch(recorded(4, 2));
   auto trainer = tiny_trainer({.minibatches_per_step = 2, .ppo_epochs = 2}, {.lr = 1e-2});
-  Metrics metrics = trainer->policy_step(batch, 0, loss_config());
+  MetricList metrics = trainer->policy_step(batch, 0, loss_config());
   EXPECT_EQ(metric(metrics, "policy/updates"), 4);
   EXPECT_EQ(metric(metrics, "mismatch/abs_logprob_diff"), 0);
   EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
@@ -73,7 +73,7 @@ TEST(PolicyTrainer, FirstUpdateOnItsOwnSamplesHasNoMismatchAtAll) {
 
 TEST(PolicyTrainer, OneUpdateOnItsOwnSamplesHasRatioOneAndClipsNothing) {
   TrainBatch batch = make_batch(recorded(4, 2));
-  Metrics metrics = tiny_trainer({}, {.lr = 1e-2})->policy_step(batch, 0, loss_config());
+  MetricList metrics = tiny_trainer({}, {.lr = 1e-2})->policy_step(batch, 0, loss_config());
   EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
   EXPECT_EQ(metric(metrics, "policy/clipfrac_low"), 0);
   EXPECT_EQ(metric(metrics, "policy/clipfrac_high"), 0);
@@ -87,7 +87,7 @@ TEST(PolicyTrainer, AMismatchIsSeen) {
     break;
   }
   TrainBatch batch = make_batch(trajectories);
-  Metrics metrics = tiny_trainer({})->policy_step(batch, 0, loss_config());
+  MetricList metrics = tiny_trainer({})->policy_step(batch, 0, loss_config());
   EXPECT_NEAR(metric(metrics, "mismatch/max_logprob_diff"), 0.25, 1e-6);
   EXPECT_GT(metric(metrics, "mismatch/abs_logprob_diff"), 0);
 }
@@ -135,7 +135,7 @@ TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
     for (size_t k = 1; k < s.targets.size(); ++k)
       EXPECT_NE(s.old_logprobs[k], s.behaviour_logprobs[k]);
   }
-  Metrics metrics = trainer->policy_step(batch, 1, {});
+  MetricList metrics = trainer->policy_step(batch, 1, {});
 }
 
 TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {
@@ -278,7 +278,7 @@ TEST(PolicyTrainer, AStepWithoutSignalMakesNoUpdateAndSaysSo) {
   auto trainer = tiny_trainer({});
   std::vector<float> before = copy(trainer->parameters().flat());
   TrainBatch batch = make_batch(trajectories);
-  Metrics metrics = trainer->policy_step(batch, 0, {});
+  MetricList metrics = trainer->policy_step(batch, 0, {});
   EXPECT_EQ(metric(metrics, "policy/updates"), 0);
   EXPECT_EQ(metric(metrics, "rollout/zero_signal_frac"), 1);
   EXPECT_EQ(copy(trainer->parameters().flat()), before);

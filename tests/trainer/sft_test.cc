@@ -106,7 +106,7 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   SftTask task(*trainer, options, random_rows(100), 1);
   double first = 0, last = 0;
   int64_t updates = 0;
-  while (std::optional<Metrics> metrics = task.update()) {
+  while (std::optional<MetricList> metrics = task.update()) {
     last = testing::metric(*metrics, "sft/loss");
     if (updates++ == 0) first = last;
   }

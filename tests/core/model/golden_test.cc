@@ -10,8 +10,9 @@
 
 #include "core/base/error.h"
 #include "core/model/model.h"
+#include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
-#include "kernels/adamw.h"
+#include "kernels/ops/adamw.h"
 #include "tests/core/model/model_harness.h"
 
 namespace tailrace {

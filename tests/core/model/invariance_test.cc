@@ -9,7 +9,7 @@
 
 #include "core/base/random.h"
 #include "core/model/model.h"
-#include "kernels/log_softmax.h"
+#include "kernels/ops/log_softmax.h"
 #include "tests/core/model/model_harness.h"
 
 namespace tailrace {

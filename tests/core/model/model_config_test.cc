@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/model/parameters.h"
 #include "tests/core/model/model_harness.h"
 
 namespace tailrace {
@@ -44,7 +45,7 @@ TEST(ModelConfig, ReadsAHuggingFaceFile) {
   EXPECT_FALSE(config.tie_embeddings);
   EXPECT_EQ(config.bos_token, 1);
   EXPECT_EQ(config.eos_tokens, std::vector<int64_t>{2});
-  EXPECT_EQ(config.num_parameters(), 113088);  // as golden.json says
+  EXPECT_EQ(ParameterLayout(config).num_parameters(), 113088);  // as golden.json says
 }
 
 TEST(ModelConfig, FillsInTheDefaultsOfTransformers) {

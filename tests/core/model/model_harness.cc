@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "core/base/random.h"
-#include "kernels/linear.h"
-#include "kernels/log_softmax.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
 #include "tests/core/model/model_harness.h"
 

@@ -7,7 +7,7 @@
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 class Dataset : public ::testing::Test {
@@ -58,4 +58,4 @@ TEST_F(Dataset, RefusesAFileThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -4,7 +4,7 @@
 
 #include "core/text/utf8.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 TEST(Nfc, LeavesAsciiAlone) { EXPECT_EQ(normalize_nfc("plain text\n"), "plain text\n"); }
@@ -54,4 +54,4 @@ TEST(Utf8, RepairsEachMaximalPartOnce) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

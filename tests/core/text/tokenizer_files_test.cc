@@ -5,7 +5,7 @@
 #include "core/text/tokenizer.h"
 #include "tests/core/base/temporary_directory.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 TEST(CheckVocabulary, RefusesATokenizerWithMoreIdsThanTheModelHasEmbeddings) {
@@ -46,4 +46,4 @@ TEST(CopyTokenizer, TokenizerJsonComesLast) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

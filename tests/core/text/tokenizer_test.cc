@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/random.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 using nlohmann::json;
@@ -274,4 +274,4 @@ TEST(TokenizerStress, DamagedFilesAreRefusedOrHarmless) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -10,7 +10,7 @@
 
 #include "core/text/tokenizer.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 using nlohmann::json;
@@ -135,4 +135,4 @@ TEST_F(TokenizerVectors, OthersLoadAndComeBack) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

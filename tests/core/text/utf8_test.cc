@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 TEST(FirstNonUtf8, IsWhereABrokenSequenceStarts) {
@@ -24,4 +24,4 @@ TEST(Printable, LeavesTextAndShowsWhatWouldActOnATerminal) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

@@ -4,7 +4,7 @@
 #include "core/text/tokenizer.h"
 #include "tests/core/base/temporary_directory.h"
 
-namespace tailrace {
+namespace tailrace::text {
 namespace {
 
 using Ids = std::vector<TokenId>;
@@ -59,4 +59,4 @@ TEST_F(WordTokenizer, AWordOutsideTheVocabularyIsNamed) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::text

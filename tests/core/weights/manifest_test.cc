@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/random.h"
 #include "core/weights/digest.h"
+#include "core/weights/publish.h"
 
 namespace tailrace {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/base/random.h"
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 using std::chrono::milliseconds;
@@ -239,4 +239,4 @@ TEST(Link, IsLostAfterItsTimeout) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::wire

@@ -5,8 +5,9 @@
 
 #include "core/base/random.h"
 #include "core/wire/message.h"
+#include "core/wire/trajectory_codec.h"
 
-namespace tailrace::test {
+namespace tailrace::wire::test {
 
 inline LeaseId sample_lease() { return {{1, 2, 3, 4, 5, 6}, 7}; }
 
@@ -76,4 +77,4 @@ inline std::vector<Message> one_of_each() {
       Shutdown{"done"}};
 }
 
-}  // namespace tailrace::test
+}  // namespace tailrace::wire::test

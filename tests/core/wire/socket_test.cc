@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/wire/server.h"
+#include "core/wire/trajectory_codec.h"
 #include "core/wire/worker_client.h"
 #include "tests/core/wire/samples.h"
 
@@ -20,7 +21,7 @@
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 #endif
 
-namespace tailrace {
+namespace tailrace::wire {
 namespace {
 
 using namespace std::chrono_literals;
@@ -429,4 +430,4 @@ TEST_F(WireTest, SilenceGrowsWithoutAServerAndTheClientStillEnds) {
 }
 
 }  // namespace
-}  // namespace tailrace
+}  // namespace tailrace::wire

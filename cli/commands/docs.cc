@@ -1,0 +1,71 @@
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands/commands.h"
+#include "cli/run/options.h"
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+// A table cell: "|" would end it.
+std::string cell(std::string text) {
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
+    text.replace(at, 1, "\\|");
+  return text;
+}
+
+std::string option_row(const OptionDoc& option) {
+  std::string accepted =
+      option.accepted.empty() ? option.type : fmt::format("{}, {}", option.type, option.accepted);
+  std::string text = option.help;
+  if (!option.aliases.empty()) text += fmt::format(" (also: {})", fmt::join(option.aliases, ", "));
+  return fmt::format("| `{}` | {} | {} | {} |\n", option.key,
+                     option.required ? "required" : fmt::format("`{}`", cell(option.default_text)),
+                     cell(accepted), cell(text));
+}
+
+std::string configuration_reference() {
+  std::string out =
+      "# Configuration\n\n"
+      "Written by `tailrace docs`; do not edit. A config is YAML. `extends: FILE` (or a list) "
+      "takes the keys of another file, relative\n"
+      "to this one, and overrides them key by key. On the command line `section.key=value` "
+      "overrides both. An unknown key, a value out\n"
+      "of range or a key without effect is an error that names the line; keys that lose their "
+      "effect because an override\n"
+      "switches off what they belong to (`sft.demonstrations=0`) go back to their defaults. "
+      "Relative paths are relative to the file\n"
+      "that holds them.\n";
+  for (const SectionDoc& section : describe_options(RunOptions{})) {
+    if (section.options.empty()) continue;
+    out += fmt::format(
+        "\n## {}\n\n{}.\n\n| key | default | accepted | meaning |\n| --- | --- | --- | --- |\n",
+        section.key.empty() ? "top" : section.key, section.help);
+    for (const OptionDoc& option : section.options) out += option_row(option);
+  }
+  return out;
+}
+
+}  // namespace
+
+void add_docs(CLI::App& app) {
+  auto target = std::make_shared<std::string>("-");
+  auto* command = app.add_subcommand("docs", "Write the reference of all config keys");
+  command->add_option("file", *target, "where to; -: standard output")->type_name("FILE");
+  command->footer("Example:\n  tailrace docs docs/configuration.md");
+  command->callback([target] {
+    std::string text = configuration_reference();
+    if (*target == "-")
+      fmt::print("{}", text);
+    else if (auto written = write_file_atomic(*target, text); !written)
+      throw UserError("{}", written.failure().message);
+  });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/run/machine.h"
+#include "core/base/version.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Problem {
+  bool fatal = false;  // training will not work
+  std::string message;
+};
+
+// "fmt 9.1.0, spdlog 1.10.0, ...": written by CMake, which knows what the binary was built with.
+Json libraries() {
+  Json out = Json::object();
+  std::string_view rest = TAILRACE_LIBRARIES;
+  while (!rest.empty()) {
+    size_t end = std::min(rest.find(','), rest.size());
+    std::string_view entry = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    size_t space = entry.find(' ');
+    out[std::string(entry.substr(0, space))] =
+        space == std::string_view::npos ? "" : std::string(entry.substr(space + 1));
+  }
+  out["cli11"] = CLI11_VERSION;
+  return out;
+}
+
+std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memory,
+                                   const DiskFacts& disk, const CudaFacts& cuda) {
+  std::vector<Problem> problems;
+  for (const std::string& feature : cpu.built_features)
+    if (!cpu.features.empty() &&
+        std::find(cpu.features.begin(), cpu.features.end(), feature) == cpu.features.end())
+      problems.push_back(
+          {true,
+           fmt::format("the binary needs {}, which this CPU lacks. Build it here (make build).",
+                       feature)});
+  if (cpu.built_features.empty())
+    problems.push_back(
+        {false, "built without AVX2: the kernels are slow. Build with TAILRACE_NATIVE=ON."});
+  if (memory.available_bytes < (int64_t{512} << 20))
+    problems.push_back(
+        {false, fmt::format("only {} of memory are free", format_bytes(memory.available_bytes))});
+  if (disk.available_bytes < (int64_t{1} << 30))
+    problems.push_back({false, fmt::format("only {} of disk are free here; a run may not fit",
+                                           format_bytes(disk.available_bytes))});
+  for (const auto& [name, value] : limit_facts()) {
+    if (name == "open_files" && value != "unlimited" && std::stoll(value) < 1024)
+      problems.push_back(
+          {false, fmt::format("the limit of open files is {}; raise it (ulimit -n 4096)", value)});
+    if (name == "file_size_bytes" && value != "unlimited")
+      problems.push_back(
+          {false, fmt::format("files are limited to {} bytes (ulimit -f); checkpoints may not fit",
+                              value)});
+  }
+  if (!cuda.built && !cuda.driver_version.empty())
+    problems.push_back({false,
+                        "there is an NVIDIA driver, but this build has no CUDA backend: the CPU "
+                        "does all the work"});
+  return problems;
+}
+
+Json describe_machine() {
+  CpuFacts cpu = cpu_facts();
+  MemoryFacts memory = memory_facts();
+  DiskFacts disk = disk_facts(".");
+  CudaFacts cuda = cuda_facts();
+  Json out;
+  out["version"] = version();
+  out["libraries"] = libraries();
+  out["cpu"] = {{"name", cpu.name},
+                {"usable_cores", num_usable_cores()},
+                {"features", cpu.features},
+                {"built_for", cpu.built_features}};
+  out["cuda"] = {
+      {"built", cuda.built},
+      {"driver_version", cuda.driver_version.empty() ? Json() : Json(cuda.driver_version)}};
+  out["memory"] = {
+      {"total_bytes", memory.total_bytes},
+      {"available_bytes", memory.available_bytes},
+      {"cgroup_limit_bytes", memory.cgroup_limit_bytes ? Json(memory.cgroup_limit_bytes) : Json()}};
+  out["disk"] = {{"path", std::filesystem::current_path().string()},
+                 {"total_bytes", disk.total_bytes},
+                 {"available_bytes", disk.available_bytes}};
+  for (const auto& [name, value] : limit_facts())
+    out["limits"][name] = value == "unlimited" ? Json(value) : Json(std::stoull(value));
+  out["problems"] = Json::array();
+  for (const Problem& problem : find_problems(cpu, memory, disk, cuda))
+    out["problems"].push_back({{"fatal", problem.fatal}, {"message", problem.message}});
+  return out;
+}
+
+void print_text(const Json& facts) {
+  auto joined = [](const Json& list) {
+    return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), " "));
+  };
+  fmt::print("tailrace   {}\n", facts["version"].get<std::string>());
+  std::string line;
+  for (const auto& [name, value] : facts["libraries"].items())
+    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name, value.get<std::string>());
+  fmt::print("libraries  {}\n", line);
+  const Json& cpu = facts["cpu"];
+  fmt::print("cpu        {}, {} usable cores\n", cpu["name"].get<std::string>(),
+             cpu["usable_cores"].get<int>());
+  fmt::print("           has {}\n           built for {}\n", joined(cpu["features"]),
+             joined(cpu["built_for"]));
+  const Json& cuda = facts["cuda"];
+  fmt::print(
+      "cuda       {}, driver {}\n", cuda["built"].get<bool>() ? "built in" : "not built in",
+      cuda["driver_version"].is_null() ? "not found" : cuda["driver_version"].get<std::string>());
+  const Json& memory = facts["memory"];
+  fmt::print("memory     {} free of {}", format_bytes(memory["available_bytes"].get<int64_t>()),
+             format_bytes(memory["total_bytes"].get<int64_t>()));
+  if (!memory["cgroup_limit_bytes"].is_null())
+    fmt::print(", this process may use {}",
+               format_bytes(memory["cgroup_limit_bytes"].get<int64_t>()));
+  const Json& disk = facts["disk"];
+  fmt::print("\ndisk       {} free of {} at {}\n",
+             format_bytes(disk["available_bytes"].get<int64_t>()),
+             format_bytes(disk["total_bytes"].get<int64_t>()), disk["path"].get<std::string>());
+  line.clear();
+  for (const auto& [name, value] : facts["limits"].items())
+    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  fmt::print("limits     {}\n", line);
+  for (const auto& problem : facts["problems"])
+    fmt::print("{}    {}\n", problem["fatal"].get<bool>() ? "PROBLEM" : "warning",
+               problem["message"].get<std::string>());
+  if (facts["problems"].empty()) fmt::print("no problems found\n");
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app) {
+  auto json = std::make_shared<bool>(false);
+  auto* command =
+      app.add_subcommand("doctor", "What this build and this machine have, and what may go wrong");
+  command->add_flag("--json", *json, "one JSON object");
+  command->footer(
+      "Exit code 1 when training cannot work here.\n\nExample:\n  tailrace doctor --json");
+  command->callback([json] {
+    Json facts = describe_machine();
+    if (*json)
+      fmt::print("{}\n", facts.dump(2));
+    else
+      print_text(facts);
+    for (const auto& problem : facts["problems"])
+      if (problem["fatal"].get<bool>()) throw CLI::RuntimeError(1);
+  });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/sampling_flags.h"
+#include "cli/eval/evaluation.h"
+#include "cli/run/counted.h"
+#include "cli/run/load.h"
+#include "cli/run/options.h"
+#include "core/base/error.h"
+#include "core/base/run_directory.h"
+#include "core/text/utf8.h"
+#include "sandbox/registry.h"
+#include "trainer/checkpoint.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct EvalArguments {
+  std::string model, run, dataset, prompt_key = "prompt";
+  std::vector<std::string> settings;
+  std::vector<int64_t> ks = {1};
+  std::optional<int64_t> episodes, samples;
+  std::optional<uint64_t> seed;
+  EvaluationPlan plan;
+  bool training_seeds = false, json = false, rows = false;
+  int threads = 0;
+};
+
+sandbox::EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
+  sandbox::EnvironmentSettings settings;
+  for (const std::string& text : texts) {
+    size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw UserError("--settings {}: a setting is written name=value, for example size=6", text);
+    settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return settings;
+}
+
+// The newest checkpoint, where no model is given.
+std::string model_of(const EvalArguments& arguments) {
+  if (!arguments.model.empty()) return arguments.model;
+  const auto checkpoints = list_checkpoints(RunPaths{arguments.run}.checkpoints());
+  if (checkpoints.empty())
+    throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
+  return checkpoints.back().string();
+}
+
+// What the run itself evaluates, in the same way.
+void adopt_run(EvalArguments& arguments, const Registries& registries) {
+  const RunPaths paths{arguments.run};
+  if (!std::filesystem::exists(paths.config()))
+    throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
+  const RunOptions options = load_run_options(paths.config(), {}, registries).options;
+  arguments.model = model_of(arguments);
+  const bool held_out = !arguments.training_seeds && !options.env.eval_dataset.empty();
+  arguments.dataset = held_out ? options.env.eval_dataset : options.env.dataset;
+  arguments.prompt_key = options.env.prompt_key;
+  EvaluationPlan& plan = arguments.plan;
+  plan.env = options.env.name;
+  plan.settings = options.env.settings;
+  const int64_t env_threads =
+      plan.rollout.env_threads;  // of this command, not of the run's workers
+  plan.rollout = options.rollout;
+  plan.rollout.env_threads = env_threads;
+  plan.episodes = options.eval.prompts;
+  plan.samples = options.eval.group_size;
+  plan.seed = static_cast<uint64_t>(options.run.seed);
+}
+
+// Fills in what the model, the environment and the dataset decide.
+EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& config,
+                             const sandbox::EnvironmentRegistry& environments) {
+  EvaluationPlan plan = arguments.plan;
+  plan.held_out = !arguments.training_seeds;
+  plan.episodes = arguments.episodes.value_or(plan.episodes);
+  plan.samples = arguments.samples.value_or(plan.samples);
+  plan.seed = arguments.seed.value_or(plan.seed);
+  bool needs_dataset = environments.make(plan.env, plan.settings)->info().needs_dataset;
+  if (needs_dataset && arguments.dataset.empty())
+    throw UserError("--env {} needs --dataset FILE, a JSONL file with a prompt in each row",
+                    plan.env);
+  if (!needs_dataset && !arguments.dataset.empty())
+    throw UserError("--dataset has no effect: {} draws its own tasks. Remove it.", plan.env);
+  if (needs_dataset) {
+    plan.dataset = text::read_dataset(arguments.dataset, arguments.prompt_key);
+    auto rows = static_cast<int64_t>(plan.dataset.size());
+    if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
+    if (plan.episodes > rows)
+      throw UserError("--episodes is {}; {} has {} rows, and none may count twice. Try {}.",
+                      plan.episodes, arguments.dataset, rows, rows);
+    if (plan.episodes == 0) plan.episodes = rows;
+  } else if (plan.episodes == 0) {
+    plan.episodes = 256;
+  }
+  EngineOptions& engine = plan.rollout.engine;
+  if (engine.max_context_tokens == 1)
+    throw UserError("--max-context-tokens is 1; a prompt and its answer need at least 2");
+  if (engine.max_context_tokens > config.max_positions)
+    throw UserError("--max-context-tokens is {}; the model has {} positions",
+                    engine.max_context_tokens, config.max_positions);
+  if (engine.max_context_tokens == 0)
+    engine.max_context_tokens = std::min<int64_t>(config.max_positions, 4096);
+  for (int64_t k : arguments.ks)
+    if (k > plan.samples)
+      throw UserError(
+          "--k {} needs at least as many samples of each prompt; --samples is {}. Try --samples "
+          "{}.",
+          k, plan.samples, k);
+  return plan;
+}
+
+Json to_json(const Estimate& estimate) {
+  return {{"mean", estimate.mean}, {"low", estimate.low}, {"high", estimate.high}};
+}
+
+Json to_json(const std::string& model, const EvaluationPlan& plan, const EvaluationSummary& summary,
+             double seconds) {
+  Json out = {{"model", model},
+              {"env", plan.env},
+              {"seed", plan.seed},
+              {"held_out", plan.held_out},
+              {"temperature", plan.rollout.sampling.temperature},
+              {"prompts", summary.prompts},
+              {"samples", plan.samples},
+              {"episodes", summary.episodes},
+              {"failed", summary.failed},
+              {"reward", to_json(summary.reward)},
+              {"success", to_json(summary.success)},
+              {"pass_at_k", Json::object()},
+              {"mean_turns", summary.mean_turns},
+              {"mean_sampled_tokens", summary.mean_sampled_tokens},
+              {"truncated_share", summary.truncated_share},
+              {"metrics", Json::object()},
+              {"seconds", seconds}};
+  for (const auto& [k, estimate] : summary.pass_at_k)
+    out["pass_at_k"][fmt::format("{}", k)] = to_json(estimate);
+  for (const auto& [name, value] : summary.metrics) out["metrics"][name] = value;
+  return out;
+}
+
+void print_rows(const std::vector<EvaluatedEpisode>& episodes) {
+  for (const EvaluatedEpisode& episode : episodes) {
+    Json row = {{"prompt", episode.prompt}, {"sample", episode.sample}};
+    row["reward"] = episode.failed ? Json() : Json(episode.reward);
+    row["success"] = episode.failed ? Json() : Json(episode.success);
+    row["turns"] = episode.turns;
+    row["sampled_tokens"] = episode.sampled_tokens;
+    fmt::print("{}\n", row.dump());
+  }
+}
+
+void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, double seconds) {
+  auto line = [](std::string_view label, const Estimate& estimate) {
+    // A reward has no known bounds: of equal ones nothing more can be said.
+    const std::string interval =
+        estimate.low < estimate.high
+            ? fmt::format("95 % interval {:.4f} to {:.4f}", estimate.low, estimate.high)
+            : "the same for every prompt";
+    fmt::print("{:<10} {:.4f}   {}\n", label, estimate.mean, interval);
+  };
+  fmt::print("{}: {} x {}, seed {}, temperature {}\n", plan.env, counted(plan.episodes, "prompt"),
+             counted(plan.samples, "sample"), plan.seed, plan.rollout.sampling.temperature);
+  line("reward", summary.reward);
+  line("success", summary.success);
+  for (const auto& [k, estimate] : summary.pass_at_k) line(fmt::format("pass@{}", k), estimate);
+  fmt::print("{:<10} {:.1f} sampled tokens, {:.1f} turns, {:.1f} % truncated\n", "length",
+             summary.mean_sampled_tokens, summary.mean_turns, summary.truncated_share * 100);
+  for (const auto& [name, value] : summary.metrics)
+    if (name != "success") fmt::print("{:<10} {:.4f}\n", name, value);
+  if (summary.failed > 0)
+    fmt::print("{:<10} {}, left out; the first: {}\n", "failed", counted(summary.failed, "episode"),
+               text::printable(summary.failure));
+  fmt::print("{:<10} {:.1f} s\n", "time", seconds);
+}
+
+void eval(EvalArguments arguments, const Registries& registries) {
+  if (!arguments.run.empty()) {
+    adopt_run(arguments, registries);
+  } else {
+    arguments.plan.settings = parse_settings(arguments.settings);
+  }
+  LoadedModel loaded(arguments.model, arguments.threads);
+  auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
+  EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries.environments);
+  auto start = std::chrono::steady_clock::now();
+  auto episodes = evaluate(loaded, *tokenizer, plan, registries);
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
+  if (summary.prompts == 0)
+    throw UserError(
+        "all {} episodes of the environment {} failed, so there is no score. The first: {}",
+        summary.episodes, plan.env, summary.failure);
+  if (arguments.rows) print_rows(episodes);
+  if (arguments.json)
+    fmt::print("{}\n", to_json(arguments.model, plan, summary, seconds).dump());
+  else if (!arguments.rows)
+    print_text(summary, plan, seconds);
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, const Registries& registries) {
+  auto arguments = std::make_shared<EvalArguments>();
+  auto* command =
+      app.add_subcommand("eval", "Mean reward, success and pass@k with confidence intervals");
+  EvaluationPlan& plan = arguments->plan;
+  auto* model =
+      command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
+          ->type_name("DIR");
+  auto* run = command
+                  ->add_option("--run", arguments->run,
+                               "evaluate as this run does: its environment, prompts, sampling, "
+                               "limits and seed; of --model, or of its newest checkpoint")
+                  ->type_name("RUN");
+  command->add_option("--env", plan.env, "what to play, of the environments below")
+      ->type_name("NAME");
+  command->add_option("--settings", arguments->settings, "of the environment, name=value ...")
+      ->type_name("K=V");
+  command
+      ->add_option("--dataset", arguments->dataset,
+                   "JSONL file of prompts, for environments that need one")
+      ->type_name("FILE");
+  command->add_option("--prompt-key", arguments->prompt_key, "field of a row that holds the prompt")
+      ->capture_default_str();
+  command
+      ->add_option("--episodes", arguments->episodes,
+                   "prompts; without it the run's, the whole dataset, or 256")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--samples", arguments->samples, "episodes of each prompt; 1, or the run's")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--k", arguments->ks, "pass@k for these k, for example --k 1 4 8")
+      ->check(CLI::Range(1, 1 << 20))
+      ->delimiter(',');
+  command->add_option("--seed", arguments->seed, "of tasks and sampling; 0, or the run's");
+  command->add_flag("--training-seeds", arguments->training_seeds,
+                    "tasks that training draws, instead of held-out ones");
+  command
+      ->add_option("--success-reward", plan.success_reward,
+                   "least reward of a success, where the environment does not say")
+      ->capture_default_str();
+  add_sampling_flags(*command, plan.rollout.sampling);
+  command->add_option("--max-turns", plan.rollout.max_turns, "0: what the environment says")
+      ->check(CLI::Range(0, 1 << 20));
+  command
+      ->add_option("--max-action-tokens", plan.rollout.max_action_tokens,
+                   "0: what the environment suggests")
+      ->check(CLI::Range(0, 1 << 30));
+  command
+      ->add_option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
+                   "0: the model's positions, at most 4096")
+      ->check(CLI::Range(0, 1 << 30));
+  command->add_option("--threads", arguments->threads, "of the decode engine; 0: all cores")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--env-threads", plan.rollout.env_threads, "threads that run environments")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "one JSON object");
+  command->add_flag("--rows", arguments->rows, "a JSON row for each episode");
+  for (const char* option :
+       {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
+        "--min-p", "--max-turns", "--max-action-tokens", "--max-context-tokens"})
+    command->get_option(option)->excludes(run);
+  std::string environments = "Environments:\n";
+  for (const auto& [name, help] : registries.environments.list())
+    environments += fmt::format("  {:<14} {}\n", name, help);
+  command->footer(
+      environments +
+      "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
+      "0\n"
+      "or 1 (one sample, or k = samples) or all have the same, else the bootstrap. pass@k is "
+      "unbiased.\n"
+      "The same seed gives the same episodes: --run repeats the run's own evaluation number for "
+      "number.\n\n"
+      "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
+      "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart");
+  command->callback([arguments, run, model, &registries] {
+    if (run->count() == 0 && (model->count() == 0 || arguments->plan.env.empty()))
+      throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
+    eval(*arguments, registries);
+  });
+}
+
+}  // namespace tailrace

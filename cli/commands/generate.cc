@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/jsonl_input.h"
+#include "cli/commands/sampling_flags.h"
+#include "cli/eval/loaded_model.h"
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/random.h"
+#include "rollout/engine/engine.h"
+#include "rollout/engine/stop_tokens.h"
+
+namespace tailrace {
+namespace {
+
+struct GenerateArguments {
+  std::string model, prompt;
+  bool has_prompt = false, json = false, no_special = false;
+  SamplingOptions sampling;
+  int64_t max_new_tokens = 64, samples = 1, kv_cache_mb = 512;
+  std::vector<std::string> stop;
+  uint64_t seed = 0;
+  int threads = 0;
+};
+
+struct Prompt {
+  std::string where;  // for messages
+  std::vector<TokenId> ids;
+};
+
+std::vector<Prompt> read_prompts(const GenerateArguments& arguments,
+                                 const text::Tokenizer& tokenizer) {
+  std::vector<Prompt> prompts;
+  if (arguments.has_prompt) {
+    prompts.push_back({"--prompt", tokenizer.encode(arguments.prompt, !arguments.no_special)});
+    return prompts;
+  }
+  JsonlInput input(std::cin, "stdin");
+  while (auto row = input.next())
+    prompts.push_back(
+        {input.where(), row->contains("input_ids")
+                            ? input.ids(*row, "input_ids")
+                            : tokenizer.encode(input.text(*row, "prompt"), !arguments.no_special)});
+  return prompts;
+}
+
+// The context that the prompts need; refuses those that leave no room for one token.
+int64_t check_prompts(const std::vector<Prompt>& prompts, const GenerateArguments& arguments,
+                      const ModelConfig& config) {
+  int64_t longest = 0;
+  for (const Prompt& prompt : prompts) {
+    auto size = static_cast<int64_t>(prompt.ids.size());
+    if (size == 0)
+      throw UserError("{}: the prompt is empty; it must have at least one token", prompt.where);
+    if (size >= config.max_positions)
+      throw UserError(
+          "{}: the prompt has {} tokens; the model has {} positions, one of which is left for the "
+          "answer. "
+          "Shorten it.",
+          prompt.where, size, config.max_positions);
+    for (TokenId id : prompt.ids)
+      if (id >= config.vocab_size)
+        throw UserError("{}: token id {}; the model has ids below {}", prompt.where, id,
+                        config.vocab_size);
+    longest = std::max(longest, size);
+  }
+  return std::min(config.max_positions, longest + arguments.max_new_tokens);
+}
+
+SamplingParams sampling_params(const GenerateArguments& arguments, const ModelConfig& config,
+                               const text::Tokenizer& tokenizer) {
+  SamplingParams params = arguments.sampling.params();
+  params.max_new_tokens = arguments.max_new_tokens;
+  params.stop_strings = arguments.stop;
+  params.stop_tokens = stop_tokens(config, tokenizer);
+  return params;
+}
+
+std::string_view reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStopToken:
+      return "stop_token";
+    case FinishReason::kStopString:
+      return "stop_string";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContextFull:
+      return "context_full";
+    case FinishReason::kAborted:
+      return "aborted";
+  }
+  return "";
+}
+
+void print_answer(const Generation& answer, const Prompt& prompt, const text::Tokenizer& tokenizer,
+                  bool json) {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;
+  for (const GeneratedToken& token : answer.tokens) {
+    ids.push_back(token.id);
+    logprobs.push_back(token.logprob);
+  }
+  // What the answer adds to the text: some tokenizers write a blank differently at the start of a
+  // text.
+  std::vector<TokenId> whole = prompt.ids;
+  whole.insert(whole.end(), ids.begin(), ids.end());
+  std::string before = tokenizer.decode(prompt.ids), after = tokenizer.decode(whole);
+  std::string text =
+      after.starts_with(before) ? after.substr(before.size()) : tokenizer.decode(ids);
+  if (!json) {
+    fmt::print("{}\n", text);
+    return;
+  }
+  nlohmann::ordered_json row = {{"text", text},
+                                {"output_ids", ids},
+                                {"logprobs", logprobs},
+                                {"finish_reason", reason_name(answer.reason)},
+                                {"prompt_tokens", prompt.ids.size()}};
+  fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void generate(const GenerateArguments& arguments) {
+  LoadedModel loaded(arguments.model, arguments.threads);
+  auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
+  auto prompts = read_prompts(arguments, *tokenizer);
+  if (prompts.empty()) return;
+
+  EngineOptions options;
+  options.max_context_tokens = check_prompts(prompts, arguments, loaded.config());
+  options.kv_cache_mb = arguments.kv_cache_mb;
+  SteadyClock clock;
+  Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
+  engine.install(loaded.shared_weights(), 0);
+  SamplingParams sampling = sampling_params(arguments, loaded.config(), *tokenizer);
+
+  // Session i is sample i % samples of prompt i / samples; answers come in any order and are
+  // printed in this one.
+  auto samples = static_cast<size_t>(arguments.samples);
+  std::vector<std::optional<Generation>> answers(prompts.size() * samples);
+  for (size_t i = 0; i < answers.size(); ++i)
+    engine.submit({.session = static_cast<SessionId>(i),
+                   .new_tokens = prompts[i / samples].ids,
+                   .sampling = sampling,
+                   .key = {mix({arguments.seed, i / samples, i % samples})}});
+  size_t printed = 0;
+  while (printed < answers.size()) {
+    for (Generation& answer : engine.step()) {
+      engine.release(answer.session);
+      answers[static_cast<size_t>(answer.session)] = std::move(answer);
+    }
+    for (; printed < answers.size() && answers[printed]; ++printed)
+      print_answer(*answers[printed], prompts[printed / samples], *tokenizer,
+                   arguments.json || !arguments.has_prompt);
+  }
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  auto* command = app.add_subcommand("generate", "Continue prompts");
+  command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
+      ->required()
+      ->type_name("DIR");
+  auto* prompt =
+      command->add_option("--prompt", arguments->prompt, "one prompt; without it rows of stdin")
+          ->type_name("TEXT");
+  command->add_flag("--json", arguments->json, "a JSON row even for --prompt");
+  command->add_flag("--no-special", arguments->no_special,
+                    "do not add the tokenizer's special tokens to the prompt");
+  add_sampling_flags(*command, arguments->sampling);
+  command->add_option("--max-new-tokens", arguments->max_new_tokens, "at most so many tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  command
+      ->add_option("--stop", arguments->stop,
+                   "text that ends an answer; may be given several times")
+      ->type_name("TEXT");
+  command->add_option("--samples", arguments->samples, "answers to each prompt")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "of the sampling")->capture_default_str();
+  command->add_option("--kv-cache-mb", arguments->kv_cache_mb, "memory of the KV cache (MiB)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
+  command->footer(
+      "A row {\"prompt\": \"...\"} or {\"input_ids\": [...]} gives rows {\"text\", \"output_ids\", "
+      "\"logprobs\", \"finish_reason\",\n"
+      "\"prompt_tokens\"}. The same seed gives the same tokens, whatever else is generated beside "
+      "them.\n\n"
+      "Example:\n  tailrace generate --model models/stories260K --prompt \"Once upon a time\" "
+      "--temperature 0");
+  command->callback([arguments, prompt] {
+    arguments->has_prompt = prompt->count() > 0;
+    generate(*arguments);
+  });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,61 @@
+#include "cli/commands/jsonl_input.h"
+
+#include <limits>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/text/utf8.h"
+
+namespace tailrace {
+
+JsonlInput::JsonlInput(std::istream& stream, std::string source)
+    : stream_(stream), source_(std::move(source)) {}
+
+std::string JsonlInput::where() const { return fmt::format("{}:{}", source_, line_); }
+
+std::optional<nlohmann::json> JsonlInput::next() {
+  std::string line;
+  while (std::getline(stream_, line)) {
+    ++line_;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (const size_t at = text::first_non_utf8(line); at != std::string::npos)
+      throw UserError("{}: not UTF-8: byte {} of the line is 0x{:02x}", where(), at + 1,
+                      static_cast<unsigned char>(line[at]));
+    auto row = nlohmann::json::parse(line, nullptr, false);
+    if (!row.is_object())
+      throw UserError("{}: not a JSON object: {}{}", where(), line.substr(0, 60),
+                      line.size() > 60 ? " ..." : "");
+    return row;
+  }
+  return std::nullopt;
+}
+
+std::string JsonlInput::text(const nlohmann::json& row, const std::string& key) const {
+  auto found = row.find(key);
+  if (found == row.end())
+    throw UserError("{}: \"{}\" is missing; a row is {{\"{}\": \"...\"}}", where(), key, key);
+  if (!found->is_string())
+    throw UserError("{}: \"{}\" is {}; it must be a text", where(), key, found->type_name());
+  return found->get<std::string>();
+}
+
+std::vector<int32_t> JsonlInput::ids(const nlohmann::json& row, const std::string& key) const {
+  auto found = row.find(key);
+  if (found == row.end())
+    throw UserError("{}: \"{}\" is missing; a row is {{\"{}\": [1, 2, ...]}}", where(), key, key);
+  if (!found->is_array())
+    throw UserError("{}: \"{}\" is {}; it must be a list of token ids", where(), key,
+                    found->type_name());
+  std::vector<int32_t> ids;
+  ids.reserve(found->size());
+  for (const auto& item : *found) {
+    int64_t id = item.is_number_integer() ? item.get<int64_t>() : -1;
+    if (id < 0 || id > std::numeric_limits<int32_t>::max())
+      throw UserError("{}: {}[{}] is {}; it must be a token id (an integer >= 0)", where(), key,
+                      ids.size(), item.dump());
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,288 @@
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/process/in_process.h"
+#include "cli/process/supervisor.h"
+#include "cli/run/counted.h"
+#include "cli/run/endpoint.h"
+#include "cli/run/load.h"
+#include "cli/run/machine.h"
+#include "cli/run/plan.h"
+#include "cli/run/roles.h"
+#include "cli/run/setup.h"
+#include "cli/view/metrics_tail.h"
+#include "cli/view/progress.h"
+#include "cli/view/report_page.h"
+#include "cli/view/summary.h"
+#include "core/base/error.h"
+#include "core/text/utf8.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using End = SupervisorResult::End;
+using Moment = std::chrono::steady_clock::time_point;
+
+constexpr int kInterruptedStatus = 130;
+
+struct LaunchArguments {
+  std::string config, run_dir;
+  std::vector<std::string> overrides;
+  bool dry_run = false, in_process = false;
+};
+
+// CLI11 gives positionals in order: the config comes first, unless the first is an override
+// already.
+void sort_positionals(LaunchArguments& arguments) {
+  if (arguments.config.find('=') == std::string::npos || fs::exists(arguments.config)) return;
+  arguments.overrides.insert(arguments.overrides.begin(), arguments.config);
+  arguments.config.clear();
+}
+
+fs::path new_run_directory(const std::string& name) {
+  const std::time_t now = std::time(nullptr);
+  return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
+}
+
+LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
+  if (!arguments.config.empty())
+    return load_run_options(arguments.config, arguments.overrides, registries);
+  if (arguments.run_dir.empty()) {
+    throw UserError(
+        "launch wants a config, or --run-dir with a run to continue.\n"
+        "       Try 'tailrace launch configs/quickstart.yaml'.");
+  }
+  const RunPaths paths{arguments.run_dir};
+  if (!fs::exists(paths.config())) {
+    throw UserError(
+        "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
+        arguments.run_dir, arguments.run_dir);
+  }
+  return load_run_options(paths.config(), arguments.overrides, registries);
+}
+
+std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
+  const std::string program = fs::read_symlink("/proc/self/exe").string();
+  std::vector<ChildSpec> children;
+  for (const RoleName& name : roles_of(options)) {
+    children.push_back({name.text(),
+                        {program, "worker", "--role", name.role, "--index",
+                         std::to_string(name.index), "--run", paths.root.string()},
+                        paths.log(name.role, name.index)});
+  }
+  return children;
+}
+
+int exit_status(End end) {
+  switch (end) {
+    case End::kDone:
+      return 0;
+    case End::kInterrupted:
+      return kInterruptedStatus;
+    case End::kUserError:
+      return 2;
+    case End::kFailed:
+      return 1;
+  }
+  return 1;
+}
+
+// One launch of a run whose directory is prepared.
+class Launch {
+ public:
+  // `resumes`: the directory held a run before.
+  Launch(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+         Moment start, bool resumes)
+      : paths_(paths),
+        options_(options),
+        registries_(registries),
+        start_(start),
+        resumes_(resumes),
+        endpoint_(paths.root),
+        tail_(paths.metrics(), /*from_start=*/false),
+        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps) {}
+
+  // The exit status.
+  int run(bool in_process) {
+    const SupervisorSink say = [this](const std::string& line) { view_.say(line); };
+    const std::function<void()> tick = [this] {
+      for (MetricsRow& row : tail_.poll()) {
+        view_.add(std::move(row));
+        idle_ = false;
+      }
+    };
+    if (!in_process) {
+      return end(supervise(child_specs(paths_, options_), SupervisorOptions{}, say, tick));
+    }
+    const RoleContext context{paths_, options_, endpoint_.name(), registries_};
+    const AbandonSink abandon = [this](const SupervisorResult& result) {
+      const int status = end(result);
+      endpoint_.remove();
+      return status;
+    };
+    return end(run_in_process(context, SupervisorOptions{}, say, tick, abandon));
+  }
+
+ private:
+  int end(const SupervisorResult& result) {
+    view_.finish();
+    if (auto written = write_report(paths_); !written && result.end == End::kDone) {
+      show(stderr, fmt::format("note: no report: {}\n", written.failure().message));
+    }
+    print_end(result);
+    return exit_status(result.end);
+  }
+
+  void print_end(const SupervisorResult& result) const {
+    const std::string again = fmt::format("tailrace launch --run-dir {}", paths_.root.string());
+    const auto elapsed = std::chrono::steady_clock::now() - start_;
+    switch (result.end) {
+      case End::kDone:
+        show(stdout, run_summary(paths_, options_.run.name,
+                                 std::chrono::duration_cast<std::chrono::seconds>(elapsed)) +
+                         "\n");
+        if (resumes_ && idle_) show(stdout, complete(again));
+        return;
+      case End::kInterrupted:
+        show(stdout, fmt::format("interrupted; '{}' continues the run\n", again));
+        return;
+      case End::kUserError:
+      case End::kFailed:
+        show(stderr, fmt::format("error: {}\n       When that is mended, '{}' continues the run.\n",
+                                 text::printable(result.message), again));
+        return;
+    }
+  }
+
+  std::string complete(const std::string& again) const {
+    if (options_.run.steps == 0)
+      return fmt::format("The run was complete before: {} of {}.\n",
+                         counted(options_.run.epochs, "epoch"), options_.env.dataset);
+    return fmt::format(
+        "The run was complete before: {}. Raise run.steps to go on: '{} run.steps={}'\n",
+        counted(options_.run.steps, "step"), again, 2 * options_.run.steps);
+  }
+
+  const RunPaths& paths_;
+  const RunOptions& options_;
+  const Registries& registries_;
+  const Moment start_;
+  const bool resumes_;
+  bool idle_ = true;  // nothing has happened since the start
+  RunEndpoint endpoint_;
+  MetricsTail tail_;
+  ProgressView view_;
+};
+
+// --run-dir wins over a file, but two places on one command line are a mistake.
+void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& keys) {
+  const ConfigPlace* place = keys.place("run.dir");
+  const bool is_override = place != nullptr && place->line == 0;
+  if (is_override && !arguments.run_dir.empty())
+    throw UserError("{}: --run-dir {} says it too. Remove one of them.", place->text(),
+                    arguments.run_dir);
+}
+
+// With the line of the config that the message is about: of the key that it begins with, or of the
+// file that it names.
+std::string with_place(const LoadedRun& loaded, const std::string& message) {
+  const RunOptions& o = loaded.options;
+  const std::pair<std::string_view, const std::string&> files[] = {
+      {"model.path", o.model.path},
+      {"env.dataset", o.env.dataset},
+      {"env.eval_dataset", o.env.eval_dataset},
+      {"sft.data", o.sft.data},
+  };
+  for (const auto& [key, file] : files) {
+    if (!file.empty() && loaded.keys.given(key) && !message.starts_with(key) &&
+        message.find(file) != std::string::npos)
+      return fmt::format("{}: {}: {}", loaded.keys.where(key), key, message);
+  }
+  return loaded.keys.with_place(message);
+}
+
+// What the run will do, when all that it reads is as it should be.
+std::string checked_plan(const LoadedRun& loaded, const Registries& registries, bool is_new) {
+  const RunOptions& options = loaded.options;
+  const sandbox::EnvironmentRegistry& environments = registries.environments;
+  try {
+    const Plan plan =
+        make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
+    check_inputs(options, environments);
+    if (is_new) check_policy(options, environments);
+    return format_plan(plan, options);
+  } catch (const UserError& error) {
+    throw UserError("{}", with_place(loaded, error.what()));
+  }
+}
+
+int launch(const LaunchArguments& arguments, const Registries& registries) {
+  const Moment start = std::chrono::steady_clock::now();
+  const LoadedRun loaded = load(arguments, registries);
+  const RunOptions& options = loaded.options;
+  check_one_directory(arguments, loaded.keys);
+  ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
+  const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
+  for (const std::string& note : loaded.keys.notes()) say("note: " + note);
+  const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
+                             : !options.run.dir.empty() ? fs::path(options.run.dir)
+                                                        : new_run_directory(options.run.name);
+  const bool is_new = !fs::exists(RunPaths{directory}.config());
+  const std::string plan = checked_plan(loaded, registries, is_new);
+  if (arguments.dry_run) {
+    show(stdout, plan);
+    return 0;
+  }
+  const RunDirectory run(directory);
+  if (run.resumes()) check_same_run(run.paths(), options, registries);
+  show(stdout, plan);
+  say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
+  prepare_run(run.paths(), options, registries, say);
+  return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, const Registries& registries) {
+  auto arguments = std::make_shared<LaunchArguments>();
+  auto* command =
+      app.add_subcommand("launch", "Run a config from its start to its end, or continue a run");
+  command
+      ->add_option("config", arguments->config, "YAML file; may be left out to continue --run-dir")
+      ->type_name("CONFIG");
+  command
+      ->add_option("overrides", arguments->overrides,
+                   "keys with other values than the file's: a.b=c")
+      ->type_name("KEY=VALUE");
+  command
+      ->add_option("--run-dir", arguments->run_dir,
+                   "where the run lives; one that is there is continued")
+      ->type_name("DIR");
+  command->add_flag("--dry-run", arguments->dry_run, "print batches, updates and memory, and stop");
+  command->add_flag("--in-process", arguments->in_process,
+                    "run the roles as threads of one process");
+  command->footer(
+      "Ctrl-C saves a checkpoint and stops; the same command with the same --run-dir goes on from "
+      "there.\n"
+      "Exit status: 0 done, 1 failed, 2 something to mend, 130 interrupted.\n\n"
+      "Example:\n  tailrace launch configs/quickstart.yaml run.seed=1 --run-dir runs/first");
+  command->callback([arguments, &registries] {
+    sort_positionals(*arguments);
+    const int status = launch(*arguments, registries);
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace tailrace

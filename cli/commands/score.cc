@@ -1,0 +1,181 @@
+#include <iostream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/jsonl_input.h"
+#include "cli/eval/loaded_model.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/model/forward_batch.h"
+#include "core/model/kv_cache.h"
+#include "core/model/safetensors.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
+
+namespace tailrace {
+namespace {
+
+struct ScoreArguments {
+  std::string model, logits;
+  int threads = 0;
+};
+
+// Log-probabilities of whole sequences, in pieces of kChunk tokens. The cut does not show in the
+// numbers (design rule 3).
+class Scorer {
+ public:
+  explicit Scorer(const LoadedModel& loaded) : loaded_(loaded) {}
+
+  // logprobs[i] is of ids[i + 1]. Appends all rows of logits [ids, vocab] to `logits` when it is
+  // not null.
+  std::vector<float> score(std::span<const int32_t> ids, std::vector<float>* logits) {
+    prepare(static_cast<int64_t>(ids.size()));
+    std::vector<float> logprobs(ids.size() - 1);
+    for (size_t begin = 0; begin < ids.size(); begin += kChunk)
+      score_chunk(ids, begin, std::min(ids.size(), begin + kChunk), logprobs, logits);
+    return logprobs;
+  }
+
+ private:
+  static constexpr size_t kChunk = 512;
+  static constexpr int kBlockTokens = 16;
+
+  void prepare(int64_t tokens) {
+    const ModelConfig& config = loaded_.config();
+    int blocks = static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
+    if (static_cast<size_t>(blocks) <= blocks_.size()) return;
+    blocks_.resize(static_cast<size_t>(blocks));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    kv_ = std::make_unique<KvCache>(config, blocks, kBlockTokens);
+    builder_ = std::make_unique<BatchBuilder>(blocks);
+    size_t forward =
+        loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
+    size_t head = linear_logprob_workspace_bytes(kChunk, config.vocab_size, config.hidden_size);
+    memory_ = Buffer(std::max(forward, head));
+    hidden_.resize(kChunk * static_cast<size_t>(config.hidden_size));
+  }
+
+  void score_chunk(std::span<const int32_t> ids, size_t begin, size_t end,
+                   std::span<float> logprobs, std::vector<float>* logits) {
+    const ModelConfig& config = loaded_.config();
+    auto rows = static_cast<int64_t>(end - begin);
+    std::vector<int32_t> wanted(end - begin);
+    std::iota(wanted.begin(), wanted.end(), 0);
+    builder_->clear();
+    builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
+    Workspace workspace({memory_.data(), memory_.size()});
+    Matrix hidden(hidden_.data(), rows, config.hidden_size);
+    loaded_.model().forward(loaded_.stream(), workspace, loaded_.weights(), builder_->batch(), *kv_,
+                            hidden, nullptr);
+
+    // The last token of the sequence predicts nothing.
+    int64_t predicting = end == ids.size() ? rows - 1 : rows;
+    std::vector<float> lse(static_cast<size_t>(predicting));
+    linear_logprob(loaded_.stream(), workspace, hidden.slice_rows(0, predicting),
+                   loaded_.weights().head(),
+                   ids.subspan(begin + 1, static_cast<size_t>(predicting)), 1.0f,
+                   logprobs.subspan(begin, static_cast<size_t>(predicting)), lse, {});
+    if (!logits) return;
+    size_t before = logits->size();
+    logits->resize(before + static_cast<size_t>(rows * config.vocab_size));
+    linear(loaded_.stream(), hidden, loaded_.weights().head(), {},
+           Matrix(logits->data() + before, rows, config.vocab_size));
+  }
+
+  const LoadedModel& loaded_;
+  std::vector<int32_t> blocks_;
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<BatchBuilder> builder_;
+  Buffer memory_;
+  std::vector<float> hidden_;  // [kChunk, hidden]
+};
+
+void check_ids(const JsonlInput& input, std::span<const int32_t> ids, const ModelConfig& config) {
+  if (ids.empty())
+    throw UserError("{}: input_ids is empty; it must hold at least one id", input.where());
+  if (static_cast<int64_t>(ids.size()) > config.max_positions)
+    throw UserError("{}: input_ids has {} tokens; the model takes at most {}", input.where(),
+                    ids.size(), config.max_positions);
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] >= config.vocab_size)
+      throw UserError("{}: input_ids[{}] is {}; the model has ids below {}", input.where(), i,
+                      ids[i], config.vocab_size);
+}
+
+// All rows one after another, as tensors `seq_lens` [rows], `input_ids` [tokens], `logits` [tokens,
+// vocab].
+void write_logits(const std::string& path, const std::vector<int64_t>& seq_lens,
+                  const std::vector<int64_t>& input_ids, const std::vector<float>& logits,
+                  int64_t vocab_size) {
+  auto tokens = static_cast<int64_t>(input_ids.size());
+  std::vector<NamedTensor> tensors = {
+      {"seq_lens",
+       {Dtype::kI64, {static_cast<int64_t>(seq_lens.size())}, std::as_bytes(std::span(seq_lens))}},
+      {"input_ids", {Dtype::kI64, {tokens}, std::as_bytes(std::span(input_ids))}},
+      {"logits", {Dtype::kF32, {tokens, vocab_size}, std::as_bytes(std::span(logits))}}};
+  write_safetensors(path, tensors);
+}
+
+// Said before the work rather than after it. An empty file stands there meanwhile.
+void check_writable(const std::string& path) {
+  if (auto opened = AppendFile::open(path); !opened)
+    throw UserError("--logits: {}", opened.failure().message);
+}
+
+void score(const ScoreArguments& arguments) {
+  if (!arguments.logits.empty()) check_writable(arguments.logits);
+  LoadedModel loaded(arguments.model, arguments.threads);
+  Scorer scorer(loaded);
+  std::vector<int64_t> seq_lens, all_ids;
+  std::vector<float> logits;
+  bool wants_logits = !arguments.logits.empty();
+  JsonlInput input(std::cin, "stdin");
+  while (auto row = input.next()) {
+    auto ids = input.ids(*row, "input_ids");
+    check_ids(input, ids, loaded.config());
+    auto logprobs = scorer.score(ids, wants_logits ? &logits : nullptr);
+    for (float logprob : logprobs)
+      if (!std::isfinite(logprob))
+        throw UserError("{}: the model gives a log-probability of {}; its weights overflow float32",
+                        input.where(), logprob);
+    fmt::print("{{\"logprobs\": [{}]}}\n", fmt::join(logprobs, ", "));
+    if (!wants_logits) continue;
+    seq_lens.push_back(static_cast<int64_t>(ids.size()));
+    all_ids.insert(all_ids.end(), ids.begin(), ids.end());
+  }
+  if (wants_logits)
+    write_logits(arguments.logits, seq_lens, all_ids, logits, loaded.config().vocab_size);
+}
+
+}  // namespace
+
+void add_score(CLI::App& app) {
+  auto arguments = std::make_shared<ScoreArguments>();
+  auto* command =
+      app.add_subcommand("score", "Log-probabilities of token ids, JSONL on stdin and stdout");
+  command
+      ->add_option("--model", arguments->model,
+                   "Hugging Face folder (config.json, model.safetensors)")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option("--logits", arguments->logits,
+                   "also write seq_lens, input_ids and logits [tokens, vocab]")
+      ->type_name("FILE.safetensors");
+  command->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
+  command->footer(
+      "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
+      "probability of each\n"
+      "next token, one fewer than the ids. Needs no tokenizer.\n\n"
+      "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace score --model "
+      "models/stories260K");
+  command->callback([arguments] { score(*arguments); });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,60 @@
+#include <iostream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/jsonl_input.h"
+#include "core/base/error.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+struct TokenizeArguments {
+  std::string tokenizer;
+  bool special = false, decode = false;
+};
+
+void tokenize(const TokenizeArguments& arguments) {
+  auto tokenizer = text::load_tokenizer(arguments.tokenizer);
+  JsonlInput input(std::cin, "stdin");
+  while (auto row = input.next()) {
+    if (arguments.decode) {
+      auto ids = input.ids(*row, "input_ids");
+      for (size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] >= tokenizer->vocab_size())
+          throw UserError("{}: input_ids[{}] is {}; the tokenizer has ids below {}", input.where(),
+                          i, ids[i], tokenizer->vocab_size());
+      nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
+      fmt::print("{}\n", out.dump());
+    } else {
+      auto ids = tokenizer->encode(input.text(*row, "text"), arguments.special);
+      fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids, ", "));
+    }
+  }
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app) {
+  auto arguments = std::make_shared<TokenizeArguments>();
+  auto* command =
+      app.add_subcommand("tokenize", "Text to token ids and back, JSONL on stdin and stdout");
+  command->add_option("--tokenizer", arguments->tokenizer, "folder with tokenizer.json")
+      ->required()
+      ->type_name("DIR");
+  command->add_flag("--special", arguments->special,
+                    "add special tokens; with --decode: keep them");
+  command->add_flag("--decode", arguments->decode,
+                    "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}");
+  command->footer(
+      "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
+      "models/stories260K");
+  command->callback([arguments] { tokenize(*arguments); });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,78 @@
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <signal.h>
+
+#include "cli/commands/commands.h"
+#include "cli/run/endpoint.h"
+#include "cli/run/load.h"
+#include "cli/run/roles.h"
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+struct WorkerArguments {
+  RoleName name;
+  std::string run;
+};
+
+// SIGTERM and SIGINT ask for a clean end. Must be made before any other thread, so that all inherit
+// the mask.
+class StopOnSignal {
+ public:
+  StopOnSignal() {
+    sigemptyset(&set_);
+    for (int signal : {SIGINT, SIGTERM}) sigaddset(&set_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    thread_ = std::jthread([this](std::stop_token end) {
+      const timespec piece{0, 100'000'000};  // a wait that its end can interrupt
+      while (!end.stop_requested()) {
+        if (::sigtimedwait(&set_, nullptr, &piece) > 0) source_.request_stop();
+      }
+    });
+  }
+  std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  sigset_t set_{};
+  std::stop_source source_;
+  std::jthread thread_;
+};
+
+int work(const WorkerArguments& arguments, const Registries& registries) {
+  const RunPaths paths{arguments.run};
+  const LoadedRun run = load_run_options(paths.config(), {}, registries);
+  const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
+  // stderr is the role's log file already: the supervisor saw to that.
+  Log log(arguments.name.text(), "", log_level(run.options.log.level));
+  if (arguments.name.role == "scheduler") {
+    const StopOnSignal stop;
+    return run_role(arguments.name, context, log, stop.token());
+  }
+  return run_role(arguments.name, context, log, {});
+}
+
+}  // namespace
+
+void add_worker(CLI::App& app, const Registries& registries) {
+  auto arguments = std::make_shared<WorkerArguments>();
+  auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
+  command->add_option("--role", arguments->name.role, "scheduler, rollout, reward or trainer")
+      ->required()
+      ->check(CLI::IsMember({"scheduler", "rollout", "reward", "trainer"}));
+  command->add_option("--index", arguments->name.index, "which of the workers of this role")
+      ->type_name("N");
+  command->add_option("--run", arguments->run, "run directory of a launch that is under way")
+      ->required()
+      ->type_name("RUN");
+  command->footer("Example:\n  tailrace worker --role rollout --index 1 --run runs/quickstart");
+  command->callback([arguments, &registries] {
+    const int status = work(*arguments, registries);
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace tailrace

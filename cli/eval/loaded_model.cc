@@ -1,0 +1,24 @@
+#include "cli/eval/loaded_model.h"
+
+#include "cli/run/machine.h"
+#include "core/model/parameter_files.h"
+
+namespace tailrace {
+
+LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads)
+    : pool_(std::make_unique<ThreadPool>(threads > 0 ? threads : num_usable_cores())) {
+  stream_.pool = pool_.get();
+  model_ = std::make_unique<Model>(read_model_config(directory));
+  parameters_ = std::make_unique<Parameters>(model_->layout());
+  load_parameters(directory, model_->config(), *parameters_);
+  weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), *parameters_);
+}
+
+std::unique_ptr<text::Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
+                                                   const ModelConfig& config) {
+  auto tokenizer = text::load_tokenizer(directory);
+  text::check_vocabulary(*tokenizer, config.vocab_size, directory.string());
+  return tokenizer;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,44 @@
+// A Hugging Face folder ready for forward passes, for the commands that need no trainer.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "core/model/model.h"
+#include "core/model/packed_weights.h"
+#include "core/model/parameters.h"
+#include "core/text/tokenizer.h"
+#include "kernels/base/device.h"
+#include "kernels/base/thread_pool.h"
+
+namespace tailrace {
+
+// Thread: the owner's only (the pool has one caller).
+class LoadedModel {
+ public:
+  // `threads` 0: all cores this process may use. Throws UserError: what is missing, cut or not
+  // supported.
+  LoadedModel(const std::filesystem::path& directory, int threads);
+
+  const Model& model() const { return *model_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const Parameters& parameters() const { return *parameters_; }
+  const PackedWeights& weights() const { return *weights_; }
+  // For those who keep the weights of a version alive (Engine::install).
+  std::shared_ptr<const PackedWeights> shared_weights() const { return weights_; }
+  const Stream& stream() const { return stream_; }
+  int num_threads() const { return pool_->num_threads(); }
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+  Stream stream_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Parameters> parameters_;  // borrows the model's layout
+  std::shared_ptr<const PackedWeights> weights_;
+};
+
+// The tokenizer of the same folder. Throws UserError when it has ids that the model lacks.
+std::unique_ptr<text::Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
+                                                   const ModelConfig& config);
+
+}  // namespace tailrace

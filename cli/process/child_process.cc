@@ -1,0 +1,91 @@
+#include "cli/process/child_process.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int kCannotRun = 127;
+
+// In the child, between fork and exec: async-signal-safe calls only.
+[[noreturn]] void become(char* const* arguments, int log, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kCannotRun);  // it died before the line above
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_DFL);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  ::execv(arguments[0], arguments);
+  constexpr char message[] = "cannot run the program\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, message, sizeof message - 1);
+  ::_exit(kCannotRun);
+}
+
+}  // namespace
+
+std::string describe(const ExitStatus& status) {
+  if (status.signal == 0) return fmt::format("exit status {}", status.code);
+  return fmt::format("killed by signal {} ({})", status.signal, ::strsignal(status.signal));
+}
+
+Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command,
+                                         const std::filesystem::path& log) {
+  TR_CHECK(!command.empty());
+  const FileDescriptor log_file(
+      ::open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  if (!log_file.is_open()) return Failure{describe_errno("open", log, errno)};
+  std::vector<char*> arguments;
+  for (const std::string& argument : command)
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return Failure{describe_errno("start", command[0], errno)};
+  if (pid == 0) become(arguments.data(), log_file.get(), parent);
+  FileDescriptor descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  ChildProcess child(pid, std::move(descriptor));
+  if (!child.descriptor_.is_open()) return Failure{describe_errno("watch", command[0], errno)};
+  return child;
+}
+
+ChildProcess::ChildProcess(pid_t pid, FileDescriptor descriptor)
+    : pid_(pid), descriptor_(std::move(descriptor)) {}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), descriptor_(std::move(other.descriptor_)) {}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void ChildProcess::send_signal(int signal) {
+  if (pid_ > 0) ::kill(pid_, signal);
+}
+
+std::optional<ExitStatus> ChildProcess::try_reap() {
+  int status = 0;
+  if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  pid_ = -1;
+  if (WIFSIGNALED(status)) return ExitStatus{0, WTERMSIG(status)};
+  return ExitStatus{WEXITSTATUS(status), 0};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,134 @@
+#include "cli/process/in_process.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+using End = SupervisorResult::End;
+using Moment = std::chrono::steady_clock::time_point;
+
+// One role and its thread.
+class RoleThread {
+ public:
+  RoleThread(RoleName name, const RoleContext& context)
+      : name_(std::move(name)),
+        log_(name_.text(), context.run.log(name_.role, name_.index),
+             log_level(context.options.log.level)),
+        thread_([this, &context](std::stop_token stop) { play(context, stop); }) {}
+
+  void stop() { thread_.request_stop(); }
+  bool ended() const { return ended_.load(); }
+  int status() const { return status_; }                   // once ended
+  const std::string& failure() const { return failure_; }  // once ended
+  std::string name() const { return name_.text(); }
+
+ private:
+  void play(const RoleContext& context, std::stop_token stop) {
+    try {
+      status_ = run_role(name_, context, log_, stop);
+    } catch (const UserError& error) {
+      status_ = 2;
+      failure_ = error.what();
+    } catch (const std::exception& error) {
+      status_ = 1;
+      failure_ = error.what();
+    }
+    if (!failure_.empty()) log_.error("{}", failure_);
+    ended_.store(true);
+  }
+
+  RoleName name_;
+  Log log_;
+  int status_ = 0;
+  std::string failure_;
+  std::atomic<bool> ended_ = false;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+// SIGINT and SIGTERM wait to be fetched, by this thread and in those that start while it lives.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&set_);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+
+  // True when one came.
+  bool wait(std::chrono::milliseconds timeout) {
+    const timespec time{timeout.count() / 1000, timeout.count() % 1000 * 1'000'000};
+    return ::sigtimedwait(&set_, nullptr, &time) > 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+SupervisorResult result_of(const RoleThread& role, const RoleContext& context) {
+  const std::string message = role.failure().empty()
+                                  ? fmt::format("{} ended with status {}; see {}", role.name(),
+                                                role.status(), context.run.logs().string())
+                                  : fmt::format("{}: {}", role.name(), role.failure());
+  return {role.status() == 2 ? End::kUserError : End::kFailed, message};
+}
+
+}  // namespace
+
+SupervisorResult run_in_process(const RoleContext& context, const SupervisorOptions& options,
+                                const SupervisorSink& say, const std::function<void()>& tick,
+                                const AbandonSink& abandon) {
+  BlockedSignals signals;
+  std::vector<std::unique_ptr<RoleThread>> roles;
+  for (const RoleName& name : roles_of(context.options)) {
+    roles.push_back(std::make_unique<RoleThread>(name, context));
+  }
+  RoleThread& scheduler = *roles.front();
+  const auto all_ended = [&] {
+    return std::all_of(roles.begin(), roles.end(), [](const auto& role) { return role->ended(); });
+  };
+  const auto stop_all = [&] {
+    for (const auto& role : roles) role->stop();
+  };
+
+  SupervisorResult result;
+  auto deadline = Moment::max();
+  bool over = false;  // the scheduler ended, or a role broke
+  while (!all_ended()) {
+    if (signals.wait(options.tick)) {
+      const bool again = result.end == End::kInterrupted;
+      if (again || over) std::_Exit(abandon({End::kInterrupted, "killed"}));
+      result.end = End::kInterrupted;
+      say(kStoppingLine);
+      scheduler.stop();
+      deadline = std::chrono::steady_clock::now() + options.stop_timeout;
+    }
+    tick();
+    for (const auto& role : roles) {
+      if (over || !role->ended()) continue;
+      if (role->status() == 0 && role.get() != &scheduler) continue;
+      over = true;
+      if (role->status() != 0) result = result_of(*role, context);
+      stop_all();
+      deadline = std::chrono::steady_clock::now() + options.grace * 4;
+    }
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    if (!over)
+      result = {End::kFailed, "the run did not stop in time; it goes on from its last checkpoint"};
+    std::_Exit(abandon(result));  // all that matters is on disk
+  }
+  tick();
+  return result;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,254 @@
+#include "cli/process/supervisor.h"
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "cli/process/child_process.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+namespace asio = boost::asio;
+using SteadyTime = std::chrono::steady_clock::time_point;
+using End = SupervisorResult::End;
+using boost::system::error_code;
+
+constexpr int kUserErrorStatus = 2;
+constexpr int kQuotedLines = 8;
+constexpr int kSearchedLines = 100;
+
+class Supervisor {
+ public:
+  Supervisor(const std::vector<ChildSpec>& specs, const SupervisorOptions& options,
+             const SupervisorSink& say, const std::function<void()>& tick)
+      : options_(options), say_(say), tick_(tick) {
+    for (const ChildSpec& spec : specs) children_.push_back(std::make_unique<Child>(spec, io_));
+  }
+
+  SupervisorResult run() {
+    wait_for_signals();
+    wait_for_tick();
+    for (auto& child : children_) start(*child);
+    io_.run();
+    if (tick_) tick_();
+    return result_;
+  }
+
+ private:
+  struct Child {
+    Child(const ChildSpec& spec_in, asio::io_context& io) : spec(spec_in), restart_timer(io) {}
+    const ChildSpec& spec;
+    std::unique_ptr<asio::posix::stream_descriptor> watch;  // a duplicate of the process's pidfd
+    std::optional<ChildProcess> process;
+    asio::steady_timer restart_timer;
+    std::deque<SteadyTime> restarts;  // within the window
+    bool finished = false;            // exited with 0
+  };
+
+  bool is_scheduler(const Child& child) const { return &child == children_.front().get(); }
+
+  void start(Child& child) {
+    child.finished = false;
+    auto process = ChildProcess::spawn(child.spec.command, child.spec.log);
+    if (!process) {
+      finish({End::kFailed, fmt::format("{}: {}", child.spec.name, process.failure().message)});
+      return;
+    }
+    child.process.emplace(std::move(process).value());
+    // Asio closes what it holds, and the process closes its own.
+    child.watch =
+        std::make_unique<asio::posix::stream_descriptor>(io_, ::dup(child.process->descriptor()));
+    child.watch->async_wait(asio::posix::stream_descriptor::wait_read,
+                            [this, &child](error_code error) {
+                              if (!error) on_exit(child);
+                            });
+  }
+
+  void on_exit(Child& child) {
+    const auto status = child.process->try_reap();
+    if (!status) return;
+    child.process.reset();
+    child.watch.reset();
+    if (ending_) {
+      end_if_all_gone();
+    } else if (status->ok()) {
+      child.finished = true;
+      if (is_scheduler(child)) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
+    } else if (status->signal == 0 && status->code == kUserErrorStatus) {
+      finish({End::kUserError, own_error(child)});
+    } else {
+      restart_later(child, *status);
+    }
+  }
+
+  void restart_later(Child& child, const ExitStatus& status) {
+    const SteadyTime now = std::chrono::steady_clock::now();
+    while (!child.restarts.empty() && now - child.restarts.front() > options_.window)
+      child.restarts.pop_front();
+    const auto count = static_cast<int>(child.restarts.size());
+    if (count >= options_.max_restarts) {
+      finish(
+          {End::kFailed,
+           quote(child, fmt::format("died {} times within {} s, the last time with {}", count + 1,
+                                    options_.window.count() / 1000, describe(status)))});
+      return;
+    }
+    child.restarts.push_back(now);
+    const auto delay =
+        std::min(options_.max_delay, options_.first_delay * (1 << std::min(count, 16)));
+    say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.name,
+                     describe(status), delay.count(), child.spec.log.string()));
+    child.restart_timer.expires_after(delay);
+    child.restart_timer.async_wait([this, &child](error_code error) {
+      if (!error && !ending_) restart(child);
+    });
+  }
+
+  // A scheduler that comes back may have sent others home already, as its last act before it died.
+  void restart(Child& child) {
+    start(child);
+    if (!is_scheduler(child)) return;
+    for (auto& other : children_) {
+      if (other->finished) start(*other);
+    }
+    if (interrupted_ && child.process) child.process->send_signal(SIGTERM);
+  }
+
+  void wait_for_signals() {
+    signals_.async_wait([this](error_code error, int) {
+      if (error) return;
+      on_stop_asked();
+      wait_for_signals();
+    });
+  }
+
+  void on_stop_asked() {
+    if (interrupted_ || ending_) {
+      finish({End::kInterrupted, "killed"});
+      signal_all(SIGKILL);
+      return;
+    }
+    interrupted_ = true;
+    say_(kStoppingLine);
+    Child& scheduler = *children_.front();
+    if (scheduler.process) scheduler.process->send_signal(SIGTERM);
+    after(options_.stop_timeout, [this] {
+      if (ending_) return;
+      finish(
+          {End::kFailed,
+           fmt::format("the run did not stop within {} s; it was killed, and goes on from its last "
+                       "checkpoint when it is launched again",
+                       options_.stop_timeout.count() / 1000)});
+      signal_all(SIGKILL);
+    });
+  }
+
+  void wait_for_tick() {
+    tick_timer_.expires_after(options_.tick);
+    tick_timer_.async_wait([this](error_code error) {
+      if (error) return;
+      if (tick_) tick_();
+      wait_for_tick();
+    });
+  }
+
+  // The run is over. When all went well the scheduler has told the others so, but one that was
+  // still starting did not hear it.
+  void finish(SupervisorResult result) {
+    if (ending_) return;
+    ending_ = true;
+    result_ = std::move(result);
+    for (auto& child : children_) child->restart_timer.cancel();
+    const bool told =
+        result_.end == End::kDone || (result_.end == End::kInterrupted && result_.message.empty());
+    after(told ? options_.grace : std::chrono::milliseconds(0), [this] {
+      signal_all(SIGTERM);
+      after(options_.drain_timeout, [this] { signal_all(SIGKILL); });
+    });
+    end_if_all_gone();
+  }
+
+  template <class Then>
+  void after(std::chrono::milliseconds delay, Then then) {
+    stop_timer_.expires_after(delay);
+    stop_timer_.async_wait([then](error_code error) {
+      if (!error) then();
+    });
+  }
+
+  void signal_all(int signal) {
+    for (auto& child : children_) {
+      if (child->process) child->process->send_signal(signal);
+    }
+  }
+
+  void end_if_all_gone() {
+    for (auto& child : children_) {
+      if (child->process) return;
+    }
+    io_.stop();
+  }
+
+  // What it said last, which is its reason; the end of its log when it said nothing.
+  static std::string own_error(const Child& child) {
+    std::string message;
+    for (const std::string& line : last_lines(child.spec.log, kSearchedLines)) {
+      const size_t at = line.starts_with("error: ") ? 0 : line.find(": error: ");
+      if (at != std::string::npos) {
+        message = child.spec.name + ": " + line.substr(line.find("error: ") + 7);
+      } else if (!message.empty() && line.starts_with(' ')) {
+        message += "\n" + line;  // a message of several lines
+      }
+    }
+    return message.empty() ? quote(child, "stopped") : message;
+  }
+
+  static std::string quote(const Child& child, const std::string& what) {
+    std::string message =
+        fmt::format("{} {}. The end of {}:", child.spec.name, what, child.spec.log.string());
+    for (const std::string& line : last_lines(child.spec.log, kQuotedLines))
+      message += "\n         " + line;
+    return message;
+  }
+
+  const SupervisorOptions options_;
+  const SupervisorSink& say_;
+  const std::function<void()>& tick_;
+  asio::io_context io_{1};
+  asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
+  asio::steady_timer tick_timer_{io_}, stop_timer_{io_};
+  std::vector<std::unique_ptr<Child>> children_;
+  bool interrupted_ = false, ending_ = false;
+  SupervisorResult result_;
+};
+
+}  // namespace
+
+SupervisorResult supervise(const std::vector<ChildSpec>& children, const SupervisorOptions& options,
+                           const SupervisorSink& say, const std::function<void()>& tick) {
+  TR_CHECK(!children.empty());
+  return Supervisor(children, options, say, tick).run();
+}
+
+std::vector<std::string> last_lines(const std::filesystem::path& file, int count) {
+  const auto text = read_file(file);
+  if (!text) return {};
+  std::deque<std::string> lines;
+  LineReader reader(text.value());
+  while (auto line = reader.next()) {
+    lines.emplace_back(line->text);
+    if (lines.size() > static_cast<size_t>(count)) lines.pop_front();
+  }
+  return {lines.begin(), lines.end()};
+}
+
+}  // namespace tailrace

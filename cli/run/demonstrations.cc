@@ -1,0 +1,126 @@
+#include "cli/run/demonstrations.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "reward/judge.h"
+#include "reward/registry.h"
+
+namespace tailrace {
+namespace {
+
+// Far beyond the prompts that a run reaches: its training episodes are others.
+constexpr int64_t kFirstPrompt = int64_t{1} << 40;
+constexpr uint64_t kStream = 0x64656d6f;  // "demo": its own random numbers
+
+struct Row {
+  std::vector<TokenId> tokens;
+  std::vector<uint8_t> counts;
+
+  void append(const std::vector<TokenId>& more, bool count) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    counts.insert(counts.end(), more.size(), count ? 1 : 0);
+  }
+  bool fits(size_t more, int64_t max_tokens) const {
+    return static_cast<int64_t>(tokens.size() + more) <= max_tokens;
+  }
+};
+
+template <class T>
+T checked(const sandbox::Environment& environment, Result<T> result) {
+  if (result) return std::move(result).value();
+  throw UserError("sft.demonstrations: environment {} failed: {}", environment.info().name,
+                  result.failure().message);
+}
+
+sandbox::StepResult step(sandbox::Environment& environment, const std::string& action) {
+  sandbox::StepResult result = checked(environment, environment.step(action));
+  while (result.pending) result = checked(environment, environment.step(action));
+  return result;
+}
+
+bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verifiers) {
+  auto metrics = result.metrics;
+  if (!result.verifier.empty()) {
+    const Result<Score> score = judge(verifiers, result.verifier, result.evidence);
+    metrics = score ? score.value().metrics : MetricList();
+  }
+  for (const auto& [key, value] : metrics) {
+    if (key == "success") return value > 0;
+  }
+  return false;
+}
+
+class Demonstrator {
+ public:
+  Demonstrator(sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+               const VerifierRegistry& verifiers, int64_t max_tokens)
+      : environment_(environment),
+        tokenizer_(tokenizer),
+        verifiers_(verifiers),
+        max_tokens_(max_tokens) {}
+
+  Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
+    Row row;
+    const sandbox::Observation first = checked(environment_, environment_.reset(task));
+    row.append(tokenizer_.encode(first.text, /*with_special=*/true), false);
+    while (true) {
+      const auto action = environment_.demonstrate(rng);
+      if (!action) {
+        throw UserError(
+            "sft.demonstrations: environment {} has no demonstrator.\n"
+            "       Try sft.data with rows of your own, or sft.demonstrations = 0.",
+            environment_.info().name);
+      }
+      const auto tokens = tokenizer_.encode(*action);
+      if (!row.fits(tokens.size(), max_tokens_)) break;
+      row.append(tokens, true);
+      const sandbox::StepResult result = step(environment_, *action);
+      if (result.terminated || result.truncated) {
+        counts.successes += is_success(result, verifiers_);
+        break;
+      }
+      const auto seen = tokenizer_.encode(result.observation.text);
+      if (!row.fits(seen.size(), max_tokens_)) break;
+      row.append(seen, false);
+    }
+    environment_.close();
+    counts.tokens += static_cast<int64_t>(row.tokens.size());
+    return row;
+  }
+
+ private:
+  sandbox::Environment& environment_;
+  const text::Tokenizer& tokenizer_;
+  const VerifierRegistry& verifiers_;
+  int64_t max_tokens_;
+};
+
+}  // namespace
+
+DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
+                                         sandbox::Environment& environment,
+                                         const text::Tokenizer& tokenizer,
+                                         std::span<const text::DatasetRow> dataset,
+                                         const VerifierRegistry& verifiers,
+                                         const DemonstrationPlan& plan) {
+  Demonstrator demonstrator(environment, tokenizer, verifiers, plan.max_tokens);
+  DemonstrationCounts counts;
+  std::string text;
+  for (int64_t i = 0; i < plan.episodes; ++i) {
+    sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i), ""};
+    if (!dataset.empty()) task.data = dataset[static_cast<size_t>(i) % dataset.size()].json;
+    Rng rng(mix({plan.run_seed, kStream, static_cast<uint64_t>(i)}));
+    const Row row = demonstrator.play(task, rng, counts);
+    text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
+                        fmt::join(row.counts, ","));
+  }
+  if (auto written = write_file_atomic(file, text); !written) {
+    throw UserError("{}", written.failure().message);
+  }
+  return counts;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,44 @@
+// Demonstrations for the supervised warm-up: episodes that an environment's own demonstrator plays,
+// as pre-tokenised rows.
+//
+//   {"input_ids":[1,13,4,4,5,4,8,11,3,...],"loss_mask":[0,0,0,0,0,0,0,1,1,...]}
+//
+// Tokens are laid out as in a rollout: the first observation with the tokenizer's special tokens,
+// then actions and observations in turn; action tokens count, the newline that ends an action
+// included.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "core/text/dataset.h"
+#include "core/text/tokenizer.h"
+#include "reward/registry.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+struct DemonstrationPlan {
+  int64_t episodes = 0;
+  uint64_t run_seed = 0;
+  int64_t max_tokens = 0;  // of a row: an episode is cut before the turn that would exceed it
+};
+
+struct DemonstrationCounts {
+  int64_t tokens = 0;
+  int64_t successes = 0;  // as the environment says, or the verifier that it names
+};
+
+// Writes the file atomically; the same plan gives the same bytes. `dataset` is for environments
+// that need one. Throws UserError: the environment has no demonstrator, or fails; the file cannot
+// be written.
+DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
+                                         sandbox::Environment& environment,
+                                         const text::Tokenizer& tokenizer,
+                                         std::span<const text::DatasetRow> dataset,
+                                         const VerifierRegistry& verifiers,
+                                         const DemonstrationPlan& plan);
+
+}  // namespace tailrace

@@ -1,0 +1,81 @@
+#include "cli/run/endpoint.h"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kScheme = "ipc://";
+constexpr std::string_view kFolderPrefix = "tr-";
+constexpr std::string_view kSocket = "s";
+
+fs::path record_of(const fs::path& run_directory) { return run_directory / "endpoint"; }
+
+fs::path base_folder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code error;
+  if (runtime != nullptr && fs::is_directory(runtime, error) && ::access(runtime, W_OK | X_OK) == 0)
+    return runtime;
+  return fs::temp_directory_path();
+}
+
+// Only what this class made, and only its two known parts: the record may have been edited.
+void remove_folder(const fs::path& folder) {
+  if (!folder.filename().string().starts_with(kFolderPrefix)) return;
+  std::error_code ignored;
+  fs::remove(folder / kSocket, ignored);
+  fs::remove(folder, ignored);  // fails when somebody else's files are in it
+}
+
+void remove_left_behind(const fs::path& record) {
+  const auto text = read_file(record, 4096);
+  if (!text || !text.value().starts_with(kScheme)) return;
+  std::string_view path = std::string_view(text.value()).substr(kScheme.size());
+  path = path.substr(0, path.find('\n'));
+  remove_folder(fs::path(path).parent_path());
+}
+
+}  // namespace
+
+RunEndpoint::RunEndpoint(const fs::path& run_directory) : record_(record_of(run_directory)) {
+  remove_left_behind(record_);
+  std::string pattern = (base_folder() / (std::string(kFolderPrefix) + "XXXXXX")).string();
+  if (::mkdtemp(pattern.data()) == nullptr) {  // mode 0700
+    throw UserError("{}\n       Try another TMPDIR.", describe_errno("create", pattern, errno));
+  }
+  folder_ = pattern;
+  name_ = std::string(kScheme) + (folder_ / kSocket).string();
+  if (auto written = write_file_atomic(record_, name_ + "\n"); !written) {
+    remove_folder(folder_);
+    throw UserError("{}", written.failure().message);
+  }
+}
+
+RunEndpoint::~RunEndpoint() { remove(); }
+
+void RunEndpoint::remove() {
+  std::error_code ignored;
+  fs::remove(record_, ignored);
+  remove_folder(folder_);
+}
+
+std::string read_endpoint(const fs::path& run_directory) {
+  auto text = read_file(record_of(run_directory), 4096);
+  if (!text) {
+    throw UserError("{}: nobody runs it now ({}).\n       Try 'tailrace launch --run-dir {}'.",
+                    run_directory.string(), text.failure().message, run_directory.string());
+  }
+  std::string name = text.value();
+  while (name.ends_with('\n')) name.pop_back();
+  return name;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,145 @@
+#include "cli/run/machine.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+std::string read_or_empty(const std::filesystem::path& path) {
+  auto text = read_file(path, 1 << 20);
+  return text ? std::move(text).value() : std::string();
+}
+
+// The text after "NAME:" up to the end of its line, trimmed.
+std::string field_of(const std::string& text, std::string_view name) {
+  size_t at = text.find(name);
+  if (at == std::string::npos) return "";
+  size_t begin = text.find(':', at);
+  if (begin == std::string::npos) return "";
+  begin = text.find_first_not_of(" \t", begin + 1);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+}
+
+int64_t kilobytes_of(const std::string& text, std::string_view name) {
+  return std::atoll(field_of(text, name).c_str()) * 1024;
+}
+
+// "max 100000" or "200000 100000" -> cores, 0 without a quota.
+int cgroup_cores() {
+  std::istringstream quota(read_or_empty("/sys/fs/cgroup/cpu.max"));
+  double allowed = 0, period = 0;
+  if (!(quota >> allowed >> period) || period <= 0) return 0;
+  return std::max(1, static_cast<int>((allowed + period - 1) / period));
+}
+
+}  // namespace
+
+int num_usable_cores() {
+  cpu_set_t cores;
+  int count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  if (int quota = cgroup_cores()) count = std::min(count, quota);
+  return std::max(1, count);
+}
+
+MemoryFacts memory_facts() {
+  MemoryFacts facts;
+  std::string meminfo = read_or_empty("/proc/meminfo");
+  facts.total_bytes = kilobytes_of(meminfo, "MemTotal");
+  facts.available_bytes = kilobytes_of(meminfo, "MemAvailable");
+  facts.cgroup_limit_bytes =
+      std::atoll(read_or_empty("/sys/fs/cgroup/memory.max").c_str());  // "max" reads as 0
+  if (facts.cgroup_limit_bytes > 0) {
+    int64_t used = std::atoll(read_or_empty("/sys/fs/cgroup/memory.current").c_str());
+    facts.available_bytes =
+        std::min(facts.available_bytes, std::max<int64_t>(0, facts.cgroup_limit_bytes - used));
+  }
+  return facts;
+}
+
+DiskFacts disk_facts(const std::filesystem::path& path) {
+  struct statvfs status {};
+  if (::statvfs(path.c_str(), &status) != 0) return {};
+  auto unit = static_cast<int64_t>(status.f_frsize);
+  return {static_cast<int64_t>(status.f_blocks) * unit,
+          static_cast<int64_t>(status.f_bavail) * unit};
+}
+
+CpuFacts cpu_facts() {
+  CpuFacts facts;
+  std::string cpuinfo = read_or_empty("/proc/cpuinfo");
+  facts.name = field_of(cpuinfo, "model name");
+  std::istringstream flags(field_of(cpuinfo, "flags"));
+  std::vector<std::string> known = {"sse4_2",      "avx",         "avx2",     "fma",
+                                    "f16c",        "avx512f",     "avx512bw", "avx512vl",
+                                    "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"};
+  std::string flag;
+  while (flags >> flag)
+    if (std::find(known.begin(), known.end(), flag) != known.end()) facts.features.push_back(flag);
+#ifdef __AVX2__
+  facts.built_features.push_back("avx2");
+#endif
+#ifdef __FMA__
+  facts.built_features.push_back("fma");
+#endif
+#ifdef __AVX512F__
+  facts.built_features.push_back("avx512f");
+#endif
+#ifdef __AVX512BW__
+  facts.built_features.push_back("avx512bw");
+#endif
+#ifdef __AVX512VL__
+  facts.built_features.push_back("avx512vl");
+#endif
+  return facts;
+}
+
+CudaFacts cuda_facts() {
+  CudaFacts facts;
+  std::string text = read_or_empty("/proc/driver/nvidia/version");
+  std::istringstream words(text.substr(0, text.find('\n')));
+  std::string word;
+  while (words >> word)
+    if (!word.empty() && word[0] >= '0' && word[0] <= '9' && word.find('.') != std::string::npos) {
+      facts.driver_version = word;
+      break;
+    }
+  return facts;
+}
+
+std::vector<std::pair<std::string, std::string>> limit_facts() {
+  std::vector<std::pair<std::string, std::string>> facts;
+  auto add = [&](std::string name, auto resource) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0) return;
+    facts.emplace_back(
+        name, limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit.rlim_cur));
+  };
+  add("open_files", RLIMIT_NOFILE);
+  add("processes", RLIMIT_NPROC);
+  add("file_size_bytes", RLIMIT_FSIZE);
+  add("locked_memory_bytes", RLIMIT_MEMLOCK);
+  add("stack_bytes", RLIMIT_STACK);
+  add("address_space_bytes", RLIMIT_AS);
+  return facts;
+}
+
+std::string format_bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,116 @@
+#include "cli/run/options.h"
+
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/config_printer.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+
+void RunSection::visit(OptionVisitor& v) {
+  v.field("name", name, {.help = "names the run in reports and in its directory"});
+  v.field("dir", dir,
+          {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME; "
+                   "--run-dir of the command line wins",
+           .aliases = {"output_dir"}});
+  v.field("seed", seed, {.help = "of everything that is drawn at random", .min = 0});
+  v.field("steps", steps,
+          {.help = "steps of the run; 0: until the epochs end",
+           .min = 0,
+           .aliases = {"max_steps", "total_training_steps", "num_rollout"}});
+  v.field("epochs", epochs,
+          {.help = "passes over env.dataset; 0: as many as the steps need",
+           .min = 0,
+           .aliases = {"total_epochs", "num_epoch"}});
+}
+
+void ModelCreateSection::visit(OptionVisitor& v) {
+  v.field("hidden_size", hidden_size,
+          {.help = "width of the residual stream; 0: no policy is made", .min = 0});
+  v.field("intermediate_size", intermediate_size,
+          {.help = "width of the feed-forward layers; 0: 3 x hidden_size", .min = 0});
+  v.field("layers", layers, {.help = "number of decoder layers", .min = 0});
+  v.field("heads", heads, {.help = "attention heads", .min = 0});
+  v.field("kv_heads", kv_heads, {.help = "key and value heads; 0: as many as heads", .min = 0});
+  v.field("max_positions", max_positions, {.help = "longest context in tokens", .min = 1});
+  v.field("rope_theta", rope_theta, {.help = "base of the rotary frequencies", .min = 1});
+  v.field("tie_embeddings", tie_embeddings, {.help = "the output head shares the embeddings"});
+}
+
+void ModelSection::visit(OptionVisitor& v) {
+  v.field("path", path,
+          {.help = "Hugging Face folder to start from",
+           .aliases = {"model_path", "pretrain"},
+           .path = true});
+  v.section("create", create,
+            "a policy from random weights instead; its vocabulary comes from the environment");
+}
+
+void EnvSection::visit(OptionVisitor& v) {
+  v.field("name", name,
+          {.help = "which environment; 'tailrace eval --help' lists them", .required = true});
+  v.field("dataset", dataset,
+          {.help = "JSONL file of training prompts",
+           .aliases = {"train_files", "prompt_data"},
+           .path = true});
+  v.field("eval_dataset", eval_dataset,
+          {.help = "JSONL file of held-out prompts", .aliases = {"val_files"}, .path = true});
+  v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
+  v.field("settings", settings, {.help = "the environment's own settings"});
+}
+
+void RewardSection::visit(OptionVisitor& v) {
+  v.field("workers", workers, {.help = "processes that run verifiers", .min = 1});
+}
+
+void LogSection::visit(OptionVisitor& v) {
+  v.field("level", level,
+          {.help = "least important lines of the logs",
+           .allowed = {"debug", "info", "warning", "error"}});
+}
+
+void RunOptions::visit(OptionVisitor& v) {
+  v.section("run", run, "the run as a whole");
+  v.section("model", model, "the policy");
+  v.section("env", env, "what the policy acts in");
+  v.section("rollout", rollout, "how episodes are made");
+  v.section("reward", reward, "who scores episodes");
+  v.section("sft", sft, "supervised warm-up before the first step");
+  v.section("train", train, "how a batch becomes updates");
+  v.section("algo", algo, "the policy loss");
+  v.section("optim", optim, "the optimizer");
+  v.section("scheduler", scheduler, "leases, retries and storage");
+  v.section("eval", eval, "evaluation on held-out prompts");
+  v.section("checkpoint", checkpoint, "what is saved to continue from");
+  v.section("log", log, "what is logged");
+}
+
+std::map<std::string, std::string> option_values(const RunOptions& options) {
+  std::map<std::string, std::string> values;
+  for (const SectionDoc& section : describe_options(options))
+    for (const OptionDoc& option : section.options) values[option.key] = option.default_text;
+  return values;
+}
+
+ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
+  ModelConfig config;
+  config.hidden_size = create.hidden_size;
+  config.intermediate_size =
+      create.intermediate_size > 0 ? create.intermediate_size : 3 * create.hidden_size;
+  config.num_layers = create.layers;
+  config.num_heads = create.heads;
+  config.num_kv_heads = create.kv_heads > 0 ? create.kv_heads : create.heads;
+  config.head_dim = create.hidden_size / create.heads;
+  config.vocab_size = vocab_size;
+  config.max_positions = create.max_positions;
+  config.rope_theta = create.rope_theta;
+  config.tie_embeddings = create.tie_embeddings;
+  config.bos_token = text::kBosWord;
+  config.eos_tokens = {text::kEosWord};
+  return config;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,99 @@
+// Everything that a run can be told: the root of a config file. Sections of other folders are
+// theirs; what belongs to no folder is here.
+//
+// A key exists only when something reads it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/options.h"
+#include "core/model/model_config.h"
+#include "rollout/episode/options.h"
+#include "sandbox/environment.h"
+#include "scheduler/state/options.h"
+#include "trainer/loss/options.h"
+#include "trainer/options.h"
+
+namespace tailrace {
+
+struct RunSection {
+  std::string name = "run";
+  std::string dir;  // empty: runs/NAME-TIME
+  int64_t seed = 0;
+  int64_t steps = 100;
+  int64_t epochs = 0;
+
+  void visit(OptionVisitor& v);
+};
+
+// A policy from random weights; 0 for a size means that no policy is made.
+struct ModelCreateSection {
+  int64_t hidden_size = 0, intermediate_size = 0;
+  int64_t layers = 0, heads = 0, kv_heads = 0;
+  int64_t max_positions = 256;
+  double rope_theta = 10000;
+  bool tie_embeddings = false;
+
+  void visit(OptionVisitor& v);
+};
+
+struct ModelSection {
+  std::string path;
+  ModelCreateSection create;
+
+  void visit(OptionVisitor& v);
+  bool creates() const { return create.hidden_size > 0; }
+};
+
+struct EnvSection {
+  std::string name;
+  std::string dataset, eval_dataset;
+  std::string prompt_key = "prompt";
+  sandbox::EnvironmentSettings settings;
+
+  void visit(OptionVisitor& v);
+};
+
+struct RewardSection {
+  int64_t workers = 1;
+
+  void visit(OptionVisitor& v);
+};
+
+struct LogSection {
+  std::string level = "info";
+
+  void visit(OptionVisitor& v);
+};
+
+struct RunOptions {
+  RunSection run;
+  ModelSection model;
+  EnvSection env;
+  RolloutOptions rollout;
+  RewardSection reward;
+  SftOptions sft;
+  TrainOptions train;
+  AlgoOptions algo;
+  OptimOptions optim;
+  scheduler::SchedulerOptions scheduler;
+  scheduler::EvalOptions eval;
+  CheckpointOptions checkpoint;
+  LogSection log;
+
+  void visit(OptionVisitor& v);
+};
+
+// The value of every key, as YAML, by its full name.
+std::map<std::string, std::string> option_values(const RunOptions& options);
+
+// The shape of the policy that model.create asks for.
+ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size);
+
+}  // namespace tailrace

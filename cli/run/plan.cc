@@ -1,0 +1,174 @@
+#include "cli/run/plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/run/counted.h"
+#include "cli/run/machine.h"
+#include "core/model/kv_cache.h"
+#include "core/model/model.h"
+#include "core/text/tokenizer.h"
+#include "rollout/engine/engine.h"
+#include "sandbox/registry.h"
+#include "trainer/sft.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
+  return num_kv_blocks(config, engine) *
+         KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
+}
+
+// Rows are shuffled before they are cut into updates: another order may give one more or less.
+WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
+  WarmUpPlan plan{.rows = o.sft.demonstrations};
+  if (o.sft.data.empty()) return plan;
+  const auto rows =
+      read_sft_rows(o.sft.data, config.vocab_size, o.rollout.engine.max_context_tokens);
+  plan.rows = std::ssize(rows);
+  for (const SftRow& row : rows) plan.tokens += std::ssize(row.tokens);
+  plan.updates =
+      o.sft.epochs * std::ssize(sft_batches(rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
+  return plan;
+}
+
+std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_t max_tokens) {
+  const std::string rows =
+      plan.tokens > 0
+          ? fmt::format("{}, {}", counted(plan.rows, "row"), counted(plan.tokens, "token"))
+          : fmt::format("{}, at most {} tokens each", counted(plan.rows, "demonstration"),
+                        max_tokens);
+  const std::string updates =
+      plan.updates > 0 ? fmt::format(" = about {}", counted(plan.updates, "update")) : "";
+  return fmt::format("{} x {}{} of {} tokens, lr {}", rows, counted(sft.epochs, "epoch"),
+                     updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
+}
+
+// A rate that rises for longer than the run lasts never reaches its peak.
+void warn_of_rates(const RunOptions& o, Plan& plan) {
+  auto warm_up = [&](std::string_view section, const OptimOptions& optim, int64_t updates) {
+    if (updates > 0 && optim.warmup_updates > updates)
+      plan.warnings.push_back(
+          fmt::format("{}.warmup_updates is {}, but there are {}: the rate never reaches {}.lr",
+                      section, optim.warmup_updates, counted(updates, "update"), section));
+  };
+  warm_up("optim", o.optim, plan.steps * plan.updates_per_step);
+  warm_up("sft.optim", o.sft.optim, plan.warm_up.updates);
+  constexpr double kLeastFreshLr = 1e-5;
+  if (o.model.creates() && o.optim.lr < kLeastFreshLr)
+    plan.warnings.push_back(
+        fmt::format("optim.lr is {}, a rate for pretrained weights; a small policy from random "
+                    "weights hardly moves with it. Try optim.lr=1e-3",
+                    o.optim.lr));
+}
+
+}  // namespace
+
+int64_t Plan::total_bytes() const {
+  int64_t total = 0;
+  for (const MemoryItem& item : trainer) total += item.bytes;
+  for (const MemoryItem& item : rollout_worker) total += item.bytes * rollout_workers;
+  return total;
+}
+
+ModelConfig planned_model(const RunOptions& options,
+                          const sandbox::EnvironmentRegistry& environments) {
+  if (!options.model.creates()) return read_model_config(options.model.path);
+  auto environment = environments.make(options.env.name, options.env.settings);
+  return model_config(options.model.create,
+                      text::kFirstWord + std::ssize(environment->info().vocabulary));
+}
+
+Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
+  Model model(config);
+  Plan plan;
+  plan.samples_per_step = o.rollout.prompts_per_step * o.rollout.group_size;
+  plan.samples_per_minibatch =
+      ceil_divide(o.rollout.prompts_per_step, o.train.minibatches_per_step) * o.rollout.group_size;
+  plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
+  plan.steps = o.run.steps;
+  plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
+  plan.parameters = model.layout().num_parameters();
+  plan.warm_up = plan_warm_up(o, config);
+
+  int64_t weights = model.layout().size() * kFloat;
+  bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == "ref";
+  plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
+                  {"gradients", weights * num_gradient_buffers(o.train.gradient_slots)},
+                  {"AdamW moments", 2 * weights},
+                  {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
+                   model.activation_bytes(o.train.microbatch_tokens)}};
+  MemoryItem reference{"reference weights, packed (algo.kl)", weights};
+  if (keeps_reference) plan.trainer.push_back(reference);
+  plan.rollout_workers = o.rollout.workers;
+  plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
+                         {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
+
+  if (available_bytes > 0 && plan.total_bytes() > available_bytes)
+    plan.warnings.push_back(
+        fmt::format("the run may need {} but {} are free. Try a smaller rollout.kv_cache_mb, "
+                    "train.microbatch_tokens or rollout.workers.",
+                    format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
+  warn_of_rates(o, plan);
+  if (o.rollout.prompts_per_step % o.train.minibatches_per_step != 0)
+    plan.warnings.push_back(
+        fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
+                    o.rollout.prompts_per_step, o.train.minibatches_per_step));
+  int64_t cores = num_usable_cores(), threads = o.rollout.workers * o.rollout.threads;
+  if (threads > cores)
+    plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
+                                        o.rollout.workers, o.rollout.threads, cores));
+  return plan;
+}
+
+std::string format_plan(const Plan& plan, const RunOptions& o) {
+  std::string out;
+  auto line = [&](std::string_view label, const std::string& text) {
+    out += fmt::format("{:<10} {}\n", label, text);
+  };
+  line("policy", fmt::format("{} parameters, {}", plan.parameters,
+                             o.model.creates() ? "from random weights"
+                                               : fmt::format("from {}", o.model.path)));
+  if (plan.warm_up.rows > 0)
+    line("warm-up", format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
+  line("step",
+       fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",
+                   o.rollout.prompts_per_step, o.rollout.group_size, plan.samples_per_step,
+                   o.rollout.engine.max_context_tokens, plan.max_tokens_per_step));
+  line("", fmt::format("{} of {} samples x {} = {}, lr {}",
+                       counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
+                       plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
+                       counted(plan.updates_per_step, "update"), o.optim.lr));
+  if (plan.steps > 0)
+    line("run", fmt::format("{} = {} samples, {}", counted(plan.steps, "step"),
+                            plan.steps * plan.samples_per_step,
+                            counted(plan.steps * plan.updates_per_step, "update")));
+  else
+    line("run", fmt::format("{} of {}", counted(o.run.epochs, "epoch"), o.env.dataset));
+  if (o.eval.prompts > 0)
+    line("eval", fmt::format("{} {}before the first and after the last step",
+                             counted(o.eval.prompts * o.eval.group_size, "held-out episode"),
+                             o.eval.interval_steps > 0
+                                 ? fmt::format("every {}, ", counted(o.eval.interval_steps, "step"))
+                                 : ""));
+  auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {
+    for (const MemoryItem& item : items) {
+      line(label, fmt::format("{:>10}  {}", format_bytes(item.bytes), item.name));
+      label = "";
+    }
+  };
+  memory("trainer", plan.trainer);
+  memory("rollout", plan.rollout_worker);
+  line("memory", fmt::format("{} for the trainer and {}", format_bytes(plan.total_bytes()),
+                             counted(plan.rollout_workers, "rollout worker")));
+  for (const std::string& warning : plan.warnings) line("warning", warning);
+  return out;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,53 @@
+// What a run will do, worked out before anything is allocated: batches, updates, memory.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+
+struct MemoryItem {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+// The supervised warm-up.
+struct WarmUpPlan {
+  int64_t rows = 0;     // 0: there is none
+  int64_t tokens = 0;   // of all rows; 0: not known before the demonstrations are made
+  int64_t updates = 0;  // of all epochs; 0: as above
+};
+
+struct Plan {
+  int64_t samples_per_step = 0, samples_per_minibatch = 0;
+  int64_t updates_per_step = 0, steps = 0;  // steps 0: until the epochs end
+  int64_t max_tokens_per_step = 0;          // if every sample filled its context
+  int64_t parameters = 0;
+  WarmUpPlan warm_up;
+  std::vector<MemoryItem> trainer, rollout_worker;  // of one process each
+  int64_t rollout_workers = 0;
+  std::vector<std::string> warnings;
+
+  int64_t total_bytes() const;
+};
+
+// `config`: of the loaded or created policy. `available_bytes`: of this machine; 0: not known.
+// Throws UserError when the model and the run do not fit each other (a context beyond its
+// positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
+Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
+
+// The derivation, line by line.
+std::string format_plan(const Plan& plan, const RunOptions& options);
+
+// Reads model.path's config, or makes the one of model.create.
+ModelConfig planned_model(const RunOptions& options,
+                          const sandbox::EnvironmentRegistry& environments);
+
+}  // namespace tailrace

@@ -1,0 +1,107 @@
+#include "cli/run/roles.h"
+
+#include <fmt/format.h>
+
+#include "cli/run/plan.h"
+#include "cli/run/setup.h"
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "reward/verifier.h"
+#include "reward/worker/worker.h"
+#include "rollout/worker/worker.h"
+#include "scheduler/service/service.h"
+#include "trainer/worker/worker.h"
+
+namespace tailrace {
+namespace {
+
+int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
+  const RunOptions& o = context.options;
+  scheduler::ServiceOptions options;
+  options.config = scheduler_config(o);
+  options.endpoint = context.endpoint;
+  options.paths = context.run;
+  options.segments = o.scheduler.segments;
+  const SteadyClock clock;
+  scheduler::Service service(std::move(options), clock, log);
+  const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });
+  const scheduler::ServiceResult result = service.run();
+  if (result.end == scheduler::ServiceResult::End::kFailed) throw UserError("{}", result.message);
+  return 0;
+}
+
+int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
+  const RunOptions& o = context.options;
+  RolloutWorkerConfig config;
+  config.worker = name.text();
+  config.endpoint = context.endpoint;
+  config.run = context.run;
+  config.seed = static_cast<uint64_t>(o.run.seed);
+  config.model = planned_model(o, context.registries.environments);
+  config.tokenizer_dir = context.run.tokenizer();
+  config.env = o.env.name;
+  config.env_settings = o.env.settings;
+  config.dataset = o.env.dataset;
+  config.eval_dataset = o.env.eval_dataset;
+  config.prompt_key = o.env.prompt_key;
+  config.rollout = o.rollout;
+  const SteadyClock clock;
+  return run_rollout_worker(config, context.registries.environments, log, clock);
+}
+
+int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
+  const SteadyClock clock;
+  RewardWorkerOptions options;
+  options.worker = name.text();
+  options.endpoint = context.endpoint;
+  // A little less, so that the scheduler hears which verifier it was instead of nothing.
+  options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
+  RewardWorker worker(context.registries.verifiers, clock, std::move(options));
+  const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
+  const RewardWorker::Ending ending = worker.run();
+  log.info("ended: {}", ending.reason);
+  return ending.clean ? 0 : 1;
+}
+
+int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
+  const RunOptions& o = context.options;
+  TrainerWorkerConfig config;
+  config.worker = name.text();
+  config.endpoint = context.endpoint;
+  config.run = context.run;
+  config.seed = static_cast<uint64_t>(o.run.seed);
+  config.steps = o.run.steps;
+  config.model = planned_model(o, context.registries.environments);
+  config.model_dir = o.model.path;
+  config.tokenizer_dir = context.run.tokenizer();
+  config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
+  config.algo = o.algo;
+  config.optim = o.optim;
+  config.train = o.train;
+  config.sft = o.sft;
+  if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
+  config.checkpoint = o.checkpoint;
+  const SteadyClock clock;
+  return run_trainer_worker(config, log, clock);
+}
+
+}  // namespace
+
+std::string RoleName::text() const { return fmt::format("{}-{}", role, index); }
+
+std::vector<RoleName> roles_of(const RunOptions& options) {
+  std::vector<RoleName> roles = {{"scheduler", 0}, {"trainer", 0}};
+  for (int i = 0; i < options.rollout.workers; ++i) roles.push_back({"rollout", i});
+  for (int i = 0; i < options.reward.workers; ++i) roles.push_back({"reward", i});
+  return roles;
+}
+
+int run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
+  if (name.role == "scheduler") return run_scheduler(context, log, stop);
+  if (name.role == "rollout") return run_rollout(name, context, log);
+  if (name.role == "reward") return run_reward(name, context, log, stop);
+  if (name.role == "trainer") return run_trainer(name, context, log);
+  throw UserError("there is no role '{}'; roles: scheduler, rollout, reward, trainer", name.role);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,41 @@
+// From the name of a role to the function that plays it: the one place that knows all of them. A
+// worker process and a thread of `launch --in-process` both come through here.
+//
+// Each role is a class or function of its own folder over plain options (endpoint, run directory,
+// its sections of the config), which returns when the scheduler tells it to end.
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/log.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+struct RoleName {
+  std::string role;  // scheduler, rollout, reward, trainer
+  int index = 0;
+  std::string text() const;  // "rollout-0"
+};
+
+// The roles that a run needs; the scheduler is the first.
+std::vector<RoleName> roles_of(const RunOptions& options);
+
+struct RoleContext {
+  RunPaths run;
+  const RunOptions& options;  // resolved and valid
+  std::string endpoint;
+  const Registries& registries;
+};
+
+// Plays the role to its end; the result is the exit status of its process (supervisor.h says what
+// they mean). `stop` asks the scheduler for a clean end of the run; the others end by the
+// scheduler's word, and hear `stop` only to end early. Throws UserError for what a person must
+// mend.
+int run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop);
+
+}  // namespace tailrace

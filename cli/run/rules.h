@@ -1,0 +1,18 @@
+// What must hold between the sections of a run, beyond what each option list says of its own keys.
+#pragma once
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace {
+
+// Refuses combinations that cannot work, and keys that were given another value than the default
+// but that nothing would read. Where an override, or a file that extends another, switched off what
+// such a key belongs to, the key goes back to its default, with a note in `keys`. Fills in defaults
+// that depend on other sections. `registries` know which settings an environment takes and who can
+// score its episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
+// UserError.
+void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
+
+}  // namespace tailrace

@@ -1,0 +1,203 @@
+#include "cli/run/setup.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "cli/run/demonstrations.h"
+#include "cli/run/load.h"
+#include "cli/run/plan.h"
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/version.h"
+#include "core/model/parameter_files.h"
+#include "core/model/parameters.h"
+#include "core/text/dataset.h"
+#include "core/text/tokenizer.h"
+#include "reward/registry.h"
+#include "rollout/episode/episode.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_or_throw(const fs::path& file, std::string_view bytes) {
+  if (auto written = write_file_atomic(file, bytes); !written)
+    throw UserError("{}", written.failure().message);
+}
+
+// Keys, and sections with a dot at their end, that a continued run may change: they do not decide
+// what is sampled or learned, only how long it takes, what is measured, and what is kept.
+constexpr auto kMayChange = std::to_array<std::string_view>({
+    "checkpoint.",
+    "eval.",
+    "log.",
+    "reward.workers",
+    "rollout.env_threads",
+    "rollout.kv_cache_blocks",
+    "rollout.kv_cache_mb",
+    "rollout.max_batch_tokens",
+    "rollout.max_sequences",
+    "rollout.step_timeout_s",
+    "rollout.threads",
+    "rollout.workers",
+    "run.dir",
+    "run.name",
+    "scheduler.breaker_share_ratio",
+    "scheduler.breaker_window",
+    "scheduler.install_seconds",
+    "scheduler.lease_seconds",
+    "scheduler.retries_env_failed",
+    "scheduler.retries_lost",
+    "scheduler.retries_verifier_failed",
+    "scheduler.verify_seconds",
+    "train.microbatch_tokens",
+    "train.threads",
+});
+
+bool may_change(std::string_view key) {
+  return std::ranges::any_of(kMayChange, [key](std::string_view known) {
+    return known.ends_with('.') ? key.starts_with(known) : key == known;
+  });
+}
+
+void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
+                       const sandbox::Environment& environment) {
+  if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
+  std::error_code error;
+  fs::create_directories(paths.tokenizer(), error);
+  if (error) throw UserError("{}", describe_errno("create", paths.tokenizer(), error.value()));
+  if (options.model.creates()) {
+    text::write_word_tokenizer(paths.tokenizer(), environment.info().vocabulary);
+  } else {
+    text::copy_tokenizer(options.model.path, paths.tokenizer());
+  }
+}
+
+// Readable rows whose prompts leave room for an answer. The number of rows.
+int64_t check_dataset(const std::string& file, const RunOptions& options,
+                      sandbox::Environment& environment, const text::Tokenizer& tokenizer) {
+  const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
+  const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
+  const std::vector<text::DatasetRow> rows = text::read_dataset(file, options.env.prompt_key);
+  if (rows.empty()) throw UserError("{} has no rows.", file);
+  for (const text::DatasetRow& row : rows) {
+    const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
+    if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
+    const auto tokens = std::ssize(tokenizer.encode(first.value().text, /*with_special=*/true));
+    environment.close();
+    if (tokens <= longest) continue;
+    throw UserError(
+        "{}:{}: the prompt has {} tokens; at most {} fit (rollout.max_context_tokens, "
+        "rollout.max_prompt_tokens).\n       Raise the limit, or leave the row out.",
+        file, row.line, tokens, longest);
+  }
+  return std::ssize(rows);
+}
+
+void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
+                            sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+                            const VerifierRegistry& verifiers,
+                            const std::function<void(const std::string&)>& say) {
+  const fs::path file = paths.demonstrations();
+  if (options.sft.demonstrations == 0 || fs::exists(file)) return;
+  std::vector<text::DatasetRow> dataset;
+  if (environment.info().needs_dataset)
+    dataset = text::read_dataset(options.env.dataset, options.env.prompt_key);
+  const DemonstrationPlan plan{options.sft.demonstrations, static_cast<uint64_t>(options.run.seed),
+                               options.rollout.engine.max_context_tokens};
+  const DemonstrationCounts counts =
+      write_demonstrations(file, environment, tokenizer, dataset, verifiers, plan);
+  say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", plan.episodes, counts.tokens,
+                  static_cast<double>(counts.successes) / static_cast<double>(plan.episodes)));
+}
+
+}  // namespace
+
+void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+  if (!options.model.creates())
+    check_parameters(options.model.path, planned_model(options, environments));
+}
+
+scheduler::Config scheduler_config(const RunOptions& options) {
+  // Without a dataset the environment draws its tasks without end.
+  const int64_t prompts =
+      options.env.dataset.empty()
+          ? 0
+          : std::ssize(text::read_dataset(options.env.dataset, options.env.prompt_key));
+  return scheduler::make_config(options.scheduler, options.eval,
+                                {.prompts_per_step = options.rollout.prompts_per_step,
+                                 .group_size = options.rollout.group_size,
+                                 .steps = options.run.steps,
+                                 .epochs = options.run.epochs,
+                                 .prompts_per_epoch = {prompts}});
+}
+
+void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+  (void)scheduler_config(options);
+  if (options.model.creates()) return;  // its words are those of its environment
+  if (!fs::exists(fs::path(options.model.path) / "tokenizer.json"))
+    throw UserError(
+        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+        "tokenizer.",
+        options.model.path);
+  auto tokenizer = text::load_tokenizer(options.model.path);
+  text::check_vocabulary(*tokenizer, planned_model(options, environments).vocab_size,
+                         "model.path: " + options.model.path);
+  auto environment = environments.make(options.env.name, options.env.settings);
+  // A word-level tokenizer names the word that it lacks.
+  for (const std::string& word : environment->info().vocabulary) (void)tokenizer->encode(word);
+  if (!environment->info().needs_dataset) return;
+  check_dataset(options.env.dataset, options, *environment, *tokenizer);
+  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
+  const int64_t rows = check_dataset(options.env.eval_dataset, options, *environment, *tokenizer);
+  if (options.eval.prompts <= rows) return;
+  throw UserError(
+      "eval.prompts is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
+      "eval.prompts={}.",
+      options.eval.prompts, options.env.eval_dataset, rows, rows);
+}
+
+std::string resolved_config(const RunOptions& options) {
+  RunOptions kept = options;
+  kept.run.dir.clear();
+  return fmt::format(
+      "# Resolved by tailrace {}: 'tailrace launch' of this file starts the same run.\n{}",
+      version(), print_config(kept));
+}
+
+void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+                 const std::function<void(const std::string&)>& say) {
+  write_or_throw(paths.config(), resolved_config(options));
+  auto environment = registries.environments.make(options.env.name, options.env.settings);
+  prepare_tokenizer(paths, options, *environment);
+  auto tokenizer = text::load_tokenizer(paths.tokenizer());
+  prepare_demonstrations(paths, options, *environment, *tokenizer, *registries.verifiers, say);
+}
+
+void check_same_run(const RunPaths& paths, const RunOptions& options,
+                    const Registries& registries) {
+  const RunOptions stored = load_run_options(paths.config(), {}, registries).options;
+  const auto theirs = option_values(stored), ours = option_values(options);
+  for (const auto& [key, there] : theirs) {
+    const std::string& here = ours.at(key);
+    const bool longer = key == "run.steps" && options.run.steps > stored.run.steps;
+    if (here == there || longer || may_change(key)) continue;
+    throw UserError(
+        "{} holds a run with another config: {} is {} there, {} here. A run that goes on keeps it; "
+        "{}.\n       Try 'tailrace launch --run-dir {}' to continue that one, or another "
+        "--run-dir.",
+        paths.root.string(), key, there, here,
+        key == "run.steps" ? "run.steps may only grow"
+                           : "run.steps may grow, and what decides how and where the work is done "
+                             "may change",
+        paths.root.string());
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,46 @@
+// What a run needs on disk before its first process starts: the resolved config, the tokenizer, and
+// demonstrations. Done once; a run that is launched again finds it there.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/run_directory.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+
+// What the scheduler is told. Reads env.dataset for its length. Throws UserError: an unreadable
+// row; with the key, a run that could not end or go on.
+scheduler::Config scheduler_config(const RunOptions& options);
+
+// Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
+// UserError as scheduler_config() does; with file:line, for an unreadable row or a prompt that does
+// not fit the context; for more eval.prompts than held-out rows, and for a tokenizer that is
+// missing or has more tokens than the model.
+void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
+
+// Reads the weights that a new run starts from. Throws UserError as load_parameters() does.
+void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
+
+// Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
+// in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
+// tokenizer that cannot be read, a demonstrator that fails, a full disk.
+void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+                 const std::function<void(const std::string&)>& say);
+
+// `options` as config.yaml keeps them: without the directory, so that the file starts the same run
+// anywhere.
+std::string resolved_config(const RunOptions& options);
+
+// For a directory that holds a run: throws UserError, naming the first key that differs, when
+// `options` are not the run's own. More steps are, and so are other values of keys that decide only
+// how the work is done: workers, threads, memory, deadlines, evaluations, checkpoints, logs.
+void check_same_run(const RunPaths& paths, const RunOptions& options, const Registries& registries);
+
+}  // namespace tailrace

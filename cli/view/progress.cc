@@ -1,0 +1,226 @@
+#include "cli/view/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/view/chart.h"
+
+namespace tailrace {
+namespace {
+
+std::string format_left(double seconds) {
+  if (seconds < 0) return "";
+  auto total = static_cast<int64_t>(std::llround(seconds));
+  if (total >= 3600) return fmt::format("{}h{:02}m left", total / 3600, total / 60 % 60);
+  if (total >= 60) return fmt::format("{}m{:02}s left", total / 60, total % 60);
+  return fmt::format("{}s left", total);
+}
+
+// The short names of what matters, in reading order.
+struct Shown {
+  const char* metric;
+  const char* label;
+  int digits;
+};
+constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3},
+                                 {"env/success", "success", 2},
+                                 {"rollout/response_tokens/mean", "length", 1}};
+constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3}, {"eval/success", "success", 3}};
+
+// Unlucky groups make a silent step now and then; so many in a row are no bad luck.
+constexpr int64_t kSilentSteps = 5;
+
+bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
+bool is_eval(const MetricsRow& row) {
+  return std::any_of(row.values.begin(), row.values.end(),
+                     [](auto& value) { return value.first.starts_with("eval/"); });
+}
+
+template <size_t N>
+std::string values_of(const MetricsRow& row, const Shown (&shown)[N]) {
+  std::string out;
+  for (const Shown& item : shown)
+    if (const double* value = row.find(item.metric))
+      out += fmt::format("  {} {:.{}f}", item.label, *value, item.digits);
+  return out;
+}
+
+// Eight heights of a bar, lowest to highest value.
+std::string sparkline(const std::vector<double>& values, size_t width) {
+  static constexpr const char* kBars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  if (values.empty()) return "";
+  auto [low, high] = std::minmax_element(values.begin(), values.end());
+  std::string out;
+  size_t columns = std::min(width, values.size());
+  for (size_t i = 0; i < columns; ++i) {
+    // The mean of the values that share a column.
+    size_t begin = values.size() * i / columns,
+           end = std::max(begin + 1, values.size() * (i + 1) / columns);
+    double sum = 0;
+    for (size_t j = begin; j < end; ++j) sum += values[j];
+    double height =
+        *high > *low ? (sum / static_cast<double>(end - begin) - *low) / (*high - *low) : 0.5;
+    out += kBars[std::clamp(static_cast<int>(height * 8), 0, 7)];
+  }
+  return out;
+}
+
+const MetricsRow* last_where(const std::vector<MetricsRow>& rows,
+                             bool (*matches)(const MetricsRow&)) {
+  auto found = std::find_if(rows.rbegin(), rows.rend(), matches);
+  return found == rows.rend() ? nullptr : &*found;
+}
+
+int columns_of(std::FILE* out) {
+  winsize size{};
+  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+double seconds_left(const ProgressState& state) {
+  std::vector<const MetricsRow*> steps;
+  for (const MetricsRow& row : state.rows)
+    if (is_step(row)) steps.push_back(&row);
+  if (steps.size() < 2 || state.total_steps == 0) return -1;
+  const MetricsRow& last = *steps.back();
+  const MetricsRow& first = *steps[steps.size() - std::min<size_t>(steps.size(), 21)];
+  if (last.step <= first.step) return -1;
+  double pace =
+      (last.unix_seconds - first.unix_seconds) / static_cast<double>(last.step - first.step);
+  return std::max(0.0, pace * static_cast<double>(state.total_steps - 1 - last.step));
+}
+
+int64_t steps_without_signal(const ProgressState& state) {
+  int64_t count = 0;
+  for (auto row = state.rows.rbegin(); row != state.rows.rend(); ++row) {
+    if (!is_step(*row)) continue;
+    const double* silent = row->find("rollout/zero_signal_frac");
+    if (silent == nullptr || *silent < 1) break;
+    ++count;
+  }
+  return count;
+}
+
+void show(std::FILE* out, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  if (!written || std::fflush(out) != 0)
+    std::freopen("/dev/null", "w", out);  // not even what is buffered reaches a broken pipe
+}
+
+std::string progress_line(const ProgressState& state, const MetricsRow& row) {
+  if (const double* loss = row.find("sft/loss"))
+    return fmt::format("warm-up update {}  loss {:.3f}", row.step, *loss);
+  std::string out;
+  if (is_step(row)) {
+    out = fmt::format("step {}/{}{}", row.step + 1, state.total_steps, values_of(row, kStepValues));
+    if (const double* speed = row.find("perf/tokens_per_s"))
+      out += fmt::format("  {} tokens/s", format_value(std::round(*speed)));
+    std::string left = format_left(seconds_left(state));
+    if (!left.empty()) out += "  " + left;
+  }
+  if (is_eval(row))
+    out += fmt::format("{}held-out at step {}:{}", out.empty() ? "" : "\n", row.step,
+                       values_of(row, kEvalValues));
+  return out;
+}
+
+std::vector<std::string> progress_block(const ProgressState& state, int columns) {
+  std::vector<std::string> lines;
+  const MetricsRow* step = last_where(state.rows, is_step);
+  const MetricsRow* eval = last_where(state.rows, is_eval);
+  if (!step) {
+    lines.push_back(state.name + "  starting");
+    if (!state.rows.empty()) lines.push_back("  " + progress_line(state, state.rows.back()));
+  } else {
+    double share = state.total_steps > 0 ? static_cast<double>(step->step + 1) /
+                                               static_cast<double>(state.total_steps)
+                                         : 0;
+    int width = std::clamp(columns - 60, 10, 40),
+        filled = static_cast<int>(std::lround(share * width));
+    std::string bar;
+    for (int i = 0; i < width; ++i) bar += i < filled ? "━" : "─";
+    lines.push_back(fmt::format("{}  step {}/{}  {}  {:.0f} %  {}", state.name, step->step + 1,
+                                state.total_steps, bar, share * 100,
+                                format_left(seconds_left(state))));
+    const double* speed = step->find("perf/tokens_per_s");
+    lines.push_back(
+        fmt::format("{}{}", values_of(*step, kStepValues),
+                    speed ? fmt::format("  {} tokens/s", format_value(std::round(*speed))) : ""));
+    std::vector<double> rewards;
+    for (const MetricsRow& row : state.rows)
+      if (const double* reward = row.find("reward/mean"); reward && std::isfinite(*reward))
+        rewards.push_back(*reward);
+    lines.push_back("  " +
+                    sparkline(rewards, static_cast<size_t>(std::clamp(columns - 4, 10, 72))));
+  }
+  if (eval)
+    lines.push_back(
+        fmt::format("  held-out at step {}:{}", eval->step, values_of(*eval, kEvalValues)));
+  // A line that wraps would be counted as one and leave its rest behind when the block is redrawn.
+  for (std::string& line : lines) {
+    int shown = 0;
+    size_t end = 0;
+    while (end < line.size()) {
+      bool starts_character = (static_cast<unsigned char>(line[end]) & 0xC0) != 0x80;
+      if (starts_character && shown++ == columns) break;
+      ++end;
+    }
+    line.resize(end);
+  }
+  return lines;
+}
+
+ProgressView::ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps)
+    : out_(out), terminal_(terminal), state_{std::move(name), total_steps, {}} {}
+
+void ProgressView::add(MetricsRow row) {
+  const double* skipped = row.find("policy/updates_skipped");
+  const bool diverged = skipped != nullptr && *skipped > 0;
+  state_.rows.push_back(std::move(row));
+  if (terminal_) {
+    erase_block();
+    draw_block();
+  } else if (std::string line = progress_line(state_, state_.rows.back()); !line.empty()) {
+    show(out_, line + "\n");
+  }
+  if (diverged && !warned_of_divergence_) {
+    warned_of_divergence_ = true;
+    say("warning: an update was skipped, because its gradients were not finite.\n         Try a "
+        "smaller optim.lr.");
+  }
+  if (warned_ || steps_without_signal(state_) < kSilentSteps) return;
+  warned_ = true;
+  say(fmt::format(
+      "warning: {} steps in a row without signal: in each group all rewards were equal, so nothing "
+      "was learned.\n         Try a larger rollout.group_size, a warm-up (sft), easier tasks, or "
+      "rewards with more steps between none and full.",
+      kSilentSteps));
+}
+
+void ProgressView::say(const std::string& line) {
+  erase_block();
+  show(out_, line + "\n");
+  if (terminal_ && !state_.rows.empty()) draw_block();
+}
+
+void ProgressView::finish() { drawn_lines_ = 0; }
+
+void ProgressView::erase_block() {
+  // Up to the block's first line, then clear to the end of the screen.
+  if (drawn_lines_ > 0) show(out_, fmt::format("\x1b[{}A\x1b[J", drawn_lines_));
+  drawn_lines_ = 0;
+}
+
+void ProgressView::draw_block() {
+  auto lines = progress_block(state_, columns_of(out_));
+  show(out_, fmt::format("{}\n", fmt::join(lines, "\n")));
+  drawn_lines_ = static_cast<int>(lines.size());
+}
+
+}  // namespace tailrace

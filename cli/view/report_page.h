@@ -1,0 +1,35 @@
+// The report of a run: one HTML file with curves, samples, config and a table, without scripts or
+// links.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/view/samples.h"
+#include "core/base/metrics.h"
+#include "core/base/result.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+struct ReportData {
+  std::string name;
+  std::vector<MetricsRow> rows;
+  std::vector<Sample> samples;     // empty: none were kept
+  std::string config;              // config.yaml
+  std::vector<std::string> notes;  // what could not be read
+};
+
+// Pure: the same data give the same page.
+std::string make_report_page(const ReportData& data);
+
+// The learning curve alone, for a README: training reward and, where the run has them, evaluations.
+std::string make_learning_curve(const ReportData& data);
+
+// What of a run directory is there. A Failure when it has no metrics.
+Result<ReportData> read_report_data(const RunPaths& paths);
+
+// Writes RUN/report.html.
+Result<void> write_report(const RunPaths& paths);
+
+}  // namespace tailrace

@@ -1,0 +1,33 @@
+// The episodes of RUN/samples.jsonl as text, for the report. Their rows:
+// core/trajectory/sample_rows.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/text/tokenizer.h"
+#include "core/trajectory/trajectory.h"
+
+namespace tailrace {
+
+struct SampleText {
+  TokenRole role = TokenRole::kPrompt;
+  std::string text;
+};
+
+struct Sample {
+  int64_t step = 0, version = 0;
+  std::optional<double> reward, success;
+  std::vector<std::vector<SampleText>> segments;
+};
+
+// Rows in the order of the file. A last line that is cut is ignored; another fault is a Failure
+// with its line.
+Result<std::vector<Sample>> read_samples(const std::filesystem::path& path,
+                                         const text::Tokenizer& tokenizer);
+
+}  // namespace tailrace

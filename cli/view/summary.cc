@@ -1,0 +1,51 @@
+#include "cli/view/summary.h"
+
+#include <fmt/format.h>
+
+namespace tailrace {
+namespace {
+
+struct Change {
+  double first = 0, last = 0;
+  const MetricsRow* last_row = nullptr;  // null: in no row
+};
+
+Change change_of(std::span<const MetricsRow> rows, std::string_view name) {
+  Change change;
+  for (const MetricsRow& row : rows) {
+    const double* value = row.find(name);
+    if (value == nullptr) continue;
+    if (change.last_row == nullptr) change.first = *value;
+    change.last = *value;
+    change.last_row = &row;
+  }
+  return change;
+}
+
+}  // namespace
+
+std::string run_summary(std::span<const MetricsRow> rows, const std::string& name,
+                        std::chrono::seconds elapsed, const std::string& directory) {
+  const std::string end = fmt::format("{} s, run: {}", elapsed.count(), directory);
+  for (const auto& [metric, label] :
+       {std::pair{"eval/success", "success"}, {"eval/reward", "reward"}}) {
+    const Change change = change_of(rows, metric);
+    if (change.last_row == nullptr) continue;
+    const double* episodes = change.last_row->find("eval/episodes");
+    return fmt::format("{}: {} {:.2f} -> {:.2f} (held-out, {} episodes), {}", name, label,
+                       change.first, change.last, episodes == nullptr ? 0 : *episodes, end);
+  }
+  const Change change = change_of(rows, "reward/mean");
+  if (change.last_row == nullptr) return fmt::format("{}: done, {}", name, end);
+  return fmt::format("{}: reward {:.2f} -> {:.2f} (training), {}", name, change.first, change.last,
+                     end);
+}
+
+std::string run_summary(const RunPaths& paths, const std::string& name,
+                        std::chrono::seconds elapsed) {
+  const auto rows = read_metrics(paths.metrics());
+  return run_summary(rows ? rows.value() : std::vector<MetricsRow>(), name, elapsed,
+                     paths.root.string());
+}
+
+}  // namespace tailrace

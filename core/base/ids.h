@@ -1,0 +1,62 @@
+// Names of the things that processes talk about. A task is a prompt of an epoch; a group is its
+// members; a launch is one start of a group; an attempt is one lease of a piece of work (design
+// section 2).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tailrace {
+
+// One of the policies of a run, trained or frozen.
+using PolicyId = int32_t;
+
+// "rollout-0": unique in the run; the process behind it may change.
+using WorkerId = std::string;
+
+// Training or evaluation: evaluation uses held-out prompts and never reaches the trainer.
+enum class Lane : uint8_t { kTrain, kEval };
+std::string_view name(Lane lane);
+
+// A prompt of an epoch. In the evaluation lane `epoch` is the version under evaluation.
+struct TaskId {
+  PolicyId policy = 0;
+  int32_t domain = 0;
+  int64_t epoch = 0;
+  int64_t prompt = 0;  // index in the domain's dataset or seed stream
+  friend auto operator<=>(const TaskId&, const TaskId&) = default;
+};
+
+struct MemberId {
+  PolicyId policy = 0;
+  int32_t domain = 0;
+  int64_t epoch = 0;
+  int64_t prompt = 0;
+  int32_t launch = 0;
+  int32_t member = 0;
+  friend auto operator<=>(const MemberId&, const MemberId&) = default;
+};
+TaskId task_of(const MemberId& member);
+MemberId member_id(const TaskId& task, int32_t launch, int32_t member);
+
+struct LeaseId {
+  MemberId member;
+  int32_t attempt = 0;
+  friend auto operator<=>(const LeaseId&, const LeaseId&) = default;
+};
+
+// One attempt in its lane: names the body of a trajectory, too.
+struct BodyId {
+  Lane lane = Lane::kTrain;
+  LeaseId lease;
+  friend auto operator<=>(const BodyId&, const BodyId&) = default;
+};
+
+// "policy=0 domain=0 epoch=0 prompt=12", and so on.
+std::string to_string(const TaskId& id);
+std::string to_string(const MemberId& id);
+std::string to_string(const LeaseId& id);
+
+}  // namespace tailrace

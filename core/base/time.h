@@ -1,0 +1,11 @@
+// Points and spans of time as values. Who reads a clock: clock.h.
+#pragma once
+
+#include <chrono>
+
+namespace tailrace {
+
+// Monotone time since an arbitrary start.
+using Time = std::chrono::nanoseconds;
+
+}  // namespace tailrace

@@ -1,0 +1,71 @@
+#include "core/trajectory/sample_rows.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<double> number_of(const Json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_number() ? std::optional(found->get<double>())
+                                                  : std::nullopt;
+}
+
+}  // namespace
+
+SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
+  SampleRow row{.step = step, .version = version, .reward = trajectory.reward};
+  for (const auto& [name, value] : trajectory.metrics) {
+    if (name == "success") row.success = value;
+  }
+  for (const Segment& segment : trajectory.segments)
+    row.segments.push_back({segment.tokens, segment.roles});
+  return row;
+}
+
+std::string format_sample_row(const SampleRow& row) {
+  Json json;
+  json["step"] = row.step;
+  json["version"] = row.version;
+  json["reward"] = row.reward ? Json(*row.reward) : Json();
+  json["success"] = row.success ? Json(*row.success) : Json();
+  json["segments"] = Json::array();
+  for (const SampleRow::Tokens& segment : row.segments) {
+    std::vector<int> roles;
+    for (TokenRole role : segment.roles) roles.push_back(static_cast<int>(role));
+    json["segments"].push_back({{"tokens", segment.ids}, {"roles", roles}});
+  }
+  return json.dump();
+}
+
+Result<SampleRow> parse_sample_row(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Failure{"not a JSON object"};
+  SampleRow row;
+  try {
+    row.step = json.at("step").get<int64_t>();
+    row.version = json.value("version", int64_t{0});
+    row.reward = number_of(json, "reward");
+    row.success = number_of(json, "success");
+    for (const Json& segment : json.at("segments")) {
+      SampleRow::Tokens tokens{segment.at("tokens").get<std::vector<TokenId>>(), {}};
+      const auto roles = segment.at("roles").get<std::vector<int>>();
+      if (tokens.ids.size() != roles.size())
+        return Failure{fmt::format("{} tokens, {} roles", tokens.ids.size(), roles.size())};
+      for (size_t i = 0; i < roles.size(); ++i) {
+        if (tokens.ids[i] < 0 || roles[i] < 0 || roles[i] > 2)
+          return Failure{
+              fmt::format("token {} with role {} is out of range", tokens.ids[i], roles[i])};
+        tokens.roles.push_back(static_cast<TokenRole>(roles[i]));
+      }
+      row.segments.push_back(std::move(tokens));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return Failure{error.what()};
+  }
+  return row;
+}
+
+}  // namespace tailrace

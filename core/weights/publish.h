@@ -1,0 +1,29 @@
+// How a weight version goes from the trainer to the others on one host: a payload and its manifest
+// below RUN/weights, and the proof before it is believed (design rule 4).
+//
+// Thread: any; one writer a policy.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/model/parameters.h"
+#include "core/weights/manifest.h"
+
+namespace tailrace {
+
+// Writes the payload, then the manifest, each atomically; returns the manifest's file name. Then
+// removes versions of this policy, keeping this one, the keep - 1 before it, and newer ones (of
+// before a rollback: somebody may still read them). `manifest` must be of these parameters. A
+// Failure gives the path and the system's reason.
+Result<std::string> publish_weights(const std::filesystem::path& directory,
+                                    const WeightManifest& manifest, const Parameters& parameters,
+                                    int keep = 3);
+
+// Maps the payload, proves every block and the root against `expected_root`, and then copies into
+// `parameters`, which a Failure leaves untouched. A Failure names the tensor and the block.
+Result<void> install_weights(const std::filesystem::path& manifest_file,
+                             const Digest& expected_root, Parameters& parameters);
+
+}  // namespace tailrace

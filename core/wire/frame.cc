@@ -1,0 +1,336 @@
+#include "core/wire/frame.h"
+
+#include <cmath>
+
+#include "core/wire/codec.h"
+#include "core/wire/messages_generated.h"
+#include "core/wire/trajectory_codec.h"
+
+namespace tailrace::wire {
+namespace {
+
+using Offset = flatbuffers::Offset<void>;
+
+constexpr char kFrameIdentifier[] = "TRW1";
+constexpr int64_t kMaxSlots = 1 << 20;
+
+// One write() and one read() a message, in the order of Message.
+
+uint8_t code(Lane lane) { return static_cast<uint8_t>(lane); }
+
+Offset write(Builder& b, const Hello& m) {
+  const auto worker = b.CreateString(m.worker);
+  const auto numerics_class = b.CreateString(m.numerics_class);
+  return fbs::CreateHello(b, static_cast<uint8_t>(m.role), worker, m.incarnation, m.pid, m.slots,
+                          numerics_class)
+      .Union();
+}
+Offset write(Builder& b, const Heartbeat&) { return fbs::CreateHeartbeat(b).Union(); }
+Offset write(Builder& b, const TrajectoryResult& m) {
+  return fbs::CreateTrajectoryResult(b, write_trajectory(b, m.trajectory)).Union();
+}
+Offset write(Builder& b, const Verdict& m) {
+  const fbs::Lease lease = to_fbs(m.lease);
+  flatbuffers::Optional<double> reward = flatbuffers::nullopt;
+  if (m.reward) reward = *m.reward;
+  const auto metrics = write_metrics(b, m.metrics);
+  const auto failure = b.CreateString(m.failure);
+  return fbs::CreateVerdict(b, &lease, code(m.lane), m.verify_attempt, reward, metrics, failure)
+      .Union();
+}
+Offset write(Builder& b, const Installed& m) {
+  return fbs::CreateInstalled(b, m.policy, m.version, b.CreateString(m.digest)).Union();
+}
+Offset write(Builder& b, const InstallFailed& m) {
+  return fbs::CreateInstallFailed(b, m.policy, m.version, b.CreateString(m.reason)).Union();
+}
+Offset write(Builder& b, const TrainerReady& m) {
+  const auto digest = b.CreateString(m.digest);
+  const auto manifest = b.CreateString(m.manifest);
+  const auto metrics = write_metrics(b, m.metrics);
+  return fbs::CreateTrainerReady(b, m.policy, m.version, digest, manifest, metrics).Union();
+}
+Offset write(Builder& b, const TrainerWants& m) {
+  return fbs::CreateTrainerWants(b, m.policy, m.step).Union();
+}
+Offset write(Builder& b, const Published& m) {
+  const auto digest = b.CreateString(m.digest);
+  const auto manifest = b.CreateString(m.manifest);
+  const auto metrics = write_metrics(b, m.metrics);
+  return fbs::CreatePublished(b, m.policy, m.version, digest, manifest, metrics).Union();
+}
+Offset write(Builder& b, const Durable& m) {
+  return fbs::CreateDurable(b, m.policy, m.version, b.CreateString(m.path)).Union();
+}
+Offset write(Builder& b, const Progress& m) {
+  const auto phase = b.CreateString(m.phase);
+  const auto metrics = write_metrics(b, m.metrics);
+  return fbs::CreateProgress(b, phase, m.done, m.total, metrics).Union();
+}
+Offset write(Builder& b, const WorkerFailed& m) {
+  return fbs::CreateWorkerFailed(b, b.CreateString(m.reason)).Union();
+}
+Offset write(Builder& b, const Welcome& m) { return fbs::CreateWelcome(b, m.session).Union(); }
+Offset write(Builder& b, const Grant& m) {
+  const fbs::Lease lease = to_fbs(m.lease);
+  return fbs::CreateGrant(b, &lease, code(m.lane), m.version).Union();
+}
+Offset write(Builder& b, const Abort& m) {
+  const fbs::Lease lease = to_fbs(m.lease);
+  return fbs::CreateAbort(b, &lease, code(m.lane)).Union();
+}
+Offset write(Builder& b, const Verify& m) {
+  const fbs::Lease lease = to_fbs(m.lease);
+  const auto verifier = b.CreateString(m.verifier);
+  const auto evidence = b.CreateString(m.evidence);
+  return fbs::CreateVerifyRequest(b, &lease, code(m.lane), m.verify_attempt, verifier, evidence)
+      .Union();
+}
+Offset write(Builder& b, const Install& m) {
+  const auto digest = b.CreateString(m.digest);
+  const auto manifest = b.CreateString(m.manifest);
+  return fbs::CreateInstall(b, m.policy, m.version, digest, manifest).Union();
+}
+Offset write(Builder& b, const Batch& m) {
+  std::vector<flatbuffers::Offset<fbs::Blob>> blobs;
+  blobs.reserve(m.trajectories.size());
+  for (const auto& bytes : m.trajectories) {
+    blobs.push_back(fbs::CreateBlob(
+        b, b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())));
+  }
+  return fbs::CreateBatch(b, m.policy, m.step, b.CreateVector(blobs)).Union();
+}
+Offset write(Builder& b, const Save& m) { return fbs::CreateSave(b, m.policy).Union(); }
+Offset write(Builder& b, const Shutdown& m) {
+  return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
+}
+
+int64_t at_least(int64_t lowest, int64_t value, std::string_view what) {
+  if (value < lowest) throw Malformed("{} is {}", what, value);
+  return value;
+}
+PolicyId read_policy(int32_t policy) {
+  return static_cast<PolicyId>(at_least(0, policy, "policy"));
+}
+
+Digest read_digest(const flatbuffers::String& text) {
+  if (text.size() > 64) throw Malformed("a digest of {} characters", text.size());
+  return text.str();
+}
+
+// A name below RUN/weights: it is joined to a path, so it must not lead out of the folder.
+std::string read_file_name(const flatbuffers::String& text) {
+  std::string file = text.str();
+  if (file.find('/') != std::string::npos || file.find('\0') != std::string::npos || file == "..") {
+    throw Malformed("file name '{}'", file);
+  }
+  return file;
+}
+
+Message read(const fbs::Hello& t) {
+  if (t.role() > static_cast<uint8_t>(Role::kTrainer)) throw Malformed("role {}", t.role());
+  if (t.worker()->size() == 0 || t.worker()->size() > 255) {
+    throw Malformed("a worker's name of {} characters", t.worker()->size());
+  }
+  if (t.slots() < 1 || t.slots() > kMaxSlots) throw Malformed("{} slots", t.slots());
+  return Hello{static_cast<Role>(t.role()), t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
+               t.numerics_class()->str()};
+}
+Message read(const fbs::Heartbeat&) { return Heartbeat{}; }
+Message read(const fbs::TrajectoryResult& t) {
+  return TrajectoryResult{read_trajectory(*t.trajectory())};
+}
+Message read(const fbs::Verdict& t) {
+  Verdict m;
+  m.lease = read_lease(*t.lease());
+  m.lane = read_lane(t.lane());
+  m.verify_attempt = static_cast<int32_t>(at_least(0, t.verify_attempt(), "verify_attempt"));
+  if (t.reward()) {
+    if (!std::isfinite(*t.reward())) throw Malformed("reward {}", *t.reward());
+    m.reward = *t.reward();
+  }
+  m.metrics = read_metrics(*t.metrics());
+  m.failure = t.failure()->str();
+  return m;
+}
+Message read(const fbs::Installed& t) {
+  return Installed{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                   read_digest(*t.digest())};
+}
+Message read(const fbs::InstallFailed& t) {
+  return InstallFailed{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                       t.reason()->str()};
+}
+Message read(const fbs::TrainerReady& t) {
+  const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
+  return TrainerReady{read_policy(t.policy()), at_least(-1, t.version(), "version"),
+                      read_digest(*t.digest()),
+                      has_manifest ? read_file_name(*t.manifest()) : std::string(),
+                      t.metrics() != nullptr ? read_metrics(*t.metrics()) : MetricList()};
+}
+Message read(const fbs::TrainerWants& t) {
+  return TrainerWants{read_policy(t.policy()), at_least(1, t.step(), "step")};
+}
+Message read(const fbs::Published& t) {
+  return Published{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                   read_digest(*t.digest()), read_file_name(*t.manifest()),
+                   read_metrics(*t.metrics())};
+}
+Message read(const fbs::Durable& t) {
+  return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), t.path()->str()};
+}
+Message read(const fbs::Progress& t) {
+  return Progress{t.phase()->str(), at_least(0, t.done(), "done"), at_least(0, t.total(), "total"),
+                  read_metrics(*t.metrics())};
+}
+Message read(const fbs::WorkerFailed& t) { return WorkerFailed{t.reason()->str()}; }
+Message read(const fbs::Welcome& t) { return Welcome{t.session()}; }
+Message read(const fbs::Grant& t) {
+  return Grant{read_lease(*t.lease()), read_lane(t.lane()), at_least(0, t.version(), "version")};
+}
+Message read(const fbs::Abort& t) { return Abort{read_lease(*t.lease()), read_lane(t.lane())}; }
+Message read(const fbs::VerifyRequest& t) {
+  return Verify{read_lease(*t.lease()), read_lane(t.lane()),
+                static_cast<int32_t>(at_least(0, t.verify_attempt(), "verify_attempt")),
+                t.scored_by()->str(), t.evidence()->str()};
+}
+Message read(const fbs::Install& t) {
+  return Install{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                 read_digest(*t.digest()), read_file_name(*t.manifest())};
+}
+Message read(const fbs::Batch& t) {
+  Batch m{read_policy(t.policy()), at_least(1, t.step(), "step"), {}};
+  m.trajectories.reserve(t.trajectories()->size());
+  for (const fbs::Blob* blob : *t.trajectories()) {
+    const auto* begin = reinterpret_cast<const std::byte*>(blob->bytes()->data());
+    m.trajectories.emplace_back(begin, begin + blob->bytes()->size());
+  }
+  return m;
+}
+Message read(const fbs::Save& t) { return Save{read_policy(t.policy())}; }
+Message read(const fbs::Shutdown& t) { return Shutdown{t.reason()->str()}; }
+
+Message read_body(const fbs::Frame& frame) {
+  switch (frame.body_type()) {
+    case fbs::Body::Hello:
+      return read(*frame.body_as_Hello());
+    case fbs::Body::Heartbeat:
+      return read(*frame.body_as_Heartbeat());
+    case fbs::Body::TrajectoryResult:
+      return read(*frame.body_as_TrajectoryResult());
+    case fbs::Body::Verdict:
+      return read(*frame.body_as_Verdict());
+    case fbs::Body::Installed:
+      return read(*frame.body_as_Installed());
+    case fbs::Body::InstallFailed:
+      return read(*frame.body_as_InstallFailed());
+    case fbs::Body::TrainerReady:
+      return read(*frame.body_as_TrainerReady());
+    case fbs::Body::TrainerWants:
+      return read(*frame.body_as_TrainerWants());
+    case fbs::Body::Published:
+      return read(*frame.body_as_Published());
+    case fbs::Body::Durable:
+      return read(*frame.body_as_Durable());
+    case fbs::Body::Progress:
+      return read(*frame.body_as_Progress());
+    case fbs::Body::WorkerFailed:
+      return read(*frame.body_as_WorkerFailed());
+    case fbs::Body::Welcome:
+      return read(*frame.body_as_Welcome());
+    case fbs::Body::Grant:
+      return read(*frame.body_as_Grant());
+    case fbs::Body::Abort:
+      return read(*frame.body_as_Abort());
+    case fbs::Body::VerifyRequest:
+      return read(*frame.body_as_VerifyRequest());
+    case fbs::Body::Install:
+      return read(*frame.body_as_Install());
+    case fbs::Body::Batch:
+      return read(*frame.body_as_Batch());
+    case fbs::Body::Save:
+      return read(*frame.body_as_Save());
+    case fbs::Body::Shutdown:
+      return read(*frame.body_as_Shutdown());
+    case fbs::Body::NONE:
+      break;
+  }
+  throw Malformed("unknown message type {}", static_cast<int>(frame.body_type()));
+}
+
+// Body::X is the place of X in Message plus one (0 is NONE), checked by the round-trip test of
+// every type.
+fbs::Body body_type(const Message& message) { return static_cast<fbs::Body>(message.index() + 1); }
+static_assert(std::variant_size_v<Message> == static_cast<size_t>(fbs::Body::MAX));
+
+fbs::Header to_fbs(const Header& header) {
+  return fbs::Header(header.session, header.sequence, header.ack,
+                     static_cast<uint64_t>(header.signal));
+}
+
+Header from_fbs(const fbs::Header& header) {
+  return {header.session(), header.sequence(), header.ack(), static_cast<Signal>(header.signal())};
+}
+
+// nullptr: not a frame. `storage` holds the bytes when they had to be moved.
+const fbs::Frame* verified_frame(std::span<const std::byte> frame,
+                                 std::vector<std::byte>& storage) {
+  frame = aligned(frame, storage);
+  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(frame.data()), frame.size());
+  if (!verifier.VerifyBuffer<fbs::Frame>(kFrameIdentifier)) return nullptr;
+  return flatbuffers::GetRoot<fbs::Frame>(frame.data());
+}
+
+size_t expected_bytes(const Message& message) {
+  if (const auto* result = std::get_if<TrajectoryResult>(&message)) {
+    return 1024 + static_cast<size_t>(result->trajectory.num_tokens()) * 10;
+  }
+  if (const auto* batch = std::get_if<Batch>(&message)) {
+    size_t bytes = 1024;
+    for (const auto& trajectory : batch->trajectories) bytes += trajectory.size() + 32;
+    return bytes;
+  }
+  return 512;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Header& header, const Message& message) {
+  Builder builder(expected_bytes(message));
+  const Offset body = std::visit([&](const auto& m) { return write(builder, m); }, message);
+  const fbs::Header wire_header = to_fbs(header);
+  builder.Finish(fbs::CreateFrame(builder, &wire_header, body_type(message), body),
+                 kFrameIdentifier);
+  return to_bytes(builder);
+}
+
+std::optional<Header> decode_header(std::span<const std::byte> frame) {
+  std::vector<std::byte> storage;
+  const fbs::Frame* table = verified_frame(frame, storage);
+  if (table == nullptr || table->header()->signal() > static_cast<uint64_t>(Signal::kGoodbye)) {
+    return std::nullopt;
+  }
+  return from_fbs(*table->header());
+}
+
+Result<Decoded> decode(std::span<const std::byte> frame) {
+  std::vector<std::byte> storage;
+  const fbs::Frame* table = verified_frame(frame, storage);
+  if (table == nullptr)
+    return Failure{fmt::format("{} bytes are not a frame of ours", frame.size())};
+  try {
+    const uint64_t signal = table->header()->signal();
+    if (signal > static_cast<uint64_t>(Signal::kGoodbye))
+      throw Malformed("unknown signal {}", signal);
+    return Decoded{from_fbs(*table->header()), read_body(*table)};
+  } catch (const Malformed& error) {
+    return Failure{fmt::format("{}: {}", fbs::EnumNameBody(table->body_type()), error.what())};
+  }
+}
+
+void rewrite_header(std::span<std::byte> frame, const Header& header) {
+  fbs::Header* place = flatbuffers::GetMutableRoot<fbs::Frame>(frame.data())->mutable_header();
+  *place = to_fbs(header);
+}
+
+}  // namespace tailrace::wire

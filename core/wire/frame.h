@@ -1,0 +1,54 @@
+// Messages as bytes: a frame is a FlatBuffer (messages.fbs) with the header of the link and one
+// message. Bytes from outside are verified before anything of them is used: the structure by the
+// FlatBuffers verifier, then ranges, lengths that must agree and enum values.
+//
+// Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/wire/message.h"
+
+namespace tailrace::wire {
+
+// What the two ends of a link tell each other outside the conversation. Such a frame carries a
+// Heartbeat.
+enum class Signal : uint8_t {
+  kNone,
+  kSayHello,  // from the scheduler: I know no session of this number
+  kGoodbye,   // from a worker: I end, and all that I sent has been acknowledged
+};
+
+// What the link adds to every message.
+struct Header {
+  uint64_t session = 0;  // chosen by the scheduler at Welcome; 0 before
+  uint64_t sequence =
+      0;  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello:
+          // how many sessions this incarnation has asked for, this one included
+  uint64_t ack = 0;  // all up to this one have been taken over by the sender of this header. Of a
+                     // Welcome: the sequence of the Hello that it answers
+  Signal signal = Signal::kNone;
+};
+
+// A frame: 8-byte aligned in memory for decode() (one that is not is copied first).
+std::vector<std::byte> encode(const Header& header, const Message& message);
+struct Decoded {
+  Header header;
+  Message message;
+};
+Result<Decoded> decode(std::span<const std::byte> frame);
+
+// The header alone, of a frame whose structure is sound; its body may still be refused by decode().
+// A link skips such a message (it would be sent again for ever) and counts it.
+std::optional<Header> decode_header(std::span<const std::byte> frame);
+
+// Writes another header into a frame that encode() made: how a message is sent again without
+// encoding it anew.
+void rewrite_header(std::span<std::byte> frame, const Header& header);
+
+}  // namespace tailrace::wire

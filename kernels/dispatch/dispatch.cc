@@ -1,0 +1,149 @@
+// The public names of the ops: each runs on the backend of its stream's device.
+//
+// A second backend becomes a second function pointer of run(), so that an op that lacks it does not
+// compile; sizes become the larger of the two.
+#include <type_traits>
+
+#include "kernels/base/check.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/swiglu.h"
+
+namespace tailrace {
+namespace {
+
+// The arguments are views and numbers: passing them by value again costs nothing.
+template <class R, class... Parameters>
+R run(R (*cpu)(const Stream&, Parameters...), const Stream& stream,
+      std::type_identity_t<Parameters>... arguments) {
+  TR_CHECK(stream.device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
+  return cpu(stream, arguments...);
+}
+
+}  // namespace
+
+int64_t packed_weight_size(int64_t out, int64_t in) { return cpu::packed_weight_size(out, in); }
+PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels) {
+  return run(cpu::pack_weight, stream, weight, panels);
+}
+void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
+            std::span<const float> bias, Matrix y) {
+  run(cpu::linear, stream, x, weight, bias, y);
+}
+void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
+                       ConstMatrix weight, Matrix dx, bool accumulate) {
+  run(cpu::linear_grad_input, stream, workspace, dy, weight, dx, accumulate);
+}
+void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
+                        Matrix dweight) {
+  run(cpu::linear_grad_weight, stream, workspace, dy, x, dweight);
+}
+void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias) {
+  run(cpu::linear_grad_bias, stream, dy, dbias);
+}
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
+  return cpu::linear_grad_workspace_bytes(tokens, out, in);
+}
+
+void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps,
+              Matrix y, std::span<float> inv_rms) {
+  run(cpu::rms_norm, stream, x, weight, eps, y, inv_rms);
+}
+void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const float> weight,
+                       std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
+                       std::span<float> dweight) {
+  run(cpu::rms_norm_backward, stream, x, weight, inv_rms, dy, dx, accumulate, dweight);
+}
+
+void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table) {
+  run(cpu::rope_table, stream, inv_freq, table);
+}
+void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
+          ConstMatrix table, bool inverse) {
+  run(cpu::rope, stream, x, num_heads, positions, table, inverse);
+}
+
+void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y) {
+  run(cpu::swiglu, stream, gate, up, y);
+}
+void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
+                     Matrix dgate, Matrix dup) {
+  run(cpu::swiglu_backward, stream, gate, up, dy, dgate, dup);
+}
+
+void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
+  run(cpu::embedding, stream, table, ids, y);
+}
+void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
+                        Matrix dtable) {
+  run(cpu::embedding_backward, stream, ids, dy, dtable);
+}
+void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+  run(cpu::gather_rows, stream, x, rows, y);
+}
+void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+  run(cpu::scatter_rows, stream, x, rows, y);
+}
+void add(const Stream& stream, ConstMatrix x, Matrix y) { run(cpu::add, stream, x, y); }
+
+void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
+              const KvLayer& kv) {
+  run(cpu::kv_write, stream, k, v, batch, kv);
+}
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
+               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
+               Matrix out, Matrix lse) {
+  run(cpu::attention, stream, workspace, q, num_heads, scale, batch, kv, max_context, out, lse);
+}
+void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
+                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
+                        Matrix dk, Matrix dv) {
+  run(cpu::attention_backward, stream, workspace, q, out, lse, dout, num_heads, scale, batch, kv,
+      max_context, dq, dk, dv);
+}
+size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
+                                 int max_context) {
+  return cpu::attention_workspace_bytes(num_threads, num_heads, num_kv_heads, head_dim,
+                                        max_context);
+}
+
+void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
+                 std::span<float> lse, std::span<float> entropy) {
+  run(cpu::log_sum_exp, stream, logits, inv_temperature, lse, entropy);
+}
+void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
+                    const PackedWeight& weight, std::span<const int32_t> targets,
+                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
+                    std::span<float> entropy) {
+  run(cpu::linear_logprob, stream, workspace, hidden, weight, targets, inv_temperature, logprob,
+      lse, entropy);
+}
+void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
+                             const PackedWeight& weight, ConstMatrix weight_rows,
+                             std::span<const int32_t> targets, float inv_temperature,
+                             std::span<const float> lse, std::span<const float> entropy,
+                             std::span<const float> dlogprob, std::span<const float> dentropy,
+                             Matrix dhidden, Matrix dweight) {
+  run(cpu::linear_logprob_backward, stream, workspace, hidden, weight, weight_rows, targets,
+      inv_temperature, lse, entropy, dlogprob, dentropy, dhidden, dweight);
+}
+size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) {
+  return cpu::linear_logprob_workspace_bytes(rows, vocab, dim);
+}
+
+void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,
+           std::span<const float> gradients, std::span<float> m, std::span<float> v) {
+  run(cpu::adamw, stream, step, parameters, gradients, m, v);
+}
+double sum_of_squares(const Stream& stream, std::span<const float> x) {
+  return run(cpu::sum_of_squares, stream, x);
+}
+
+}  // namespace tailrace

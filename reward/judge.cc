@@ -1,0 +1,33 @@
+#include "reward/judge.h"
+
+#include <cmath>
+#include <exception>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace tailrace {
+
+Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
+                    const std::string& evidence) {
+  const Verifier* verifier = verifiers.find(name);
+  if (verifier == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& [known, help] : verifiers.list()) names.push_back(known);
+    return Failure{
+        fmt::format("there is no verifier '{}'; verifiers: {}", name, fmt::join(names, ", "))};
+  }
+  Result<Score> score = Failure{"not scored"};
+  // A verifier may come from a plugin: what it throws is its failure, not ours.
+  try {
+    score = verifier->score(evidence);
+  } catch (const std::exception& e) {
+    score = Failure{e.what()};
+  }
+  if (!score) return Failure{fmt::format("verifier {}: {}", name, score.failure().message)};
+  if (!std::isfinite(score.value().reward))
+    return Failure{fmt::format("verifier {}: its reward is not finite", name)};
+  return score;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,64 @@
+#include "reward/verifiers/countdown.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "reward/verifiers/evidence.h"
+#include "sandbox/builtin/expression.h"
+
+namespace tailrace {
+
+namespace {
+
+constexpr double kFormatReward = 0.1;
+
+// Between the last <answer> and the </answer> after it.
+std::optional<std::string_view> last_answer(std::string_view response) {
+  constexpr std::string_view kOpen = "<answer>", kClose = "</answer>";
+  size_t close = response.rfind(kClose);
+  if (close == std::string_view::npos) return std::nullopt;
+  size_t open = response.substr(0, close).rfind(kOpen);
+  if (open == std::string_view::npos) return std::nullopt;
+  open += kOpen.size();
+  return response.substr(open, close - open);
+}
+
+bool solves(std::string_view formula, std::vector<int64_t> numbers, int64_t target) {
+  auto evaluation = sandbox::evaluate(formula);
+  if (!evaluation || evaluation->value != sandbox::Rational{target, 1}) return false;
+  std::sort(numbers.begin(), numbers.end());
+  std::sort(evaluation->numbers.begin(), evaluation->numbers.end());
+  return evaluation->numbers == numbers;
+}
+
+class CountdownVerifier final : public Verifier {
+ public:
+  Result<Score> score(const std::string& text) const override {
+    Result<nlohmann::json> evidence = parse_evidence(text);
+    if (!evidence) return evidence.failure();
+    Result<std::string> response = final_response(evidence.value());
+    if (!response) return response.failure();
+    std::optional<int64_t> target = find_integer(evidence.value(), "target");
+    auto numbers = evidence.value().find("numbers");
+    bool whole = numbers != evidence.value().end() && numbers->is_array() &&
+                 std::all_of(numbers->begin(), numbers->end(),
+                             [](const auto& n) { return n.is_number_integer(); });
+    if (!target || !whole)
+      return Failure{"the evidence lacks the integers \"numbers\" and \"target\""};
+    std::optional<std::string_view> formula = last_answer(response.value());
+    bool success = formula && solves(*formula, numbers->get<std::vector<int64_t>>(), *target);
+    return Score{.reward = success   ? 1.0
+                           : formula ? kFormatReward
+                                     : 0.0,
+                 .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formula ? 1.0 : 0.0}}};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_countdown_verifier() {
+  return std::make_unique<CountdownVerifier>();
+}
+
+}  // namespace tailrace

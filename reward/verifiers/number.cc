@@ -1,0 +1,115 @@
+#include "reward/verifiers/number.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "reward/verifiers/evidence.h"
+
+namespace tailrace {
+
+namespace {
+
+constexpr std::string_view kMark = "#### ";
+constexpr size_t kTailBytes = 300;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool in_number(char c) {
+  return is_digit(c) || c == ',' || c == '.' || c == '$' || c == '-' || c == '/';
+}
+
+std::optional<double> parse_decimal(std::string_view text) {
+  bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  if (text.empty() || !(is_digit(text[0]) || text[0] == '.')) return std::nullopt;
+  auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
+  return negative ? -value : value;
+}
+
+// The word that begins after the last mark.
+std::optional<std::string_view> marked_number(std::string_view text) {
+  size_t mark = text.rfind(kMark);
+  if (mark == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(mark + kMark.size());
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  size_t end = 0;
+  while (end < text.size() && !is_blank(text[end])) ++end;
+  return text.substr(0, end);
+}
+
+// The last run of number characters with a digit in it.
+std::optional<std::string_view> last_number(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0 && !is_digit(text[end - 1])) --end;
+  if (end == 0) return std::nullopt;
+  size_t begin = end;
+  while (begin > 0 && in_number(text[begin - 1])) --begin;
+  text = text.substr(begin, end - begin);
+  // "3-4" and "a/5": what stands before the last sign or at the front is not of the number.
+  size_t sign = text.rfind('-');
+  if (sign != std::string_view::npos && sign > 0)
+    text.remove_prefix(sign + (is_digit(text[sign - 1]) ? 1 : 0));
+  while (!text.empty() && (text[0] == '/' || text[0] == ',' || text[0] == '.'))
+    text.remove_prefix(1);
+  return text;
+}
+
+std::optional<double> right_answer(const nlohmann::json& evidence) {
+  auto answer = evidence.find("answer");
+  if (answer == evidence.end()) return std::nullopt;
+  if (answer->is_number()) return answer->get<double>();
+  if (!answer->is_string()) return std::nullopt;
+  auto text = answer->get<std::string>();
+  std::optional<std::string_view> marked = marked_number(text);
+  return parse_number(marked.value_or(text));
+}
+
+class NumberVerifier final : public Verifier {
+ public:
+  Result<Score> score(const std::string& text) const override {
+    Result<nlohmann::json> evidence = parse_evidence(text);
+    if (!evidence) return evidence.failure();
+    Result<std::string> response = final_response(evidence.value());
+    if (!response) return response.failure();
+    std::optional<double> right = right_answer(evidence.value());
+    if (!right || !std::isfinite(*right)) return Failure{"the evidence has no number \"answer\""};
+    bool strict = find_text(evidence.value(), "extract") == "strict";
+    std::string_view tail = response.value();
+    if (tail.size() > kTailBytes) tail.remove_prefix(tail.size() - kTailBytes);
+    std::optional<std::string_view> found = marked_number(tail);
+    bool formatted = found.has_value();
+    if (!found && !strict) found = last_number(tail);
+    std::optional<double> value = found ? parse_number(*found) : std::nullopt;
+    bool success = value && std::abs(*value - *right) <= 1e-6 * std::max(1.0, std::abs(*right));
+    return Score{
+        .reward = success ? 1.0 : 0.0,
+        .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formatted ? 1.0 : 0.0}}};
+  }
+};
+
+}  // namespace
+
+std::optional<double> parse_number(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && (is_blank(text.back()) || text.back() == '.')) text.remove_suffix(1);
+  std::string plain;
+  for (char c : text) {
+    if (c != '$' && c != ',') plain += c;
+  }
+  size_t slash = plain.find('/');
+  if (slash == std::string::npos) return parse_decimal(plain);
+  std::optional<double> above = parse_decimal(std::string_view(plain).substr(0, slash));
+  std::optional<double> below = parse_decimal(std::string_view(plain).substr(slash + 1));
+  if (!above || !below || *below == 0) return std::nullopt;
+  return *above / *below;
+}
+
+std::unique_ptr<Verifier> make_number_verifier() { return std::make_unique<NumberVerifier>(); }
+
+}  // namespace tailrace

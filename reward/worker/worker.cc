@@ -1,0 +1,96 @@
+#include "reward/worker/worker.h"
+
+#include <map>
+
+#include <unistd.h>
+
+#include "core/base/deadline_executor.h"
+#include "reward/judge.h"
+#include "reward/registry.h"
+
+namespace tailrace {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Waits are cut into pieces of this, so that a stop, and while verifiers work a new request, is
+// noticed.
+constexpr std::chrono::milliseconds kPoll = 100ms;
+constexpr std::chrono::milliseconds kScorePoll = 5ms;
+
+wire::Verdict verdict_of(const wire::Verify& request, const Result<Score>& score) {
+  wire::Verdict verdict{.lease = request.lease,
+                        .lane = request.lane,
+                        .verify_attempt = request.verify_attempt,
+                        .reward = std::nullopt,
+                        .metrics = {},
+                        .failure = {}};
+  if (score) {
+    verdict.reward = score.value().reward;
+    verdict.metrics = score.value().metrics;
+  } else {
+    verdict.failure = score.failure().message;
+  }
+  return verdict;
+}
+
+}  // namespace
+
+RewardWorker::RewardWorker(std::shared_ptr<const VerifierRegistry> verifiers, const Clock& clock,
+                           RewardWorkerOptions options)
+    : verifiers_(std::move(verifiers)), clock_(clock), options_(std::move(options)) {}
+
+RewardWorker::Ending RewardWorker::run() {
+  wire::Hello hello{.role = wire::Role::kReward,
+                    .worker = options_.worker,
+                    .incarnation = 0,
+                    .pid = static_cast<int32_t>(getpid()),
+                    .slots = options_.threads,
+                    .numerics_class = ""};
+  wire::WorkerClient client(hello, options_.endpoint, options_.link);
+  using Executor = DeadlineExecutor<wire::Verdict>;
+  Executor executor("it", options_.threads, options_.deadline, clock_);
+  std::map<int64_t, wire::Verify> in_hand;
+  int64_t next_id = 0;
+  while (!stop_) {
+    std::vector<Executor::Call> calls;
+    while (auto message = client.receive(in_hand.empty() ? kPoll : 0ms)) {
+      if (auto* request = std::get_if<wire::Verify>(&*message)) {
+        calls.push_back({.id = next_id, .run = [verifiers = verifiers_, request = *request] {
+                           return verdict_of(request,
+                                             judge(*verifiers, request.verifier, request.evidence));
+                         }});
+        in_hand.emplace(next_id++, std::move(*request));
+      }
+      // The scheduler knows nothing of what we do: nobody waits for it.
+      if (std::holds_alternative<wire::Welcome>(*message)) {
+        calls.clear();
+        in_hand.clear();
+      }
+      if (const auto* shutdown = std::get_if<wire::Shutdown>(&*message))
+        return {"shutdown: " + shutdown->reason};
+    }
+    executor.hand_over(std::move(calls));
+    auto wait = in_hand.empty() ? 0ms : kScorePoll;
+    for (auto& answer : executor.collect(wait, /*all=*/false)) {
+      auto request = in_hand.find(answer.id);
+      if (request == in_hand.end()) continue;
+      // A Failure here is the executor's: the verifier did not come back.
+      client.send(answer.result
+                      ? std::move(answer.result).value()
+                      : verdict_of(request->second,
+                                   Failure{fmt::format("verifier {}: {}", request->second.verifier,
+                                                       answer.result.failure().message)}));
+      in_hand.erase(request);
+    }
+    if (client.silence() > options_.patience) {
+      return {.reason = fmt::format("the scheduler has been silent for {} s",
+                                    client.silence().count() / 1000),
+              .clean = false};
+    }
+  }
+  return {"stopped"};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,263 @@
+#include "rollout/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/error.h"
+#include "kernels/base/check.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
+#include "rollout/engine/sampler.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int64_t kLogitFloats = 4 << 20;  // logits are made in pieces of at most 16 MiB
+constexpr int64_t kMib = 1 << 20;
+
+int blocks_per_sequence(const EngineOptions& options) {
+  return static_cast<int>((options.max_context_tokens + options.block_tokens - 1) /
+                          options.block_tokens);
+}
+
+}  // namespace
+
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
+  if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
+    throw UserError(
+        "rollout.max_context_tokens is {}; the model knows positions 0 to {}.\n       Try "
+        "max_context_tokens = {}.",
+        options.max_context_tokens, config.max_positions - 1, config.max_positions);
+  }
+  int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens));
+  int64_t one = blocks_per_sequence(options);
+  if (options.kv_cache_blocks > 0) {
+    if (options.kv_cache_blocks >= one) return static_cast<int>(options.kv_cache_blocks);
+    throw UserError(
+        "rollout.kv_cache_blocks is {}, but one sequence of max_context_tokens = {} needs {} "
+        "blocks "
+        "of {} tokens.\n       Try kv_cache_blocks = {}.",
+        options.kv_cache_blocks, options.max_context_tokens, one, options.block_tokens,
+        one * options.max_sequences);
+  }
+  int64_t affordable = options.kv_cache_mb * kMib / block_bytes;
+  if (affordable < one) {
+    throw UserError(
+        "rollout.kv_cache_mb is {}: room for {} blocks of {} tokens, but one sequence of "
+        "max_context_tokens = {} needs {}.\n       Try kv_cache_mb = {}.",
+        options.kv_cache_mb, affordable, options.block_tokens, options.max_context_tokens, one,
+        (one * block_bytes + kMib - 1) / kMib);
+  }
+  // More than this is never used: all sequences at full length, and as much for idle sessions and
+  // prompts.
+  return static_cast<int>(std::min(affordable, 2 * one * options.max_sequences));
+}
+
+Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
+               const Stream& stream, const Clock& clock)
+    : model_(model),
+      tokenizer_(tokenizer),
+      stream_(stream),
+      clock_(clock),
+      max_context_(options.max_context_tokens),
+      max_rows_(std::min(options.max_sequences, options.max_batch_tokens)),
+      rows_per_chunk_(std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_rows_)),
+      kv_(model.config(), num_kv_blocks(model.config(), options),
+          static_cast<int>(options.block_tokens)),
+      planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
+                     .max_sequences = options.max_sequences}),
+      builder_(blocks_per_sequence(options)),
+      workspace_({}) {
+  const ModelConfig& config = model.config();
+  int64_t hidden_floats = max_rows_ * config.hidden_size;
+  int64_t logit_floats = rows_per_chunk_ * config.vocab_size;
+  size_t bytes = model.workspace_bytes(options.max_batch_tokens, static_cast<int>(max_context_),
+                                       num_threads(stream));
+  for (int64_t floats : {hidden_floats, 3 * logit_floats, 3 * rows_per_chunk_})
+    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 3 * kMemoryAlignment;
+  memory_ = Buffer(bytes, stream.device);
+  workspace_ = Workspace({memory_.data(), memory_.size()});
+  hidden_ = {workspace_.take<float>(hidden_floats).data(), max_rows_, config.hidden_size};
+  logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.vocab_size};
+  sampler_weights_ = workspace_.take<float>(logit_floats);
+  sampler_ids_ = workspace_.take<int32_t>(logit_floats);
+  lse_ = workspace_.take<float>(rows_per_chunk_);
+  logprobs_ = workspace_.take<float>(rows_per_chunk_);
+  drawn_ = workspace_.take<int32_t>(rows_per_chunk_);
+}
+
+Engine::~Engine() {
+  for (auto& [id, sequence] : sessions_) planner_.remove(*sequence);
+}
+
+void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t version) {
+  TR_CHECK(weights != nullptr && version >= 0, "version {}", version);
+  if (gate_.state() == WeightGate::State::kOpen) gate_.close();
+  if (gate_.state() == WeightGate::State::kClosed) gate_.freeze();
+  gate_.begin_install();
+  planner_.forget_kv(version);
+  weights_ = std::move(weights);
+  gate_.verified(version);
+  gate_.open();
+}
+
+void Engine::submit(GenerateRequest request) {
+  TR_CHECK(request.sampling.max_new_tokens >= 1, "max_new_tokens {}",
+           request.sampling.max_new_tokens);
+  for (TokenId token : request.new_tokens) {
+    TR_CHECK(token >= 0 && token < model_.config().vocab_size, "token {} of a vocabulary of {}",
+             token, model_.config().vocab_size);
+  }
+  auto found = sessions_.find(request.session);
+  bool is_new = found == sessions_.end();
+  int64_t length = is_new ? 0 : found->second->length();
+  TR_CHECK(!request.new_tokens.empty() || length > 0, "session {}: an empty prompt",
+           request.session);
+  if (length + static_cast<int64_t>(request.new_tokens.size()) >= max_context_) {
+    ready_.push_back({request.session, {}, FinishReason::kContextFull});
+    return;
+  }
+  if (is_new) {
+    found = sessions_.emplace(request.session, std::make_unique<Sequence>()).first;
+    found->second->session = request.session;
+    found->second->prompt_tokens = static_cast<int64_t>(request.new_tokens.size());
+  }
+  Sequence& sequence = *found->second;
+  TR_CHECK(sequence.phase == Sequence::Phase::kIdle, "session {} has a request already",
+           request.session);
+  sequence.tokens.insert(sequence.tokens.end(), request.new_tokens.begin(),
+                         request.new_tokens.end());
+  sequence.stops = matcher(request.sampling.stop_strings);
+  sequence.sampling = std::move(request.sampling);
+  sequence.key = request.key;
+  sequence.sampled.clear();
+  planner_.enqueue(sequence);
+}
+
+void Engine::release(SessionId session) {
+  auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  Sequence& sequence = *found->second;
+  if (sequence.phase != Sequence::Phase::kIdle)
+    ready_.push_back({session, std::move(sequence.sampled), FinishReason::kAborted});
+  planner_.remove(sequence);
+  sessions_.erase(found);
+}
+
+bool Engine::idle() const {
+  return ready_.empty() && planner_.running().empty() && planner_.num_queued() == 0;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  stats.planner = planner_.stats();
+  return stats;
+}
+
+std::vector<Generation> Engine::step() {
+  if (gate_.may_step()) {
+    Time start = clock_.now();
+    planner_.plan(gate_.may_admit());
+    forward();
+    sample();
+    stats_.busy_seconds += std::chrono::duration<double>(clock_.now() - start).count();
+  }
+  return std::exchange(ready_, {});
+}
+
+void Engine::forward() {
+  builder_.clear();
+  rows_.clear();
+  for (Sequence* sequence : planner_.running()) {
+    if (sequence->planned == 0) continue;
+    std::span<const TokenId> tokens(sequence->tokens);
+    tokens = tokens.subspan(static_cast<size_t>(sequence->num_computed),
+                            static_cast<size_t>(sequence->planned));
+    bool to_the_end = sequence->planned == sequence->uncomputed();
+    auto last = static_cast<int32_t>(sequence->planned - 1);
+    builder_.add(tokens, static_cast<int32_t>(sequence->num_computed), sequence->blocks.ids(),
+                 {&last, to_the_end ? size_t{1} : size_t{0}});
+    if (to_the_end) rows_.push_back(sequence);
+    bool decodes = sequence->planned == 1 && !sequence->sampled.empty();
+    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += sequence->planned;
+  }
+  if (builder_.num_tokens() == 0) return;
+  ++stats_.steps;
+  Workspace::Scope scope(workspace_);
+  auto num_rows = static_cast<int64_t>(rows_.size());
+  model_.forward(stream_, workspace_, *weights_, builder_.batch(), kv_,
+                 hidden_.slice_rows(0, num_rows), /*sink=*/nullptr);
+  for (Sequence* sequence : planner_.running()) planner_.computed(*sequence);
+}
+
+void Engine::sample() {
+  auto num_rows = static_cast<int64_t>(rows_.size());
+  for (int64_t begin = 0; begin < num_rows; begin += rows_per_chunk_) {
+    int64_t end = std::min(begin + rows_per_chunk_, num_rows);
+    Matrix logits = logits_.slice_rows(0, end - begin);
+    linear(stream_, hidden_.slice_rows(begin, end), weights_->head(), {}, logits);
+    std::span<Sequence* const> rows(rows_.data() + begin, static_cast<size_t>(end - begin));
+    draw(rows, logits);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Sequence& sequence = *rows[i];
+      sequence.tokens.push_back(drawn_[i]);
+      sequence.sampled.push_back({drawn_[i], logprobs_[i], gate_.version()});
+      ++stats_.sampled_tokens;
+      if (auto reason = reason_to_stop(sequence)) {
+        planner_.finish(sequence);
+        ready_.push_back({sequence.session, std::move(sequence.sampled), *reason});
+        sequence.sampled.clear();
+      }
+    }
+  }
+}
+
+void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
+  // log_sum_exp takes one temperature: rows that share theirs with the next ones go together.
+  auto count = static_cast<int64_t>(rows.size());
+  for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+    float inv_temperature = inverse_temperature(rows[begin]->sampling);
+    while (end < count && inverse_temperature(rows[end]->sampling) == inv_temperature) ++end;
+    log_sum_exp(stream_, logits.slice_rows(begin, end), inv_temperature,
+                lse_.subspan(begin, end - begin), {});
+  }
+  int64_t vocab = logits.cols;
+  parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
+    for (int64_t row = from; row < to; ++row) {
+      const Sequence& sequence = *rows[row];
+      SamplerScratch scratch{sampler_weights_.subspan(row * vocab, vocab),
+                             sampler_ids_.subspan(row * vocab, vocab)};
+      TokenId token = sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
+                                   sample_uniform(sequence.key, sequence.length()), scratch);
+      drawn_[row] = token;
+      logprobs_[row] = logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse_[row];
+    }
+  });
+}
+
+std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) const {
+  const SamplingParams& sampling = sequence.sampling;
+  if (std::ranges::find(sampling.stop_tokens, sequence.tokens.back()) != sampling.stop_tokens.end())
+    return FinishReason::kStopToken;
+  auto num_sampled = sequence.sampled.size();
+  if (sequence.stops != nullptr &&
+      sequence.stops->completes(std::span(sequence.tokens).last(num_sampled)))
+    return FinishReason::kStopString;
+  if (static_cast<int64_t>(num_sampled) >= sampling.max_new_tokens) return FinishReason::kLength;
+  if (sequence.length() >= max_context_) return FinishReason::kContextFull;
+  return std::nullopt;
+}
+
+const StopMatcher* Engine::matcher(const std::vector<std::string>& stop_strings) {
+  if (stop_strings.empty()) return nullptr;
+  TR_CHECK(tokenizer_ != nullptr, "stop strings need a tokenizer");
+  auto& matcher = matchers_[stop_strings];
+  if (matcher == nullptr) {
+    matcher = std::make_unique<StopMatcher>(*tokenizer_, stop_strings, model_.config().vocab_size);
+  }
+  return matcher.get();
+}
+
+}  // namespace tailrace

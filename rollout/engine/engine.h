@@ -1,0 +1,116 @@
+// The decode engine: continuous batching over a paged KV cache.
+//
+// Design rule 3 holds bit for bit: a sampled log-probability is the one that Model::forward and
+// linear_logprob give for the whole sequence, whatever the batch, the cut of prefill, the page
+// layout, preemption, prefix hits or the thread count.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/generate.h"
+#include "core/model/model.h"
+#include "core/text/tokenizer.h"
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "rollout/engine/batch_planner.h"
+#include "rollout/engine/options.h"
+#include "rollout/engine/stop_matcher.h"
+#include "rollout/engine/weight_gate.h"
+
+namespace tailrace {
+
+struct EngineStats {
+  int64_t steps = 0;  // forward passes
+  int64_t sampled_tokens = 0;
+  int64_t decode_tokens = 0;   // rows computed one at a time behind a sampled token
+  int64_t prefill_tokens = 0;  // all other rows
+  double busy_seconds = 0;     // inside step()
+  PlannerStats planner;
+
+  double prefix_hit_fraction() const {
+    return planner.requested_tokens == 0 ? 0
+                                         : static_cast<double>(planner.prefix_hit_tokens) /
+                                               static_cast<double>(planner.requested_tokens);
+  }
+  double sampled_tokens_per_s() const {
+    return busy_seconds > 0 ? static_cast<double>(sampled_tokens) / busy_seconds : 0;
+  }
+};
+
+// Blocks of the KV cache that an engine makes: the options' own number, or what kv_cache_mb affords
+// and can be of use. Throws UserError when one full context does not fit, or not the model.
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
+
+// A request that does not leave room for one more token in the context (a prompt or an observation
+// that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
+// one that would have been new does not begin.
+//
+// Thread: one at a time. Allocates its memory when it is made.
+class Engine final : public Generator {
+ public:
+  // `model`, `clock`, and what `stream` names are borrowed. `tokenizer` too; it may be null when no
+  // request has stop strings. Throws UserError when the options do not fit the model or each other.
+  Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
+         const Stream& stream, const Clock& clock);
+  ~Engine() override;
+  Engine(const Engine&) = delete;
+
+  // Switches to weights whose digest the caller has proved. May be called between any two steps:
+  // sessions go on, their tokens are computed again under the new version. The gate ends open.
+  void install(std::shared_ptr<const PackedWeights> weights, int64_t version);
+  // Until the first install it is frozen, and step() makes no progress.
+  WeightGate& gate() { return gate_; }
+
+  void submit(GenerateRequest request) override;
+  void release(SessionId session) override;
+  std::vector<Generation> step() override;
+  bool idle() const override;
+  int64_t max_context_tokens() const override { return max_context_; }
+  int64_t version() const override { return gate_.version(); }
+
+  EngineStats stats() const;
+  int num_blocks() const { return kv_.num_blocks(); }
+  // Blocks that neither a session nor the prefix cache holds.
+  int num_free_blocks() const { return planner_.num_free_blocks(); }
+  int num_cached_blocks() const { return planner_.num_cached_blocks(); }
+
+ private:
+  void forward();
+  void sample();
+  void draw(std::span<Sequence* const> rows, ConstMatrix logits);
+  std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
+  const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
+
+  const Model& model_;
+  const text::Tokenizer* tokenizer_;
+  Stream stream_;
+  const Clock& clock_;
+  int64_t max_context_, max_rows_, rows_per_chunk_;
+  std::shared_ptr<const PackedWeights> weights_;
+  WeightGate gate_;
+  KvCache kv_;
+  std::unordered_map<SessionId, std::unique_ptr<Sequence>> sessions_;
+  BatchPlanner planner_;
+  BatchBuilder builder_;
+  Buffer memory_;
+  Workspace workspace_;
+  Matrix hidden_, logits_;            // [max_rows, hidden], [rows_per_chunk, vocab]
+  std::span<float> lse_, logprobs_;   // [rows_per_chunk]
+  std::span<int32_t> drawn_;          // [rows_per_chunk]
+  std::span<float> sampler_weights_;  // [rows_per_chunk * vocab]
+  std::span<int32_t> sampler_ids_;    // the same
+  std::vector<Sequence*> rows_;       // who wants logits, in the order of the rows
+  std::vector<Generation> ready_;     // finished outside a forward pass
+  std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;
+  EngineStats stats_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,33 @@
+// What the decode engine reads of the section `rollout`, and how tokens are drawn.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/options.h"
+#include "core/generate.h"
+
+namespace tailrace {
+
+struct SamplingOptions {
+  double temperature = 1.0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  int64_t top_k = -1;
+
+  void visit(OptionVisitor& v);
+  SamplingParams params() const;  // lengths and stops are the episode's to fill in
+};
+
+// What the decode engine itself reads.
+struct EngineOptions {
+  int64_t max_context_tokens = 0;  // of a sequence, prompt included
+  int64_t block_tokens = 16;
+  int64_t kv_cache_mb = 256;
+  int64_t kv_cache_blocks = 0;  // 0: what kv_cache_mb holds
+  int64_t max_batch_tokens = 2048;
+  int64_t max_sequences = 256;
+
+  void visit(OptionVisitor& v);
+};
+
+}  // namespace tailrace

@@ -1,0 +1,143 @@
+#include "rollout/engine/sampler.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/random.h"
+#include "kernels/base/simd.h"
+
+namespace tailrace {
+namespace {
+
+float largest(std::span<const float> x) {
+  auto size = static_cast<int64_t>(x.size());
+  Vec16 top = simd::broadcast(x[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) top = simd::max(simd::load(&x[i]), top);
+  float best = simd::reduce_max(top);
+  for (; i < size; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+// weights[i] = exp((logits[i] - largest) * inv_temperature)
+void exponentials(std::span<const float> logits, float inv_temperature, std::span<float> weights) {
+  auto size = static_cast<int64_t>(logits.size());
+  Vec16 top = simd::broadcast(largest(logits)), scale = simd::broadcast(inv_temperature);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    int64_t count = size - i;
+    Vec16 x = simd::mul(simd::sub(simd::load(&logits[i], count), top), scale);
+    simd::store(&weights[i], simd::exp(x), count);
+  }
+}
+
+// Inverse of the cumulative sum in order of id, first over groups of kLanes ids and then inside
+// one.
+TokenId draw_in_id_order(std::span<const float> weights, double uniform) {
+  auto size = static_cast<int64_t>(weights.size());
+  auto group_sum = [&](int64_t begin) {
+    if (begin + kLanes <= size)
+      return static_cast<double>(simd::reduce_add(simd::load(&weights[begin])));
+    double sum = 0;
+    for (int64_t i = begin; i < size; ++i) sum += weights[i];
+    return sum;
+  };
+  double total = 0;
+  for (int64_t begin = 0; begin < size; begin += kLanes) total += group_sum(begin);
+  double target = uniform * total, passed = 0;
+  for (int64_t begin = 0; begin < size; begin += kLanes) {
+    double sum = group_sum(begin);
+    if (passed + sum > target) {
+      double inside = passed;
+      int64_t chosen = -1;  // the last positive one, when rounding leaves the target behind it
+      for (int64_t i = begin; i < std::min(begin + kLanes, size) && inside <= target; ++i) {
+        if (weights[i] > 0) chosen = i;
+        inside += weights[i];
+      }
+      return static_cast<TokenId>(chosen);
+    }
+    passed += sum;
+  }
+  int64_t last = size - 1;
+  while (last > 0 && !(weights[last] > 0)) --last;
+  return static_cast<TokenId>(last);
+}
+
+}  // namespace
+
+double sample_uniform(SampleKey key, int64_t position) {
+  auto counter = static_cast<uint64_t>(position);
+  auto words = philox(key.value,
+                      {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0});
+  return uniform_double(words[0], words[1]);
+}
+
+int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
+                    SamplerScratch scratch) {
+  auto vocab = static_cast<int64_t>(logits.size());
+  exponentials(logits, inverse_temperature(params), scratch.weights);
+  auto ids = scratch.ids.first(static_cast<size_t>(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  // By logit rather than by weight: exponentials that underflow or round together keep their order.
+  auto likelier = [&](int32_t a, int32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
+
+  int64_t allowed = params.top_k > 0 ? std::min(params.top_k, vocab) : vocab;
+  double total = 0;  // of the tokens that top-k keeps
+  int64_t sorted = 0;
+  auto sort_more = [&](int64_t count) {
+    count = std::min(count, allowed);
+    if (count < vocab) {
+      std::nth_element(ids.begin() + sorted, ids.begin() + count - 1, ids.end(), likelier);
+    }
+    std::sort(ids.begin() + sorted, ids.begin() + count, likelier);
+    sorted = count;
+  };
+  if (allowed < vocab) {
+    sort_more(allowed);
+    for (int64_t i = 0; i < allowed; ++i) total += scratch.weights[ids[i]];
+  } else {
+    for (int64_t i = 0; i < vocab; ++i) total += scratch.weights[i];
+  }
+
+  // The likeliest tokens are sorted as far as they are needed, in growing pieces.
+  bool nucleus = params.top_p < 1.0;
+  double reached = 0;
+  int64_t kept = 0;
+  while (kept < allowed) {
+    if (kept == sorted) sort_more(std::max<int64_t>(64, sorted * 8));
+    float weight = scratch.weights[ids[kept]];
+    if (kept > 0 && weight < params.min_p * scratch.weights[ids[0]]) break;
+    ++kept;
+    reached += weight;
+    if (nucleus && reached >= params.top_p * total) break;
+  }
+  return kept;
+}
+
+TokenId sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
+                     SamplerScratch scratch) {
+  if (params.temperature <= 0) {
+    float top = largest(logits);
+    size_t best = 0;
+    while (best + 1 < logits.size() && logits[best] != top) ++best;
+    return static_cast<TokenId>(best);
+  }
+  bool truncates = params.top_p < 1.0 || params.min_p > 0 ||
+                   (params.top_k > 0 && params.top_k < static_cast<int64_t>(logits.size()));
+  if (!truncates) {
+    exponentials(logits, inverse_temperature(params), scratch.weights);
+    return draw_in_id_order(scratch.weights.first(logits.size()), uniform);
+  }
+  int64_t kept = keep_tokens(logits, params, scratch);
+  double total = 0;
+  for (int64_t i = 0; i < kept; ++i) total += scratch.weights[scratch.ids[i]];
+  double target = uniform * total, passed = 0;
+  for (int64_t i = 0; i < kept; ++i) {
+    passed += scratch.weights[scratch.ids[i]];
+    if (passed > target) return scratch.ids[i];
+  }
+  return scratch.ids[0];  // all weights but the first rounded away
+}
+
+}  // namespace tailrace

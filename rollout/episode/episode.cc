@@ -1,0 +1,158 @@
+#include "rollout/episode/episode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+#include "rollout/engine/stop_tokens.h"
+
+namespace tailrace {
+
+EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::EnvironmentInfo& info) {
+  auto or_else = [](int64_t value, int64_t other) { return value > 0 ? value : other; };
+  int64_t context = options.engine.max_context_tokens;
+  EpisodeLimits limits;
+  limits.max_context_tokens = context;
+  limits.max_prompt_tokens = or_else(options.max_prompt_tokens, context - 1);
+  limits.max_response_tokens = or_else(options.max_response_tokens, context - 1);
+  limits.max_action_tokens = or_else(options.max_action_tokens, info.max_action_tokens);
+  limits.max_turns = or_else(options.max_turns, info.max_turns);
+  return limits;
+}
+
+SamplingParams episode_sampling(const SamplingOptions& options,
+                                const sandbox::EnvironmentInfo& info, const ModelConfig& model,
+                                const text::Tokenizer& tokenizer) {
+  SamplingParams sampling = options.params();
+  sampling.stop_strings = info.stop_strings;
+  sampling.stop_tokens = stop_tokens(model, tokenizer);
+  return sampling;
+}
+
+Episode::Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& tokenizer)
+    : spec_(std::move(spec)), tokenizer_(tokenizer) {
+  const EpisodeLimits& limits = spec_.limits;
+  TR_CHECK(limits.max_context_tokens >= 2 && limits.max_prompt_tokens >= 1 &&
+               limits.max_response_tokens >= 1 && limits.max_action_tokens >= 1 &&
+               limits.max_turns >= 1,
+           "limits {} {} {} {} {}", limits.max_context_tokens, limits.max_prompt_tokens,
+           limits.max_response_tokens, limits.max_action_tokens, limits.max_turns);
+  trajectory_.lease = spec_.lease;
+  trajectory_.lane = spec_.lane;
+  trajectory_.env = std::move(env_name);
+  trajectory_.seed = spec_.task.seed;
+  trajectory_.sampling = spec_.sampling;
+  trajectory_.sampling.max_new_tokens = limits.max_action_tokens;
+  trajectory_.segments.emplace_back();
+}
+
+Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
+  trajectory_.env_seconds += seconds;
+  if (!first) return fail(first.failure().message);
+  std::vector<TokenId> prompt = tokenizer_.encode(first.value().text, /*with_special=*/true);
+  prompt_tokens_ = static_cast<int64_t>(prompt.size());
+  if (prompt.empty()) return fail("the first observation has no tokens");
+  const EpisodeLimits& limits = spec_.limits;
+  int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
+  if (prompt_tokens_ > longest) {
+    return fail(
+        fmt::format("the prompt has {} tokens; at most {} are allowed (rollout.max_prompt_tokens, "
+                    "rollout.max_context_tokens)",
+                    prompt_tokens_, longest));
+  }
+  append(std::move(prompt), TokenRole::kPrompt);
+  return Next::kGenerate;
+}
+
+Episode::Next Episode::answered(const Generation& generation, double seconds) {
+  trajectory_.generate_seconds += seconds;
+  if (generation.reason == FinishReason::kAborted) return abort();
+  Segment& segment = trajectory_.segments.back();
+  std::vector<TokenId> ids;
+  for (const GeneratedToken& token : generation.tokens) {
+    ids.push_back(token.id);
+    segment.tokens.push_back(token.id);
+    segment.roles.push_back(TokenRole::kSampled);
+    segment.logprobs.push_back(token.logprob);
+    segment.versions.push_back(token.version);
+  }
+  ++trajectory_.turns;
+  bool stopped = generation.reason == FinishReason::kStopToken ||
+                 generation.reason == FinishReason::kStopString;
+  bool last_turn = trajectory_.turns >= spec_.limits.max_turns;
+  cut_ = !stopped && (room() == 0 || last_turn || generation.reason == FinishReason::kContextFull);
+  action_ = tokenizer_.decode(ids);
+  return Next::kStep;
+}
+
+Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, double seconds) {
+  trajectory_.env_seconds += seconds;
+  if (!stepped) return fail(stepped.failure().message);
+  const sandbox::StepResult& result = stepped.value();
+  if (result.pending) return asked_to_cut_ ? Next::kCut : Next::kStep;
+  if (!std::isfinite(result.reward))
+    return fail(fmt::format("the reward of turn {} is {}", trajectory_.turns, result.reward));
+  for (const auto& [key, value] : result.metrics) {
+    if (!std::isfinite(value)) return fail(fmt::format("metric '{}' is {}", key, value));
+  }
+  reward_ += result.reward;
+  // An environment without a cut() of its own has no metrics there.
+  if (!asked_to_cut_ || !result.metrics.empty()) trajectory_.metrics = result.metrics;
+  if (asked_to_cut_ || result.terminated || result.truncated) {
+    trajectory_.verifier = result.verifier;
+    trajectory_.evidence = result.evidence;
+    if (result.verifier.empty()) trajectory_.reward = reward_;
+    bool finished = result.terminated && !cut_ && !asked_to_cut_;
+    return end(finished ? Outcome::kFinished : Outcome::kTruncated);
+  }
+  std::vector<TokenId> seen = tokenizer_.encode(result.observation.text);
+  bool fits = static_cast<int64_t>(seen.size()) < room();
+  if (cut_ || !fits || trajectory_.turns >= spec_.limits.max_turns) {
+    asked_to_cut_ = true;
+    return Next::kCut;
+  }
+  append(std::move(seen), TokenRole::kObservation);
+  return Next::kGenerate;
+}
+
+Episode::Next Episode::abort() { return end(Outcome::kAborted); }
+
+GenerateRequest Episode::request(SessionId session) {
+  GenerateRequest request;
+  request.session = session;
+  request.new_tokens = std::exchange(unsent_, {});
+  request.sampling = spec_.sampling;
+  request.sampling.max_new_tokens = std::min(spec_.limits.max_action_tokens, room());
+  request.key = spec_.key;
+  return request;
+}
+
+Episode::Next Episode::fail(std::string reason) {
+  failure_ = std::move(reason);
+  return end(Outcome::kEnvFailed);
+}
+
+Episode::Next Episode::end(Outcome outcome) {
+  trajectory_.outcome = outcome;
+  return Next::kDone;
+}
+
+void Episode::append(std::vector<TokenId> tokens, TokenRole role) {
+  Segment& segment = trajectory_.segments.back();
+  segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
+  segment.roles.resize(segment.tokens.size(), role);
+  segment.logprobs.resize(segment.tokens.size(), 0.0f);
+  segment.versions.resize(segment.tokens.size(), -1);
+  unsent_ = std::move(tokens);
+}
+
+int64_t Episode::room() const {
+  auto length = static_cast<int64_t>(trajectory_.segments.back().tokens.size());
+  return std::min(spec_.limits.max_context_tokens - length,
+                  spec_.limits.max_response_tokens - (length - prompt_tokens_));
+}
+
+}  // namespace tailrace

@@ -1,0 +1,109 @@
+// One episode as a state machine: observations and answers go in, requests and actions come out. It
+// calls nobody, so it is tested without an engine or an environment.
+//
+//   reset -> prompt -> [ generate -> action -> step -> observation ]* -> trajectory
+//
+// Tokens are written once: what was sampled is kept as ids, and the text that the environment reads
+// is decoded from them. Only text that comes from the environment is encoded (design rule 2).
+//
+// How it ends:
+//   - the environment ends it: finished (terminated) or truncated;
+//   - max_turns were played, or the next observation and one more token do not fit the response or
+//     the context: the environment is told that the episode is cut, and names the verifier if there
+//     is one: truncated, with the rewards so far or the verifier's;
+//   - an answer that is cut by the response or context limit, or that does not stop by itself in
+//     the last turn, still goes to the environment (it may be what a verifier scores), but nothing
+//     follows it: truncated. An answer that is cut by max_action_tokens is an action like any
+//     other;
+//   - the environment fails, or its first observation is no prompt: env_failed, without a reward.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/generate.h"
+#include "core/model/model_config.h"
+#include "core/text/tokenizer.h"
+#include "core/trajectory/trajectory.h"
+#include "rollout/episode/options.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+// All in tokens but max_turns; each at least 1.
+struct EpisodeLimits {
+  int64_t max_context_tokens = 0;
+  int64_t max_prompt_tokens = 0;
+  int64_t max_response_tokens = 0;  // all that follows the prompt
+  int64_t max_action_tokens = 0;    // sampled in a turn
+  int64_t max_turns = 0;
+};
+
+// What the options leave open comes from the environment and the context.
+EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::EnvironmentInfo& info);
+
+// How an environment's actions are drawn and what ends them: its stop strings and stop_tokens().
+SamplingParams episode_sampling(const SamplingOptions& options,
+                                const sandbox::EnvironmentInfo& info, const ModelConfig& model,
+                                const text::Tokenizer& tokenizer);
+
+struct EpisodeSpec {
+  LeaseId lease;
+  Lane lane = Lane::kTrain;
+  sandbox::Task task;
+  SampleKey key;
+  SamplingParams sampling;  // max_new_tokens is the episode's own
+  EpisodeLimits limits;
+};
+
+class Episode {
+ public:
+  enum class Next : uint8_t {
+    kGenerate,  // submit request()
+    kStep,      // give action() to the environment; also when it answered `pending`
+    kCut,       // tell the environment that the episode is cut; also when it answered `pending`
+    kDone,      // take the trajectory
+  };
+
+  // The tokenizer outlives it.
+  Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& tokenizer);
+
+  // What reset() gave. `seconds`: how long the environment took.
+  Next observed(const Result<sandbox::Observation>& first, double seconds);
+  Next answered(const Generation& generation, double seconds);
+  Next stepped(const Result<sandbox::StepResult>& result,
+               double seconds);  // what step() or cut() gave
+  // Ends it with what it has.
+  Next abort();
+
+  const sandbox::Task& task() const { return spec_.task; }
+  const std::string& action() const { return action_; }
+  GenerateRequest request(SessionId session);
+
+  // When done. `failure` says why it is env_failed.
+  Trajectory& trajectory() { return trajectory_; }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  Next fail(std::string reason);
+  Next end(Outcome outcome);
+  void append(std::vector<TokenId> tokens, TokenRole role);
+  int64_t room() const;  // tokens that may still follow
+
+  EpisodeSpec spec_;
+  const text::Tokenizer& tokenizer_;
+  Trajectory trajectory_;
+  std::vector<TokenId> unsent_;  // tokens that the generator has not seen
+  std::string action_;
+  std::string failure_;
+  int64_t prompt_tokens_ = 0;
+  double reward_ = 0;
+  bool cut_ = false;           // nothing can follow the last answer
+  bool asked_to_cut_ = false;  // the next StepResult is cut()'s
+};
+
+}  // namespace tailrace

@@ -1,0 +1,217 @@
+#include "rollout/episode/episode_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+using std::chrono::microseconds;
+
+// Environments that answer this fast are waited for before the engine's next step: a sequence that
+// misses a step costs more than the wait.
+constexpr microseconds kPatience{2000};
+constexpr double kQuickBatchSeconds = 1e-3;
+constexpr Time kAskAgain = std::chrono::milliseconds(1);  // after `pending`
+
+double seconds_since(Time start, Time now) {
+  return std::chrono::duration<double>(now - start).count();
+}
+
+}  // namespace
+
+RunnerSettings runner_settings(const RolloutOptions& options) {
+  return {.env_threads = static_cast<int>(options.env_threads),
+          .step_timeout = std::chrono::duration_cast<Time>(
+              std::chrono::duration<double>(options.step_timeout_s))};
+}
+
+EpisodeRunner::EpisodeRunner(Generator& generator, const text::Tokenizer& tokenizer,
+                             const RunnerSettings& settings, const Clock& clock)
+    : generator_(generator),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      settings_(settings),
+      executor_("the environment", settings.env_threads, settings.step_timeout, clock) {}
+
+EpisodeRunner::~EpisodeRunner() { abort_all(); }
+
+void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment) {
+  Id id = next_id_++;
+  bool is_new = by_lease_.emplace(std::pair(spec.lane, spec.lease), id).second;
+  TR_CHECK(is_new, "an episode of lease {} runs already", to_string(spec.lease));
+  std::string env_name = environment->info().name;
+  auto at =
+      running_
+          .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), tokenizer_),
+                               .environment = std::move(environment)})
+          .first;
+  call_environment(id, at->second, CallKind::kReset);
+}
+
+bool EpisodeRunner::abort(const LeaseId& lease, Lane lane) {
+  auto found = by_lease_.find({lane, lease});
+  if (found == by_lease_.end()) return false;
+  auto at = running_.find(found->second);
+  at->second.episode.abort();
+  finish(at);
+  return true;
+}
+
+void EpisodeRunner::abort_all() {
+  while (!running_.empty()) finish(running_.begin());
+  finished_.clear();
+}
+
+std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
+  ask_pending_again();
+  hand_over();
+  hear_environments(max_wait);
+  step_generator();
+  hand_over();  // environments work while our caller does something else
+  return std::exchange(finished_, {});
+}
+
+void EpisodeRunner::hear_environments(microseconds max_wait) {
+  bool quick = usual_call_seconds_ * static_cast<double>(num_handed_over_) <
+               kQuickBatchSeconds * settings_.env_threads;
+  auto answers = executor_.collect(quick ? kPatience : microseconds{0}, /*all=*/true);
+  if (answers.empty() && generator_.idle() && finished_.empty()) {
+    if (!pending_.empty())
+      max_wait = std::min(max_wait, std::chrono::duration_cast<microseconds>(kAskAgain));
+    answers = executor_.collect(max_wait, /*all=*/false);
+  }
+  take(answers);
+}
+
+void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
+  for (Executor::Answer& answer : answers) {
+    usual_call_seconds_ += 0.05 * (answer.seconds - usual_call_seconds_);
+    auto at = running_.find(answer.id);
+    if (at == running_.end()) continue;  // aborted meanwhile
+    Running& running = at->second;
+    running.in_environment = false;
+    if (answer.abandoned) running.environment.reset();
+    bool is_reset = running.episode.trajectory().num_tokens() == 0;
+    if (!is_reset) {
+      if (answer.result && answer.result.value().pending) {
+        Time now = clock_.now();
+        if (running.pending_since == Time{}) running.pending_since = now;
+        if (now - running.pending_since < settings_.step_timeout) {
+          if (pending_.empty()) ask_again_ = now + kAskAgain;
+          pending_.push_back(answer.id);
+          continue;
+        }
+        answer.result = Failure{fmt::format("the environment was still pending after {} s",
+                                            seconds_since(Time{}, settings_.step_timeout))};
+      }
+      running.pending_since = Time{};
+      follow(at, running.episode.stepped(answer.result, answer.seconds));
+    } else if (answer.result) {
+      follow(at, running.episode.observed(std::move(answer.result).value().observation,
+                                          answer.seconds));
+    } else {
+      follow(at, running.episode.observed(answer.result.failure(), answer.seconds));
+    }
+  }
+}
+
+void EpisodeRunner::ask_pending_again() {
+  if (pending_.empty() || clock_.now() < ask_again_) return;
+  for (Id id : std::exchange(pending_, {})) {
+    auto at = running_.find(id);
+    if (at != running_.end()) call_environment(id, at->second, at->second.last_call);
+  }
+}
+
+void EpisodeRunner::step_generator() {
+  if (generator_.idle()) return;
+  std::vector<Generation> generations = generator_.step();
+  if (generations.empty()) return;
+  Time now = clock_.now();
+  for (const Generation& generation : generations) {
+    auto at = running_.find(generation.session);
+    if (at == running_.end()) continue;  // aborted: this is the rest of it
+    Running& running = at->second;
+    follow(at, running.episode.answered(generation, seconds_since(running.submitted, now)));
+  }
+}
+
+void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {
+  Executor::Call call;
+  call.id = id;
+  switch (kind) {
+    case CallKind::kReset:
+      call.run = [env = running.environment,
+                  task = running.episode.task()]() -> Result<sandbox::StepResult> {
+        Result<sandbox::Observation> first = env->reset(task);
+        if (!first) return first.failure();
+        sandbox::StepResult result;
+        result.observation = std::move(first).value();
+        return result;
+      };
+      break;
+    case CallKind::kStep:
+      call.run = [env = running.environment, action = running.episode.action()] {
+        return env->step(action);
+      };
+      break;
+    case CallKind::kCut:
+      call.run = [env = running.environment] { return env->cut(); };
+      break;
+  }
+  running.in_environment = true;
+  running.last_call = kind;
+  calls_.push_back(std::move(call));
+}
+
+void EpisodeRunner::follow(RunningMap::iterator at, Episode::Next next) {
+  Running& running = at->second;
+  switch (next) {
+    case Episode::Next::kGenerate:
+      running.submitted = clock_.now();
+      generator_.submit(running.episode.request(at->first));
+      break;
+    case Episode::Next::kStep:
+      call_environment(at->first, running, CallKind::kStep);
+      break;
+    case Episode::Next::kCut:
+      call_environment(at->first, running, CallKind::kCut);
+      break;
+    case Episode::Next::kDone:
+      finish(at);
+      break;
+  }
+}
+
+void EpisodeRunner::finish(RunningMap::iterator at) {
+  Running& running = at->second;
+  generator_.release(at->first);
+  // An environment that is busy is left to its call; the last owner destroys it.
+  std::erase_if(calls_, [&](const auto& call) { return call.id == at->first; });
+  if (!running.in_environment && running.environment != nullptr) {
+    Executor::Call call;
+    call.is_answered = false;  // the episode is over, nobody could act on a failure
+    call.run = [env = std::move(running.environment)] {
+      env->close();
+      return sandbox::StepResult{};
+    };
+    calls_.push_back(std::move(call));
+  }
+  Trajectory& trajectory = running.episode.trajectory();
+  by_lease_.erase({trajectory.lane, trajectory.lease});
+  finished_.push_back({std::move(trajectory), running.episode.failure()});
+  running_.erase(at);
+}
+
+void EpisodeRunner::hand_over() {
+  if (calls_.empty()) return;
+  num_handed_over_ = static_cast<int64_t>(calls_.size());
+  executor_.hand_over(std::exchange(calls_, {}));
+}
+
+}  // namespace tailrace

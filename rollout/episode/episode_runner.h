@@ -1,0 +1,104 @@
+// Plays many episodes at once over one Generator: each poll() takes what environments have
+// answered, makes one step of the engine, and hands new actions to the environments.
+//
+// Results do not depend on how episodes share the engine or on when environments answer (design
+// rule 3 and counter-based sampling); only which weight version samples a token does.
+//
+// Thread: the owner's thread only (the generator's). Environments run on threads of the executor.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/deadline_executor.h"
+#include "core/generate.h"
+#include "core/text/tokenizer.h"
+#include "core/trajectory/trajectory.h"
+#include "rollout/episode/episode.h"
+#include "rollout/episode/options.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+struct FinishedEpisode {
+  Trajectory trajectory;  // of a failure: what there was until then
+  std::string failure;    // why it is env_failed; else empty
+};
+
+struct RunnerSettings {
+  int env_threads = 1;
+  Time step_timeout = std::chrono::seconds(30);
+};
+RunnerSettings runner_settings(const RolloutOptions& options);
+
+class EpisodeRunner {
+ public:
+  // All are borrowed. The runner chooses the session ids: nobody else submits to the generator.
+  EpisodeRunner(Generator& generator, const text::Tokenizer& tokenizer,
+                const RunnerSettings& settings, const Clock& clock);
+  ~EpisodeRunner();
+  EpisodeRunner(const EpisodeRunner&) = delete;
+
+  // The environment is fresh: its episode begins with spec.task. At most one episode runs for a
+  // lease and lane.
+  void start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment);
+  // Ends an episode: the next poll() returns it as kAborted with its tokens. False: none runs.
+  bool abort(const LeaseId& lease, Lane lane);
+  void abort_all();  // and they are not returned: the work is void
+  bool is_running(const LeaseId& lease, Lane lane) const {
+    return by_lease_.contains({lane, lease});
+  }
+
+  // Makes progress; returns what ended. When there is nothing to generate, waits up to `max_wait`
+  // for an environment.
+  std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait = {});
+
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+
+ private:
+  using Executor = DeadlineExecutor<sandbox::StepResult>;  // of a reset only the observation is set
+  enum class CallKind : uint8_t { kReset, kStep, kCut };
+  struct Running {
+    Episode episode;
+    std::shared_ptr<sandbox::Environment> environment;  // null: lost to a call that does not return
+    bool in_environment = false;                        // a call was handed over and not answered
+    CallKind last_call = CallKind::kReset;
+    Time submitted{};      // the request to the generator
+    Time pending_since{};  // 0: the environment has not answered `pending` in this turn
+  };
+  using Id = SessionId;  // of an episode, its session and its environment calls
+  using RunningMap = std::unordered_map<Id, Running>;
+
+  void hear_environments(std::chrono::microseconds max_wait);
+  void take(std::vector<Executor::Answer>& answers);
+  void ask_pending_again();
+  void step_generator();
+  void call_environment(Id id, Running& running, CallKind kind);
+  void follow(RunningMap::iterator at, Episode::Next next);
+  void finish(RunningMap::iterator at);
+  void hand_over();
+
+  Generator& generator_;
+  const text::Tokenizer& tokenizer_;
+  const Clock& clock_;
+  RunningMap running_;
+  std::map<std::pair<Lane, LeaseId>, Id> by_lease_;
+  std::vector<Executor::Call> calls_;  // for the next hand-over
+  std::vector<Id> pending_;            // environments that want to be asked again
+  Time ask_again_{};                   // when
+  std::vector<FinishedEpisode> finished_;
+  Id next_id_ = 1;
+  double usual_call_seconds_ = 0;  // moving average
+  int64_t num_handed_over_ = 0;    // calls of the last hand-over
+  RunnerSettings settings_;
+  Executor executor_;  // last: its threads end first
+};
+
+}  // namespace tailrace

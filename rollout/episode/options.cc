@@ -1,0 +1,78 @@
+#include "rollout/episode/options.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+
+void RolloutOptions::visit(OptionVisitor& v) {
+  v.field("prompts_per_step", prompts_per_step,
+          {.help = "prompts consumed by one step",
+           .min = 1,
+           .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
+  v.field("group_size", group_size,
+          {.help = "samples of each prompt",
+           .min = 1,
+           .aliases = {"n", "n_samples_per_prompt", "num_generations",
+                       "num_return_sequences_in_group"}});
+  v.section("sampling", sampling, "how tokens are drawn");
+  v.field("max_prompt_tokens", max_prompt_tokens,
+          {.help = "longest first observation; 0: whatever fits the context",
+           .min = 0,
+           .aliases = {"max_prompt_length"}});
+  v.field(
+      "max_response_tokens", max_response_tokens,
+      {.help = "most tokens after the prompt, observations of later turns included; 0: whatever "
+               "fits the context",
+       .min = 0,
+       .aliases = {"max_response_length"}});
+  v.field("max_action_tokens", max_action_tokens,
+          {.help = "most tokens sampled in a turn; 0: what the environment suggests", .min = 0});
+  v.field("max_turns", max_turns,
+          {.help = "most actions of an episode; 0: what the environment says, which is also the "
+                   "most",
+           .min = 0,
+           .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
+  engine.visit(v);
+  v.field("workers", workers, {.help = "rollout worker processes", .min = 1});
+  v.field("threads", threads, {.help = "threads of a worker's decode engine", .min = 1});
+  v.field("env_threads", env_threads,
+          {.help = "threads of a worker that run environments", .min = 1});
+  v.field("step_timeout_s", step_timeout_s,
+          {.help = "deadline of one reset or step of an environment (s)", .min = 1e-3});
+}
+
+void RolloutOptions::validate() {
+  int64_t needed = max_prompt_tokens + max_response_tokens;
+  if (engine.max_context_tokens == 0) {
+    if (max_prompt_tokens == 0 || max_response_tokens == 0) {
+      throw UserError(
+          "rollout.max_context_tokens is missing: give it, or both rollout.max_prompt_tokens and "
+          "rollout.max_response_tokens.");
+    }
+    engine.max_context_tokens = needed;
+  }
+  if (engine.max_context_tokens < 2) {
+    throw UserError(
+        "rollout.max_context_tokens is {}; a prompt and its answer need at least 2.\n       Try "
+        "max_context_tokens = 256.",
+        engine.max_context_tokens);
+  }
+  if (engine.max_context_tokens < needed) {
+    throw UserError(
+        "rollout.max_context_tokens is {}, less than max_prompt_tokens + max_response_tokens = {} "
+        "+ {}.\n       Try max_context_tokens = {}.",
+        engine.max_context_tokens, max_prompt_tokens, max_response_tokens, needed);
+  }
+  if (!std::has_single_bit(static_cast<uint64_t>(engine.block_tokens))) {
+    throw UserError(
+        "rollout.block_tokens is {}; it must be a power of two from 8 to 128.\n       Try "
+        "block_tokens = {}.",
+        engine.block_tokens,
+        std::clamp<uint64_t>(std::bit_ceil(static_cast<uint64_t>(engine.block_tokens)), 8, 128));
+  }
+}
+
+}  // namespace tailrace

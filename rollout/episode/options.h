@@ -1,0 +1,31 @@
+// How rollouts are made: the section `rollout` of a configuration.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/options.h"
+#include "rollout/engine/options.h"
+
+namespace tailrace {
+
+struct RolloutOptions {
+  int64_t prompts_per_step = 64;
+  int64_t group_size = 8;
+  SamplingOptions sampling;
+  int64_t max_prompt_tokens = 0;  // 0: what the context leaves
+  int64_t max_response_tokens =
+      0;                          // all that follows the prompt, observations included; 0: as above
+  int64_t max_action_tokens = 0;  // of one turn; 0: what the environment suggests
+  int64_t max_turns = 0;          // 0: what the environment says
+  EngineOptions engine;           // its keys stand beside the others in `rollout`
+  int64_t workers = 1;
+  int64_t threads = 1;  // of one worker's decode engine
+  int64_t env_threads = 1;
+  double step_timeout_s = 30;
+
+  void visit(OptionVisitor& v);
+  // Rules over several fields, and the default of max_context_tokens. Throws UserError.
+  void validate();
+};
+
+}  // namespace tailrace

@@ -1,0 +1,30 @@
+#include "rollout/episode/task_source.h"
+
+#include <utility>
+
+#include "core/base/random.h"
+
+namespace tailrace {
+
+TaskSource::TaskSource(uint64_t seed, std::vector<text::DatasetRow> rows,
+                       std::vector<text::DatasetRow> held_out_rows)
+    : seed_(seed), rows_(std::move(rows)), held_out_rows_(std::move(held_out_rows)) {}
+
+sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
+  const bool held_out = lane == Lane::kEval;
+  const std::vector<text::DatasetRow>& rows =
+      held_out && !held_out_rows_.empty() ? held_out_rows_ : rows_;
+  sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt)};
+  if (!rows.empty()) task.data = rows[static_cast<size_t>(member.prompt) % rows.size()].json;
+  return task;
+}
+
+SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member) {
+  if (lane == Lane::kEval) member.epoch = member.launch = 0;
+  return {mix({run_seed, static_cast<uint64_t>(lane), static_cast<uint64_t>(member.policy),
+               static_cast<uint64_t>(member.domain), static_cast<uint64_t>(member.prompt),
+               static_cast<uint64_t>(member.epoch), static_cast<uint64_t>(member.launch),
+               static_cast<uint64_t>(member.member)})};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,282 @@
+#include "rollout/worker/worker.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "core/text/dataset.h"
+#include "core/text/tokenizer.h"
+#include "core/weights/manifest.h"
+#include "core/weights/publish.h"
+#include "kernels/base/thread_pool.h"
+#include "rollout/engine/engine.h"
+#include "rollout/engine/sampler.h"
+#include "rollout/episode/episode_runner.h"
+#include "rollout/episode/task_source.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kPoll{100};          // without work
+constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
+
+std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
+  auto tokenizer = text::load_tokenizer(config.tokenizer_dir);
+  text::check_vocabulary(*tokenizer, config.model.vocab_size, config.tokenizer_dir.string());
+  return tokenizer;
+}
+
+TaskSource task_source_for(const RolloutWorkerConfig& config,
+                           const sandbox::EnvironmentInfo& info) {
+  if (!info.needs_dataset) return TaskSource(config.seed);
+  if (config.dataset.empty())
+    throw UserError("env.dataset: the environment {} needs a dataset, and none is given.",
+                    info.name);
+  auto rows = text::read_dataset(config.dataset, config.prompt_key);
+  if (rows.empty()) throw UserError("env.dataset: {} has no rows.", config.dataset.string());
+  std::vector<text::DatasetRow> held_out;
+  if (!config.eval_dataset.empty())
+    held_out = text::read_dataset(config.eval_dataset, config.prompt_key);
+  return TaskSource(config.seed, std::move(rows), std::move(held_out));
+}
+
+class RolloutWorker {
+ public:
+  RolloutWorker(const RolloutWorkerConfig& config, const sandbox::EnvironmentRegistry& environments,
+                wire::WorkerClient& client, Log& log, const Clock& clock)
+      : config_(config),
+        environments_(environments),
+        client_(client),
+        log_(log),
+        tokenizer_(tokenizer_for(config)),
+        model_(config.model),
+        parameters_(model_.layout()),
+        pool_(static_cast<int>(config.rollout.threads)),
+        stream_{.device = {}, .pool = &pool_, .native = nullptr},
+        engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
+        runner_(engine_, *tokenizer_, runner_settings(config.rollout), clock),
+        info_(environments.make(config.env, config.env_settings)->info()),
+        tasks_(task_source_for(config, info_)),
+        limits_(episode_limits(config.rollout, info_)),
+        sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {}
+
+  int run() {
+    while (!ended_) {
+      bool busy = runner_.num_running() > 0;
+      while (auto message = client_.receive(busy ? 0ms : kPoll)) {
+        std::visit([this](auto& m) { on(m); }, *message);
+        if (ended_) return 0;
+        proceed();    // after each: what was granted before an install runs before it
+        busy = true;  // look for more, but do not wait for it
+      }
+      proceed();
+      for (FinishedEpisode& episode : runner_.poll(kEnvironment)) report(episode);
+      if (client_.silence() > config_.patience) {
+        log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
+        return 1;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  // A message that is not for a rollout worker changes nothing.
+  template <class Other>
+  void on(const Other&) {}
+
+  // The scheduler knows nothing of what we do: it is void. The weights stay.
+  void on(const wire::Welcome&) {
+    runner_.abort_all();
+    granted_.clear();
+    to_install_.reset();
+    num_evaluating_ = 0;
+  }
+
+  void on(const wire::Install& install) { to_install_ = install; }
+
+  void on(const wire::Grant& grant) {
+    bool known = runner_.is_running(grant.lease, grant.lane) ||
+                 std::ranges::any_of(granted_, [&](const wire::Grant& other) {
+                   return other.lease == grant.lease && other.lane == grant.lane;
+                 });
+    if (!known) granted_.push_back(grant);
+  }
+
+  void on(const wire::Abort& abort) {
+    if (runner_.abort(abort.lease, abort.lane)) return;
+    std::erase_if(granted_, [&](const wire::Grant& grant) {
+      return grant.lease == abort.lease && grant.lane == abort.lane;
+    });
+  }
+
+  void on(const wire::Shutdown& message) {
+    log_.info("shutdown version={} reason={}", engine_.version(), message.reason);
+    ended_ = true;
+  }
+
+  void proceed() {
+    install_when_possible();
+    start_granted();
+  }
+
+  // An evaluation runs on exactly its version, so new weights wait for it.
+  void install_when_possible() {
+    if (!to_install_ || num_evaluating_ > 0) return;
+    wire::Install message = *std::exchange(to_install_, std::nullopt);
+    auto refuse = [&](const std::string& reason) {
+      log_.error("install failed version={} reason={}", message.version, reason);
+      client_.send(wire::InstallFailed{message.policy, message.version, reason});
+    };
+    if (message.policy != 0) {
+      return refuse(fmt::format("this worker samples policy 0, not {}", message.policy));
+    }
+    if (message.version < 0) return refuse("a negative version");
+    if (message.digest != digest_) {
+      auto proved =
+          install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
+      if (!proved) return refuse(proved.failure().message);
+      pack();
+      digest_ = message.digest;
+    }
+    if (engine_.version() != message.version || installed_ != packed_) {
+      log_stats();
+      engine_.install(packed_, message.version);
+      installed_ = packed_;
+    }
+    client_.send(wire::Installed{message.policy, message.version, digest_});
+  }
+
+  // Into the memory of the version before the running one, when nobody uses it any more.
+  void pack() {
+    if (spare_ != nullptr && spare_.use_count() == 1) {
+      spare_->repack(stream_, parameters_);
+    } else {
+      spare_ = std::make_shared<PackedWeights>(stream_, config_.model, parameters_);
+    }
+    std::swap(spare_, packed_);
+  }
+
+  void start_granted() {
+    std::vector<wire::Grant> waiting;
+    for (const wire::Grant& grant : granted_) {
+      bool evaluates = grant.lane == Lane::kEval;
+      if (engine_.version() < grant.version) {
+        waiting.push_back(grant);  // its weights are on their way
+      } else if (evaluates && engine_.version() != grant.version) {
+        refuse_late(grant);
+      } else {
+        num_evaluating_ += evaluates;
+        runner_.start({.lease = grant.lease,
+                       .lane = grant.lane,
+                       .task = tasks_.task(grant.lane, grant.lease.member),
+                       .key = member_key(config_.seed, grant.lane, grant.lease.member),
+                       .sampling = sampling_,
+                       .limits = limits_},
+                      environments_.make(config_.env, config_.env_settings));
+      }
+    }
+    granted_.swap(waiting);
+  }
+
+  void refuse_late(const wire::Grant& grant) {
+    Trajectory trajectory;
+    trajectory.lease = grant.lease;
+    trajectory.lane = grant.lane;
+    trajectory.env = info_.name;
+    trajectory.outcome = Outcome::kStale;
+    trajectory.sampling = sampling_;
+    client_.send(wire::TrajectoryResult{std::move(trajectory)});
+  }
+
+  void report(FinishedEpisode& episode) {
+    Trajectory& trajectory = episode.trajectory;
+    num_evaluating_ -= trajectory.lane == Lane::kEval;
+    if (trajectory.outcome == Outcome::kAborted) return;  // by the scheduler, which knows
+    if (!episode.failure.empty()) {
+      log_.warning("episode failed {} lane={} reason={}", to_string(trajectory.lease),
+                   trajectory.lane == Lane::kEval ? "eval" : "train", episode.failure);
+      trajectory.evidence = episode.failure;  // the breaker names it
+    }
+    // The environment's numbers have been checked; what is left is the policy.
+    if (auto fault = find_fault(trajectory)) {
+      throw UserError(
+          "weights of version {} give no usable log-probabilities ({}): training has diverged.\n"
+          "       Try a smaller optim.lr, or an earlier checkpoint.",
+          trajectory.max_version(), *fault);
+    }
+    client_.send(wire::TrajectoryResult{std::move(trajectory)});
+  }
+
+  void log_stats() {
+    EngineStats stats = engine_.stats();
+    if (stats.sampled_tokens == 0) return;
+    log_.info(
+        "version done version={} sampled_tokens={} tokens_per_s={:.0f} prefill_tokens={} "
+        "prefix_hit_frac={:.2f} preemptions={} peak_blocks={}/{}",
+        engine_.version(), stats.sampled_tokens - logged_.sampled_tokens,
+        static_cast<double>(stats.sampled_tokens - logged_.sampled_tokens) /
+            std::max(1e-9, stats.busy_seconds - logged_.busy_seconds),
+        stats.prefill_tokens - logged_.prefill_tokens, stats.prefix_hit_fraction(),
+        stats.planner.preemptions, stats.planner.peak_blocks, engine_.num_blocks());
+    logged_ = stats;
+  }
+
+  const RolloutWorkerConfig& config_;
+  const sandbox::EnvironmentRegistry& environments_;
+  wire::WorkerClient& client_;
+  Log& log_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  Model model_;
+  Parameters parameters_;  // of the last proved version
+  ThreadPool pool_;
+  Stream stream_;
+  Engine engine_;
+  EpisodeRunner runner_;
+  sandbox::EnvironmentInfo info_;
+  TaskSource tasks_;
+  EpisodeLimits limits_;
+  SamplingParams sampling_;
+
+  Digest digest_;  // of parameters_ and packed_
+  std::shared_ptr<PackedWeights> packed_, spare_;
+  std::shared_ptr<const PackedWeights> installed_;
+  std::optional<wire::Install> to_install_;
+  std::vector<wire::Grant> granted_;  // not begun
+  int64_t num_evaluating_ = 0;
+  EngineStats logged_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+int run_rollout_worker(const RolloutWorkerConfig& config,
+                       const sandbox::EnvironmentRegistry& environments, Log& log,
+                       const Clock& clock) {
+  int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
+  wire::WorkerClient client({.role = wire::Role::kRollout,
+                             .worker = config.worker,
+                             .incarnation = 0,
+                             .pid = static_cast<int32_t>(::getpid()),
+                             .slots = slots,
+                             .numerics_class = numerics_class()},
+                            config.endpoint, config.link);
+  try {
+    return RolloutWorker(config, environments, client, log, clock).run();
+  } catch (const UserError& error) {
+    log.error("stopped: {}", error.what());
+    client.send(wire::WorkerFailed{error.what()});
+    return 2;
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,55 @@
+// The rollout worker process: it plays the episodes that the scheduler grants, under the weights
+// that it has been told to install. What it says and when: core/wire/README.md.
+//
+// It keeps nothing that matters: killed at any moment, its leases are granted again, and the same
+// members sample the same tokens under the same weights.
+//
+// Thread: run_rollout_worker() occupies the thread that calls it, and starts its own pools beside
+// it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/run_directory.h"
+#include "core/model/model_config.h"
+#include "core/wire/worker_client.h"
+#include "rollout/episode/options.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+
+struct RolloutWorkerConfig {
+  std::string worker = "rollout-0";
+  std::string endpoint;
+  wire::LinkOptions link = {};
+  std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up
+
+  RunPaths run;
+  uint64_t seed = 0;  // of the run: tasks and random numbers follow from it and the lease
+  int64_t slots = 0;  // leases at once; 0: rollout.max_sequences
+
+  ModelConfig model;
+  std::filesystem::path tokenizer_dir;
+
+  std::string env;
+  sandbox::EnvironmentSettings env_settings = {};
+  std::filesystem::path dataset = {};       // of environments that need one
+  std::filesystem::path eval_dataset = {};  // empty: the same
+  std::string prompt_key = "prompt";
+
+  RolloutOptions rollout;  // validated
+};
+
+// Until the scheduler says Shutdown. Returns the exit status of the process: 0 for that; 1 when the
+// scheduler stayed silent; 2 when a person must mend something, after saying so to the scheduler
+// (WorkerFailed) and to the log.
+int run_rollout_worker(const RolloutWorkerConfig& config,
+                       const sandbox::EnvironmentRegistry& environments, Log& log,
+                       const Clock& clock);
+
+}  // namespace tailrace

@@ -1,0 +1,24 @@
+// Arithmetic with a calculator tool, several turns.
+//
+//   solve 7 * 8 + 6 > calc 7 * 8 + 6
+//   62 > answer 62
+//
+// Action: `calc` and an expression (observation: its value, or `error` when it has none or is not a
+// whole number from 0 to max_number), or `answer` and a number, which ends the episode; anything
+// else is answered `what ?`, costs a turn and `invalid_penalty`. Each action ends in a newline. A
+// right answer gives 1.
+#pragma once
+
+#include <memory>
+
+#include "sandbox/environment.h"
+
+namespace tailrace::sandbox {
+
+// Settings: max_number (99, of all numbers and values), max_terms (3), max_turns (4),
+// invalid_penalty (0.05), score_by (rule: the environment scores itself; number: the verifier
+// `number` does), and of the demonstrator demo_tool (0.5: it uses the calculator; else it answers a
+// near miss) and demo_invalid (0.05).
+std::unique_ptr<Environment> make_calculator(const EnvironmentSettings& settings);
+
+}  // namespace tailrace::sandbox

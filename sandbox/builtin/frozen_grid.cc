@@ -1,0 +1,255 @@
+#include "sandbox/builtin/frozen_grid.h"
+
+#include <array>
+#include <cstdlib>
+
+#include "sandbox/builtin/settings_reader.h"
+
+namespace tailrace::sandbox {
+
+namespace {
+
+constexpr int kSize = 6;
+
+struct Cell {
+  int row = 0, column = 0;
+  friend bool operator==(const Cell&, const Cell&) = default;
+};
+
+enum class Direction { kUp, kRight, kDown, kLeft };
+constexpr std::array kDirections = {Direction::kUp, Direction::kRight, Direction::kDown,
+                                    Direction::kLeft};
+constexpr std::array<const char*, 4> kNames = {"up", "right", "down", "left"};
+constexpr std::array<const char*, 11> kDistractors = {
+    "jump", "wait", "north", "south", "east", "west", "look", "stop", "go", "run", "back"};
+
+const char* name_of(Direction d) { return kNames[static_cast<int>(d)]; }
+
+Cell neighbour(Cell at, Direction d) {
+  switch (d) {
+    case Direction::kUp:
+      return {at.row - 1, at.column};
+    case Direction::kRight:
+      return {at.row, at.column + 1};
+    case Direction::kDown:
+      return {at.row + 1, at.column};
+    default:
+      return {at.row, at.column - 1};
+  }
+}
+
+int distance(Cell a, Cell b) { return std::abs(a.row - b.row) + std::abs(a.column - b.column); }
+
+template <class T>
+class Field {
+ public:
+  T& operator[](Cell c) { return values_[c.row * kSize + c.column]; }
+  const T& operator[](Cell c) const { return values_[c.row * kSize + c.column]; }
+  static bool holds(Cell c) {
+    return c.row >= 0 && c.row < kSize && c.column >= 0 && c.column < kSize;
+  }
+
+ private:
+  std::array<T, kSize * kSize> values_{};
+};
+
+struct Map {
+  Cell start, goal;
+  Field<bool> hole;
+
+  bool safe(Cell c) const { return Field<bool>::holds(c) && !hole[c]; }
+  bool approaches(Cell from, Direction d) const {
+    return distance(neighbour(from, d), goal) < distance(from, goal);
+  }
+};
+
+// Every cell that safe distance-reducing moves reach from the start (but the goal) has another such
+// move.
+bool walkable(const Map& map) {
+  Field<bool> reached;
+  std::vector<Cell> queue = {map.start};
+  reached[map.start] = true;
+  for (size_t i = 0; i < queue.size(); ++i) {
+    if (queue[i] == map.goal) continue;
+    bool onward = false;
+    for (Direction d : kDirections) {
+      Cell next = neighbour(queue[i], d);
+      if (!map.approaches(queue[i], d) || !map.safe(next)) continue;
+      onward = true;
+      if (!reached[next]) queue.push_back(next);
+      reached[next] = true;
+    }
+    if (!onward) return false;
+  }
+  return true;
+}
+
+Cell random_cell(Rng& rng) {
+  int at = static_cast<int>(rng.below(kSize * kSize));
+  return {at / kSize, at % kSize};
+}
+
+Map draw_map(uint64_t seed) {
+  Rng rng(mix({seed, 0x6672'6f7a'656e}));  // "frozen": its own stream
+  Map map;
+  do {
+    int apart = 0;
+    while (apart < 4 || apart > 9) {
+      map.start = random_cell(rng);
+      map.goal = random_cell(rng);
+      apart = distance(map.start, map.goal);
+    }
+    for (int row = 0; row < kSize; ++row) {
+      for (int column = 0; column < kSize; ++column) {
+        Cell c{row, column};
+        map.hole[c] = c != map.start && c != map.goal && rng.chance(0.5);
+      }
+    }
+  } while (!walkable(map));
+  return map;
+}
+
+class FrozenGrid final : public Environment {
+ public:
+  explicit FrozenGrid(const EnvironmentSettings& settings) {
+    SettingsReader reader("frozen_grid", settings);
+    info_.max_turns = reader.integer("max_turns", 14, 1, 1000);
+    invalid_penalty_ = reader.number("invalid_penalty", 0.05, 0, 1);
+    demo_invalid_ = reader.number("demo_invalid", 0.06, 0, 1);
+    demo_random_ = reader.number("demo_random", 0.2, 0, 1);
+    demo_look_ = reader.number("demo_look", 0.4, 0, 1);
+    reader.finish();
+    info_.name = "frozen_grid";
+    info_.stop_strings = {"\n"};
+    info_.max_action_tokens = 3;
+    info_.vocabulary = {"\n", ">", "what", "?", "ice", "hole", "wall", "goal"};
+    auto add = [&](const auto& words) {
+      info_.vocabulary.insert(info_.vocabulary.end(), words.begin(), words.end());
+    };
+    add(kNames);
+    add(std::array{"N-", "NE", "-E", "SE", "S-", "SW", "-W", "NW"});
+    add(std::array{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+    add(kDistractors);
+  }
+
+  const EnvironmentInfo& info() const override { return info_; }
+
+  Result<Observation> reset(const Task& task) override {
+    map_ = draw_map(task.seed);
+    at_ = map_.start;
+    visits_ = {};
+    visits_[at_] = 1;
+    turns_ = invalid_ = 0;
+    running_ = true;
+    return Observation{view()};
+  }
+
+  Result<StepResult> step(const std::string& action) override {
+    if (!running_) return Failure{"frozen_grid: step() without a running episode"};
+    StepResult result;
+    ++turns_;
+    if (std::optional<Direction> direction = parse(action)) {
+      Cell next = neighbour(at_, *direction);
+      if (Field<bool>::holds(next)) at_ = next;
+      ++visits_[at_];
+      result.observation.text = view();
+    } else {
+      ++invalid_;
+      result.reward -= invalid_penalty_;
+      result.observation.text = "what ? " + view();
+    }
+    bool success = at_ == map_.goal;
+    if (success) result.reward += 1;
+    result.terminated = success || map_.hole[at_];
+    result.truncated = !result.terminated && turns_ == info_.max_turns;
+    running_ = !result.terminated && !result.truncated;
+    if (!running_) result.observation.text.clear();
+    result.metrics = {{"success", success ? 1.0 : 0.0},
+                      {"invalid_actions", static_cast<double>(invalid_)}};
+    return result;
+  }
+
+  void close() override { running_ = false; }
+
+  std::optional<std::string> demonstrate(Rng& rng) override {
+    if (!running_) return std::nullopt;
+    if (rng.chance(demo_invalid_)) return invalid_text(rng);
+    Direction d = straight();
+    if (rng.chance(demo_random_)) {
+      d = kDirections[rng.below(4)];
+    } else if (rng.chance(demo_look_)) {
+      d = careful();
+    }
+    return std::string(name_of(d)) + "\n";
+  }
+
+  std::string sample_action(Rng& rng) override { return std::string(kNames[rng.below(4)]) + "\n"; }
+
+ private:
+  static std::optional<Direction> parse(const std::string& action) {
+    size_t begin = action.find_first_not_of(' ');
+    if (begin == std::string::npos) return std::nullopt;
+    for (Direction d : kDirections) {
+      if (action.compare(begin, std::string::npos, std::string(name_of(d)) + "\n") == 0) return d;
+    }
+    return std::nullopt;
+  }
+
+  std::string view() const {
+    std::string text;
+    text += map_.goal.row < at_.row ? 'N' : map_.goal.row > at_.row ? 'S' : '-';
+    text += map_.goal.column > at_.column ? 'E' : map_.goal.column < at_.column ? 'W' : '-';
+    for (Direction d : kDirections) {
+      Cell c = neighbour(at_, d);
+      text += !Field<bool>::holds(c) ? " wall"
+              : map_.hole[c]         ? " hole"
+              : c == map_.goal       ? " goal"
+                                     : " ice";
+    }
+    return text + " >";
+  }
+
+  // One or two words that are no action, so that the newline is within max_action_tokens.
+  std::string invalid_text(Rng& rng) const {
+    std::string text = kDistractors[rng.below(kDistractors.size())];
+    if (rng.chance(0.5)) text += std::string(" ") + kNames[rng.below(4)];
+    return text + "\n";
+  }
+
+  // Toward the goal, vertically first, without looking.
+  Direction straight() const {
+    if (map_.goal.row != at_.row)
+      return map_.goal.row < at_.row ? Direction::kUp : Direction::kDown;
+    return map_.goal.column < at_.column ? Direction::kLeft : Direction::kRight;
+  }
+
+  // The safe neighbour least visited; of equals toward the goal; of these vertically.
+  Direction careful() const {
+    std::optional<Direction> best;
+    auto better = [&](Direction a, Direction b) {
+      int visits_a = visits_[neighbour(at_, a)], visits_b = visits_[neighbour(at_, b)];
+      if (visits_a != visits_b) return visits_a < visits_b;
+      return map_.approaches(at_, a) && !map_.approaches(at_, b);
+    };
+    for (Direction d : {Direction::kUp, Direction::kDown, Direction::kRight, Direction::kLeft}) {
+      if (map_.safe(neighbour(at_, d)) && (!best || better(d, *best))) best = d;
+    }
+    return best.value_or(straight());
+  }
+
+  EnvironmentInfo info_;
+  double invalid_penalty_ = 0, demo_invalid_ = 0, demo_random_ = 0, demo_look_ = 0;
+  Map map_;
+  Cell at_;
+  Field<int> visits_;
+  int64_t turns_ = 0, invalid_ = 0;
+  bool running_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Environment> make_frozen_grid(const EnvironmentSettings& settings) {
+  return std::make_unique<FrozenGrid>(settings);
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,74 @@
+#include "sandbox/builtin/settings_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/base/nearest.h"
+
+namespace tailrace::sandbox {
+
+SettingsReader::SettingsReader(std::string environment, const EnvironmentSettings& settings)
+    : environment_(std::move(environment)), settings_(settings) {}
+
+const std::string* SettingsReader::find(const std::string& key) {
+  known_.push_back(key);
+  for (const auto& [name, value] : settings_) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+int64_t SettingsReader::integer(const std::string& key, int64_t fallback, int64_t min,
+                                int64_t max) {
+  const std::string* text = find(key);
+  if (text == nullptr) return fallback;
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < min || value > max) {
+    throw UserError("environment {}: {} is '{}'; it must be an integer from {} to {} (default {})",
+                    environment_, key, *text, min, max, fallback);
+  }
+  return value;
+}
+
+double SettingsReader::number(const std::string& key, double fallback, double min, double max) {
+  const std::string* text = find(key);
+  if (text == nullptr) return fallback;
+  double value = 0;
+  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  bool whole = error == std::errc() && end == text->data() + text->size();
+  if (!whole || !(value >= min && value <= max)) {
+    throw UserError("environment {}: {} is '{}'; it must be a number from {} to {} (default {})",
+                    environment_, key, *text, min, max, fallback);
+  }
+  return value;
+}
+
+std::string SettingsReader::text(const std::string& key, const std::string& fallback) {
+  const std::string* text = find(key);
+  return text == nullptr ? fallback : *text;
+}
+
+std::string SettingsReader::choice(const std::string& key, const std::string& fallback,
+                                   const std::vector<std::string>& allowed) {
+  std::string value = text(key, fallback);
+  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+    throw UserError("environment {}: {} is '{}'; accepted: {}", environment_, key, value,
+                    fmt::join(allowed, ", "));
+  }
+  return value;
+}
+
+void SettingsReader::finish() const {
+  for (const auto& [name, value] : settings_) {
+    if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+    if (known_.empty())
+      throw UserError("environment {}: it has no settings, but '{}' is given", environment_, name);
+    throw UserError("environment {}: there is no setting '{}'; did you mean '{}'? Settings: {}",
+                    environment_, name, nearest_name(name, known_), fmt::join(known_, ", "));
+  }
+}
+
+}  // namespace tailrace::sandbox

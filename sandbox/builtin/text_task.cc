@@ -1,0 +1,90 @@
+#include "sandbox/builtin/text_task.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "sandbox/builtin/settings_reader.h"
+
+namespace tailrace::sandbox {
+
+namespace {
+
+using nlohmann::json;
+
+class TextTask final : public Environment {
+ public:
+  explicit TextTask(const EnvironmentSettings& settings) {
+    SettingsReader reader("text", settings);
+    verifier_ = reader.text("verifier", "text_rules");
+    std::string stop = reader.text("stop", "");
+    info_.max_action_tokens = reader.integer("max_tokens", 64, 1, 1 << 20);
+    reader.finish();
+    if (verifier_.empty())
+      throw UserError("environment text: verifier is empty; name one, for example text_rules");
+    info_.verifier = verifier_;
+    info_.name = "text";
+    if (!stop.empty()) info_.stop_strings = {stop};
+    info_.needs_dataset = true;
+  }
+
+  const EnvironmentInfo& info() const override { return info_; }
+
+  Result<Observation> reset(const Task& task) override {
+    running_ = false;
+    row_ = json::parse(task.data, nullptr, /*allow_exceptions=*/false);
+    if (!row_.is_object()) return Failure{"text: the task is not a JSON object"};
+    auto prompt = row_.find("prompt");
+    if (prompt == row_.end() || !prompt->is_string()) {
+      return Failure{"text: the task has no string \"prompt\""};
+    }
+    running_ = true;
+    return Observation{prompt->get<std::string>()};
+  }
+
+  Result<StepResult> step(const std::string& action) override {
+    if (!running_) return Failure{"text: step() without a running episode"};
+    StepResult result = scored(action);
+    result.terminated = true;
+    return result;
+  }
+
+  Result<StepResult> cut() override {
+    if (!running_) return Failure{"text: cut() without a running episode"};
+    StepResult result = scored("");
+    result.truncated = true;
+    return result;
+  }
+
+  void close() override { running_ = false; }
+
+  std::string sample_action(Rng& rng) override {
+    static constexpr const char* kWords[] = {"The",  "dog", "ran", "to",   "the",
+                                             "park", "and", "was", "happy"};
+    std::string text;
+    for (int64_t n = 1 + rng.below(12); n > 0; --n) text += std::string(" ") + kWords[rng.below(9)];
+    return text + ".";
+  }
+
+ private:
+  StepResult scored(const std::string& response) {
+    running_ = false;
+    row_["response"] = response;
+    StepResult result;
+    result.verifier = verifier_;
+    result.evidence = row_.dump(-1, ' ', false, json::error_handler_t::replace);
+    return result;
+  }
+
+  EnvironmentInfo info_;
+  std::string verifier_;
+  json row_;
+  bool running_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Environment> make_text_task(const EnvironmentSettings& settings) {
+  return std::make_unique<TextTask>(settings);
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,72 @@
+#include "scheduler/decide/evaluation.h"
+
+#include <algorithm>
+
+#include "scheduler/decide/attempts.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+int64_t count_open(const Evaluation& evaluation) {
+  int64_t open = 0;
+  for (const auto& [id, task] : evaluation.tasks) {
+    open += std::ranges::count(task.members, false, settled);
+  }
+  return open;
+}
+
+}  // namespace
+
+void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
+  const EvalOptions& config = context.config().eval;
+  const int64_t version = policy.frontier;
+  if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
+  const bool first = policy.evaluated < 0;
+  const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
+  if (!first && !due && !last) return;
+
+  drop_evaluation(context, policy);
+  policy.evaluated = version;
+  Evaluation evaluation{.version = version, .open_members = 0, .tasks = {}};
+  for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
+    for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
+      const TaskId id{policy_id, domain, version, prompt};
+      Task& task = evaluation.tasks[id];
+      task.launch = policy.forks;  // other weights may carry this version's number again
+      task.weight_floor = version;
+      task.members.assign(static_cast<size_t>(config.group_size), Member{});
+      for (int32_t i = 0; i < config.group_size; ++i) {
+        context.state.waiting.insert({Lane::kEval, member_id(id, task.launch, i)});
+      }
+      evaluation.open_members += config.group_size;
+    }
+  }
+  policy.evaluation = std::move(evaluation);
+}
+
+EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
+  EvalDone report{.policy = policy_id, .version = evaluation.version, .items = {}};
+  for (const auto& [id, task] : evaluation.tasks) {
+    for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+      const Member& member = task.members[static_cast<size_t>(i)];
+      report.items.push_back({{member_id(id, task.launch, i), member.attempt}, member.reward});
+    }
+  }
+  return report;
+}
+
+void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
+  policy.evaluation->open_members = count_open(*policy.evaluation);
+  if (!evaluating(policy)) context.act(evaluation_report(policy_id, *policy.evaluation));
+}
+
+void drop_evaluation(Context& context, Policy& policy) {
+  if (!policy.evaluation) return;
+  for (auto& [id, task] : policy.evaluation->tasks) {
+    void_members(context, Lane::kEval, id, task);
+    release_bodies(context, Lane::kEval, id, task);
+  }
+  policy.evaluation.reset();
+}
+
+}  // namespace tailrace::scheduler

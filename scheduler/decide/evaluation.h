@@ -1,0 +1,22 @@
+// The evaluation lane: held-out prompts on exactly one version. It uses workers first, and the
+// trainer gets no batch while one is open, so that the weights cannot move under it. It touches
+// neither credit nor cursor: training sees the same prompts and samples with or without it.
+#pragma once
+
+#include "scheduler/decide/context.h"
+
+namespace tailrace::scheduler {
+
+// Opens one when the newest version is due: the first, every interval_steps, and, with `last`, the
+// one that a finished run ends on.
+void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last);
+
+// Reports when the last member has ended.
+void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy);
+
+EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
+
+// Its bodies can go.
+void drop_evaluation(Context& context, Policy& policy);
+
+}  // namespace tailrace::scheduler

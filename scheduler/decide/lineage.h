@@ -1,0 +1,18 @@
+// Versions: publication, checkpoints, and a trainer that comes back with an older one.
+//
+// Same digest: the batches that were handed over since are handed over again, in order; workers,
+// credit and running groups are left alone, because the same weights will come out. Another digest,
+// at the rollback or at a version that is published again: everything sampled from the abandoned
+// versions is launched again and the outcomes that rest on it are withdrawn.
+#pragma once
+
+#include "scheduler/decide/context.h"
+
+namespace tailrace::scheduler {
+
+void on_published(Context& context, const Published& event);
+void on_durable(Context& context, const Durable& event);
+void on_rolled_back(Context& context, const RolledBack& event);
+void on_trainer_lost(Policy& policy);
+
+}  // namespace tailrace::scheduler

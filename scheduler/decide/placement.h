@@ -1,0 +1,22 @@
+// Who works on what: installs, grants and verifications, to the least loaded worker that may.
+#pragma once
+
+#include "scheduler/decide/context.h"
+
+namespace tailrace::scheduler {
+
+// Sends workers to the newest version. None while a rollback is replayed: nothing may run on the
+// versions in between, and the weights that workers hold come back.
+void refresh_workers(Context& context);
+
+void on_installed(Context& context, const Installed& event);
+void on_install_failed(Context& context, const InstallFailed& event);
+
+// Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
+// it has room: they share the prompt's KV cache.
+void grant_waiting(Context& context);
+
+// Results that need a score to reward workers.
+void verify_waiting(Context& context);
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,47 @@
+// Rounds: launching groups within the credit, deciding what a complete group becomes, handing a
+// step over.
+//
+// This is where modes differ. The stop rule is how many members a group starts (members_to_launch)
+// and how many groups a round starts beyond those that it keeps (Share::launch_target); the tail
+// policy is what becomes of the groups that still run in a share that is full: under `all` there
+// are none.
+#pragma once
+
+#include "scheduler/decide/context.h"
+
+namespace tailrace::scheduler {
+
+// How many members a group of this round starts. Redundant ones, beyond the group_size that is
+// kept, are added here and nowhere else.
+int64_t members_to_launch(const Config& config, const Round& round);
+
+// Opens a round for whatever credit is free. Nothing before the first publication, beyond the last
+// step, or while a rollback is replayed.
+void open_rounds(Context& context, PolicyId policy_id, Policy& policy);
+
+// A member of a running task has settled. Once all have: accept it, filter it (zero signal), or
+// give it up as failed; the last two are replaced from the dataset, which keeps the reservation.
+void settle_task(Context& context, Policy& policy, const TaskId& id);
+
+// Answers `wanted`: a batch that was formed before, or a new one once the step is complete and no
+// evaluation is open (weights must not move under it).
+void hand_over(Context& context, PolicyId policy_id, Policy& policy);
+
+// Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights.
+void relaunch(Context& context, Policy& policy, const TaskId& id);
+
+// The task ends; the checkpoint of `step` makes that final.
+void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step);
+
+// No prompt is left to start, and no group waits or runs.
+bool exhausted(const State& state, const Policy& policy);
+
+// Ends what the end of the run has cut off. Returns how many prompts did not get their turn, in
+// all: the same number when it is asked again after a restart.
+int64_t cut_off(Context& context, Policy& policy);
+
+// Groups whose bodies are gone are launched again; an evaluation is begun anew. A batch that was
+// handed over cannot be: its bodies were on disk before the trainer had it.
+void on_bodies_lost(Context& context, const BodiesLost& event);
+
+}  // namespace tailrace::scheduler

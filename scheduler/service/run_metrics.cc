@@ -1,0 +1,196 @@
+#include "scheduler/service/run_metrics.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/trajectory/sample_rows.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// Stamps rows for people; nothing is decided on it.
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds_of(Time time) { return std::chrono::duration<double>(time).count(); }
+
+bool has(const MetricList& values, std::string_view name) {
+  return std::any_of(values.begin(), values.end(),
+                     [&](const auto& value) { return value.first == name; });
+}
+
+void add_missing(MetricList& values, const MetricList& more) {
+  for (const auto& value : more) {
+    if (!has(values, value.first)) values.push_back(value);
+  }
+}
+
+// The mean of each metric over the episodes that report it, as PREFIX/NAME.
+MetricList means(const std::vector<Trajectory>& trajectories, const std::string& prefix) {
+  std::map<std::string, std::pair<double, int64_t>> sums;
+  for (const Trajectory& trajectory : trajectories) {
+    for (const auto& [name, value] : trajectory.metrics) {
+      sums[name].first += value;
+      ++sums[name].second;
+    }
+  }
+  MetricList values;
+  for (const auto& [name, sum] : sums) {
+    values.emplace_back(prefix + "/" + name, sum.first / static_cast<double>(sum.second));
+  }
+  return values;
+}
+
+// Episodes of different prompts, the first member of each.
+std::vector<const Trajectory*> choose_samples(const std::vector<Trajectory>& trajectories,
+                                              int64_t count) {
+  std::vector<const Trajectory*> chosen;
+  std::set<std::pair<int32_t, int64_t>> prompts;
+  for (const Trajectory& trajectory : trajectories) {
+    if (std::ssize(chosen) == count) break;
+    const MemberId& member = trajectory.lease.member;
+    if (prompts.emplace(member.domain, member.prompt).second) chosen.push_back(&trajectory);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+RunMetrics::RunMetrics(const RunPaths& paths, int64_t frontier, int64_t num_samples, Log& log)
+    : paths_(paths), num_samples_(num_samples), log_(log) {
+  open(frontier + 1);
+}
+
+void RunMetrics::open(int64_t first_step) {
+  writer_.reset();
+  auto opened = MetricsWriter::open(paths_.metrics(), first_step, unix_seconds());
+  if (!opened) throw UserError("{}", opened.failure().message);
+  writer_ = std::move(opened).value();
+  auto rows = read_metrics(paths_.metrics());
+  if (!rows) throw UserError("{}", rows.failure().message);
+  steps_.clear();
+  warm_up_.clear();
+  evaluations_.clear();
+  for (const MetricsRow& row : rows.value()) {
+    if (row.version < 0) {
+      warm_up_.insert(row.step);
+      continue;
+    }
+    (row.find("eval/episodes") != nullptr ? evaluations_ : steps_).insert(row.step);
+  }
+}
+
+void RunMetrics::write(int64_t step, int64_t version, MetricList values) {
+  auto written = writer_->write({step, version, unix_seconds(), std::move(values)});
+  // A run is worth more than a row.
+  if (!written)
+    log_.warning("the metrics of step {} are lost: {}", step, written.failure().message);
+}
+
+void RunMetrics::write_samples(int64_t step, const std::vector<Trajectory>& trajectories) {
+  if (num_samples_ == 0) return;
+  std::string lines;
+  for (const Trajectory* trajectory : choose_samples(trajectories, num_samples_)) {
+    lines += format_sample_row(sample_row(*trajectory, step, step)) + "\n";
+  }
+  auto file = AppendFile::open(paths_.samples());
+  const Result<void> written = file ? file.value().append(lines) : Result<void>(file.failure());
+  if (!written)
+    log_.warning("the samples of step {} are lost: {}", step, written.failure().message);
+}
+
+void RunMetrics::on_attempt(Outcome outcome) {
+  ++attempts_;
+  infra_failed_ += outcome != Outcome::kFinished && outcome != Outcome::kTruncated;
+}
+
+void RunMetrics::on_task_done(TaskEnd end) { ++ends_[end]; }
+
+void RunMetrics::on_batch(int64_t step, const std::vector<Trajectory>& batch, Time now) {
+  pending_ = {.step = step, .handed = now, .tokens = 0, .values = means(batch, "env")};
+  double staleness = 0, stalest = 0;
+  for (const Trajectory& trajectory : batch) {
+    pending_.tokens += trajectory.num_sampled();
+    const int64_t oldest = trajectory.min_version();
+    const double age = oldest < 0 ? 0 : static_cast<double>(step - 1 - oldest);
+    staleness += age;
+    stalest = std::max(stalest, age);
+  }
+  pending_.values.emplace_back("staleness/mean",
+                               batch.empty() ? 0 : staleness / static_cast<double>(batch.size()));
+  pending_.values.emplace_back("staleness/max", stalest);
+  // Without evaluations the first and every tenth batch show what the policy writes.
+  const int64_t row = step - 1;
+  if (evaluations_.empty() && row % 10 == 0 && !steps_.contains(row)) write_samples(row, batch);
+}
+
+void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now) {
+  const int64_t row = version - 1;
+  const bool timed = timed_ && pending_.step == version;
+  const Time since = now - last_published_;
+  const Time training = now - pending_.handed;
+  last_published_ = now;
+  timed_ = true;
+  if (row < 0 || !steps_.insert(row).second) return;
+
+  MetricList values = sent;
+  if (pending_.step == version) add_missing(values, pending_.values);
+  if (timed && seconds_of(since) > 0) {
+    add_missing(values,
+                {{"perf/tokens_per_s", static_cast<double>(pending_.tokens) / seconds_of(since)},
+                 {"time/step", seconds_of(since)},
+                 {"time/rollout", seconds_of(since - training)},
+                 {"time/train", seconds_of(training)}});
+  }
+  const double attempts = static_cast<double>(std::max<int64_t>(attempts_, 1));
+  add_missing(values, {{"rollout/infra_failed_frac", static_cast<double>(infra_failed_) / attempts},
+                       {"rollout/filtered_prompts", static_cast<double>(ends_[TaskEnd::kFiltered])},
+                       {"rollout/failed_prompts", static_cast<double>(ends_[TaskEnd::kFailed])}});
+  attempts_ = infra_failed_ = 0;
+  ends_.clear();
+  write(row, row, std::move(values));
+}
+
+void RunMetrics::on_progress(const wire::Progress& progress) {
+  if (warm_up_.insert(progress.done).second) write(progress.done, -1, progress.metrics);
+}
+
+void RunMetrics::on_evaluation(const EvalDone& report, const std::vector<Trajectory>& bodies) {
+  if (!evaluations_.insert(report.version).second) return;
+  double sum = 0, rewarded = 0;
+  for (const EvalDone::Item& item : report.items) {
+    if (!item.reward) continue;
+    sum += *item.reward;
+    ++rewarded;
+  }
+  const double episodes = static_cast<double>(report.items.size());
+  MetricList values;
+  if (rewarded > 0) values.emplace_back("eval/reward", sum / rewarded);
+  add_missing(values, means(bodies, "eval"));
+  if (!bodies.empty()) {
+    double tokens = 0, turns = 0;
+    for (const Trajectory& body : bodies) {
+      tokens += static_cast<double>(body.num_sampled());
+      turns += body.turns;
+    }
+    values.emplace_back("eval/response_tokens/mean", tokens / static_cast<double>(bodies.size()));
+    values.emplace_back("eval/turns/mean", turns / static_cast<double>(bodies.size()));
+  }
+  values.emplace_back("eval/episodes", episodes);
+  values.emplace_back("eval/failed", episodes - rewarded);
+  write_samples(report.version, bodies);
+  write(report.version, report.version, std::move(values));
+}
+
+void RunMetrics::on_fork(int64_t from) {
+  try {
+    open(from);
+  } catch (const UserError& error) {
+    log_.warning("metrics of the abandoned weights stay: {}", error.what());
+  }
+}
+
+}  // namespace tailrace::scheduler

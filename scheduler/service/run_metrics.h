@@ -1,0 +1,70 @@
+// What a run leaves for people: rows of metrics.jsonl and a few episodes in samples.jsonl.
+//
+// A row of a training step n has step = version = n - 1 (counted from 0, the weights it started
+// from): what the trainer sent, plus what only the scheduler sees. A row of an evaluation has step
+// = version = the version under evaluation. Rows are written before the event that caused them is
+// committed, and known rows are not written again: after a kill a row is there once.
+//
+// Thread: one at a time (the service's).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/base/metrics.h"
+#include "core/base/run_directory.h"
+#include "core/base/time.h"
+#include "core/wire/message.h"
+#include "scheduler/state/action.h"
+
+namespace tailrace::scheduler {
+
+class RunMetrics {
+ public:
+  // Rows beyond `frontier` (of a lineage that the state does not know) are removed. Throws
+  // UserError when the files cannot be read or written. Borrows `log`.
+  RunMetrics(const RunPaths& paths, int64_t frontier, int64_t num_samples, Log& log);
+
+  void on_attempt(Outcome outcome);
+  void on_task_done(TaskEnd end);
+  // The batch of `step` goes to the trainer. Means of the environments' own metrics become
+  // env/NAME.
+  void on_batch(int64_t step, const std::vector<Trajectory>& batch, Time now);
+  // `sent`: the trainer's part of the row; its names win.
+  void on_published(int64_t version, const MetricList& sent, Time now);
+  void on_progress(const wire::Progress& progress);
+  // `bodies`: of the members that have one.
+  void on_evaluation(const EvalDone& report, const std::vector<Trajectory>& bodies);
+  // Another lineage begins at version `from`: rows that rest on what it replaces are removed.
+  void on_fork(int64_t from);
+
+ private:
+  struct Pending {
+    int64_t step = -1;
+    Time handed{};
+    int64_t tokens = 0;
+    MetricList values;
+  };
+
+  void open(int64_t first_step);
+  void write(int64_t step, int64_t version, MetricList values);
+  void write_samples(int64_t step, const std::vector<Trajectory>& trajectories);
+
+  RunPaths paths_;
+  int64_t num_samples_;
+  Log& log_;
+  std::optional<MetricsWriter> writer_;
+  std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
+  Pending pending_;
+  Time last_published_{};
+  bool timed_ = false;  // last_published_ is of this process
+  int64_t attempts_ = 0, infra_failed_ = 0;
+  std::map<TaskEnd, int64_t> ends_;
+};
+
+}  // namespace tailrace::scheduler

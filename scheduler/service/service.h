@@ -1,0 +1,67 @@
+// The scheduler as a process: it receives messages, keeps bodies and events, applies decide() and
+// performs the actions.
+//
+// For each batch of messages: bodies to the store, events to the journal and decide(), one commit,
+// and only then the actions and the acknowledgements. A service that is killed anywhere in between
+// comes back from the journal, gives every outstanding action again, and gets again what it had not
+// acknowledged.
+//
+// Files: RUN/journal, RUN/trajectories, RUN/metrics.jsonl, RUN/samples.jsonl.
+//
+// Thread: run() belongs to the thread that calls it. request_stop() any, also a signal handler.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/run_directory.h"
+#include "core/wire/link.h"
+#include "scheduler/state/options.h"
+
+namespace tailrace::scheduler {
+
+struct ServiceOptions {
+  Config config;
+  std::string endpoint;  // where workers find it
+  RunPaths paths;
+  wire::LinkOptions link;
+  SegmentSizes segments;
+  int64_t num_samples = 4;                        // episodes written for people at an evaluation
+  std::chrono::seconds save_timeout{120};         // for the last checkpoint
+  std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over
+  std::chrono::seconds watchdog{30};              // of silence, then who waits for what is logged
+};
+
+struct ServiceResult {
+  enum class End {
+    kDone,     // all steps, or all data
+    kStopped,  // request_stop(); the run can be continued
+    kFailed,   // `message` says what a person must mend; the run can be continued then
+  };
+  End end = End::kDone;
+  std::string message;
+  int64_t version = -1;  // of the weights at the end
+};
+
+class Service {
+ public:
+  // Restores the run from paths.journal(), or begins one. Throws UserError: files that cannot be
+  // read or written, or a config that does not fit the run. Borrows clock and log.
+  Service(ServiceOptions options, const Clock& clock, Log& log);
+  ~Service();
+  Service(const Service&) = delete;
+
+  ServiceResult run();
+  void request_stop() { stop_.store(true); }
+
+ private:
+  struct Impl;
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace::scheduler

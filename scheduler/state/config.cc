@@ -1,0 +1,54 @@
+#include "scheduler/state/config.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace tailrace::scheduler {
+
+int64_t Config::prompts_per_step() const {
+  int64_t sum = 0;
+  for (const DomainConfig& domain : domains) sum += domain.prompts_per_step;
+  return sum;
+}
+
+int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
+
+void Config::validate() const {
+  if (prompts_per_step() < 1) {
+    throw UserError("rollout.prompts_per_step is {}; a step needs at least one prompt",
+                    prompts_per_step());
+  }
+  if (group_size < 1)
+    throw UserError("rollout.group_size is {}; it must be at least 1", group_size);
+  if (replace_zero_signal && group_size < 2) {
+    throw UserError(
+        "scheduler.replace_zero_signal is true with rollout.group_size = 1, which would filter "
+        "every "
+        "group: one reward always equals itself.\n       Try rollout.group_size=8, or "
+        "scheduler.replace_zero_signal=false.");
+  }
+  if (mode.ahead.numerator != 0) {
+    throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
+                    mode.ahead.numerator, mode.ahead.denominator);
+  }
+  bool data_ends = true, could_end = true;
+  for (size_t i = 0; i < domains.size(); ++i) {
+    const DomainConfig& domain = domains[i];
+    if (domain.prompts_per_step < 0 || domain.prompts_per_epoch < 0 || domain.epochs < 0) {
+      throw UserError(
+          "domain {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
+    }
+    if (domain.prompts_per_step == 0) continue;
+    could_end = could_end && domain.prompts_per_epoch > 0;
+    data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;
+  }
+  if (steps == 0 && !data_ends) {
+    throw UserError(
+        "run.steps is 0 and the data has no end; the run would never end.\n       Try "
+        "run.steps=100{}.",
+        could_end ? ", or run.epochs=1" : "");
+  }
+}
+
+}  // namespace tailrace::scheduler

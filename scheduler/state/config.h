@@ -1,0 +1,125 @@
+// What decide() must know about a run, and the one place of its defaults. It is part of the state,
+// so that a snapshot replays under the rules it was written under; `restarted` may bring new ones.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/time.h"
+
+namespace tailrace {
+class OptionVisitor;
+}
+
+namespace tailrace::scheduler {
+
+// Credits are whole groups: fractions stay integers.
+struct Ratio {
+  int64_t numerator = 0, denominator = 1;
+  template <class V>
+  void fields(V& visit) {
+    visit(numerator, denominator);
+  }
+  friend bool operator==(const Ratio&, const Ratio&) = default;
+};
+
+// A published training mode is a value. Synchronous: ahead = 0. The stop rule (`all`) and the tail
+// policy (`wait`) become fields when there is a second value of them; the places that read them are
+// named in scheduler/README.md.
+struct Mode {
+  Ratio ahead;  // how many steps' worth of groups may exist beyond the one being trained
+  template <class V>
+  void fields(V& visit) {
+    visit(ahead);
+  }
+  friend bool operator==(const Mode&, const Mode&) = default;
+};
+
+struct DomainConfig {
+  int64_t prompts_per_step = 0;   // q, this domain's share of P
+  int64_t prompts_per_epoch = 0;  // 0: an endless stream (epoch stays 0)
+  int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
+  template <class V>
+  void fields(V& visit) {
+    visit(prompts_per_step, prompts_per_epoch, epochs);
+  }
+  friend bool operator==(const DomainConfig&, const DomainConfig&) = default;
+};
+
+// How many failed attempts of one member are tried again, by cause.
+struct RetryBounds {
+  int64_t env_failed = 2;
+  int64_t verifier_failed = 2;
+  int64_t lost = 8;  // larger: one dead worker takes many members with it
+  template <class V>
+  void fields(V& visit) {
+    visit(env_failed, verifier_failed, lost);
+  }
+  friend bool operator==(const RetryBounds&, const RetryBounds&) = default;
+};
+
+// How long an answer may take.
+struct Deadlines {
+  Time lease{std::chrono::seconds(600)};    // of one attempt, all its turns
+  Time verify{std::chrono::seconds(60)};    // of one verification
+  Time install{std::chrono::seconds(120)};  // then the install is asked for again
+  template <class V>
+  void fields(V& visit) {
+    visit(lease, verify, install);
+  }
+  friend bool operator==(const Deadlines&, const Deadlines&) = default;
+};
+
+struct EvalOptions {
+  int64_t prompts = 0;          // held-out prompts of each domain; 0: no evaluation
+  int64_t group_size = 1;       // members of each
+  int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
+  void visit(OptionVisitor& v);
+  template <class V>
+  void fields(V& visit) {
+    visit(prompts, group_size, interval_steps);
+  }
+  friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
+};
+
+struct BreakerConfig {
+  int64_t window = 64;  // the last so many attempts
+  double share = 0.5;   // more than this part of them failed for one cause: halt
+  template <class V>
+  void fields(V& visit) {
+    visit(window, share);
+  }
+  friend bool operator==(const BreakerConfig&, const BreakerConfig&) = default;
+};
+
+struct Config {
+  Mode mode;
+  std::vector<DomainConfig> domains{DomainConfig{.prompts_per_step = 1}};
+  int64_t group_size = 1;
+  int64_t steps = 0;                 // 0: until the data ends
+  bool replace_zero_signal = false;  // groups of equal rewards are replaced (dynamic sampling)
+  RetryBounds retries;
+  Deadlines deadlines;
+  EvalOptions eval;
+  BreakerConfig breaker;
+
+  int64_t prompts_per_step() const;  // P, over all domains
+
+  // How many members of a group must have a reward, when no more can come, for it to train: one
+  // sample has no group statistics to be compared with, unless groups are of one.
+  int64_t members_needed() const;
+
+  // Throws UserError with the key as a config file has it: impossible combinations, and modes that
+  // could stand still (scheduler law 1.8).
+  void validate() const;
+
+  template <class V>
+  void fields(V& visit) {
+    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval, breaker);
+  }
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+}  // namespace tailrace::scheduler

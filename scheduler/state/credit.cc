@@ -1,0 +1,35 @@
+#include "scheduler/state/credit.h"
+
+#include <algorithm>
+
+namespace tailrace::scheduler {
+
+int64_t credit(const Config& config, int32_t domain) {
+  const Ratio& ahead = config.mode.ahead;
+  const int64_t q = config.domains[static_cast<size_t>(domain)].prompts_per_step;
+  return (ahead.denominator + ahead.numerator) * q / ahead.denominator;
+}
+
+int64_t reserved(const Policy& policy, int32_t domain) {
+  int64_t sum = 0;
+  for (const Round& round : policy.rounds) {
+    const Share& share = round.shares[static_cast<size_t>(domain)];
+    sum += share.target - share.accepted;
+  }
+  return sum;
+}
+
+int64_t credit_held(const Policy& policy, int32_t domain) {
+  int64_t held =
+      std::ssize(policy.domains[static_cast<size_t>(domain)].ready) + reserved(policy, domain);
+  // While a rollback is replayed, batches up to the frontier were published once: they hold no
+  // credit.
+  for (auto batch = policy.batches.upper_bound(policy.frontier); batch != policy.batches.end();
+       ++batch) {
+    held += std::count_if(batch->second.tasks.begin(), batch->second.tasks.end(),
+                          [&](const TaskId& task) { return task.domain == domain; });
+  }
+  return held;
+}
+
+}  // namespace tailrace::scheduler

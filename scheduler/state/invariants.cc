@@ -1,0 +1,250 @@
+#include "scheduler/state/invariants.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "scheduler/state/credit.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using Found = std::optional<std::string>;
+
+std::string print(const WorkId& work) {
+  return (work.lane == Lane::kEval ? "eval " : "") + to_string(work.member);
+}
+
+// Every lease, waiting entry and worker load has its member, and the other way round.
+Found check_members(const State& state, Lane lane, const TaskId& id, const Task& task,
+                    bool active) {
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    const Member& member = task.members[static_cast<size_t>(i)];
+    const WorkId work{lane, member_id(id, task.launch, i)};
+    const auto lease = state.leases.find(work);
+    const bool leased = lease != state.leases.end();
+    const bool generating = active && member.phase == Phase::kRunning;
+    const bool verifying = active && member.phase == Phase::kVerifying;
+    if (leased != (generating || verifying))
+      return fmt::format("{}: lease and phase disagree", print(work));
+    if (leased && ((lease->second.kind == LeaseKind::kVerify) != verifying ||
+                   lease->second.attempt != member.attempt ||
+                   (verifying && lease->second.verify_attempt != member.verify_attempt))) {
+      return fmt::format("{}: the lease is of another attempt", print(work));
+    }
+    if (state.waiting.contains(work) != (active && member.phase == Phase::kWaiting)) {
+      return fmt::format("{}: waiting list and phase disagree", print(work));
+    }
+    if (state.to_verify.contains(work) != (active && member.phase == Phase::kToVerify)) {
+      return fmt::format("{}: verification list and phase disagree", print(work));
+    }
+    if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
+      return fmt::format("{}: reward and phase disagree", print(work));
+    }
+    if (active && member.phase >= Phase::kToVerify && member.phase <= Phase::kRewarded &&
+        !member.has_body) {
+      return fmt::format("{}: a result without a body", print(work));
+    }
+    if (member.attempt > 0 && member.phase != Phase::kFailed &&
+        member.granted_version < task.weight_floor) {
+      return fmt::format("{}: granted at version {}, its launch needs {}", print(work),
+                         member.granted_version, task.weight_floor);
+    }
+    if (member.has_body && member.min_version < task.weight_floor) {
+      return fmt::format("{}: tokens of version {}, its launch needs {}", print(work),
+                         member.min_version, task.weight_floor);
+    }
+  }
+  return {};
+}
+
+Found check_places(const State& state, const Policy& policy, const TaskId& id, const Task& task) {
+  const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
+  const auto in_ready = std::count(domain.ready.begin(), domain.ready.end(), id);
+  const bool in_queue = domain.queued.contains(id);
+  int64_t in_batches = 0, in_open_batches = 0;
+  for (const auto& [step, batch] : policy.batches) {
+    const auto count = std::count(batch.tasks.begin(), batch.tasks.end(), id);
+    in_batches += count;
+    if (step > policy.frontier) in_open_batches += count;
+  }
+  const bool trained = task.place == Place::kDone && task.end == TaskEnd::kTrained;
+  const bool held = task.place == Place::kHandedOver;
+  if (in_ready != (task.place == Place::kReady))
+    return to_string(id) + ": ready queue and place disagree";
+  if (in_queue != (task.place == Place::kQueued))
+    return to_string(id) + ": launch queue and place disagree";
+  if (in_batches != (trained || held)) return to_string(id) + ": batches and place disagree";
+  if (held && !policy.batches.contains(task.step))
+    return to_string(id) + ": handed over in another step's batch";
+  if (in_open_batches != held)
+    return to_string(id) + ": handed over, but its batch is published, or the reverse";
+  if (task.place == Place::kQueued && !task.members.empty())
+    return to_string(id) + ": queued with members";
+  if (task.place == Place::kReady || held || trained) {
+    const auto rewarded =
+        std::count_if(task.members.begin(), task.members.end(),
+                      [](const Member& member) { return member.reward && member.has_body; });
+    if (rewarded < state.config.members_needed()) return to_string(id) + ": too few samples";
+  }
+  return {};
+}
+
+Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy) {
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    std::map<RoundId, int64_t> running;
+    for (const auto& [id, task] : policy.tasks) {
+      if (id.domain == i && task.place == Place::kRunning) ++running[task.round];
+    }
+    for (const Round& round : policy.rounds) {
+      const Share& share = round.shares[static_cast<size_t>(i)];
+      const auto found = running.extract(round.id);
+      const int64_t counted = found.empty() ? 0 : found.mapped();
+      if (share.running != counted) {
+        return fmt::format("policy {} domain {}: {} groups run in round {}, it counts {}",
+                           policy_id, i, counted, round.id, share.running);
+      }
+      if (share.accepted < 0 || share.accepted > share.target ||
+          share.target > share.launch_target || share.running + share.accepted < share.target) {
+        return fmt::format(
+            "policy {} domain {}: share accepted {} running {} target {} launch target {}",
+            policy_id, i, share.accepted, share.running, share.target, share.launch_target);
+      }
+    }
+    if (!running.empty()) {
+      return fmt::format("policy {} domain {}: {} groups run in round {}, which is closed",
+                         policy_id, i, running.begin()->second, running.begin()->first);
+    }
+    // Counted from the tasks, not with credit_held(): that is what opened the rounds.
+    int64_t held = 0;
+    for (const auto& [id, task] : policy.tasks) {
+      held += id.domain == i && (task.place == Place::kReady || task.place == Place::kHandedOver);
+    }
+    for (const Round& round : policy.rounds) {
+      held += round.shares[static_cast<size_t>(i)].target -
+              round.shares[static_cast<size_t>(i)].accepted;
+    }
+    const int64_t allowed = credit(state.config, i);
+    if (held > allowed) {
+      return fmt::format("policy {} domain {}: credit law broken: {} held, {} allowed", policy_id,
+                         i, held, allowed);
+    }
+  }
+  return {};
+}
+
+// Every prompt behind the cursor is live or has ended once.
+Found check_conservation(const State& state, PolicyId policy_id, const Policy& policy) {
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    const int64_t per_epoch = state.config.domains[static_cast<size_t>(i)].prompts_per_epoch;
+    const int64_t launched = domain.epoch * per_epoch + domain.next;
+    const int64_t ended = std::accumulate(domain.ended.begin(), domain.ended.end(), int64_t{0});
+    int64_t live = 0, done = 0;
+    for (const auto& [id, task] : policy.tasks) {
+      if (id.domain == i) ++(task.place == Place::kDone ? done : live);
+    }
+    if (launched != live + ended || done > ended) {
+      return fmt::format(
+          "policy {} domain {}: {} prompts launched, {} live, {} ended ({} still kept)", policy_id,
+          i, launched, live, ended, done);
+    }
+  }
+  return {};
+}
+
+Found check_versions(PolicyId policy_id, const Policy& policy) {
+  if (policy.published > policy.frontier || policy.durable > policy.published) {
+    return fmt::format("policy {}: durable {}, published {}, frontier {}", policy_id,
+                       policy.durable, policy.published, policy.frontier);
+  }
+  if (policy.frontier < 0) return {};
+  for (int64_t v = policy.lineage.begin()->first; v <= policy.frontier; ++v) {
+    if (!policy.lineage.contains(v))
+      return fmt::format("policy {}: lineage has no version {}", policy_id, v);
+  }
+  if (policy.lineage.rbegin()->first != policy.frontier) return "lineage goes beyond the frontier";
+  int64_t expected = policy.batches.empty() ? 0 : policy.batches.begin()->first;
+  for (const auto& [step, batch] : policy.batches) {
+    if (step != expected++)
+      return fmt::format("policy {}: batch of step {} out of order", policy_id, step);
+  }
+  if (!policy.batches.empty()) {
+    const int64_t first = policy.batches.begin()->first, last = policy.batches.rbegin()->first;
+    if (last > policy.frontier + 1)
+      return fmt::format("policy {}: batch of step {} too early", policy_id, last);
+    if (policy.published < policy.frontier &&
+        (first > policy.published + 1 || last < policy.frontier)) {
+      return fmt::format("policy {}: version {} cannot be trained again from here", policy_id,
+                         policy.frontier);
+    }
+  } else if (policy.published < policy.frontier) {
+    return fmt::format("policy {}: no batches to replay", policy_id);
+  }
+  if (evaluating(policy) && policy.evaluation->version == policy.frontier &&
+      policy.batches.contains(policy.frontier + 1)) {
+    return fmt::format("policy {}: weights {} may move under their evaluation", policy_id,
+                       policy.frontier);
+  }
+  return {};
+}
+
+Found check_workers(const State& state) {
+  std::map<WorkerId, int64_t> load;
+  for (const auto& [work, lease] : state.leases) {
+    if (!state.workers.contains(lease.worker)) return print(work) + ": leased to nobody";
+    if (find_task(state, work.lane, work.member) == nullptr)
+      return print(work) + ": lease without a member";
+    ++load[lease.worker];
+  }
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.leased != load[id] || worker.leased > worker.slots) {
+      return fmt::format("worker {}: {} leases, counted {}, {} slots", id, load[id], worker.leased,
+                         worker.slots);
+    }
+  }
+  for (const WorkId& work : state.waiting) {
+    if (find_task(state, work.lane, work.member) == nullptr)
+      return print(work) + ": waits without a task";
+  }
+  for (const WorkId& work : state.to_verify) {
+    if (find_task(state, work.lane, work.member) == nullptr)
+      return print(work) + ": waits without a task";
+  }
+  return {};
+}
+
+}  // namespace
+
+Found find_violation(const State& state) {
+  if (Found found = check_workers(state)) return found;
+  for (const auto& [policy_id, policy] : state.policies) {
+    if (Found found = check_versions(policy_id, policy)) return found;
+    for (const auto& [id, task] : policy.tasks) {
+      if (Found found = check_places(state, policy, id, task)) return found;
+      const bool active = task.place == Place::kRunning;
+      if (Found found = check_members(state, Lane::kTrain, id, task, active)) return found;
+    }
+    if (policy.evaluation) {
+      for (const auto& [id, task] : policy.evaluation->tasks) {
+        if (Found found = check_members(state, Lane::kEval, id, task, evaluating(policy)))
+          return found;
+      }
+    }
+    if (Found found = check_rounds(state, policy_id, policy)) return found;
+    if (Found found = check_conservation(state, policy_id, policy)) return found;
+    for (const Domain& domain : policy.domains) {
+      for (const TaskId& id : domain.queued) {
+        if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";
+      }
+      for (const TaskId& id : domain.ready) {
+        if (!policy.tasks.contains(id)) return to_string(id) + ": ready, but unknown";
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace tailrace::scheduler

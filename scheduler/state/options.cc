@@ -1,0 +1,79 @@
+#include "scheduler/state/options.h"
+
+#include "core/base/options.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// A person writes seconds.
+void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::string_view help) {
+  using Seconds = std::chrono::duration<double>;
+  double seconds = Seconds(value).count();
+  v.field(key, seconds, {.help = help, .min = 0.001, .max = 1e8});
+  value = std::chrono::duration_cast<Time>(Seconds(seconds));
+}
+
+}  // namespace
+
+void EvalOptions::visit(OptionVisitor& v) {
+  v.field(
+      "prompts", prompts,
+      {.help = "held-out prompts of an evaluation; 0: none", .min = 0, .aliases = {"episodes"}});
+  v.field("group_size", group_size,
+          {.help = "samples of each held-out prompt", .min = 1, .aliases = {"n"}});
+  v.field("interval_steps", interval_steps,
+          {.help = "evaluate every so many steps, and before the first and after the last; 0: "
+                   "only those two",
+           .min = 0,
+           .aliases = {"test_freq", "eval_interval", "val_period"}});
+}
+
+void SchedulerOptions::visit(OptionVisitor& v) {
+  v.field(
+      "replace_zero_signal", replace_zero_signal,
+      {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});
+  v.field("retries_env_failed", retries.env_failed,
+          {.help = "how often a sample is tried again after its environment failed", .min = 0});
+  v.field("retries_verifier_failed", retries.verifier_failed,
+          {.help = "how often a sample is verified again after its verifier failed", .min = 0});
+  v.field("retries_lost", retries.lost,
+          {.help = "how often a sample is tried again after its worker was lost", .min = 0});
+  seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
+  seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
+  seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
+  v.field("breaker_window", breaker.window,
+          {.help = "the breaker looks at the last so many attempts; 0: no breaker", .min = 0});
+  v.field("breaker_share_ratio", breaker.share,
+          {.help = "and halts the run when more than this part of them failed for one cause",
+           .min = 0,
+           .max = 1});
+  v.field("store_segment_bytes", segments.store_bytes,
+          {.help = "size of a file of the trajectory store", .min = 4096});
+  v.field(
+      "journal_segment_bytes", segments.journal_bytes,
+      {.help = "the journal begins a new file, with a snapshot, after so many bytes", .min = 4096});
+}
+
+Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run) {
+  Config config;
+  config.domains.clear();
+  const auto num_domains = std::ssize(run.prompts_per_epoch);
+  for (int64_t i = 0; i < num_domains; ++i) {
+    const int64_t share =
+        run.prompts_per_step / num_domains + (i < run.prompts_per_step % num_domains);
+    config.domains.push_back({.prompts_per_step = share,
+                              .prompts_per_epoch = run.prompts_per_epoch[static_cast<size_t>(i)],
+                              .epochs = run.epochs});
+  }
+  config.group_size = run.group_size;
+  config.steps = run.steps;
+  config.replace_zero_signal = options.replace_zero_signal;
+  config.retries = options.retries;
+  config.deadlines = options.deadlines;
+  config.eval = eval;
+  config.breaker = options.breaker;
+  config.validate();
+  return config;
+}
+
+}  // namespace tailrace::scheduler

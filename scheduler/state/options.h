@@ -1,0 +1,41 @@
+// The scheduler's keys in a configuration file, and the Config that they make.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/state/config.h"
+
+namespace tailrace::scheduler {
+
+// How large a file grows before the next one begins.
+struct SegmentSizes {
+  int64_t store_bytes = int64_t{64} << 20;
+  int64_t journal_bytes = int64_t{16} << 20;  // a new one begins with a snapshot
+};
+
+struct SchedulerOptions {
+  bool replace_zero_signal = false;
+  RetryBounds retries;
+  Deadlines deadlines;
+  BreakerConfig breaker;
+  SegmentSizes segments;
+
+  void visit(OptionVisitor& v);
+};
+
+// What a run says to its scheduler elsewhere: in the sections `rollout` and `run`, where people
+// look for it, and by the length of its datasets.
+struct RunShape {
+  int64_t prompts_per_step = 0;
+  int64_t group_size = 0;
+  int64_t steps = 0;
+  int64_t epochs = 0;
+  std::vector<int64_t> prompts_per_epoch;  // of each domain; 0: an endless stream
+};
+
+// The prompts of a step are dealt to the domains evenly, the first ones getting the rest. Throws
+// UserError as Config::validate does.
+Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run);
+
+}  // namespace tailrace::scheduler

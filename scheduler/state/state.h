@@ -1,0 +1,315 @@
+// All that the scheduler knows: a value. It can be copied, compared and written to bytes
+// (archive.h); two schedulers with equal states answer equal events with equal actions.
+//
+// Invariants that tie the parts together are in invariants.h and are checked after every event of
+// the randomised tests.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/ids.h"
+#include "core/base/time.h"
+#include "scheduler/state/config.h"
+#include "scheduler/state/event.h"
+
+namespace tailrace::scheduler {
+
+// A member in its lane. Evaluation sorts first: it is served first.
+struct WorkId {
+  Lane lane = Lane::kTrain;
+  MemberId member;
+  template <class V>
+  void fields(V& visit) {
+    visit(lane, member);
+  }
+  friend bool operator==(const WorkId&, const WorkId&) = default;
+  friend std::strong_ordering operator<=>(const WorkId& a, const WorkId& b) {
+    if (a.lane != b.lane)
+      return a.lane == Lane::kEval ? std::strong_ordering::less : std::strong_ordering::greater;
+    return a.member <=> b.member;
+  }
+};
+
+enum class Phase : uint8_t { kWaiting, kRunning, kToVerify, kVerifying, kRewarded, kFailed };
+
+struct Member {
+  Phase phase = Phase::kWaiting;
+  int32_t attempt = 0;         // the newest lease, counted from 1
+  int32_t verify_attempt = 0;  // the newest verification of this attempt, counted from 1
+  int32_t env_failures = 0, verifier_failures = 0, losses = 0;
+  int64_t granted_version = -1;                // weights of its worker at the grant
+  int64_t min_version = -1, max_version = -1;  // of its sampled tokens
+  int64_t tokens = 0;
+  int64_t arrival = 0;    // order of arrival among all results, from 1
+  bool has_body = false;  // the store holds the body of `attempt`
+  Outcome outcome = Outcome::kFinished;
+  std::optional<double> reward;
+  template <class V>
+  void fields(V& visit) {
+    visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, granted_version,
+          min_version, max_version, tokens, arrival, has_body, outcome, reward);
+  }
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+// Where a task is; those not launched yet are in the dataset, behind the cursor. Tail batching adds
+// the long queue.
+enum class Place : uint8_t { kQueued, kRunning, kReady, kHandedOver, kDone };
+
+enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached };
+constexpr int kNumTaskEnds = 5;
+std::string_view name(TaskEnd end);
+
+// Names a round of a policy, from 1; never given twice.
+using RoundId = int64_t;
+
+struct Task {
+  Place place = Place::kRunning;
+  int32_t launch = 0;
+  int64_t weight_floor = 0;  // this launch runs on weights >= floor
+  RoundId round = 0;         // that started this launch; it may be closed. 0: evaluation, or queued
+  // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
+  int64_t step = 0;
+  TaskEnd end = TaskEnd::kTrained;  // once done
+  std::vector<Member> members;
+  template <class V>
+  void fields(V& visit) {
+    visit(place, launch, weight_floor, round, step, end, members);
+  }
+  friend bool operator==(const Task&, const Task&) = default;
+};
+
+// The cursor over one domain's prompts, and its groups that wait for somebody.
+struct Domain {
+  int64_t epoch = 0, next = 0;  // the next prompt to launch
+  std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
+  std::deque<TaskId> ready;     // complete groups, in order of completion
+  std::array<int64_t, kNumTaskEnds> ended{};
+  int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
+  template <class V>
+  void fields(V& visit) {
+    visit(epoch, next, queued, ready);
+    for (int64_t& count : ended) visit(count);
+  }
+  friend bool operator==(const Domain&, const Domain&) = default;
+};
+
+// A domain's part of a round. Places that are not accepted yet are reserved: they count against the
+// credit.
+struct Share {
+  int64_t target = 0;         // groups that the round keeps
+  int64_t launch_target = 0;  // groups that it starts; over-provisioning: more than target
+  int64_t running = 0;        // started and undecided
+  int64_t accepted = 0;       // complete groups held
+  template <class V>
+  void fields(V& visit) {
+    visit(target, launch_target, running, accepted);
+  }
+  friend bool operator==(const Share&, const Share&) = default;
+};
+
+enum class RoundKind : uint8_t { kPlain };  // tail batching adds short and long
+
+struct Round {
+  RoundId id = 0;
+  RoundKind kind = RoundKind::kPlain;
+  int64_t step = 0;           // that was next when it opened
+  std::vector<Share> shares;  // one a domain
+  template <class V>
+  void fields(V& visit) {
+    visit(id, kind, step, shares);
+  }
+  friend bool operator==(const Round&, const Round&) = default;
+};
+
+// The groups of a step, kept until its checkpoint is durable.
+struct Batch {
+  std::vector<TaskId> tasks;  // in the order of the batch
+  template <class V>
+  void fields(V& visit) {
+    visit(tasks);
+  }
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
+struct Weights {
+  Digest digest;
+  std::string manifest;
+  template <class V>
+  void fields(V& visit) {
+    visit(digest, manifest);
+  }
+  friend bool operator==(const Weights&, const Weights&) = default;
+};
+
+// An evaluation of one version, open until its results are reported; then kept until the next batch
+// is handed over, so that a restart in between can report again.
+struct Evaluation {
+  int64_t version = 0;
+  int64_t open_members = 0;
+  std::map<TaskId, Task> tasks;
+  template <class V>
+  void fields(V& visit) {
+    visit(version, open_members, tasks);
+  }
+  friend bool operator==(const Evaluation&, const Evaluation&) = default;
+};
+
+// All that belongs to one trained policy.
+struct Policy {
+  int64_t published = -1;  // what the trainer holds
+  int64_t frontier = -1;   // newest version of this lineage; see at_frontier()
+  int64_t durable = -1;
+  std::map<int64_t, Weights> lineage;  // from the durable version on
+  int32_t forks = 0;                   // changes of lineage
+  std::vector<Domain> domains;
+  std::map<TaskId, Task> tasks;      // launched, and not yet in a durable checkpoint
+  std::vector<Round> rounds;         // open ones, oldest first
+  RoundId last_round = 0;            // the newest that was opened
+  std::map<int64_t, Batch> batches;  // by step: handed over and not yet durable
+  uint64_t trainer = 0;              // incarnation of the process that trains it; 0: unknown
+  std::optional<int64_t> wanted;     // the step that the trainer asked for
+  bool handed = false;               // and was given; it trains
+  std::optional<Evaluation> evaluation;
+  int64_t evaluated = -1;  // newest version that was, or is being, evaluated
+  int64_t arrivals = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, last_round, batches,
+          trainer, wanted, handed, evaluation, evaluated, arrivals);
+  }
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+enum class LeaseKind : uint8_t { kGenerate, kVerify };
+
+struct Lease {
+  LeaseKind kind = LeaseKind::kGenerate;
+  WorkerId worker;
+  int32_t attempt = 0;
+  int32_t verify_attempt = 0;
+  Time deadline{};
+  template <class V>
+  void fields(V& visit) {
+    visit(kind, worker, attempt, verify_attempt, deadline);
+  }
+  friend bool operator==(const Lease&, const Lease&) = default;
+};
+
+enum class WorkerPhase : uint8_t {
+  kClosed,
+  kInstalling,
+  kOpen
+};  // closed: has no weights to work with
+
+struct Worker {
+  WorkerRole role = WorkerRole::kRollout;
+  PolicyId policy = 0;
+  uint64_t incarnation = 0;
+  bool connected = true;  // false: known from before a restart, not heard of since
+  int64_t slots = 1;
+  int64_t leased = 0;
+  WorkerPhase phase = WorkerPhase::kClosed;
+  int64_t version = -1;  // installed and proved
+  Digest digest;
+  int64_t target = -1;  // while installing
+  Digest target_digest;
+  Time install_deadline{};       // when it is asked for again
+  int64_t install_failures = 0;  // in a row
+  template <class V>
+  void fields(V& visit) {
+    visit(role, policy, incarnation, connected, slots, leased, phase, version, digest, target,
+          target_digest, install_deadline, install_failures);
+  }
+  friend bool operator==(const Worker&, const Worker&) = default;
+};
+
+// How the last attempts ended (breaker.h).
+struct Breaker {
+  std::deque<Outcome> window;
+  std::map<Outcome, std::string> last_reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(window, last_reason);
+  }
+  friend bool operator==(const Breaker&, const Breaker&) = default;
+};
+
+struct RunEnd {
+  enum class Reason : uint8_t { kSteps, kDataEnd, kStopped };
+  Reason reason = Reason::kSteps;
+  int64_t unreached = 0;  // prompts of finite data that did not get their turn
+  template <class V>
+  void fields(V& visit) {
+    visit(reason, unreached);
+  }
+  friend bool operator==(const RunEnd&, const RunEnd&) = default;
+};
+
+struct State {
+  Config config;
+  Time now{};  // never goes back
+  std::map<PolicyId, Policy> policies;
+  std::map<WorkerId, Worker> workers;
+  std::map<WorkId, Lease> leases;  // a member has at most one
+  std::set<WorkId> waiting;        // members in Phase::kWaiting
+  std::set<WorkId> to_verify;      // members in Phase::kToVerify
+  Breaker breaker;
+  bool stopping = false;
+  std::string halted;  // why; empty: not halted
+  std::optional<RunEnd> end;
+
+  State() = default;
+  explicit State(Config run, int num_policies = 1);
+
+  template <class V>
+  void fields(V& visit) {
+    visit(config, now, policies, workers, leases, waiting, to_verify, breaker, stopping, halted,
+          end);
+  }
+  friend bool operator==(const State&, const State&) = default;
+};
+
+// The task of this launch, or null: unknown, ended, or launched again since.
+const Task* find_task(const State& state, Lane lane, const MemberId& member);
+Task* find_task(State& state, Lane lane, const MemberId& member);
+
+// A member that is known to be there: a lease or a queue names it.
+Member& member_of(State& state, const WorkId& work);
+
+// Nothing more happens to the member: it has its reward, or has failed for good.
+bool settled(const Member& member);
+
+// Members of the evaluation are still out.
+bool evaluating(const Policy& policy);
+
+// These weights belong to the present lineage.
+bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
+
+// Whether a result of this lease would be taken. The service asks before it stores the body, so
+// that a late or doubled answer costs no disk.
+bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease);
+
+// The trainer holds the newest version. False before the first one, and while a trainer that came
+// back with an older one trains the batches since then again.
+bool at_frontier(const Policy& policy);
+
+// The next time at which a tick would do something, if any.
+std::optional<Time> next_deadline(const State& state);
+
+// The bodies of a task's members that have one.
+std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task);
+
+// The bodies that the state still counts on. All others in the store can go.
+std::vector<BodyId> held_bodies(const State& state);
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,15 @@
+// Who waits for what, in a line for a person: the watchdog logs it when nothing has happened for a
+// while.
+#pragma once
+
+#include <string>
+
+#include "scheduler/state/state.h"
+
+namespace tailrace::scheduler {
+
+// "version 3; 4 of 16 groups ready; 12 samples run at rollout-0 (8), rollout-1 (4); 3 wait for a
+// reward worker"
+std::string describe_waits(const State& state);
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,161 @@
+#include "scheduler/store/trajectory_store.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "core/base/file.h"
+#include "scheduler/state/archive.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kStoreKind = 2;
+
+// A record is the id, then the body. Ids have one size.
+const size_t kIdBytes = to_bytes(BodyId{}).size();
+
+}  // namespace
+
+fs::path TrajectoryStore::path_of(int64_t segment) const {
+  return directory_ / fmt::format("bodies-{:06}.seg", segment);
+}
+
+Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t segment_bytes) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return Failure{describe_errno("create", directory, error.value())};
+  TrajectoryStore store(directory, segment_bytes);
+  std::set<int64_t> numbers;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (const auto number = file_number(entry.path(), "bodies-", ".seg")) numbers.insert(*number);
+  }
+  if (error) return Failure{describe_errno("read", directory, error.value())};
+  for (const int64_t number : numbers) {
+    if (auto read = store.read_segment(number); !read) return read.failure();
+  }
+  // Old segments stay closed: a new one begins with the first put, so that a cut tail is never
+  // written to.
+  store.active_number_ = 0;
+  for (const int64_t number : numbers) store.drop_if_empty(number);
+  return store;
+}
+
+Result<void> TrajectoryStore::read_segment(int64_t number) {
+  Segment& segment = segments_[number];
+  const fs::path path = path_of(number);
+  auto report = scan_records(path, kStoreKind, /*skip_damaged=*/true,
+                             [&](int64_t offset, std::string_view payload) {
+                               if (payload.size() < kIdBytes) return;
+                               const auto id = from_bytes<BodyId>(payload.substr(0, kIdBytes));
+                               if (!id) return;
+                               // The newest record wins: an older one is of a body that was
+                               // released, or that a crash made unknown.
+                               const auto [it, fresh] = index_.try_emplace(*id);
+                               if (!fresh) --segments_[it->second.segment].live;
+                               it->second = {number, offset};
+                               ++segment.live;
+                             });
+  if (!report) return report.failure();
+  if (!report.value().note.empty()) notes_.push_back(report.value().note);
+  std::error_code error;
+  segment.bytes = static_cast<int64_t>(fs::file_size(path, error));
+  return {};
+}
+
+Result<void> TrajectoryStore::begin_segment() {
+  const int64_t number = segments_.empty() ? 1 : segments_.rbegin()->first + 1;
+  const int64_t old = active_number_;
+  if (dirty_) {
+    if (auto synced = sync(); !synced) return synced.failure();
+  }
+  auto file = RecordFile::create(path_of(number), kStoreKind);
+  if (!file) {
+    // A header that did not fit leaves an empty file behind.
+    std::error_code ignored;
+    fs::remove(path_of(number), ignored);
+    return file.failure();
+  }
+  active_ = std::move(file).value();
+  active_number_ = number;
+  segments_[number] = {};
+  if (old != 0) drop_if_empty(old);
+  return sync_directory(directory_);
+}
+
+Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> body) {
+  if (index_.contains(id)) return {};
+  if (active_number_ == 0 || active_.bytes() >= segment_bytes_) {
+    if (auto begun = begin_segment(); !begun) return begun.failure();
+  }
+  std::string payload = to_bytes(id);
+  payload.append(reinterpret_cast<const char*>(body.data()), body.size());
+  auto offset = active_.append(payload);
+  if (!offset) return offset.failure();
+  Segment& segment = segments_[active_number_];
+  ++segment.live;
+  segment.bytes = active_.bytes();
+  index_[id] = {active_number_, offset.value()};
+  dirty_ = true;
+  return {};
+}
+
+Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {
+  const auto it = index_.find(id);
+  if (it == index_.end())
+    return Failure{fmt::format("the body of {} is not in the store", to_string(id.lease))};
+  auto payload = read_record(path_of(it->second.segment), it->second.offset);
+  if (!payload) return payload.failure();
+  if (payload.value().size() < kIdBytes ||
+      payload.value().compare(0, kIdBytes, to_bytes(id)) != 0) {
+    return Failure{fmt::format("{} holds another body than {}",
+                               path_of(it->second.segment).string(), to_string(id.lease))};
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(payload.value().data());
+  return std::vector<std::byte>(bytes + kIdBytes, bytes + payload.value().size());
+}
+
+void TrajectoryStore::release(std::span<const BodyId> bodies) {
+  for (const BodyId& id : bodies) {
+    const auto it = index_.find(id);
+    if (it == index_.end()) continue;
+    const int64_t segment = it->second.segment;
+    index_.erase(it);
+    --segments_[segment].live;
+    drop_if_empty(segment);
+  }
+}
+
+void TrajectoryStore::retain_only(const std::vector<BodyId>& bodies) {
+  const std::set<BodyId> kept(bodies.begin(), bodies.end());
+  std::vector<BodyId> rest;
+  for (const auto& [id, place] : index_) {
+    if (!kept.contains(id)) rest.push_back(id);
+  }
+  release(rest);
+}
+
+Result<void> TrajectoryStore::sync() {
+  if (!dirty_) return {};
+  if (auto synced = active_.sync(); !synced) return synced.failure();
+  dirty_ = false;
+  return {};
+}
+
+void TrajectoryStore::drop_if_empty(int64_t segment) {
+  const auto it = segments_.find(segment);
+  if (it == segments_.end() || it->second.live > 0 || segment == active_number_) return;
+  std::error_code ignored;  // a file that cannot be deleted costs disk, nothing else
+  fs::remove(path_of(segment), ignored);
+  segments_.erase(it);
+}
+
+int64_t TrajectoryStore::disk_bytes() const {
+  int64_t sum = 0;
+  for (const auto& [number, segment] : segments_) sum += segment.bytes;
+  return sum;
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,78 @@
+// The bodies of trajectories, under the attempt that made them: append-only segment files in the
+// run directory, read back on demand. decide() sees none of this.
+//
+// Memory: an index entry a body; bodies themselves are read when asked for (the page cache serves
+// the recent ones). Disk: a segment is deleted once all its bodies are released and it is full.
+//
+// A kill can cut the last record: it is dropped at the next open, and its message, never
+// acknowledged, comes again. A released body may come back with a reopened segment; retain_only()
+// drops it again.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "scheduler/state/state.h"
+#include "scheduler/store/record_file.h"
+
+namespace tailrace::scheduler {
+
+class TrajectoryStore {
+ public:
+  // Reads the index of what is there; creates `directory` if need be.
+  static Result<TrajectoryStore> open(const std::filesystem::path& directory,
+                                      int64_t segment_bytes);
+
+  // Idempotent: a body that is there already stays as it is. A Failure (a full disk) names the file
+  // and the system's reason, and leaves everything stored before untouched.
+  Result<void> put(const BodyId& id, std::span<const std::byte> body);
+  // A Failure: not here, or its checksum does not fit.
+  Result<std::vector<std::byte>> get(const BodyId& id) const;
+  bool contains(const BodyId& id) const { return index_.contains(id); }
+
+  void release(std::span<const BodyId> bodies);         // unknown ones are ignored
+  void retain_only(const std::vector<BodyId>& bodies);  // after a restart: held_bodies(state)
+  Result<void> sync();                                  // what was put reaches the disk
+
+  int64_t num_bodies() const { return std::ssize(index_); }
+  int64_t disk_bytes() const;
+  const std::vector<std::string>& notes() const {
+    return notes_;
+  }  // what open() had to drop, for the log
+
+ private:
+  struct Place {
+    int64_t segment = 0;
+    int64_t offset = 0;
+  };
+  struct Segment {
+    int64_t live = 0;
+    int64_t bytes = 0;
+  };
+
+  TrajectoryStore(std::filesystem::path directory, int64_t segment_bytes)
+      : directory_(std::move(directory)), segment_bytes_(segment_bytes) {}
+  std::filesystem::path path_of(int64_t segment) const;
+  Result<void> read_segment(int64_t number);
+  Result<void> begin_segment();
+  void drop_if_empty(int64_t segment);
+
+  std::filesystem::path directory_;
+  int64_t segment_bytes_;
+  std::map<BodyId, Place> index_;
+  std::map<int64_t, Segment> segments_;
+  RecordFile active_;
+  int64_t active_number_ = 0;  // 0: none yet
+  bool dirty_ = false;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace tailrace::scheduler

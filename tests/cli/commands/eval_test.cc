@@ -1,0 +1,213 @@
+// `eval` and `generate` on the real binary, and the summary that eval makes.
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/eval/evaluation.h"
+#include "cli/run/options.h"
+#include "core/model/parameter_files.h"
+#include "core/model/parameters.h"
+#include "sandbox/builtin/built_in.h"
+#include "tests/cli/run_binary.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::string kData = std::string(TAILRACE_SOURCE_DIR) + "/tests/data";
+const std::string kStories = kData + "/models/stories260K";
+
+std::vector<json> rows_of(const std::string& text) {
+  std::vector<json> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
+  return rows;
+}
+
+// A tiny random policy with the words of frozen_grid.
+std::string make_policy(const TemporaryDirectory& folder) {
+  auto info = sandbox::built_in_environments().make("frozen_grid", {})->info();
+  ModelConfig config =
+      model_config({.hidden_size = 16, .layers = 1, .heads = 2, .max_positions = 256},
+                   3 + static_cast<int64_t>(info.vocabulary.size()));
+  ParameterLayout layout(config);
+  Parameters parameters(layout);
+  init_parameters(config, 1, parameters);
+  save_model(folder / "policy", config, parameters);
+  text::write_word_tokenizer(folder / "policy", info.vocabulary);
+  return (folder / "policy").string();
+}
+
+TEST(Eval, MeasuresAPolicyInAnEnvironment) {
+  TemporaryDirectory folder;
+  std::string model = make_policy(folder);
+  std::string arguments =
+      "eval --model " + model + " --env frozen_grid --episodes 12 --samples 4 --k 1,4 --seed 5";
+  auto result = run_binary(arguments + " --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  json out = json::parse(result.out);
+  EXPECT_EQ(out["prompts"], 12);
+  EXPECT_EQ(out["episodes"], 48);
+  EXPECT_EQ(out["failed"], 0);
+  for (const char* name : {"reward", "success"}) {
+    EXPECT_LE(out[name]["low"], out[name]["mean"]) << name;
+    EXPECT_GE(out[name]["high"], out[name]["mean"]) << name;
+  }
+  EXPECT_EQ(out["pass_at_k"]["1"]["mean"], out["success"]["mean"]);
+  EXPECT_GE(out["pass_at_k"]["4"]["mean"], out["pass_at_k"]["1"]["mean"]);
+
+  // One prompt: its reward has no interval, and its success still has one.
+  auto one = run_binary("eval --model " + model + " --env frozen_grid --episodes 1 --max-turns 1");
+  EXPECT_NE(one.out.find("   the same for every prompt\n"), std::string::npos) << one.out;
+  EXPECT_NE(one.out.find("pass@1     0.0000   95 % interval 0.0000 to 0.79"), std::string::npos)
+      << one.out;
+
+  // The numbers depend on the seed and on nothing else.
+  auto numbers = [](const BinaryResult& run) {
+    json row = json::parse(run.out);
+    row.erase("seconds");
+    return row;
+  };
+  EXPECT_EQ(numbers(run_binary(arguments + " --json --threads 1 --env-threads 3")),
+            numbers(result));
+  EXPECT_NE(run_binary(arguments + " --rows").out,
+            run_binary("eval --model " + model +
+                       " --env frozen_grid --episodes 12 --samples 4 --seed 6 --rows")
+                .out);
+  EXPECT_EQ(rows_of(run_binary(arguments + " --rows").out).size(), 48u);
+}
+
+TEST(Eval, ScoresADatasetWithItsVerifier) {
+  auto result = run_binary(
+      "eval --model " + kStories + " --env text --settings verifier=text_rules --dataset " + kData +
+      "/prompts/tinystories_held_out.jsonl --episodes 6 --max-action-tokens 24 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  json out = json::parse(result.out);
+  EXPECT_EQ(out["prompts"], 6);
+  EXPECT_EQ(out["failed"], 0);
+  EXPECT_GT(out["mean_sampled_tokens"], 1);
+  EXPECT_LE(out["mean_sampled_tokens"], 24);
+}
+
+TEST(Eval, NamesWhatDoesNotFit) {
+  TemporaryDirectory folder;
+  std::string model = make_policy(folder);
+  auto error = [&](const std::string& arguments) {
+    auto result = run_binary("eval --model " + model + " " + arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_NE(error("--env frozen_gird").find("frozen_grid"), std::string::npos);
+  EXPECT_EQ(error("--env text"),
+            "error: --env text needs --dataset FILE, a JSONL file with a prompt in each row\n");
+  EXPECT_EQ(error("--env frozen_grid --dataset x.jsonl"),
+            "error: --dataset has no effect: frozen_grid draws its own tasks. Remove it.\n");
+  EXPECT_EQ(error("--env frozen_grid --settings size"),
+            "error: --settings size: a setting is written name=value, for example size=6\n");
+  EXPECT_EQ(error("--env frozen_grid --k 8 --samples 4"),
+            "error: --k 8 needs at least as many samples of each prompt; --samples is 4. Try "
+            "--samples 8.\n");
+  EXPECT_NE(error("--env frozen_grid --max-context-tokens 999").find("the model has 256 positions"),
+            std::string::npos);
+  EXPECT_EQ(error("--env frozen_grid --max-context-tokens 1"),
+            "error: --max-context-tokens is 1; a prompt and its answer need at least 2\n");
+  EXPECT_NE(error("--env frozen_grid --episodes 3 --max-context-tokens 2")
+                .find("all 3 episodes of the environment frozen_grid failed, so there is no score. "
+                      "The first: the prompt has "),
+            std::string::npos);
+  auto words = run_binary("eval --model " + model + " --env calculator");
+  EXPECT_EQ(words.exit_code, 2);
+  EXPECT_NE(words.err.find("is not in the vocabulary"), std::string::npos) << words.err;
+}
+
+TEST(Summarise, LeavesFailuresOutAndCountsThem) {
+  std::vector<EvaluatedEpisode> episodes = {
+      {.prompt = 0, .sample = 0, .reward = 1, .success = true},
+      {.prompt = 0, .sample = 1, .reward = 0},
+      {.prompt = 1, .sample = 0, .failed = true, .failure = "it rained"},
+      {.prompt = 1, .sample = 1, .reward = 0},
+      {.prompt = 2, .sample = 0, .failed = true},
+      {.prompt = 2, .sample = 1, .failed = true}};
+  EvaluationSummary summary = summarise(episodes, {1, 2}, 0);
+  EXPECT_EQ(summary.episodes, 6);
+  EXPECT_EQ(summary.failed, 3);
+  EXPECT_EQ(summary.failure, "it rained");
+  EXPECT_EQ(summary.prompts, 2);
+  EXPECT_DOUBLE_EQ(summary.reward.mean, 0.25);  // of the prompts' means 0.5 and 0
+  ASSERT_EQ(summary.pass_at_k.size(), 2u);
+  EXPECT_DOUBLE_EQ(summary.pass_at_k[0].second.mean, 0.25);
+  EXPECT_DOUBLE_EQ(summary.pass_at_k[1].second.mean, 1);  // only prompt 0 has two scored samples
+  EXPECT_EQ(summarise({}, {1}, 0).prompts, 0);
+}
+
+TEST(Generate, ContinuesAPromptGreedily) {
+  auto text = run_binary("generate --model " + kStories +
+                         " --prompt 'Once upon a time' --temperature 0 --max-new-tokens 12");
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("there was"), std::string::npos) << text.out;
+  auto row = rows_of(run_binary("generate --json --model " + kStories +
+                                " --prompt 'Once upon a time' --temperature 0 --max-new-tokens 12")
+                         .out)[0];
+  EXPECT_EQ(row["text"].get<std::string>() + "\n", text.out);
+  EXPECT_EQ(row["output_ids"].size(), 12u);
+  EXPECT_EQ(row["finish_reason"], "length");
+}
+
+TEST(Generate, TheSameSeedGivesTheSameTokensWhateverIsBesideThem) {
+  std::string input =
+      "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"The dog\"}\n{\"input_ids\": [1, 403]}\n";
+  std::string arguments =
+      "generate --model " + kStories + " --max-new-tokens 20 --samples 2 --seed 7";
+  auto rows = rows_of(run_binary(arguments, input).out);
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_NE(rows[0]["output_ids"], rows[1]["output_ids"]);
+  auto alone =
+      rows_of(run_binary(arguments + " --threads 1", "{\"prompt\": \"Once upon a time\"}\n").out);
+  EXPECT_EQ(alone[0], rows[0]);
+  EXPECT_EQ(alone[1], rows[1]);
+  auto other = rows_of(
+      run_binary("generate --model " + kStories + " --max-new-tokens 20 --seed 8", input).out);
+  EXPECT_NE(other[0]["output_ids"], rows[0]["output_ids"]);
+}
+
+TEST(Generate, SampledLogprobsAreThoseOfScore) {
+  auto row = rows_of(run_binary("generate --model " + kStories + " --seed 3 --max-new-tokens 30",
+                                "{\"input_ids\": [1, 403, 407]}\n")
+                         .out)[0];
+  json ids = {1, 403, 407};
+  for (const auto& id : row["output_ids"]) ids.push_back(id);
+  auto scored = rows_of(
+      run_binary("score --model " + kStories, json{{"input_ids", ids}}.dump()).out)[0]["logprobs"];
+  ASSERT_EQ(scored.size(), row["logprobs"].size() + 2);
+  for (size_t i = 0; i < row["logprobs"].size(); ++i)
+    EXPECT_EQ(row["logprobs"][i].get<float>(), scored[i + 2].get<float>())
+        << "token " << i << ": not the same bits";
+}
+
+TEST(Generate, NamesAPromptThatDoesNotFit) {
+  auto long_prompt = run_binary("generate --model " + kStories,
+                                json{{"input_ids", std::vector<int>(512, 1)}}.dump());
+  EXPECT_EQ(long_prompt.exit_code, 2);
+  EXPECT_EQ(long_prompt.err,
+            "error: stdin:1: the prompt has 512 tokens; the model has 512 positions, one of which "
+            "is left for the answer. Shorten it.\n");
+  EXPECT_EQ(run_binary("generate --model " + kStories, "{\"prompt\": 5}").err,
+            "error: stdin:1: \"prompt\" is number; it must be a text\n");
+  EXPECT_EQ(run_binary("generate --model " + kStories, "{\"input_ids\": []}").err,
+            "error: stdin:1: the prompt is empty; it must have at least one token\n");
+}
+
+TEST(Generate, RefusesATokenizerOfAnotherModel) {
+  TemporaryDirectory folder;
+  std::string model = make_policy(folder);
+  std::filesystem::copy_file(kStories + "/tokenizer.json", model + "/tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  auto result = run_binary("generate --model " + model + " --prompt a");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("They belong to different models."), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace tailrace

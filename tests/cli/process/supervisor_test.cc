@@ -1,0 +1,190 @@
+// The supervisor over shell scripts in the place of workers.
+#include "cli/process/supervisor.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/process/child_process.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+using End = SupervisorResult::End;
+
+class SupervisorTest : public testing::Test {
+ protected:
+  SupervisorTest() {
+    std::string path = (fs::temp_directory_path() / "trsupervisor-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    options_.first_delay = 10ms;
+    options_.tick = 10ms;
+    options_.drain_timeout = 300ms;
+  }
+  ~SupervisorTest() override { fs::remove_all(folder_); }
+
+  // A child that runs `script` in the test's folder.
+  void add(const std::string& name, const std::string& script) {
+    children_.push_back({name,
+                         {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
+                         folder_ / (name + ".log")});
+  }
+  SupervisorResult run() {
+    return supervise(
+        children_, options_, [this](const std::string& line) { said_.push_back(line); },
+        [this] {
+          if (on_tick_) on_tick_();
+        });
+  }
+  bool exists(const std::string& file) const { return fs::exists(folder_ / file); }
+  int64_t lines_in(const std::string& file) const {
+    const std::string text = read_file(folder_ / file).value();
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
+  fs::path folder_;
+  SupervisorOptions options_;
+  std::vector<ChildSpec> children_;
+  std::vector<std::string> said_;
+  std::function<void()> on_tick_;
+};
+
+TEST_F(SupervisorTest, EndsWhenTheSchedulerDoes) {
+  add("scheduler-0", "while [ ! -e up ]; do sleep 0.01; done; exit 0");
+  add("rollout-0", "echo hello; touch up; exec sleep 100");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  EXPECT_EQ(lines_in("rollout-0.log"), 1);
+}
+
+TEST_F(SupervisorTest, StartsADeadWorkerAgain) {
+  add("scheduler-0", "while [ ! -e third ]; do sleep 0.01; done");
+  add("rollout-0",
+      "[ -e second ] && touch third && exec sleep 100; [ -e first ] && touch second && kill -9 $$; "
+      "touch first; exit 1");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  ASSERT_EQ(said_.size(), 2u);
+  EXPECT_NE(said_[0].find("rollout-0: exit status 1"), std::string::npos) << said_[0];
+  EXPECT_NE(said_[1].find("rollout-0: killed by signal 9 (Killed)"), std::string::npos) << said_[1];
+}
+
+TEST_F(SupervisorTest, ACrashLoopEndsTheRunAndNamesItsCause) {
+  options_.max_restarts = 2;
+  add("scheduler-0", "exec sleep 100");
+  add("trainer-0", "echo begin; echo the cause; exit 7");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(
+      result.message.find("trainer-0 died 3 times within 60 s, the last time with exit status 7"),
+      std::string::npos)
+      << result.message;
+  EXPECT_NE(result.message.find("the cause"), std::string::npos) << result.message;
+  EXPECT_EQ(lines_in("trainer-0.log"), 6);
+}
+
+TEST_F(SupervisorTest, AUserErrorIsNotTriedAgainAndIsAllThatIsSaid) {
+  add("scheduler-0", "exec sleep 100");
+  add("rollout-0",
+      "echo 'info: started'; echo 'error: bad.safetensors: cut'; echo '       Try another.'; exit "
+      "2");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kUserError);
+  EXPECT_EQ(result.message, "rollout-0: bad.safetensors: cut\n       Try another.");
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(SupervisorTest, AUserErrorWithoutAWordIsGivenItsLog) {
+  add("scheduler-0", "echo the cause; exit 2");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kUserError);
+  EXPECT_NE(result.message.find("the cause"), std::string::npos) << result.message;
+}
+
+TEST_F(SupervisorTest, AnInterruptAsksTheSchedulerToStop) {
+  add("scheduler-0", "trap 'touch asked; exit 0' TERM; touch ready; while :; do sleep 0.01; done");
+  add("trainer-0", "exec sleep 100");
+  bool sent = false;
+  on_tick_ = [&] {
+    if (!sent && exists("ready")) {
+      sent = true;
+      ::raise(SIGINT);
+    }
+  };
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kInterrupted);
+  EXPECT_TRUE(exists("asked"));
+}
+
+TEST_F(SupervisorTest, ASecondInterruptKills) {
+  add("scheduler-0", "trap 'touch asked' TERM; touch ready; while :; do sleep 0.01; done");
+  int sent = 0;
+  on_tick_ = [&] {
+    if ((sent == 0 && exists("ready")) || (sent == 1 && exists("asked"))) {
+      ++sent;
+      ::raise(SIGINT);
+    }
+  };
+  options_.drain_timeout = 100s;
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kInterrupted);
+  EXPECT_EQ(sent, 2);
+}
+
+TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
+  add("scheduler-0",
+      "if [ -e died ]; then while [ ! -e twice ]; do sleep 0.01; done; exit 0; fi; "
+      "while [ ! -e home ]; do sleep 0.01; done; touch died; exit 1");
+  add("rollout-0", "[ -e home ] && touch twice && exec sleep 100; touch home; exit 0");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+}
+
+TEST_F(SupervisorTest, AProgramThatIsMissingIsNamed) {
+  options_.max_restarts = 0;
+  children_.push_back({"scheduler-0", {"/no/such/program"}, folder_ / "s.log"});
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(result.message.find("cannot run the program"), std::string::npos) << result.message;
+}
+
+TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsAFailure) {
+  children_.push_back({"scheduler-0", {"/bin/true"}, folder_ / "none" / "s.log"});
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(result.message.find("No such file or directory"), std::string::npos) << result.message;
+}
+
+// kill -9 of the supervisor: nothing survives it. The child holds the write end of a pipe, which
+// ends with it.
+TEST_F(SupervisorTest, ChildrenDieWithTheirParent) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    ::close(ends[0]);
+    auto child = ChildProcess::spawn(
+        {"/bin/sh", "-c", fmt::format("echo up >&{}; exec sleep 1000", ends[1])}, "/dev/null");
+    ::close(ends[1]);
+    ::pause();
+    ::_exit(child.ok() ? 0 : 1);
+  }
+  ::close(ends[1]);
+  char text[8];
+  ASSERT_EQ(::read(ends[0], text, sizeof text), 3);
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  EXPECT_EQ(::read(ends[0], text, sizeof text), 0);
+  ::close(ends[0]);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,120 @@
+#include "cli/run/demonstrations.h"
+
+#include <cstdlib>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "reward/verifiers/built_in.h"
+#include "sandbox/builtin/built_in.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class DemonstrationsTest : public testing::Test {
+ protected:
+  DemonstrationsTest() {
+    std::string path = (fs::temp_directory_path() / "trdemo-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    environment_ = sandbox::built_in_environments().make("frozen_grid", {});
+    text::write_word_tokenizer(folder_, environment_->info().vocabulary);
+    tokenizer_ = text::load_tokenizer(folder_);
+  }
+  ~DemonstrationsTest() override { fs::remove_all(folder_); }
+
+  std::string write(const DemonstrationPlan& plan) {
+    counts_ = write_demonstrations(folder_ / "d.jsonl", *environment_, *tokenizer_, {},
+                                   built_in_verifiers(), plan);
+    return read_file(folder_ / "d.jsonl").value();
+  }
+  static std::vector<json> rows(const std::string& text) {
+    std::vector<json> out;
+    LineReader reader(text);
+    while (auto line = reader.next()) out.push_back(json::parse(line->text));
+    return out;
+  }
+
+  fs::path folder_;
+  std::unique_ptr<sandbox::Environment> environment_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  DemonstrationCounts counts_;
+};
+
+TEST_F(DemonstrationsTest, CountsExactlyTheActions) {
+  const auto all = rows(write({50, 7, 256}));
+  ASSERT_EQ(all.size(), 50u);
+  const std::set<std::string> seen_only = {">", "ice", "hole", "wall", "goal", "?", "what"};
+  for (const json& row : all) {
+    const std::vector<TokenId> tokens = row.at("input_ids");
+    const std::vector<int> mask = row.at("loss_mask");
+    ASSERT_EQ(tokens.size(), mask.size());
+    EXPECT_EQ(tokens[0], tokenizer_->bos());
+    EXPECT_EQ(mask[0], 0);
+    EXPECT_EQ(mask.back(), 1) << "an episode ends with an action";
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::string text = tokenizer_->decode(std::vector{tokens[i]});
+      if (text == "\n") {
+        EXPECT_EQ(mask[i], 1) << "only actions end in a newline, and it counts";
+      }
+      if (seen_only.contains(text)) {
+        EXPECT_EQ(mask[i], 0) << text;
+      }
+      if (text == ">") {
+        EXPECT_EQ(mask[i + 1], 1) << "an action follows the prompt sign";
+      }
+    }
+  }
+}
+
+TEST_F(DemonstrationsTest, TheSameSeedGivesTheSameBytes) {
+  const std::string first = write({20, 7, 256});
+  EXPECT_EQ(write({20, 7, 256}), first);
+  EXPECT_NE(write({20, 8, 256}), first);
+}
+
+TEST_F(DemonstrationsTest, AreImperfectOnPurpose) {
+  write({1000, 0, 256});
+  EXPECT_GT(counts_.successes, 300);
+  EXPECT_LT(counts_.successes, 500);
+}
+
+TEST_F(DemonstrationsTest, ALongEpisodeIsCutBetweenTurns) {
+  for (const json& row : rows(write({50, 7, 30}))) {
+    EXPECT_LE(row.at("input_ids").size(), 30u);
+    EXPECT_GE(row.at("input_ids").size(), 9u);
+  }
+}
+
+class Undemonstrated final : public sandbox::Environment {
+ public:
+  const sandbox::EnvironmentInfo& info() const override { return info_; }
+  Result<sandbox::Observation> reset(const sandbox::Task&) override {
+    return sandbox::Observation{"ice >"};
+  }
+  Result<sandbox::StepResult> step(const std::string&) override { return sandbox::StepResult{}; }
+  std::string sample_action(Rng&) override { return "up\n"; }
+
+ private:
+  sandbox::EnvironmentInfo info_{.name = "undemonstrated"};
+};
+
+TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {
+  environment_ = std::make_unique<Undemonstrated>();
+  try {
+    write({5, 7, 256});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("undemonstrated has no demonstrator"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

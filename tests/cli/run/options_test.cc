@@ -1,0 +1,240 @@
+#include "cli/run/options.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "cli/run/load.h"
+#include "cli/run/rules.h"
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kExample =
+    "run: {name: t, steps: 10}\n"
+    "model:\n"
+    "  create: {hidden_size: 64, layers: 2, heads: 4, kv_heads: 2}\n"
+    "env: {name: frozen_grid}\n"
+    "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n"
+    "eval: {prompts: 8}\n";
+
+LoadedRun read(std::vector<std::string> overrides = {}, const std::string& text = kExample) {
+  LoadedRun loaded;
+  loaded.keys = bind_config(parse_config(text, "a.yaml", overrides), loaded.options);
+  validate(loaded.options, loaded.keys, built_in_registries());
+  return loaded;
+}
+
+std::string error_of(std::vector<std::string> overrides, const std::string& text = kExample) {
+  try {
+    read(overrides, text);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(RunOptions, TheResolvedConfigLoadsBackToTheSame) {
+  RunOptions options = read({"algo.name=dapo", "optim.schedule=cosine", "optim.min_lr_ratio=0.2",
+                             "env.settings={max_turns: 9}"})
+                           .options;
+  std::string text = print_config(options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+}
+
+TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
+  int configs = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(TAILRACE_SOURCE_DIR) + "/configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    EXPECT_NO_THROW(load_run_options(entry.path(), {}, built_in_registries())) << entry.path();
+    ++configs;
+  }
+  EXPECT_GE(configs, 2);
+}
+
+TEST(Validate, RefusesKeysThatNothingReads) {
+  EXPECT_EQ(error_of({"sft.epochs=3"}),
+            "override sft.epochs=3: sft.epochs has no effect: neither sft.data nor "
+            "sft.demonstrations is given. Remove it.");
+  EXPECT_EQ(error_of({}, std::string(kExample) + "sft:\n  optim: {lr: 0.5}\n"),
+            "a.yaml:8: sft.optim.lr has no effect: neither sft.data nor sft.demonstrations is "
+            "given. Remove it.");
+  EXPECT_EQ(error_of({"sft.epochs=1"}), "(no error)") << "the default changes nothing";
+  EXPECT_NE(
+      error_of({"algo.kl.estimator=k1"}).find("algo.kl.estimator has no effect: algo.kl.coef is 0"),
+      std::string::npos);
+  EXPECT_NE(error_of({"optim.min_lr_ratio=0.5"}).find("has no effect: optim.schedule is constant"),
+            std::string::npos);
+  EXPECT_NE(error_of({"algo.correction.kind=none", "algo.correction.cap=3"})
+                .find("algo.correction.cap has no effect"),
+            std::string::npos);
+  EXPECT_NE(error_of({"eval.prompts=0", "eval.interval_steps=5"})
+                .find("eval.interval_steps has no effect"),
+            std::string::npos);
+  EXPECT_NE(error_of({"env.prompt_key=text"})
+                .find("env.prompt_key has no effect: there is no env.dataset"),
+            std::string::npos);
+  EXPECT_NE(error_of({"env.dataset=x.jsonl"})
+                .find("env.dataset has no effect: frozen_grid draws its own tasks"),
+            std::string::npos);
+  EXPECT_NE(error_of({"run.epochs=2"}).find("run.epochs has no effect"), std::string::npos);
+}
+
+// What the quickstart config has, switched off on the command line.
+TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
+  const std::string file = std::string(kExample) +
+                           "sft: {demonstrations: 9, epochs: 2, optim: {lr: 0.5}}\n"
+                           "algo: {kl: {coef: 0.1, estimator: k1}}\n";
+  LoadedRun loaded = read({"sft.demonstrations=0", "eval.prompts=0", "algo.kl.coef=0"},
+                          file + "checkpoint: {interval_steps: 7}\n");
+  EXPECT_EQ(loaded.options.sft.epochs, SftOptions{}.epochs);
+  EXPECT_EQ(loaded.options.sft.optim.lr, SftOptions{}.optim.lr);
+  EXPECT_EQ(loaded.options.algo.kl.estimator, KlOptions{}.estimator);
+  EXPECT_EQ(loaded.options.checkpoint.interval_steps, 7);
+  EXPECT_EQ(loaded.options.env.name, "frozen_grid");
+  EXPECT_EQ(loaded.keys.notes(),
+            (std::vector<std::string>{
+                "without effect, as neither sft.data nor sft.demonstrations is given: sft.epochs, "
+                "sft.optim.lr",
+                "without effect, as algo.kl.coef is 0: algo.kl.estimator"}));
+  // The resolved config is one file, and holds nothing without effect.
+  const std::string text = print_config(loaded.options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+  EXPECT_NO_THROW(load_run_options(
+      std::string(TAILRACE_SOURCE_DIR) + "/configs/quickstart.yaml",
+      std::vector<std::string>{"sft.demonstrations=0", "eval.prompts=0"}, built_in_registries()));
+  // Of the same layer it stays a mistake, in any order.
+  EXPECT_NE(
+      error_of({"sft.epochs=3", "sft.demonstrations=0"}, file).find("sft.epochs has no effect"),
+      std::string::npos);
+}
+
+TEST(Validate, AFileThatExtendsAnotherMaySwitchAPartOff) {
+  TemporaryDirectory folder;
+  folder.write("base.yaml", std::string(kExample) + "sft: {demonstrations: 9, epochs: 2}\n");
+  auto path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0}\n");
+  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).options.sft.epochs, 1);
+  path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0, epochs: 3}\n");
+  EXPECT_THROW(load_run_options(path, {}, built_in_registries()), UserError);
+}
+
+TEST(Validate, RefusesMoreTurnsThanTheEnvironmentHas) {
+  EXPECT_EQ(error_of({"rollout.max_turns=15"}),
+            "override rollout.max_turns=15: rollout.max_turns has no effect: frozen_grid ends "
+            "an episode after 14 turns. Remove it.");
+  EXPECT_EQ(error_of({"rollout.max_turns=14"}), "(no error)");
+}
+
+TEST(Validate, APresetsOwnValueWithoutEffectIsNoMistake) {
+  const RunOptions options = read({"algo.name=gspo", "algo.surrogate=cispo"}).options;
+  const std::string text = print_config(options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+}
+
+TEST(Validate, AWarmUpFromRandomWeightsLearnsFasterThanOneOfPretrainedWeights) {
+  EXPECT_EQ(read({"sft.demonstrations=9"}).options.sft.optim.lr, 1e-3);
+  EXPECT_EQ(read({"sft.demonstrations=9", "sft.optim.lr=0.5"}).options.sft.optim.lr, 0.5);
+  EXPECT_EQ(read().options.sft.optim.lr, 1e-5) << "no warm-up";
+}
+
+TEST(Validate, GivesEpisodesTheRoomThatThePolicyHas) {
+  EXPECT_EQ(read({"rollout.max_context_tokens=0"}).options.rollout.engine.max_context_tokens, 256);
+  EXPECT_EQ(read({"rollout.max_context_tokens=0", "train.microbatch_tokens=100"})
+                .options.rollout.engine.max_context_tokens,
+            100);
+  EXPECT_EQ(read({"rollout.max_context_tokens=0", "rollout.max_prompt_tokens=20",
+                  "rollout.max_response_tokens=30"})
+                .options.rollout.engine.max_context_tokens,
+            50);
+}
+
+TEST(Validate, RefusesSettingsOfAnotherEnvironment) {
+  EXPECT_EQ(error_of({"env.settings.verifier=text_rules"}).substr(0, 48),
+            "override env.settings.verifier=text_rules: envir");
+  EXPECT_NE(error_of({"env.name=frozen_gird"}).find("frozen_grid"), std::string::npos);
+  EXPECT_NE(error_of({"env.name=text"}).find("which needs env.dataset"), std::string::npos);
+}
+
+TEST(Validate, RefusesAVerifierThatIsNotThere) {
+  EXPECT_EQ(error_of({"env.name=text", "env.settings.verifier=numbr"}),
+            "override env.settings.verifier=numbr: there is no verifier 'numbr'; did you mean "
+            "'number'? Verifiers: countdown, number, text_rules");
+}
+
+TEST(Validate, RefusesWhatCannotWork) {
+  EXPECT_EQ(error_of({"rollout.sampling.temperature=0"}),
+            "override rollout.sampling.temperature=0: rollout.sampling.temperature is 0; greedy "
+            "members of a group are all the same and teach "
+            "nothing. Try 1.0.");
+  EXPECT_NE(
+      error_of({"rollout.group_size=1"}).find("advantages compare the members of a group. Try 8."),
+      std::string::npos);
+  EXPECT_NE(error_of({"train.minibatches_per_step=5"}).find("more than the 4 groups of a step"),
+            std::string::npos);
+  EXPECT_NE(error_of({"train.microbatch_tokens=100"})
+                .find("less than one whole sequence (rollout.max_context_tokens = 128). Try 128."),
+            std::string::npos);
+  EXPECT_NE(error_of({"run.steps=0", "run.epochs=1", "optim.schedule=cosine"})
+                .find("optim.schedule is cosine, which falls towards the last step, but run.steps "
+                      "is 0 (until the epochs end). Set run.steps"),
+            std::string::npos);
+  EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
+                .find("the policy has model.create.max_positions = 256. Try max_positions = 512."),
+            std::string::npos);
+}
+
+TEST(Validate, WantsOnePolicy) {
+  EXPECT_NE(error_of({"model.path=/x"}).find("model.path and model.create are both given"),
+            std::string::npos);
+  EXPECT_NE(error_of({"model.create.hidden_size=0"}).find("model.path is missing"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"model.create.hidden_size=66"}),
+            "override model.create.hidden_size=66: model.create.hidden_size is 66; it must be a "
+            "multiple of model.create.heads = 4. Try 72.");
+  EXPECT_NE(error_of({"model.create.kv_heads=3"}).find("must be a multiple of it. Try 4."),
+            std::string::npos);
+  EXPECT_NE(error_of({"model.create.layers=0"}).find("model.create.layers is missing"),
+            std::string::npos);
+}
+
+TEST(LoadRunOptions, NamesThePlaceOfAKeyThatItsOwnSectionRefuses) {
+  TemporaryDirectory folder;
+  auto path = folder.write("a.yaml", std::string(kExample) + "optim:\n  betas: [0.9]\n");
+  try {
+    load_run_options(path, {}, built_in_registries());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("a.yaml:8: optim.betas has 1 numbers"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(LoadRunOptions, NamesTheFileAndLineOfAMistake) {
+  TemporaryDirectory folder;
+  auto path = folder.write("a.yaml", "env: {name: frozen_grid}\nrollout:\n  gruop_size: 4\n");
+  try {
+    load_run_options(path, {}, built_in_registries());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              path.string() +
+                  ":3: rollout.gruop_size is not a known key; the nearest is rollout.group_size");
+  }
+}
+
+TEST(ModelConfigOfCreate, FillsInWhatIsLeftOut) {
+  ModelConfig config = model_config({.hidden_size = 64, .layers = 2, .heads = 4}, 44);
+  EXPECT_EQ(config.intermediate_size, 192);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.vocab_size, 44);
+  EXPECT_NO_THROW(validate(config, "model.create"));
+}
+
+}  // namespace
+}  // namespace tailrace

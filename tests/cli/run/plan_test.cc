@@ -1,0 +1,164 @@
+#include "cli/run/plan.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/yaml_config.h"
+#include "core/model/kv_cache.h"
+#include "core/model/parameters.h"
+#include "rollout/engine/engine.h"
+#include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+RunOptions example() {
+  RunOptions options;
+  bind_config(
+      parse_config("run: {steps: 80}\n"
+                   "model: {create: {hidden_size: 64, intermediate_size: 192, layers: 3, heads: 4, "
+                   "kv_heads: 2}}\n"
+                   "env: {name: frozen_grid}\n"
+                   "rollout: {prompts_per_step: 16, group_size: 8, max_context_tokens: 128, "
+                   "workers: 2, kv_cache_mb: 16}\n"
+                   "train: {minibatches_per_step: 2, ppo_epochs: 3, microbatch_tokens: 1024}\n",
+                   "a.yaml", {}),
+      options);
+  return options;
+}
+
+TEST(MakePlan, DerivesBatchesAndUpdates) {
+  RunOptions options = example();
+  Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  EXPECT_EQ(plan.samples_per_step, 128);
+  EXPECT_EQ(plan.samples_per_minibatch, 64);
+  EXPECT_EQ(plan.updates_per_step, 6);
+  EXPECT_EQ(plan.max_tokens_per_step, 128 * 128);
+  EXPECT_EQ(
+      plan.parameters,
+      ParameterLayout(planned_model(options, sandbox::built_in_environments())).num_parameters());
+  EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
+  EXPECT_NEAR(static_cast<double>(plan.rollout_worker[1].bytes), 16 << 20,
+              1 << 15);  // whole blocks of kv_cache_mb
+}
+
+TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
+  RunOptions options = example();
+  options.rollout.engine.kv_cache_mb = 4096;  // far more than is of use
+  ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  Model model(config);
+  SteadyClock clock;
+  Engine engine(model, nullptr, options.rollout.engine, Stream{}, clock);
+  EXPECT_EQ(
+      make_plan(options, config, 0).rollout_worker[1].bytes,
+      engine.num_blocks() *
+          KvCache::bytes_per_block(config, static_cast<int>(options.rollout.engine.block_tokens)));
+}
+
+TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
+  RunOptions options = example();
+  int64_t without =
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes();
+  options.algo.kl.coef = 0.01;
+  EXPECT_GT(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
+      without);
+  options.algo.kl.target = "behaviour";
+  EXPECT_EQ(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
+      without);
+}
+
+TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
+  RunOptions options = example();
+  Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()),
+                        int64_t{1} << 20);
+  ASSERT_FALSE(plan.warnings.empty());
+  EXPECT_NE(plan.warnings[0].find("but 1.0 MiB are free"), std::string::npos);
+}
+
+TEST(MakePlan, RefusesAContextBeyondTheModel) {
+  RunOptions options = example();
+  ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  config.max_positions = 100;
+  EXPECT_THROW(make_plan(options, config, 0), UserError);
+}
+
+TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
+  RunOptions options = example();
+  options.rollout.engine.kv_cache_blocks = 1;
+  try {
+    make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("rollout.kv_cache_blocks is 1, but one sequence"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(FormatPlan, ShowsTheDerivation) {
+  RunOptions options = example();
+  std::string text = format_plan(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  EXPECT_NE(text.find("16 prompts x 8 samples = 128 samples"), std::string::npos);
+  EXPECT_NE(text.find("2 minibatches of 64 samples x 3 epochs = 6 updates"), std::string::npos);
+  EXPECT_NE(text.find("80 steps = 10240 samples, 480 updates"), std::string::npos);
+  EXPECT_EQ(text.find("warm-up"), std::string::npos);
+  options.train.minibatches_per_step = options.train.ppo_epochs = 1;
+  text = format_plan(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(FormatPlan, ShowsTheWarmUp) {
+  RunOptions options = example();
+  options.sft.demonstrations = 500;
+  options.sft.epochs = 2;
+  std::string text = format_plan(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  EXPECT_NE(text.find("warm-up    500 demonstrations, at most 128 tokens each x 2 epochs, updates "
+                      "of 2048 tokens, lr 1e-05\n"),
+            std::string::npos)
+      << text;
+
+  TemporaryDirectory folder;
+  options.sft.demonstrations = 0;
+  options.sft.data =
+      folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n{\"input_ids\": [1, 7]}\n").string();
+  options.sft.batch_tokens = 3;
+  text = format_plan(
+      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  EXPECT_NE(text.find("warm-up    2 rows, 5 tokens x 2 epochs = about 4 updates of 3 tokens"),
+            std::string::npos)
+      << text;
+  folder.write("rows.jsonl", "{\"input_ids\": [1, 999]}\n");
+  EXPECT_THROW(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0),
+               UserError);
+}
+
+TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
+  RunOptions options = example();
+  auto warnings = [&] {
+    Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+    return fmt::format("{}", fmt::join(plan.warnings, "\n"));
+  };
+  EXPECT_NE(warnings().find("optim.lr is 1e-06, a rate for pretrained weights"), std::string::npos);
+  options.optim.lr = 1e-3;
+  options.optim.warmup_updates = 480;
+  EXPECT_EQ(warnings().find("optim."), std::string::npos) << warnings();
+  options.optim.warmup_updates = 481;
+  EXPECT_NE(
+      warnings().find("optim.warmup_updates is 481, but there are 480 updates: the rate never "
+                      "reaches optim.lr"),
+      std::string::npos)
+      << warnings();
+}
+
+}  // namespace
+}  // namespace tailrace

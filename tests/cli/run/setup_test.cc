@@ -1,0 +1,224 @@
+#include "cli/run/setup.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/load.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/tokenizer.h"
+#include "sandbox/builtin/built_in.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string error_of_check(const RunOptions& options) {
+  try {
+    check_inputs(options, sandbox::built_in_environments());
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class RunSetupTest : public testing::Test {
+ protected:
+  RunSetupTest() {
+    std::string path = (fs::temp_directory_path() / "trsetup-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    paths_.root = folder_ / "run";
+    fs::create_directories(paths_.root);
+    options_.model.create = {.hidden_size = 32, .layers = 1, .heads = 2};
+    options_.env.name = "frozen_grid";
+    options_.rollout.engine.max_context_tokens = 128;
+    options_.sft.demonstrations = 20;
+  }
+  ~RunSetupTest() override { fs::remove_all(folder_); }
+
+  void prepare() {
+    prepare_run(paths_, options_, built_in_registries(),
+                [this](const std::string& line) { said_ = line; });
+  }
+  // Of a launch on the prepared run with options that were changed.
+  std::string error_with(const std::function<void(RunOptions&)>& change) {
+    RunOptions other = load_run_options(paths_.config(), {}, built_in_registries()).options;
+    change(other);
+    try {
+      check_same_run(paths_, other, built_in_registries());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  // A model folder with stories260K's tokenizer and config, the latter changed.
+  void use_model(const std::function<void(nlohmann::json&)>& change) {
+    const fs::path source = fs::path(TAILRACE_SOURCE_DIR) / "tests/data/models/stories260K";
+    const fs::path model = folder_ / "model";
+    fs::create_directories(model);
+    fs::copy_file(source / "tokenizer.json", model / "tokenizer.json");
+    auto config = nlohmann::json::parse(read_file(source / "config.json").value());
+    change(config);
+    std::ofstream(model / "config.json") << config.dump();
+    options_.model.create = {};
+    options_.model.path = model.string();
+    options_.sft.demonstrations = 0;
+  }
+
+  fs::path folder_;
+  RunPaths paths_;
+  RunOptions options_;
+  std::string said_;
+};
+
+TEST_F(RunSetupTest, WritesConfigTokenizerAndDemonstrations) {
+  prepare();
+  EXPECT_TRUE(fs::exists(paths_.config()));
+  EXPECT_EQ(text::load_tokenizer(paths_.tokenizer())->vocab_size(), 44);
+  const std::string rows = read_file(paths_.demonstrations()).value();
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 20);
+  EXPECT_NE(said_.find("20 demonstrations"), std::string::npos) << said_;
+}
+
+TEST_F(RunSetupTest, LeavesWhatIsThere) {
+  prepare();
+  std::ofstream(paths_.demonstrations()) << "kept";
+  prepare();
+  EXPECT_EQ(read_file(paths_.demonstrations()).value(), "kept");
+}
+
+TEST_F(RunSetupTest, TakesTheTokenizerOfTheModel) {
+  use_model([](auto&) {});
+  prepare();
+  EXPECT_EQ(read_file(paths_.tokenizer() / "tokenizer.json").value(),
+            read_file(fs::path(options_.model.path) / "tokenizer.json").value());
+}
+
+TEST_F(RunSetupTest, AVocabularyThatDoesNotFitTheTokenizerIsAUserError) {
+  use_model([](auto& config) { config["vocab_size"] = 100; });
+  const std::string error = error_of_check(options_);
+  EXPECT_FALSE(fs::exists(paths_.config())) << "nothing is written before";
+  EXPECT_NE(error.find("the tokenizer has 512 tokens, and the model's vocab_size is 100"),
+            std::string::npos)
+      << error;
+}
+
+TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
+  use_model([](auto&) {});
+  fs::remove(fs::path(options_.model.path) / "tokenizer.json");
+  EXPECT_NE(error_of_check(options_).find("has no tokenizer.json"), std::string::npos);
+}
+
+TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
+  use_model([](auto&) {});
+  try {
+    check_policy(options_, sandbox::built_in_environments());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("found neither model.safetensors"), std::string::npos)
+        << error.what();
+  }
+  options_.model.path = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+  EXPECT_NO_THROW(check_policy(options_, sandbox::built_in_environments()));
+}
+
+TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "prompts.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.rollout.prompts_per_step = 4;
+  options_.rollout.group_size = 3;
+  options_.run.steps = 10;
+  options_.run.epochs = 5;
+  options_.eval.prompts = 6;
+  options_.scheduler.retries.lost = 7;
+  scheduler::Config expected;
+  expected.domains = {{.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5}};
+  expected.group_size = 3;
+  expected.steps = 10;
+  expected.eval.prompts = 6;
+  expected.retries.lost = 7;
+  EXPECT_EQ(scheduler_config(options_), expected);
+}
+
+TEST_F(RunSetupTest, WhatTheSchedulerRefusesIsNamedBeforeTheRun) {
+  options_.run.steps = 0;
+  const std::string error = error_of_check(options_);
+  EXPECT_EQ(error.find("run.steps is 0"), 0u) << error;
+  EXPECT_NE(error.find("never end"), std::string::npos) << error;
+  options_.run.steps = 1;
+  EXPECT_EQ(error_of_check(options_), "");
+}
+
+TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "held_out.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
+  options_.env.dataset = options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
+  options_.eval.prompts = 3;
+  EXPECT_NE(error_of_check(options_).find("Try eval.prompts=2"), std::string::npos);
+  options_.eval.prompts = 2;
+  EXPECT_EQ(error_of_check(options_), "");
+}
+
+TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  const std::string longest(400, 'x');
+  std::ofstream(folder_ / "prompts.jsonl")
+      << "{\"prompt\": \"a\"}\n\n{\"prompt\": \"" << longest << "\"}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  const std::string error = error_of_check(options_);
+  EXPECT_NE(error.find("prompts.jsonl:3: the prompt has "), std::string::npos) << error;
+  EXPECT_NE(error.find("rollout.max_context_tokens"), std::string::npos) << error;
+}
+
+TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
+  options_.run.dir = "somewhere";
+  options_.run.name = "a name: with a colon";
+  prepare();
+  check_same_run(paths_, load_run_options(paths_.config(), {}, built_in_registries()).options,
+                 built_in_registries());
+  EXPECT_EQ(read_file(paths_.config()).value().find("somewhere"), std::string::npos);
+}
+
+TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
+  prepare();
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.optim.lr = 0.125;
+            }).find("optim.lr is 1e-06 there, 0.125 here"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) { o.env.name = "countdown"; }).find("env.name is "),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.model.create.hidden_size = 64;
+            }).find("model.create.hidden_size is 32 there, 64 here"),
+            std::string::npos);
+}
+
+TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
+  prepare();
+  EXPECT_EQ(error_with([](RunOptions& o) {
+              o.run.steps += 1;
+              o.run.name = "renamed";
+              o.rollout.workers = 3;
+              o.train.threads = 2;
+              o.eval.prompts = 5;
+              o.checkpoint.interval_steps = 7;
+              o.log.level = "debug";
+            }),
+            "");
+  EXPECT_NE(error_with([](RunOptions& o) { o.run.steps -= 1; }).find("run.steps may only grow"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace

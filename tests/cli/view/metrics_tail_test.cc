@@ -1,0 +1,68 @@
+#include "cli/view/metrics_tail.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MetricsTailTest : public testing::Test {
+ protected:
+  MetricsTailTest() {
+    std::string path = (fs::temp_directory_path() / "trtail-XXXXXX").string();
+    folder_ = ::mkdtemp(path.data());
+    file_ = folder_ / "metrics.jsonl";
+  }
+  ~MetricsTailTest() override { fs::remove_all(folder_); }
+
+  void append(const std::string& text) { std::ofstream(file_, std::ios::app) << text; }
+  static std::string line(int64_t step) {
+    MetricsRow row;
+    row.step = step;
+    return format_metrics_row(row) + "\n";
+  }
+  static std::vector<int64_t> steps(const std::vector<MetricsRow>& rows) {
+    std::vector<int64_t> out;
+    for (const MetricsRow& row : rows) out.push_back(row.step);
+    return out;
+  }
+
+  fs::path folder_, file_;
+};
+
+TEST_F(MetricsTailTest, GivesEachRowOnceAndOnlyWhenItIsComplete) {
+  MetricsTail tail(file_, true);
+  EXPECT_TRUE(tail.poll().empty());
+  append(line(1) + line(2));
+  EXPECT_EQ(steps(tail.poll()), (std::vector<int64_t>{1, 2}));
+  const std::string third = line(3);
+  append(third.substr(0, 5));
+  EXPECT_TRUE(tail.poll().empty());
+  append(third.substr(5));
+  EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{3});
+  EXPECT_TRUE(tail.poll().empty());
+}
+
+TEST_F(MetricsTailTest, LeavesOutWhatIsThereWhenARunGoesOn) {
+  append(line(1));
+  MetricsTail tail(file_, false);
+  append(line(2));
+  EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{2});
+}
+
+TEST_F(MetricsTailTest, FollowsAFileWhoseRowsWereTakenBack) {
+  append(line(1) + line(2));
+  MetricsTail tail(file_, true);
+  tail.poll();
+  fs::resize_file(file_, line(1).size());
+  EXPECT_TRUE(tail.poll().empty());
+  append(line(2));
+  EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{2});
+}
+
+}  // namespace
+}  // namespace tailrace

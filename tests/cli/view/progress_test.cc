@@ -1,0 +1,146 @@
+#include "cli/view/progress.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+MetricsRow step_row(int64_t step) {
+  return {.step = step,
+          .version = step,
+          .unix_seconds = 1000 + 2.0 * static_cast<double>(step),
+          .values = {{"reward/mean", 0.5},
+                     {"env/success", 0.64},
+                     {"rollout/response_tokens/mean", 23.44},
+                     {"perf/tokens_per_s", 18230.4}}};
+}
+
+ProgressState state_of(int64_t steps) {
+  ProgressState state{"quickstart", 80, {}};
+  for (int64_t step = 0; step < steps; ++step) state.rows.push_back(step_row(step));
+  return state;
+}
+
+int columns_of(const std::string& line) {
+  int columns = 0;
+  for (char c : line) columns += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return columns;
+}
+
+TEST(SecondsLeft, CountsTheStepsThatAreNotDone) {
+  EXPECT_LT(seconds_left(state_of(1)), 0);
+  EXPECT_EQ(seconds_left(state_of(11)), 2 * 69);
+  EXPECT_EQ(seconds_left(state_of(80)), 0);
+}
+
+TEST(ProgressLine, TellsAStepAnEvaluationAndTheWarmUp) {
+  ProgressState state = state_of(12);
+  EXPECT_EQ(progress_line(state, state.rows.back()),
+            "step 12/80  reward 0.500  success 0.64  length 23.4  18.23k tokens/s  2m16s left");
+  MetricsRow eval{.step = 20, .values = {{"eval/reward", 0.9}, {"eval/success", 0.9375}}};
+  EXPECT_EQ(progress_line(state, eval), "held-out at step 20:  reward 0.900  success 0.938");
+  MetricsRow warm_up{.step = 40, .version = -1, .values = {{"sft/loss", 1.2345}}};
+  EXPECT_EQ(progress_line(state, warm_up), "warm-up update 40  loss 1.234");
+  EXPECT_EQ(progress_line(state, MetricsRow{}), "");
+}
+
+TEST(ProgressBlock, FitsTheTerminal) {
+  ProgressState state = state_of(40);
+  state.rows.push_back({.step = 40, .values = {{"eval/success", 0.75}}});
+  for (int columns : {20, 60, 80, 200}) {
+    auto lines = progress_block(state, columns);
+    EXPECT_EQ(lines.size(), 4u);
+    for (const auto& line : lines) EXPECT_LE(columns_of(line), columns) << line;
+  }
+  auto lines = progress_block(state, 100);
+  EXPECT_EQ(lines[0].substr(0, 24), "quickstart  step 40/80  ");
+  EXPECT_EQ(lines[3], "  held-out at step 40:  success 0.750");
+  EXPECT_EQ(progress_block(ProgressState{"a", 5, {}}, 80),
+            (std::vector<std::string>{"a  starting"}));
+}
+
+std::string written(std::FILE* file) {
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  return text;
+}
+
+TEST(ProgressView, WritesPlainLinesWhereThereIsNoTerminal) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressView view(file, false, "run", 80);
+    view.say("starting");
+    view.add(step_row(0));
+  }
+  EXPECT_EQ(written(file),
+            "starting\nstep 1/80  reward 0.500  success 0.64  length 23.4  18.23k tokens/s\n");
+  std::fclose(file);
+}
+
+// What a view writes of so many steps that carry one more value each; its only warning must begin
+// with `warning` and stand between two lines.
+void expect_one_warning(const std::string& name, const std::function<double(int64_t)>& value,
+                        std::string_view warning, std::string_view after, std::string_view before) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressView view(file, false, "run", 80);
+    for (int64_t step = 0; step < 20; ++step) {
+      MetricsRow row = step_row(step);
+      row.values.emplace_back(name, value(step));
+      view.add(row);
+      view.add({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
+    }
+  }
+  const std::string text = written(file);
+  const size_t at = text.find(warning);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_GT(at, text.find(after));
+  EXPECT_LT(at, text.find(before));
+  EXPECT_EQ(text.find("warning"), at);
+  EXPECT_EQ(text.find("warning", at + 1), std::string::npos);
+  std::fclose(file);
+}
+
+TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
+  expect_one_warning(
+      "rollout/zero_signal_frac", [](int64_t step) { return step == 3 ? 0.99 : 1; },
+      "warning: 5 steps in a row without signal", "step 9/80", "step 10/80");
+}
+
+TEST(ProgressView, WarnsOnceWhenAnUpdateIsSkipped) {
+  expect_one_warning(
+      "policy/updates_skipped", [](int64_t step) { return step > 0 ? 1 : 0; },
+      "warning: an update was skipped", "step 2/80", "step 3/80");
+}
+
+TEST(ProgressView, SurvivesAReaderThatGoesAway) {
+  std::FILE* file = std::fopen("/dev/full", "w");
+  ProgressView view(file, false, "run", 80);
+  view.say("lost");
+  view.add(step_row(0));
+  view.finish();
+  EXPECT_EQ(std::fflush(file), 0) << "what is lost is no error later";
+  std::fclose(file);
+}
+
+TEST(ProgressView, RedrawsItsBlockOnATerminal) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressView view(file, true, "run", 80);
+    view.add(step_row(0));
+    view.add(step_row(1));
+    view.finish();
+    view.say("done");
+  }
+  std::string text = written(file);
+  EXPECT_NE(text.find("\x1b[3A\x1b[J"), std::string::npos);  // the block of three lines, once
+  EXPECT_EQ(text.find("\x1b["), text.find("\x1b[3A"));
+  EXPECT_GT(text.find("done"), text.find("step 2/80"));
+  std::fclose(file);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,142 @@
+#include <array>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "cli/view/report_page.h"
+#include "core/base/file.h"
+#include "core/trajectory/sample_rows.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+ReportData example() {
+  ReportData data;
+  data.name = "a<b>";
+  for (int64_t step = 0; step < 20; ++step) {
+    double share = static_cast<double>(step) / 20;
+    data.rows.push_back({.step = step,
+                         .version = step,
+                         .unix_seconds = 100 + 3.0 * static_cast<double>(step),
+                         .values = {{"reward/mean", share},
+                                    {"policy/entropy", 2 - share},
+                                    {"zz/other", std::numeric_limits<double>::quiet_NaN()}}});
+    if (step % 10 == 0)
+      data.rows.push_back({.step = step,
+                           .version = step,
+                           .unix_seconds = 101,
+                           .values = {{"eval/success", 0.39 + share}}});
+  }
+  auto sample = [](int64_t step, double success) {
+    return Sample{.step = step,
+                  .reward = success,
+                  .success = success,
+                  .segments = {{{TokenRole::kPrompt, "NE <ice>"},
+                                {TokenRole::kSampled, "up & away"},
+                                {TokenRole::kObservation, "hole"}}}};
+  };
+  data.samples = {sample(0, 0), sample(19, 1)};
+  data.config = "run:\n  name: \"a<b>\"\n";
+  return data;
+}
+
+TEST(ReportPage, HoldsCurvesSamplesConfigAndTable) {
+  std::string page = make_report_page(example());
+  EXPECT_EQ(page.substr(0, 15), "<!doctype html>");
+  EXPECT_EQ(page.find("a<b>"), std::string::npos) << "names are escaped";
+  EXPECT_NE(page.find("<b>0.39 → 0.89</b><span>success, held-out</span>"), std::string::npos);
+  EXPECT_NE(page.find("<b>20</b><span>steps</span>"), std::string::npos);
+  for (const char* title : {"reward/mean", "eval/success", "policy/entropy"})
+    EXPECT_NE(page.find(std::string("aria-label=\"") + title), std::string::npos) << title;
+  EXPECT_LT(page.find("aria-label=\"reward/mean"), page.find("aria-label=\"policy/entropy"));
+  EXPECT_NE(page.find("<mark>up &amp; away</mark>"), std::string::npos);
+  EXPECT_NE(page.find("After: step 19"), std::string::npos);
+  EXPECT_NE(page.find("<td>zz/other</td><td>-</td>"), std::string::npos);
+  EXPECT_EQ(page, make_report_page(example()));
+}
+
+TEST(ReportPage, NeedsNothingFromOutside) {
+  std::string page = make_report_page(example());
+  for (const char* part : {"<script", "src=", "href=", "url(", "@import"})
+    EXPECT_EQ(page.find(part), std::string::npos) << part;
+}
+
+TEST(LearningCurve, ShowsRewardAndEvaluations) {
+  std::string svg = make_learning_curve(example());
+  EXPECT_NE(svg.find("training reward"), std::string::npos);
+  EXPECT_NE(svg.find("held-out success"), std::string::npos);
+  EXPECT_NE(svg.find("prefers-color-scheme"), std::string::npos);
+}
+
+TEST(WriteReport, MakesThePageOfARunDirectory) {
+  TemporaryDirectory folder;
+  folder.write("metrics.jsonl",
+               "{\"step\":0,\"version\":0,\"time\":1,\"reward/"
+               "mean\":0.25}\n{\"step\":1,\"version\":1,\"time\":2,\"reward/mean\":0.5}\n");
+  folder.write("config.yaml", "run: {seed: 5}\n");
+  std::vector<std::string> words = {"up", "down", "ice", "\n"};
+  text::write_word_tokenizer(folder / "tokenizer", words);
+  folder.write("samples.jsonl",
+               "{\"step\":0,\"version\":0,\"reward\":0.5,\"success\":null,\"segments\":[{"
+               "\"tokens\":[5,3,6],\"roles\":[0,1,1]}]}\n{\"step\":");
+  RunPaths paths{folder.path()};
+  auto written = write_report(paths);
+  ASSERT_TRUE(written) << written.failure().message;
+  std::string page = read_file(paths.report()).value();
+  EXPECT_NE(page.find("run: {seed: 5}"), std::string::npos);
+  EXPECT_NE(page.find("ice<mark>"), std::string::npos);
+  EXPECT_EQ(page.find("class=\"note\""), std::string::npos);
+}
+
+TEST(WriteReport, GoesOnWithoutSamplesThatCannotBeRead) {
+  TemporaryDirectory folder;
+  folder.write("metrics.jsonl", "{\"step\":0,\"version\":0,\"time\":1,\"reward/mean\":0.25}\n");
+  folder.write("config.yaml", "");
+  text::write_word_tokenizer(folder / "tokenizer", std::array<std::string, 1>{"up"});
+  folder.write("samples.jsonl", "{\"step\":0,\"segments\":[{\"tokens\":[900],\"roles\":[1]}]}\n");
+  RunPaths paths{folder.path()};
+  ASSERT_TRUE(write_report(paths));
+  EXPECT_NE(read_file(paths.report())
+                .value()
+                .find("samples.jsonl:1: token 900 with role 1 is out of range"),
+            std::string::npos);
+}
+
+TEST(FormatSample, ReadsBack) {
+  TemporaryDirectory folder;
+  std::vector<std::string> words = {"up", "down"};
+  text::write_word_tokenizer(folder.path(), words);
+  Trajectory trajectory;
+  trajectory.reward = 0.75;
+  trajectory.metrics = {{"success", 1}};
+  trajectory.segments = {{.tokens = {3, 4},
+                          .roles = {TokenRole::kPrompt, TokenRole::kSampled},
+                          .logprobs = {0, -1},
+                          .versions = {-1, 7}}};
+  folder.write("samples.jsonl", format_sample_row(sample_row(trajectory, 12, 7)) + "\n");
+  auto tokenizer = text::load_tokenizer(folder.path());
+  auto samples = read_samples(folder / "samples.jsonl", *tokenizer);
+  ASSERT_TRUE(samples) << samples.failure().message;
+  ASSERT_EQ(samples.value().size(), 1u);
+  EXPECT_EQ(samples.value()[0].step, 12);
+  EXPECT_EQ(samples.value()[0].version, 7);
+  EXPECT_EQ(samples.value()[0].reward, 0.75);
+  EXPECT_EQ(samples.value()[0].success, 1);
+  ASSERT_EQ(samples.value()[0].segments[0].size(), 2u);
+  EXPECT_EQ(samples.value()[0].segments[0][1].role, TokenRole::kSampled);
+}
+
+TEST(ReadReportData, NamesARunWithoutMetrics) {
+  TemporaryDirectory folder;
+  EXPECT_NE(read_report_data(RunPaths{folder.path()})
+                .failure()
+                .message.find("metrics.jsonl: No such file"),
+            std::string::npos);
+  folder.write("metrics.jsonl", "");
+  EXPECT_NE(read_report_data(RunPaths{folder.path()}).failure().message.find("has no rows yet"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace

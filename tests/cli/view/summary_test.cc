@@ -1,0 +1,42 @@
+#include "cli/view/summary.h"
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+using std::chrono::seconds;
+
+MetricsRow row(int64_t step, std::vector<std::pair<std::string, double>> values) {
+  MetricsRow out;
+  out.step = step;
+  out.values = std::move(values);
+  return out;
+}
+
+TEST(RunSummary, GoesFromTheFirstToTheLastEvaluation) {
+  const std::vector<MetricsRow> rows = {
+      row(0, {{"eval/success", 0.391}}), row(1, {{"reward/mean", 0.3}}),
+      row(20, {{"eval/success", 0.8}}),
+      row(80, {{"eval/success", 0.9941}, {"eval/episodes", 512}})};
+  EXPECT_EQ(run_summary(rows, "quickstart", seconds(61), "runs/q"),
+            "quickstart: success 0.39 -> 0.99 (held-out, 512 episodes), 61 s, run: runs/q");
+}
+
+TEST(RunSummary, SaysRewardWhereTheEnvironmentKnowsNoSuccess) {
+  const std::vector<MetricsRow> rows = {row(0, {{"eval/reward", 0.25}}),
+                                        row(60, {{"eval/reward", 0.75}, {"eval/episodes", 128}})};
+  EXPECT_EQ(run_summary(rows, "tiny", seconds(90), "runs/t"),
+            "tiny: reward 0.25 -> 0.75 (held-out, 128 episodes), 90 s, run: runs/t");
+}
+
+TEST(RunSummary, FallsBackToTraining) {
+  const std::vector<MetricsRow> rows = {row(1, {{"reward/mean", 0.25}}),
+                                        row(2, {{"reward/mean", 0.5}})};
+  EXPECT_EQ(run_summary(rows, "a", seconds(2), "r"),
+            "a: reward 0.25 -> 0.50 (training), 2 s, run: r");
+  EXPECT_EQ(run_summary(std::vector<MetricsRow>{}, "a", seconds(2), "r"), "a: done, 2 s, run: r");
+}
+
+}  // namespace
+}  // namespace tailrace

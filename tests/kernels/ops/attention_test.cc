@@ -1,0 +1,424 @@
+#include "kernels/ops/attention.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/ref/ref.h"
+#include "tests/kernels/ops/op_testing.h"
+
+namespace tailrace {
+namespace {
+
+using namespace op_testing;
+
+struct Geometry {
+  int heads = 4, kv_heads = 2, head_dim = 32, block_tokens = 16;
+  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
+};
+
+// A paged cache for some sequences: block ids are shuffled, all memory is NaN until written.
+class PagedCache {
+ public:
+  PagedCache(const Geometry& g, const std::vector<int>& lengths, Rng& rng) : geometry_(g) {
+    int blocks = 0;
+    for (int n : lengths) max_blocks_ = std::max(max_blocks_, num_blocks(n));
+    for (int n : lengths) blocks += num_blocks(n);
+    std::vector<int32_t> ids(static_cast<size_t>(blocks) + 3);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), rng);
+    for (int n : lengths) {
+      std::vector<int32_t> table(static_cast<size_t>(max_blocks_), -1);
+      for (int b = 0; b < num_blocks(n); ++b) {
+        table[static_cast<size_t>(b)] = ids.back();
+        ids.pop_back();
+      }
+      tables_.push_back(table);
+    }
+    const size_t floats =
+        static_cast<size_t>((blocks + 3) * g.kv_heads * g.head_dim * g.block_tokens);
+    keys_.assign(floats, NAN);
+    values_.assign(floats, NAN);
+  }
+
+  KvLayer layer() {
+    return {.keys = keys_.data(),
+            .values = values_.data(),
+            .block_tokens = geometry_.block_tokens,
+            .num_kv_heads = geometry_.kv_heads,
+            .head_dim = geometry_.head_dim};
+  }
+  const std::vector<int32_t>& table(size_t sequence) const { return tables_[sequence]; }
+  int max_blocks() const { return max_blocks_; }
+  bool same_as(const PagedCache& other) const {
+    return std::memcmp(keys_.data(), other.keys_.data(), keys_.size() * sizeof(float)) == 0 &&
+           std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0;
+  }
+
+ private:
+  int num_blocks(int tokens) const {
+    return (tokens + geometry_.block_tokens - 1) / geometry_.block_tokens;
+  }
+  Geometry geometry_;
+  int max_blocks_ = 1;
+  std::vector<std::vector<int32_t>> tables_;
+  std::vector<float> keys_, values_;
+};
+
+// Rows [begin, end) of a sequence as part of a batch.
+struct Piece {
+  size_t sequence;
+  int begin, end;
+};
+
+struct BatchData {
+  std::vector<int32_t> positions, offsets{0}, tables;
+  int max_blocks;
+  int max_context = 1;
+
+  BatchData(const PagedCache& cache, const std::vector<Piece>& pieces)
+      : max_blocks(cache.max_blocks()) {
+    for (const Piece& piece : pieces) {
+      for (int p = piece.begin; p < piece.end; ++p) positions.push_back(p);
+      offsets.push_back(static_cast<int32_t>(positions.size()));
+      const auto& table = cache.table(piece.sequence);
+      tables.insert(tables.end(), table.begin(), table.end());
+      max_context = std::max(max_context, piece.end);
+    }
+  }
+  AttentionBatch get() const {
+    return {.positions = positions,
+            .seq_offsets = offsets,
+            .block_tables = tables,
+            .max_blocks = max_blocks};
+  }
+};
+
+// Queries, keys, values of whole sequences, and what attention makes of them.
+struct Case {
+  Geometry geometry;
+  std::vector<int> lengths;
+  std::vector<GuardedMatrix> q, k, v;  // a sequence each
+
+  Case(const Geometry& g, std::vector<int> n, Rng& rng) : geometry(g), lengths(std::move(n)) {
+    for (int length : lengths) {
+      q.emplace_back(length, g.heads * g.head_dim, rng);
+      k.emplace_back(length, g.kv_heads * g.head_dim, rng);
+      v.emplace_back(length, g.kv_heads * g.head_dim, rng);
+    }
+  }
+
+  static GuardedMatrix rows_of(const std::vector<GuardedMatrix>& from,
+                               const std::vector<Piece>& pieces) {
+    int64_t rows = 0, at = 0;
+    for (const Piece& p : pieces) rows += p.end - p.begin;
+    GuardedMatrix result(rows, from.empty() ? 0 : from[0].cols());
+    for (const Piece& p : pieces) {
+      for (int r = p.begin; r < p.end; ++r, ++at) {
+        std::copy_n(from[p.sequence].view().row(r), result.cols(), result.view().row(at));
+      }
+    }
+    return result;
+  }
+  std::vector<Piece> whole() const {
+    std::vector<Piece> pieces;
+    for (size_t s = 0; s < lengths.size(); ++s) pieces.push_back({s, 0, lengths[s]});
+    return pieces;
+  }
+};
+
+struct Output {
+  GuardedMatrix out, lse;
+};
+
+Output forward(const Stream& stream, const Case& c, PagedCache& cache,
+               const std::vector<Piece>& pieces) {
+  const Geometry& g = c.geometry;
+  GuardedMatrix q = Case::rows_of(c.q, pieces), k = Case::rows_of(c.k, pieces),
+                v = Case::rows_of(c.v, pieces);
+  BatchData batch(cache, pieces);
+  Output result{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), g.heads)};
+  TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
+                                                    g.head_dim, batch.max_context));
+  kv_write(stream, k.view(), v.view(), batch.get(), cache.layer());
+  attention(stream, workspace.get(), q.view(), g.heads, g.scale(), batch.get(), cache.layer(),
+            batch.max_context, result.out.view(), result.lse.view());
+  result.out.expect_canaries();
+  result.lse.expect_canaries();
+  return result;
+}
+
+const std::vector<Geometry> kGeometries = {
+    {},
+    {.heads = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 8},
+    {.heads = 8, .kv_heads = 4, .head_dim = 8, .block_tokens = 16},
+    {.heads = 3, .kv_heads = 1, .head_dim = 16, .block_tokens = 8},
+    {.heads = 5, .kv_heads = 5, .head_dim = 48, .block_tokens = 32},
+    {.heads = 6, .kv_heads = 2, .head_dim = 64, .block_tokens = 64},
+    {.heads = 9, .kv_heads = 1, .head_dim = 20, .block_tokens = 128},
+};
+const std::vector<int> kLengths = {1, 2, 15, 16, 17, 40, 131};
+
+// A score is a sum of head_dim products; its absolute error, and that of subtracting the maximum,
+// becomes the relative error of a probability. Probabilities sum to 1, so an output moves by that
+// error times |v|, once more for the normaliser; sums over n positions add n roundings.
+double output_tolerance(const Case& c, int n) {
+  float q = 0, k = 0, v = 0;
+  for (size_t s = 0; s < c.q.size(); ++s) {
+    q = std::max(q, c.q[s].max_magnitude());
+    k = std::max(k, c.k[s].max_magnitude());
+    v = std::max(v, c.v[s].max_magnitude());
+  }
+  const double dim = c.geometry.head_dim;
+  const double score =
+      dim * c.geometry.scale() * q * k / 3;  // all products of one sign, third of the largest
+  return ((dim + 4) * score * 2 + n + 16) * kUnit * v;
+}
+
+TEST(Attention, AgreesWithTheReference) {
+  Rng rng(1);
+  for (const Geometry& g : kGeometries) {
+    SCOPED_TRACE(testing::Message()
+                 << g.heads << " heads of " << g.head_dim << ", " << g.block_tokens);
+    Case c(g, kLengths, rng);
+    PagedCache cache(g, kLengths, rng), ref_cache = cache;
+    auto pieces = c.whole();
+    GuardedMatrix q = Case::rows_of(c.q, pieces), k = Case::rows_of(c.k, pieces),
+                  v = Case::rows_of(c.v, pieces);
+    BatchData batch(cache, pieces);
+    GuardedMatrix out(q.rows(), q.cols()), lse(q.rows(), g.heads);
+    ref::kv_write(k.view(), v.view(), batch.get(), ref_cache.layer());
+    ref::attention(q.view(), g.heads, g.scale(), batch.get(), ref_cache.layer(), out.view(),
+                   lse.view());
+    for (int threads : {1, 2, 3}) {
+      Output actual = forward(TestStream(threads).get(), c, cache, pieces);
+      EXPECT_TRUE(cache.same_as(ref_cache)) << "kv_write";
+      expect_close(actual.out.view(), out.view(), output_tolerance(c, 131), "out");
+      expect_close(actual.lse.view(), lse.view(), output_tolerance(c, 131), "lse");
+    }
+  }
+}
+
+TEST(Attention, AllowsNoRowsAndSequencesWithoutRows) {
+  Rng rng(2);
+  Geometry g;
+  Case c(g, {5, 7}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  EXPECT_EQ(forward(Stream{}, c, cache, {}).out.rows(), 0);
+  auto alone = forward(Stream{}, c, cache, {{0, 0, 5}});
+  auto with_empty = forward(Stream{}, c, cache, {{1, 0, 0}, {0, 0, 5}, {1, 0, 0}});
+  expect_same_bits(with_empty.out.view(), alone.out.view(), "out");
+}
+
+TEST(Attention, MayOverwriteItsQueries) {
+  Rng rng(3);
+  Geometry g;
+  Case c(g, {33, 4}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  auto apart = forward(Stream{}, c, cache, c.whole());
+  GuardedMatrix q = Case::rows_of(c.q, c.whole());
+  BatchData batch(cache, c.whole());
+  TestWorkspace workspace(attention_workspace_bytes(2, g.heads, g.kv_heads, g.head_dim, 33));
+  TestStream stream(2);
+  attention(stream.get(), workspace.get(), q.view(), g.heads, g.scale(), batch.get(), cache.layer(),
+            33, q.view(), {});
+  expect_same_bits(q.view(), apart.out.view(), "out over q");
+}
+
+// Design rule 3. The expectation is one pass over all sequences with one thread and blocks of 16.
+TEST(Attention, HasTheSameBitsForEveryCutBatchBlockSizeAndThreadCount) {
+  for (Geometry g : kGeometries) {
+    SCOPED_TRACE(testing::Message() << g.heads << " heads of " << g.head_dim);
+    Rng rng(4);
+    g.block_tokens = 16;
+    Case c(g, kLengths, rng);
+    PagedCache first_cache(g, kLengths, rng);
+    Output whole = forward(Stream{}, c, first_cache, c.whole());
+    auto expect_rows = [&](const Output& part, const std::vector<Piece>& pieces) {
+      int64_t at = 0;
+      for (const Piece& p : pieces) {
+        int64_t first = 0;
+        for (size_t s = 0; s < p.sequence; ++s) first += c.lengths[s];
+        const int64_t rows = p.end - p.begin;
+        expect_same_bits(part.out.view().slice_rows(at, at + rows),
+                         whole.out.view().slice_rows(first + p.begin, first + p.end), "out");
+        expect_same_bits(part.lse.view().slice_rows(at, at + rows),
+                         whole.lse.view().slice_rows(first + p.begin, first + p.end), "lse");
+        at += rows;
+      }
+    };
+    for (int block_tokens : {8, 16, 32, 64, 128}) {
+      c.geometry.block_tokens = block_tokens;
+      for (int threads : {1, 2, 3}) {
+        TestStream stream(threads);
+        PagedCache at_once(c.geometry, kLengths, rng);
+        expect_rows(forward(stream.get(), c, at_once, c.whole()), c.whole());
+
+        // Random chunks of random sequences in a random order, one by one towards the end.
+        PagedCache cache(c.geometry, kLengths, rng);
+        std::vector<int> done(kLengths.size(), 0);
+        while (done != kLengths) {
+          std::vector<Piece> pieces;
+          for (size_t s = 0; s < kLengths.size(); ++s) {
+            const int left = kLengths[s] - done[s];
+            if (left == 0 || rng() % 3 == 0) continue;
+            const int most = left > 20 ? left : 1;
+            const int rows = 1 + static_cast<int>(rng() % static_cast<uint64_t>(most));
+            pieces.push_back({s, done[s], done[s] + rows});
+            done[s] += rows;
+          }
+          std::shuffle(pieces.begin(), pieces.end(), rng);
+          expect_rows(forward(stream.get(), c, cache, pieces), pieces);
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, ATokenDoesNotSeeWhatComesAfterIt) {
+  Rng rng(5);
+  Geometry g;
+  Case c(g, {30}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  auto before = forward(Stream{}, c, cache, c.whole());
+  for (int64_t r = 20; r < 30; ++r) {
+    for (int64_t i = 0; i < c.k[0].cols(); ++i) c.k[0].at(r, i) = c.v[0].at(r, i) = NAN;
+  }
+  auto after = forward(Stream{}, c, cache, c.whole());
+  expect_same_bits(after.out.view().slice_rows(0, 20), before.out.view().slice_rows(0, 20), "out");
+}
+
+struct Grads {
+  GuardedMatrix dq, dk, dv;
+};
+
+Grads backward(const Stream& stream, const Case& c, PagedCache& cache, const GuardedMatrix& dout) {
+  const Geometry& g = c.geometry;
+  Output y = forward(stream, c, cache, c.whole());
+  GuardedMatrix q = Case::rows_of(c.q, c.whole());
+  BatchData batch(cache, c.whole());
+  const int64_t kv_cols = g.kv_heads * g.head_dim;
+  Grads grads{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), kv_cols),
+              GuardedMatrix(q.rows(), kv_cols)};
+  for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->fill(NAN);
+  TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
+                                                    g.head_dim, batch.max_context));
+  attention_backward(stream, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
+                     g.heads, g.scale(), batch.get(), cache.layer(), batch.max_context,
+                     grads.dq.view(), grads.dk.view(), grads.dv.view());
+  for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->expect_canaries();
+  return grads;
+}
+
+Grads ref_backward(const Case& c, PagedCache& cache, const GuardedMatrix& dout) {
+  const Geometry& g = c.geometry;
+  GuardedMatrix q = Case::rows_of(c.q, c.whole());
+  BatchData batch(cache, c.whole());
+  const int64_t kv_cols = g.kv_heads * g.head_dim;
+  Grads grads{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), kv_cols),
+              GuardedMatrix(q.rows(), kv_cols)};
+  ref::attention_backward(q.view(), dout.view(), g.heads, g.scale(), batch.get(), cache.layer(),
+                          grads.dq.view(), grads.dk.view(), grads.dv.view());
+  return grads;
+}
+
+TEST(AttentionBackward, AgreesWithTheReference) {
+  Rng rng(6);
+  for (const Geometry& g : kGeometries) {
+    SCOPED_TRACE(testing::Message()
+                 << g.heads << " heads of " << g.head_dim << ", " << g.block_tokens);
+    Case c(g, kLengths, rng);
+    PagedCache cache(g, kLengths, rng);
+    GuardedMatrix dout = Case::rows_of(c.q, c.whole());
+    std::shuffle(dout.view().data, dout.view().data + dout.cols(), rng);
+    for (int threads : {1, 3}) {
+      Grads actual = backward(TestStream(threads).get(), c, cache, dout);
+      Grads expected = ref_backward(c, cache, dout);
+      // dscore = p (dout . v - D) has the relative error of p and the rounding of two sums of
+      // head_dim products; dk and dv then add up to group * 131 of such terms weighted by p <= 1.
+      const double one = output_tolerance(c, 131) * 4 * std::sqrt(static_cast<double>(g.head_dim));
+      expect_close(actual.dq.view(), expected.dq.view(), one, "dq");
+      expect_close(actual.dk.view(), expected.dk.view(), 4 * one, "dk");
+      expect_close(actual.dv.view(), expected.dv.view(), 4 * one, "dv");
+    }
+  }
+}
+
+TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
+  Rng rng(7);
+  Geometry g;
+  Case c(g, {64, 3, 90}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  GuardedMatrix dout(157, g.heads * g.head_dim, rng);
+  Grads one = backward(Stream{}, c, cache, dout);
+  for (int threads : {2, 3}) {
+    Grads many = backward(TestStream(threads).get(), c, cache, dout);
+    expect_same_bits(many.dq.view(), one.dq.view(), "dq");
+    expect_same_bits(many.dk.view(), one.dk.view(), "dk");
+    expect_same_bits(many.dv.view(), one.dv.view(), "dv");
+  }
+  Output y = forward(Stream{}, c, cache, c.whole());
+  GuardedMatrix q = Case::rows_of(c.q, c.whole());
+  BatchData batch(cache, c.whole());
+  TestWorkspace workspace(attention_workspace_bytes(1, g.heads, g.kv_heads, g.head_dim, 90));
+  attention_backward(Stream{}, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
+                     g.heads, g.scale(), batch.get(), cache.layer(), 90, dout.view(), one.dk.view(),
+                     one.dv.view());
+  expect_same_bits(dout.view(), one.dq.view(), "dq over dout");
+}
+
+TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
+  Rng rng(8);
+  Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8};
+  Case c(g, {5, 3}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  GuardedMatrix dout(8, 8, rng);
+  auto loss = [&] {
+    auto pieces = c.whole();
+    GuardedMatrix q = Case::rows_of(c.q, pieces), k = Case::rows_of(c.k, pieces),
+                  v = Case::rows_of(c.v, pieces);
+    BatchData batch(cache, pieces);
+    GuardedMatrix out(8, 8);
+    ref::kv_write(k.view(), v.view(), batch.get(), cache.layer());
+    ref::attention(q.view(), g.heads, g.scale(), batch.get(), cache.layer(), out.view(), {});
+    double sum = 0;
+    for (int64_t r = 0; r < 8; ++r) {
+      for (int64_t i = 0; i < 8; ++i) sum += double{out.at(r, i)} * dout.at(r, i);
+    }
+    return sum;
+  };
+  loss();
+  Grads grads = ref_backward(c, cache, dout);
+  auto slope = [&](float& at) { return central_difference(loss, at); };
+  for (size_t s = 0; s < 2; ++s) {
+    const int64_t first = s == 0 ? 0 : 5;
+    for (int64_t r = 0; r < c.lengths[s]; ++r) {
+      for (int64_t i = 0; i < 8; ++i)
+        EXPECT_NEAR(grads.dq.at(first + r, i), slope(c.q[s].at(r, i)), 1e-3);
+      for (int64_t i = 0; i < 4; ++i) {
+        EXPECT_NEAR(grads.dk.at(first + r, i), slope(c.k[s].at(r, i)), 1e-3);
+        EXPECT_NEAR(grads.dv.at(first + r, i), slope(c.v[s].at(r, i)), 1e-3);
+      }
+    }
+  }
+}
+
+TEST(AttentionDeathTest, RefusesAMissingBlockAndACutSequence) {
+  Rng rng(9);
+  Geometry g;
+  Case c(g, {20}, rng);
+  PagedCache small(g, {10}, rng), ragged(g, {10, 20}, rng);
+  EXPECT_DEATH(forward(Stream{}, c, small, {{0, 0, 20}}), "KV block 1 of 1");
+  EXPECT_DEATH(forward(Stream{}, c, ragged, {{0, 0, 20}}), "sequence 0 has no KV block 1");
+  PagedCache large(g, {20}, rng);
+  forward(Stream{}, c, large, c.whole());
+  BatchData batch(large, {{0, 3, 8}});
+  GuardedMatrix q(5, 128), lse(5, 4), kv(5, 64);
+  TestWorkspace workspace(attention_workspace_bytes(1, 4, 2, 32, 8));
+  EXPECT_DEATH(
+      attention_backward(Stream{}, workspace.get(), q.view(), q.view(), lse.view(), q.view(), 4, 1,
+                         batch.get(), large.layer(), 8, q.view(), kv.view(), kv.view()),
+      "sequence 0 is not whole: positions 3..7 in 5 rows");
+}
+
+}  // namespace
+}  // namespace tailrace

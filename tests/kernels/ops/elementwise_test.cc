@@ -1,0 +1,306 @@
+// Ops that treat each row, or each element, on its own: rms_norm, rope, swiglu, embedding, adamw.
+#include <cmath>
+
+#include "kernels/ops/adamw.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/swiglu.h"
+#include "kernels/ref/ref.h"
+#include "tests/kernels/ops/op_testing.h"
+
+namespace tailrace {
+namespace {
+
+using namespace op_testing;
+
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {
+    {0, 4}, {1, 1}, {1, 16}, {3, 17}, {5, 8}, {2, 64}, {33, 31}, {130, 128}, {257, 172}};
+
+std::span<float> span_of(GuardedMatrix& m) {
+  return {m.view().data, static_cast<size_t>(m.cols())};
+}
+
+// Relative to a value: a few roundings, each of at most kUnit.
+auto relative(const GuardedMatrix& expected, double roundings, double absolute = 1e-30) {
+  return [&expected, roundings, absolute](int64_t r, int64_t c) {
+    return roundings * kUnit * std::abs(expected.at(r, c)) + absolute;
+  };
+}
+
+TEST(RmsNorm, AgreesWithTheReference) {
+  Rng rng(1);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, dim] : kShapes) {
+      GuardedMatrix x(tokens, dim, rng), y(tokens, dim), expected(tokens, dim);
+      if (tokens > 1) x.at(1, 0) = 3e3f;
+      if (tokens > 2) x.view().row(2)[dim - 1] = 0;
+      auto weight = random_vector(dim, rng);
+      std::vector<float> inv(static_cast<size_t>(tokens)), inv_expected(inv.size());
+      ref::rms_norm(x.view(), weight, 1e-5f, expected.view(), inv_expected);
+      rms_norm(stream.get(), x.view(), weight, 1e-5f, y.view(), inv);
+      // A sum of squares of dim terms in 16 lanes (dim / 16 + 4 roundings, all of one sign), halved
+      // by the root; then mean, eps, root, quotient, two products and the reference's own rounding.
+      const double roundings = 0.5 * (static_cast<double>(dim) / 16 + 4) + 7;
+      expect_close(y.view(), expected.view(), relative(expected, roundings), "y");
+      y.expect_canaries();
+      rms_norm(stream.get(), x.view(), weight, 1e-5f, x.view(), {});
+      expect_same_bits(x.view(), y.view(), "in place");
+    }
+  }
+}
+
+TEST(RmsNorm, ARowHasTheSameBitsAloneAndInABatch) {
+  Rng rng(2);
+  GuardedMatrix x(400, 93, rng), y(400, 93);
+  auto weight = random_vector(93, rng);
+  TestStream stream(3);
+  rms_norm(stream.get(), x.view(), weight, 1e-6f, y.view(), {});
+  for (int64_t t = 0; t < 400; ++t) {
+    GuardedMatrix one(1, 93);
+    rms_norm(Stream{}, x.view().slice_rows(t, t + 1), weight, 1e-6f, one.view(), {});
+    expect_same_bits(one.view(), y.view().slice_rows(t, t + 1), "row");
+  }
+}
+
+TEST(RmsNorm, BackwardAgreesWithTheReference) {
+  Rng rng(3);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, dim] : kShapes) {
+      GuardedMatrix x(tokens, dim, rng), dy(tokens, dim, rng), y(tokens, dim);
+      auto weight = random_vector(dim, rng);
+      std::vector<float> inv(static_cast<size_t>(tokens));
+      rms_norm(stream.get(), x.view(), weight, 1e-5f, y.view(), inv);
+      for (bool accumulate : {false, true}) {
+        GuardedMatrix dx(tokens, dim, rng), dweight(1, dim, rng);
+        GuardedMatrix expected = dx, dweight_expected = dweight;
+        ref::rms_norm_backward(x.view(), weight, inv, dy.view(), expected.view(), accumulate,
+                               span_of(dweight_expected));
+        rms_norm_backward(stream.get(), x.view(), weight, inv, dy.view(), dx.view(), accumulate,
+                          span_of(dweight));
+        // A dot product of dim terms of size |dy w n|, divided by dim; a dozen roundings around it.
+        // All factors are normal deviates: 5 sigma each bounds the magnitudes.
+        float largest = 1;
+        for (float r : inv) largest = std::max(largest, r);
+        expect_close(dx.view(), expected.view(),
+                     (static_cast<double>(dim) / 16 + 16) * kUnit * 50 * largest, "dx");
+        const double terms = static_cast<double>(tokens) + 4;
+        expect_close(dweight.view(), dweight_expected.view(), terms * kUnit * terms * largest * 4,
+                     "dweight");
+        dx.expect_canaries();
+        dweight.expect_canaries();
+        if (!accumulate) {
+          GuardedMatrix in_place = dy;
+          rms_norm_backward(stream.get(), x.view(), weight, inv, in_place.view(), in_place.view(),
+                            false, span_of(dweight));
+          expect_same_bits(in_place.view(), dx.view(), "dx over dy");
+        }
+      }
+    }
+  }
+}
+
+// Loss = sum of coefficients * y; central differences with step h have error h^2 and eps / h.
+TEST(RmsNorm, ReferenceBackwardIsTheDerivativeOfTheReference) {
+  Rng rng(4);
+  GuardedMatrix x(2, 7, rng), dy(2, 7, rng), y(2, 7), dx(2, 7);
+  auto weight = random_vector(7, rng);
+  std::vector<float> inv(2), dweight(7);
+  auto loss = [&] {
+    ref::rms_norm(x.view(), weight, 1e-5f, y.view(), inv);
+    double sum = 0;
+    for (int64_t t = 0; t < 2; ++t) {
+      for (int64_t i = 0; i < 7; ++i) sum += double{y.at(t, i)} * dy.at(t, i);
+    }
+    return sum;
+  };
+  loss();
+  ref::rms_norm_backward(x.view(), weight, inv, dy.view(), dx.view(), false, dweight);
+  auto slope = [&](float& at) { return central_difference(loss, at); };
+  for (int64_t t = 0; t < 2; ++t) {
+    for (int64_t i = 0; i < 7; ++i) EXPECT_NEAR(dx.at(t, i), slope(x.at(t, i)), 2e-3);
+  }
+  for (size_t i = 0; i < 7; ++i) EXPECT_NEAR(dweight[i], slope(weight[i]), 2e-3);
+}
+
+TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
+  Rng rng(5);
+  for (int64_t head_dim : {2, 8, 32, 34, 64}) {
+    for (int64_t tokens : {0, 1, 7, 300}) {
+      const int heads = 3;
+      std::vector<double> inv_freq;
+      for (int64_t i = 0; i < head_dim / 2; ++i) {
+        inv_freq.push_back(
+            std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+      }
+      GuardedMatrix table(500, head_dim), x(tokens, heads * head_dim, rng);
+      rope_table(Stream{}, inv_freq, table.view());
+      table.expect_canaries();
+      std::vector<int32_t> positions;
+      for (int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<int32_t>(rng() % 500));
+      GuardedMatrix original = x, expected = x;
+      ref::rope(expected.view(), heads, positions, inv_freq, false);
+      TestStream stream(2);
+      rope(stream.get(), x.view(), heads, positions, table.view(), false);
+      x.expect_canaries();
+      // Rounded cosine and sine, two products and a sum.
+      const double tolerance = 5 * kUnit * 2 * (1 + x.max_magnitude());
+      expect_close(x.view(), expected.view(), tolerance, "rotated");
+      rope(stream.get(), x.view(), heads, positions, table.view(), true);
+      expect_close(x.view(), original.view(), 2 * tolerance, "turned back");
+    }
+  }
+}
+
+TEST(Swiglu, AgreesWithTheReference) {
+  Rng rng(6);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, dim] : kShapes) {
+      GuardedMatrix gate(tokens, dim, rng, 4), up(tokens, dim, rng), dy(tokens, dim, rng);
+      if (tokens > 2) {
+        gate.at(0, 0) = 100;
+        gate.at(1, 0) = -100;
+      }
+      GuardedMatrix y(tokens, dim), dgate(tokens, dim), dup(tokens, dim);
+      GuardedMatrix y1 = y, dgate1 = y, dup1 = y;
+      ref::swiglu(gate.view(), up.view(), y1.view());
+      swiglu(stream.get(), gate.view(), up.view(), y.view());
+      // exp within 2 units (4 half-units), sum, quotient, two products, the reference's rounding.
+      expect_close(y.view(), y1.view(), relative(y1, 10, 1e-34), "y");
+      y.expect_canaries();
+      ref::swiglu_backward(gate.view(), up.view(), dy.view(), dgate1.view(), dup1.view());
+      swiglu_backward(stream.get(), gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
+      expect_close(dup.view(), dup1.view(), relative(dup1, 10, 1e-34), "dup");
+      // silu' crosses zero near -1.28, where 1 + g (1 - s) cancels: the error is relative to its
+      // terms, s * (1 + |g| (1 - s)) <= 1.3, times |dy up|.
+      auto tolerance = [&](int64_t r, int64_t c) {
+        return 16 * kUnit * 1.3 * std::abs(dy.at(r, c) * up.at(r, c)) + 1e-30;
+      };
+      expect_close(dgate.view(), dgate1.view(), tolerance, "dgate");
+      dgate.expect_canaries();
+      dup.expect_canaries();
+
+      GuardedMatrix in_place = gate, grads = dy;
+      swiglu(stream.get(), in_place.view(), up.view(), in_place.view());
+      expect_same_bits(in_place.view(), y.view(), "y over gate");
+      swiglu_backward(stream.get(), gate.view(), up.view(), grads.view(), dgate1.view(),
+                      grads.view());
+      expect_same_bits(grads.view(), dup.view(), "dup over dy");
+    }
+  }
+}
+
+TEST(Swiglu, ReferenceBackwardIsTheDerivativeOfTheReference) {
+  Rng rng(7);
+  GuardedMatrix gate(1, 9, rng), up(1, 9, rng), one(1, 9), y(1, 9), dgate(1, 9), dup(1, 9);
+  one.fill(1);
+  ref::swiglu_backward(gate.view(), up.view(), one.view(), dgate.view(), dup.view());
+  const float h = 0x1p-8f;
+  for (int64_t i = 0; i < 9; ++i) {
+    auto slope = [&](float& at) {
+      const float kept = at;
+      at = kept + h;
+      ref::swiglu(gate.view(), up.view(), y.view());
+      const double above = y.at(0, i);
+      at = kept - h;
+      ref::swiglu(gate.view(), up.view(), y.view());
+      at = kept;
+      return (above - y.at(0, i)) / (2 * double{h});
+    };
+    EXPECT_NEAR(dgate.at(0, i), slope(gate.at(0, i)), 1e-3);
+    EXPECT_NEAR(dup.at(0, i), slope(up.at(0, i)), 1e-3);
+  }
+}
+
+TEST(Embedding, CopiesRowsAndAddsGradientsInOrder) {
+  Rng rng(8);
+  for (auto [tokens, dim] : kShapes) {
+    GuardedMatrix table(11, dim, rng), y(tokens, dim), expected(tokens, dim), dy(tokens, dim, rng);
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<int32_t>(rng() % 11));
+    TestStream stream(3);
+    embedding(stream.get(), table.view(), ids, y.view());
+    ref::embedding(table.view(), ids, expected.view());
+    expect_same_bits(y.view(), expected.view(), "y");
+    y.expect_canaries();
+
+    GuardedMatrix dtable(11, dim, rng);
+    GuardedMatrix in_order = dtable, sums = dtable;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t i = 0; i < dim; ++i) in_order.at(ids[static_cast<size_t>(t)], i) += dy.at(t, i);
+    }
+    embedding_backward(stream.get(), ids, dy.view(), dtable.view());
+    expect_same_bits(dtable.view(), in_order.view(), "dtable");
+    dtable.expect_canaries();
+    ref::embedding_backward(ids, dy.view(), sums.view());
+    const double terms = static_cast<double>(tokens) + 1;  // each of size below 6
+    expect_close(dtable.view(), sums.view(), terms * kUnit * terms * 6, "dtable");
+  }
+}
+
+TEST(Embedding, GathersAndScattersRows) {
+  Rng rng(9);
+  GuardedMatrix x(20, 37, rng), some(4, 37), back(20, 37, rng), sum = x;
+  const std::vector<int32_t> rows = {3, 19, 0, 7};
+  TestStream stream(2);
+  gather_rows(stream.get(), x.view(), rows, some.view());
+  scatter_rows(stream.get(), some.view(), rows, back.view());
+  some.expect_canaries();
+  back.expect_canaries();
+  for (int64_t r = 0; r < 20; ++r) {
+    const bool chosen = r == 3 || r == 19 || r == 0 || r == 7;
+    for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(back.at(r, i), chosen ? x.at(r, i) : 0.0f);
+  }
+  add(stream.get(), x.view(), sum.view());
+  sum.expect_canaries();
+  for (int64_t r = 0; r < 20; ++r) {
+    for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(sum.at(r, i), 2 * x.at(r, i));
+  }
+}
+
+TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
+  Rng rng(10);
+  for (int64_t n : {0, 1, 15, 16, 17, 1000, 70001}) {
+    GuardedMatrix p(1, n, rng), m(1, n, rng, 0.1f), v = GuardedMatrix(1, n, rng, 0.1f).magnitude();
+    const GuardedMatrix g(1, n, rng);
+    GuardedMatrix p1 = p, m1 = m, v1 = v, p3 = p, m3 = m, v3 = v;
+    const std::span<const float> grads(g.view().data, static_cast<size_t>(n));
+    AdamWStep step{.lr = 1e-2f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = 3};
+    ref::adamw(step, span_of(p1), grads, span_of(m1), span_of(v1));
+    adamw(Stream{}, step, span_of(p), grads, span_of(m), span_of(v));
+    // Two products and a sum for m and v. For p: the update, lr times a quotient with the roundings
+    // of m, v, the root and the bias corrections; m^2 / v may be large here, m and v are unrelated.
+    expect_close(m.view(), m1.view(), 4 * kUnit * (1 + m1.max_magnitude()), "m");
+    expect_close(v.view(), v1.view(), relative(v1, 8), "v");
+    auto tolerance = [&](int64_t, int64_t c) {
+      const double update = std::abs(p1.at(0, c)) +
+                            0.01 * (std::abs(m1.at(0, c)) + 1) * 4 / std::sqrt(v1.at(0, c) / 0.003);
+      return 16 * kUnit * update;
+    };
+    expect_close(p.view(), p1.view(), tolerance, "p");
+    p.expect_canaries();
+    m.expect_canaries();
+    v.expect_canaries();
+    TestStream stream(3);
+    adamw(stream.get(), step, span_of(p3), grads, span_of(m3), span_of(v3));
+    expect_same_bits(p3.view(), p.view(), "p, three threads");
+    expect_same_bits(v3.view(), v.view(), "v, three threads");
+  }
+}
+
+TEST(AdamW, SumOfSquaresDoesNotDependOnTheThreads) {
+  Rng rng(11);
+  for (int64_t n : {0, 1, 4095, 4097, 300000}) {
+    auto x = random_vector(n, rng);
+    const double one = sum_of_squares(Stream{}, x);
+    // Sums of n positive doubles in two orders.
+    EXPECT_NEAR(one, ref::sum_of_squares(x), 1e-16 * static_cast<double>(n + 1) * (one + 1));
+    for (int threads : {2, 3}) EXPECT_EQ(sum_of_squares(TestStream(threads).get(), x), one);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

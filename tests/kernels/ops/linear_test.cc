@@ -1,0 +1,191 @@
+#include "kernels/ops/linear.h"
+
+#include <array>
+#include <numeric>
+
+#include "kernels/ref/ref.h"
+#include "tests/kernels/ops/op_testing.h"
+
+namespace tailrace {
+namespace {
+
+using namespace op_testing;
+
+struct Shape {
+  int64_t tokens, in, out;
+};
+
+// Nothing, one, odd, a tile or panel exactly and just past it, and sums longer than one block.
+const std::vector<Shape> kShapes = {{0, 8, 8},     {1, 1, 1},     {1, 64, 64},  {1, 33, 161},
+                                    {2, 31, 97},   {3, 17, 33},   {5, 64, 32},  {7, 172, 64},
+                                    {8, 64, 172},  {11, 40, 31},  {12, 16, 65}, {13, 48, 64},
+                                    {25, 128, 96}, {64, 64, 40},  {97, 5, 3},   {130, 96, 128},
+                                    {257, 33, 50}, {300, 20, 70}, {513, 64, 64}};
+
+struct Packed {
+  Buffer memory;
+  PackedWeight weight;
+  explicit Packed(const GuardedMatrix& w)
+      : memory(static_cast<size_t>(packed_weight_size(w.rows(), w.cols())) * sizeof(float)) {
+    weight = pack_weight(Stream{}, w.view(), memory.as<float>());
+  }
+};
+
+// A sum of k terms, one rounding a term, differs from the exact one by at most k half-units of the
+// sum of the magnitudes; one more for the last rounding of the reference and one for the bias.
+auto sum_tolerance(const GuardedMatrix& magnitudes, int64_t k) {
+  return [&magnitudes, k](int64_t r, int64_t c) {
+    return static_cast<double>(k + 2) * kUnit * magnitudes.at(r, c) + 1e-30;
+  };
+}
+
+TEST(Linear, AgreesWithTheReference) {
+  Rng rng(1);
+  for (int threads : {1, 2, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, in, out] : kShapes) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
+      GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), expected(tokens, out),
+          bound(tokens, out);
+      if (tokens > 2) x.at(1, 0) = 1e4f;  // an outlier
+      auto bias = random_vector(out, rng);
+      ref::linear(x.view(), w.view(), bias, expected.view());
+      std::vector<float> bias_magnitude = bias;
+      for (float& b : bias_magnitude) b = std::abs(b);
+      ref::linear(x.magnitude().view(), w.magnitude().view(), bias_magnitude, bound.view());
+      linear(stream.get(), x.view(), Packed(w).weight, bias, y.view());
+      expect_close(y.view(), expected.view(), sum_tolerance(bound, in), "y");
+      y.expect_canaries();
+
+      ref::linear(x.view(), w.view(), {}, expected.view());
+      linear(stream.get(), x.view(), Packed(w).weight, {}, y.view());
+      expect_close(y.view(), expected.view(), sum_tolerance(bound, in), "y without bias");
+    }
+  }
+}
+
+TEST(Linear, IsOneAccumulatorOverKInOrder) {
+  Rng rng(2);
+  for (auto [tokens, in, out] : kShapes) {
+    GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), expected(tokens, out);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t o = 0; o < out; ++o) {
+        float sum = 0;
+        for (int64_t i = 0; i < in; ++i) sum = std::fma(x.at(t, i), w.at(o, i), sum);
+        expected.at(t, o) = sum;
+      }
+    }
+    linear(Stream{}, x.view(), Packed(w).weight, {}, y.view());
+    expect_same_bits(y.view(), expected.view(), "y");
+  }
+}
+
+TEST(Linear, ARowHasTheSameBitsInEveryBatchAndForEveryThreadCount) {
+  Rng rng(3);
+  const int64_t tokens = 150;
+  GuardedMatrix x(tokens, 129, rng), w(203, 129, rng);
+  Packed packed(w);
+  auto bias = random_vector(203, rng);
+  GuardedMatrix whole(tokens, 203);
+  linear(Stream{}, x.view(), packed.weight, bias, whole.view());
+  for (int threads : {1, 2, 3}) {
+    TestStream stream(threads);
+    for (int64_t rows = 1; rows <= 50; ++rows) {
+      const auto first = static_cast<int64_t>(rng() % static_cast<uint64_t>(tokens - rows));
+      GuardedMatrix part(rows, 203);
+      linear(stream.get(), x.view().slice_rows(first, first + rows), packed.weight, bias,
+             part.view());
+      expect_same_bits(part.view(), whole.view().slice_rows(first, first + rows), "rows");
+    }
+    GuardedMatrix again(tokens, 203);
+    linear(stream.get(), x.view(), packed.weight, bias, again.view());
+    expect_same_bits(again.view(), whole.view(), "threads");
+  }
+}
+
+TEST(LinearGrad, AgreesWithTheReference) {
+  Rng rng(4);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, in, out] : kShapes) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
+      GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng);
+      TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
+      for (bool accumulate : {false, true}) {
+        GuardedMatrix dx(tokens, in, rng);
+        GuardedMatrix expected = dx, bound = dx.magnitude();
+        ref::linear_grad_input(dy.view(), w.view(), expected.view(), accumulate);
+        ref::linear_grad_input(dy.magnitude().view(), w.magnitude().view(), bound.view(), true);
+        linear_grad_input(stream.get(), workspace.get(), dy.view(), w.view(), dx.view(),
+                          accumulate);
+        expect_close(dx.view(), expected.view(), sum_tolerance(bound, out), "dx");
+        dx.expect_canaries();
+      }
+      GuardedMatrix dw(out, in, rng);
+      GuardedMatrix expected = dw, bound = dw.magnitude();
+      ref::linear_grad_weight(dy.view(), x.view(), expected.view());
+      ref::linear_grad_weight(dy.magnitude().view(), x.magnitude().view(), bound.view());
+      linear_grad_weight(stream.get(), workspace.get(), dy.view(), x.view(), dw.view());
+      expect_close(dw.view(), expected.view(), sum_tolerance(bound, tokens), "dw");
+      dw.expect_canaries();
+
+      GuardedMatrix dbias(1, out, rng);
+      expected = dbias, bound = dbias.magnitude();
+      const auto n = static_cast<size_t>(out);
+      ref::linear_grad_bias(dy.view(), {expected.view().data, n});
+      ref::linear_grad_bias(dy.magnitude().view(), {bound.view().data, n});
+      linear_grad_bias(stream.get(), dy.view(), {dbias.view().data, n});
+      expect_close(dbias.view(), expected.view(), sum_tolerance(bound, tokens), "dbias");
+      dbias.expect_canaries();
+    }
+  }
+}
+
+TEST(LinearGrad, HasTheSameBitsForEveryThreadCount) {
+  Rng rng(5);
+  const int64_t tokens = 700, in = 70, out = 131;
+  GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng), dw0(out, in, rng);
+  TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
+  GuardedMatrix dx1(tokens, in), dw1 = dw0;
+  linear_grad_input(Stream{}, workspace.get(), dy.view(), w.view(), dx1.view(), false);
+  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), dw1.view());
+  for (int threads : {2, 3, 4}) {
+    TestStream stream(threads);
+    GuardedMatrix dx(tokens, in), dw = dw0;
+    linear_grad_input(stream.get(), workspace.get(), dy.view(), w.view(), dx.view(), false);
+    linear_grad_weight(stream.get(), workspace.get(), dy.view(), x.view(), dw.view());
+    expect_same_bits(dx.view(), dx1.view(), "dx");
+    expect_same_bits(dw.view(), dw1.view(), "dw");
+  }
+}
+
+// The sum over tokens is finished before it meets what dW held: an accumulation of two
+// micro-batches is the float sum of their gradients.
+TEST(LinearGrad, AddsFinishedSums) {
+  Rng rng(6);
+  const int64_t tokens = 600, in = 40, out = 50;
+  GuardedMatrix x(tokens, in, rng), dy(tokens, out, rng), dw0(out, in, rng, 100);
+  TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
+  GuardedMatrix fresh(out, in), added = dw0;
+  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), fresh.view());
+  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), added.view());
+  for (int64_t o = 0; o < out; ++o) {
+    for (int64_t i = 0; i < in; ++i) {
+      float sum = 0;
+      for (int64_t t = 0; t < tokens; ++t) sum = std::fma(dy.at(t, o), x.at(t, i), sum);
+      ASSERT_EQ(fresh.at(o, i), sum);
+      ASSERT_EQ(added.at(o, i), dw0.at(o, i) + sum);
+    }
+  }
+}
+
+TEST(LinearDeathTest, NamesTheShapesThatDoNotFit) {
+  Rng rng(7);
+  GuardedMatrix x(3, 8, rng), w(4, 9, rng), y(3, 4);
+  Packed packed(w);
+  EXPECT_DEATH(linear(Stream{}, x.view(), packed.weight, {}, y.view()),
+               "x \\[3, 8\\], W \\[4, 9\\]");
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,52 @@
+#include "reward/judge.h"
+
+#include <functional>
+#include <limits>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "reward/verifiers/built_in.h"
+
+namespace tailrace {
+namespace {
+
+class Scripted final : public Verifier {
+ public:
+  explicit Scripted(std::function<Result<Score>()> act) : act_(std::move(act)) {}
+  Result<Score> score(const std::string&) const override { return act_(); }
+
+ private:
+  std::function<Result<Score>()> act_;
+};
+
+const std::string kRight = R"({"answer": "4", "response": "#### 4"})";
+
+TEST(Judge, GivesTheScoreAndItsMetrics) {
+  const auto score = judge(built_in_verifiers(), "number", kRight);
+  ASSERT_TRUE(score) << score.failure().message;
+  EXPECT_EQ(score.value().reward, 1.0);
+  EXPECT_EQ(score.value().metrics.at(0), (std::pair<std::string, double>("success", 1)));
+}
+
+TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
+  VerifierRegistry verifiers = built_in_verifiers();
+  const auto add = [&](const std::string& name, std::function<Result<Score>()> act) {
+    verifiers.add(name, "", std::make_unique<Scripted>(std::move(act)));
+  };
+  add("throws", []() -> Result<Score> { throw std::runtime_error("ouch"); });
+  add("not_finite", [] { return Score{std::numeric_limits<double>::quiet_NaN(), {}}; });
+  const auto failure = [&](const std::string& name, const std::string& evidence) {
+    const auto score = judge(verifiers, name, evidence);
+    EXPECT_FALSE(score) << name;
+    return score ? "" : score.failure().message;
+  };
+  EXPECT_EQ(failure("number", "{}"), "verifier number: the evidence has no string \"response\"");
+  EXPECT_EQ(failure("throws", kRight), "verifier throws: ouch");
+  EXPECT_EQ(failure("not_finite", kRight), "verifier not_finite: its reward is not finite");
+  const std::string unknown = failure("numbr", kRight);
+  EXPECT_EQ(unknown.find("there is no verifier 'numbr'; verifiers: countdown, "), 0u) << unknown;
+}
+
+}  // namespace
+}  // namespace tailrace

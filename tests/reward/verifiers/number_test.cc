@@ -1,0 +1,81 @@
+#include "reward/verifiers/number.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "reward/verifiers/built_in.h"
+
+namespace tailrace {
+namespace {
+
+Result<Score> score(const std::string& evidence) {
+  return built_in_verifiers().find("number")->score(evidence);
+}
+
+double reward(const nlohmann::json& answer, const std::string& response,
+              const char* extract = "flexible") {
+  nlohmann::json evidence = {{"answer", answer}, {"response", response}, {"extract", extract}};
+  Result<Score> result = score(evidence.dump());
+  EXPECT_TRUE(result.ok());
+  return result.value().reward;
+}
+
+// Golden GSM-1 (reference/algorithms.md D2.5) with the repairs of D2.4.
+TEST(NumberVerifier, AcceptsTheGoldenAnswers) {
+  EXPECT_EQ(reward("12", "so 3*4=12\n#### 12"), 1);
+  EXPECT_EQ(reward("1234", "#### 1,234"), 1);
+  EXPECT_EQ(reward("18", "#### $18"), 1);
+  EXPECT_EQ(reward("18", "#### 18.00"), 1);
+  EXPECT_EQ(reward("18", "####18"), 1);
+  EXPECT_EQ(reward("18", "####18", "strict"), 0);
+  EXPECT_EQ(reward("42", "The answer is 42."), 1);
+  EXPECT_EQ(reward("42", "The answer is 42.", "strict"), 0);
+  EXPECT_EQ(reward("7", "#### 5 then #### 7"), 1);
+  EXPECT_EQ(reward("5", "#### 5 then #### 7"), 0);
+  EXPECT_EQ(reward("-3", "#### -3"), 1);
+  EXPECT_EQ(reward("3", "#### -3"), 0);
+}
+
+TEST(NumberVerifier, ReadsAnswersOfAllKinds) {
+  EXPECT_EQ(reward(72, "72"), 1);
+  EXPECT_EQ(reward(0.5, "it is 1/2"), 1);
+  EXPECT_EQ(reward("Natalia sold 48/2 = 24 clips.\n#### 1,072", "#### 1072"), 1);
+  EXPECT_EQ(reward("5", "3-5"), 1);
+  EXPECT_EQ(reward("-5", "x = -5"), 1);
+  EXPECT_EQ(reward("5", "between 2 and 5, say 4"), 0);
+}
+
+TEST(NumberVerifier, ComparesWithinAMillionth) {
+  EXPECT_EQ(reward("1000000", "1000000.9"), 1);
+  EXPECT_EQ(reward("1000000", "1000002"), 0);
+  EXPECT_EQ(reward("0.3333333", "1/3"), 1);
+  EXPECT_EQ(reward("0.33", "1/3"), 0);
+}
+
+TEST(NumberVerifier, ReadsOnlyTheTailAfterTheThought) {
+  EXPECT_EQ(reward("7", "7 " + std::string(300, 'x')), 0);
+  EXPECT_EQ(reward("7", "<think>7</think> no idea"), 0);
+}
+
+TEST(NumberVerifier, ATextWithoutANumberIsWrongAndBadEvidenceAFailure) {
+  EXPECT_EQ(reward("7", ""), 0);
+  EXPECT_EQ(reward("7", "seven"), 0);
+  EXPECT_EQ(reward("7", std::string(10000, '9')), 0);
+  for (const char* evidence :
+       {"", "{}", R"({"response": "7"})", R"({"answer": "7"})",
+        R"({"answer": "seven", "response": "7"})", R"({"answer": [7], "response": "7"})"}) {
+    EXPECT_FALSE(score(evidence).ok()) << evidence;
+  }
+}
+
+TEST(ParseNumber, TakesOneNumberAndNothingElse) {
+  EXPECT_EQ(parse_number(" $1,234.50. "), 1234.5);
+  EXPECT_EQ(parse_number("3/4"), 0.75);
+  EXPECT_EQ(parse_number(".5"), 0.5);
+  for (const char* text : {"", ".", "1/0", "1/", "--1", "1 2", "inf", "nan", "0x10", "1-2"}) {
+    EXPECT_FALSE(parse_number(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,155 @@
+#include "reward/worker/worker.h"
+
+#include <future>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "core/wire/server.h"
+#include "reward/verifiers/built_in.h"
+#include "tests/core/base/test_clock.h"
+
+namespace tailrace {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Broken final : public Verifier {
+ public:
+  explicit Broken(std::function<Result<Score>()> act) : act_(std::move(act)) {}
+  Result<Score> score(const std::string&) const override { return act_(); }
+
+ private:
+  std::function<Result<Score>()> act_;
+};
+
+class RewardWorkerTest : public ::testing::Test {
+ protected:
+  RewardWorkerTest() {
+    add("hangs", [begun = begun_, released = release_.get_future().share()] {
+      begun->set_value();
+      released.wait();
+      return Score{.reward = 1, .metrics = {}};
+    });
+  }
+
+  void add(const std::string& name, std::function<Result<Score>()> act) {
+    verifiers_->add(name, "", std::make_unique<Broken>(std::move(act)));
+  }
+
+  std::shared_ptr<std::promise<void>> begun_ = std::make_shared<std::promise<void>>();
+  std::promise<void> release_;  // ends the verifier that hangs
+  std::shared_ptr<VerifierRegistry> verifiers_ =
+      std::make_shared<VerifierRegistry>(built_in_verifiers());
+  TestClock clock_;
+};
+
+const std::string kRight = R"({"answer": "4", "response": "#### 4"})";
+
+// The server's events until `done`, or a failure after ten seconds.
+std::vector<wire::Verdict> serve(wire::WorkerServer& server, size_t wanted,
+                                 const std::vector<wire::Verify>& requests) {
+  std::vector<wire::Verdict> verdicts;
+  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (verdicts.size() < wanted && std::chrono::steady_clock::now() < give_up) {
+    for (wire::ServerEvent& event : server.receive(milliseconds(50))) {
+      if (auto* up = std::get_if<wire::WorkerUp>(&event)) {
+        EXPECT_EQ(up->hello.role, wire::Role::kReward);
+        EXPECT_EQ(up->hello.worker, "reward-0");
+        for (const wire::Verify& request : requests) server.send(up->hello.worker, request);
+      }
+      if (auto* incoming = std::get_if<wire::Incoming>(&event)) {
+        if (auto* verdict = std::get_if<wire::Verdict>(&incoming->message))
+          verdicts.push_back(*verdict);
+        server.acknowledge(incoming->worker, incoming->sequence);
+      }
+    }
+  }
+  EXPECT_EQ(verdicts.size(), wanted);
+  return verdicts;
+}
+
+TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
+  std::string endpoint =
+      fmt::format("ipc://{}reward_worker_{}.sock", ::testing::TempDir(), getpid());
+  wire::WorkerServer server(endpoint, {});
+  RewardWorker worker(verifiers_, clock_, {.endpoint = endpoint, .link = {}});
+  RewardWorker::Ending ending;
+  std::jthread thread([&] { ending = worker.run(); });
+  std::vector<wire::Verify> requests;
+  for (int i = 0; i < 20; ++i) {
+    wire::Verify request;
+    request.lease.member.prompt = i;
+    request.verifier = "number";
+    request.evidence = i % 2 == 0 ? kRight : "not JSON";
+    requests.push_back(request);
+  }
+  std::set<int64_t> answered;  // in any order, because threads score side by side
+  for (const wire::Verdict& verdict : serve(server, requests.size(), requests)) {
+    int64_t prompt = verdict.lease.member.prompt;
+    answered.insert(prompt);
+    EXPECT_EQ(verdict.reward.has_value(), prompt % 2 == 0);
+  }
+  EXPECT_EQ(answered.size(), requests.size());
+  server.send("reward-0", wire::Shutdown{.reason = "the run is over"});
+  server.flush(milliseconds(5000));
+  thread.join();
+  EXPECT_EQ(ending.reason, "shutdown: the run is over");
+  EXPECT_TRUE(ending.clean);
+}
+
+TEST_F(RewardWorkerTest, AVerifierThatHangsIsAFailureAndTheNextRequestIsServed) {
+  std::string endpoint =
+      fmt::format("ipc://{}reward_hangs_{}.sock", ::testing::TempDir(), getpid());
+  wire::WorkerServer server(endpoint, {});
+  RewardWorker worker(
+      verifiers_, clock_,
+      {.endpoint = endpoint, .link = {}, .threads = 1, .deadline = std::chrono::seconds(5)});
+  std::jthread thread([&] { worker.run(); });
+  std::jthread time([&] {
+    begun_->get_future().wait();
+    clock_.advance(std::chrono::seconds(6));
+  });
+  wire::Verify request;
+  request.lease.member.prompt = 1;
+  request.verifier = "hangs";
+  wire::Verdict late = serve(server, 1, {request}).at(0);
+  EXPECT_EQ(late.lease, request.lease);
+  EXPECT_FALSE(late.reward.has_value());
+  EXPECT_EQ(late.failure, "verifier hangs: it did not answer within its deadline of 5 s");
+  request.lease.member.prompt = 2;
+  request.verifier = "number";
+  request.evidence = kRight;
+  server.send("reward-0", request);  // its only thread was replaced
+  EXPECT_EQ(serve(server, 1, {}).at(0).reward, 1.0);
+  server.send("reward-0", wire::Shutdown{.reason = "the run is over"});
+  server.flush(milliseconds(5000));
+  thread.join();  // while the verifier still hangs
+  release_.set_value();
+}
+
+TEST_F(RewardWorkerTest, GivesUpOnASilentScheduler) {
+  std::string endpoint =
+      fmt::format("ipc://{}reward_nobody_{}.sock", ::testing::TempDir(), getpid());
+  RewardWorker worker(
+      verifiers_, clock_,
+      {.endpoint = endpoint, .link = {.linger = milliseconds(10)}, .patience = milliseconds(300)});
+  RewardWorker::Ending ending = worker.run();
+  EXPECT_NE(ending.reason.find("the scheduler has been silent"), std::string::npos);
+  EXPECT_FALSE(ending.clean);
+}
+
+TEST_F(RewardWorkerTest, StopsWhenAsked) {
+  std::string endpoint = fmt::format("ipc://{}reward_stop_{}.sock", ::testing::TempDir(), getpid());
+  RewardWorker worker(verifiers_, clock_,
+                      {.endpoint = endpoint, .link = {.linger = milliseconds(10)}});
+  worker.request_stop();
+  EXPECT_EQ(worker.run().reason, "stopped");
+}
+
+}  // namespace
+}  // namespace tailrace

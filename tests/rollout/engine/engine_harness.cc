@@ -1,0 +1,116 @@
+#include "tests/rollout/engine/engine_harness.h"
+
+#include <filesystem>
+
+#include "core/base/random.h"
+#include "core/model/parameter_files.h"
+#include "kernels/ops/log_softmax.h"
+
+namespace tailrace {
+namespace {
+
+std::filesystem::path data_folder(const std::string& name) {
+  return std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data" / name;
+}
+
+}  // namespace
+
+ModelConfig tiny_config() {
+  ModelConfig config;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  config.vocab_size = 61;
+  config.max_positions = 128;
+  return config;
+}
+
+TestModel::TestModel(const ModelConfig& config, uint64_t seed)
+    : model(config), parameters(model.layout()) {
+  init_parameters(config, seed, parameters);
+}
+
+TestModel::TestModel(const std::string& directory)
+    : model(read_model_config(data_folder(directory))), parameters(model.layout()) {
+  load_parameters(data_folder(directory), model.config(), parameters);
+}
+
+std::shared_ptr<const PackedWeights> TestModel::pack() const {
+  return std::make_shared<PackedWeights>(Stream{}, model.config(), parameters);
+}
+
+std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
+                                  float inv_temperature) {
+  constexpr int kBlockTokens = 64;  // not the engine's
+  const ModelConfig& config = model.model.config();
+  auto length = static_cast<int64_t>(tokens.size());
+  auto num_blocks = static_cast<int>((length + kBlockTokens - 1) / kBlockTokens);
+  KvCache kv(config, num_blocks, kBlockTokens);
+  std::vector<int32_t> blocks, rows;
+  for (int i = num_blocks - 1; i >= 0; --i) blocks.push_back(i);
+  for (int32_t row = 0; row + 1 < length; ++row) rows.push_back(row);
+  BatchBuilder builder(num_blocks);
+  builder.add(tokens, /*first_position=*/0, blocks, rows);
+  Buffer memory(model.model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1) +
+                linear_logprob_workspace_bytes(length, config.vocab_size, config.hidden_size));
+  Workspace workspace({memory.data(), memory.size()});
+  std::vector<float> hidden(static_cast<size_t>(length * config.hidden_size));
+  Matrix view(hidden.data(), length - 1, config.hidden_size);
+  auto weights = model.pack();
+  auto sink = model.model.make_activations(length);
+  model.model.forward({}, workspace, *weights, builder.batch(), kv, view, sink.get());
+  std::vector<float> logprobs(static_cast<size_t>(length - 1)), lse(logprobs.size());
+  linear_logprob({}, workspace, view, weights->head(), std::span(tokens).subspan(1),
+                 inv_temperature, logprobs, lse, {});
+  return logprobs;
+}
+
+EngineOptions engine_options(const EngineSetup& setup) {
+  EngineOptions options;
+  options.max_context_tokens = setup.max_context_tokens;
+  options.block_tokens = setup.block_tokens;
+  options.max_batch_tokens = setup.max_batch_tokens;
+  options.max_sequences = setup.max_sequences;
+  options.kv_cache_blocks = setup.kv_blocks;
+  return options;
+}
+
+TestEngine::TestEngine(const TestModel& model, const EngineSetup& setup,
+                       const text::Tokenizer* tokenizer)
+    : pool_(setup.num_threads) {
+  Stream stream{.device = {}, .pool = &pool_, .native = nullptr};
+  engine_ = std::make_unique<Engine>(model.model, tokenizer, engine_options(setup), stream, clock_);
+  engine_->install(model.pack(), /*version=*/0);
+}
+
+std::map<SessionId, Generation> TestEngine::finish() {
+  std::map<SessionId, Generation> answers;
+  for (int step = 0; !engine_->idle(); ++step) {
+    TR_CHECK(step < 100000, "the engine stands still");
+    for (Generation& answer : engine_->step()) answers[answer.session] = std::move(answer);
+  }
+  return answers;
+}
+
+std::vector<TokenId> random_tokens(int64_t count, int64_t vocab, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(vocab));
+  return tokens;
+}
+
+GenerateRequest request_of(SessionId session, std::vector<TokenId> tokens, int64_t max_new_tokens,
+                           double temperature) {
+  GenerateRequest request;
+  request.session = session;
+  request.new_tokens = std::move(tokens);
+  request.sampling.max_new_tokens = max_new_tokens;
+  request.sampling.temperature = temperature;
+  request.key = {mix({static_cast<uint64_t>(session), 77})};
+  return request;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,483 @@
+#include "rollout/engine/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/base/random.h"
+#include "tests/rollout/engine/engine_harness.h"
+#include "tests/rollout/engine/fake_tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+using Answers = std::map<SessionId, Generation>;
+
+std::vector<TokenId> context_of(std::vector<TokenId> prompt, const Generation& answer) {
+  for (const GeneratedToken& token : answer.tokens) prompt.push_back(token.id);
+  return prompt;
+}
+
+void append(Generation& answer, const Generation& more) {
+  answer.tokens.insert(answer.tokens.end(), more.tokens.begin(), more.tokens.end());
+}
+
+// The sampled log-probabilities are the trainer's, bit for bit.
+void expect_teacher_forced(const TestModel& model, const std::vector<TokenId>& prompt,
+                           const Generation& answer, float inv_temperature = 1.0f) {
+  std::vector<float> expected = teacher_forced(model, context_of(prompt, answer), inv_temperature);
+  for (size_t i = 0; i < answer.tokens.size(); ++i) {
+    ASSERT_EQ(answer.tokens[i].logprob, expected[prompt.size() - 1 + i])
+        << "session " << answer.session << ", sampled token " << i;
+  }
+}
+
+void expect_equal(const Generation& a, const Generation& b) {
+  ASSERT_EQ(a.tokens.size(), b.tokens.size()) << "session " << a.session;
+  for (size_t i = 0; i < a.tokens.size(); ++i) {
+    ASSERT_EQ(a.tokens[i].id, b.tokens[i].id) << "session " << a.session << ", token " << i;
+    ASSERT_EQ(a.tokens[i].logprob, b.tokens[i].logprob);
+  }
+  EXPECT_EQ(a.reason, b.reason);
+}
+
+// Prompts of several lengths, some in groups that share theirs.
+std::vector<std::vector<TokenId>> mixed_prompts(int64_t vocab, int64_t longest) {
+  std::vector<std::vector<TokenId>> prompts;
+  for (int64_t length : {1, 2, 15, 16, 17, 31, 40, 64}) {
+    for (int member = 0; member < 3; ++member)
+      prompts.push_back(random_tokens(std::min(length, longest), vocab, /*seed=*/length));
+  }
+  return prompts;
+}
+
+Answers generate(TestEngine& engine, const std::vector<std::vector<TokenId>>& prompts,
+                 int64_t max_new_tokens, double temperature = 1.0) {
+  for (size_t i = 0; i < prompts.size(); ++i)
+    engine->submit(request_of(static_cast<SessionId>(i), prompts[i], max_new_tokens, temperature));
+  return engine.finish();
+}
+
+TEST(Engine, SamplesWithTheTrainersLogProbabilities) {
+  TestModel model(tiny_config());
+  auto prompts = mixed_prompts(61, 64);
+  TestEngine engine(model);
+  Answers answers = generate(engine, prompts, 30, /*temperature=*/0.7);
+  ASSERT_EQ(answers.size(), prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(answers[static_cast<SessionId>(i)].tokens.size(), 30u);
+    expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)],
+                          static_cast<float>(1 / 0.7));
+  }
+}
+
+TEST(Engine, SamplesFromATrainedModelWithTheTrainersLogProbabilities) {
+  TestModel model("models/stories260K");
+  std::vector<std::vector<TokenId>> prompts;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    prompts.push_back({1});
+    for (TokenId id : random_tokens(5 + 7 * static_cast<int64_t>(seed), 512, seed % 2))
+      prompts.back().push_back(id);
+  }
+  TestEngine engine(model, {.max_batch_tokens = 50, .max_context_tokens = 256});
+  Answers answers = generate(engine, prompts, 100);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)]);
+}
+
+TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
+  TestModel model(tiny_config());
+  auto prompts = mixed_prompts(61, 64);
+  TestEngine plain(model, {.max_batch_tokens = 4096});
+  Answers expected = generate(plain, prompts, 20);
+  const EngineSetup setups[] = {
+      {.max_batch_tokens = 7},                                       // prefill in small pieces
+      {.max_batch_tokens = 1, .max_sequences = 1},                   // one token at a time
+      {.block_tokens = 8},                                           // other pages
+      {.block_tokens = 128},                                         //
+      {.max_sequences = 3},                                          // small batches
+      {.num_threads = 2},                                            //
+      {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},  // with preemption
+      {.max_batch_tokens = 64, .kv_blocks = 8},                      // one long sequence fits
+      {.block_tokens = 8, .kv_blocks = 16, .num_threads = 2},
+  };
+  for (const EngineSetup& setup : setups) {
+    SCOPED_TRACE(fmt::format("block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {}",
+                             setup.block_tokens, setup.max_batch_tokens, setup.max_sequences,
+                             setup.kv_blocks));
+    TestEngine engine(model, setup);
+    Answers answers = generate(engine, prompts, 20);
+    ASSERT_EQ(answers.size(), expected.size());
+    for (auto& [session, answer] : answers) expect_equal(answer, expected[session]);
+    EXPECT_EQ(engine->stats().planner.preemptions > 0, setup.kv_blocks > 0);
+  }
+}
+
+TEST(Engine, ComputesThePromptOfAGroupOnce) {
+  TestModel model(tiny_config());
+  constexpr int64_t kMembers = 8;
+  for (int64_t length : {5, 16, 17, 40, 48}) {
+    SCOPED_TRACE(length);
+    TestEngine engine(model, {.max_batch_tokens = 16});
+    std::vector<TokenId> prompt = random_tokens(length, 61, 3);
+    for (SessionId member = 0; member < kMembers; ++member)
+      engine->submit(request_of(member, prompt, 4));
+    Answers answers = engine.finish();
+    // The first member computes all of it, each other one its last token.
+    EXPECT_EQ(engine->stats().prefill_tokens, length + kMembers - 1);
+    EXPECT_EQ(engine->stats().planner.prefix_hit_tokens, (kMembers - 1) * (length - 1));
+    for (auto& [session, answer] : answers) expect_teacher_forced(model, prompt, answer);
+    std::set<std::vector<TokenId>> distinct;
+    for (auto& [session, answer] : answers) distinct.insert(context_of(prompt, answer));
+    EXPECT_GT(distinct.size(), 4u) << "members must not share their random numbers";
+  }
+}
+
+TEST(Engine, SharesFullBlocksBetweenPromptsThatBeginAlike) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  std::vector<TokenId> first = random_tokens(50, 61, 1), second = first;
+  second[40] = (second[40] + 1) % 61;
+  engine->submit(request_of(1, first, 3));
+  engine.finish();
+  engine->submit(request_of(2, second, 3));
+  Answers answers = engine.finish();
+  EXPECT_EQ(engine->stats().planner.prefix_hit_tokens, 32);
+  expect_teacher_forced(model, second, answers[2]);
+}
+
+TEST(Engine, KeepsKvAcrossTurns) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  std::vector<TokenId> context;
+  int64_t computed = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    std::vector<TokenId> observation = random_tokens(7, 61, 100 + turn);
+    engine->submit(request_of(1, observation, 5));
+    for (TokenId token : observation) context.push_back(token);
+    Answers answers = engine.finish();
+    expect_teacher_forced(model, context, answers[1]);
+    context = context_of(context, answers[1]);
+    EngineStats stats = engine->stats();
+    // All but the last token of the context have been computed, each once.
+    computed = static_cast<int64_t>(context.size()) - 1;
+    EXPECT_EQ(stats.prefill_tokens + stats.decode_tokens, computed);
+  }
+  EXPECT_EQ(engine->stats().planner.lost_tokens, 0);
+}
+
+TEST(Engine, ContinuesASessionWithoutNewTokens) {
+  TestModel model(tiny_config());
+  std::vector<TokenId> prompt = random_tokens(9, 61, 1);
+  TestEngine whole(model), pieces(model);
+  whole->submit(request_of(1, prompt, 12));
+  pieces->submit(request_of(1, prompt, 5));
+  Generation expected = whole.finish()[1], answer = pieces.finish()[1];
+  pieces->submit(request_of(1, {}, 7));
+  append(answer, pieces.finish()[1]);
+  expect_equal(answer, expected);
+}
+
+TEST(Engine, ContinuesAnAbortedSequenceWithTheSameBits) {
+  TestModel model(tiny_config());
+  std::vector<TokenId> prompt = random_tokens(20, 61, 1);
+  TestEngine whole(model);
+  whole->submit(request_of(1, prompt, 30));
+  Generation expected = whole.finish()[1];
+  for (int steps : {0, 1, 3, 17}) {
+    TestEngine engine(model, {.max_batch_tokens = 8});
+    engine->submit(request_of(1, prompt, 30));
+    for (int i = 0; i < steps; ++i) EXPECT_TRUE(engine->step().empty());
+    engine->release(1);
+    std::vector<Generation> aborted = engine->step();
+    ASSERT_EQ(aborted.size(), 1u);
+    EXPECT_EQ(aborted[0].reason, FinishReason::kAborted);
+    EXPECT_TRUE(engine->idle());
+
+    auto left = static_cast<int64_t>(30 - aborted[0].tokens.size());
+    GenerateRequest request = request_of(2, context_of(prompt, aborted[0]), left);
+    request.key = request_of(1, {}, 1).key;  // attempts share it
+    engine->submit(request);
+    Generation answer = aborted[0];
+    append(answer, engine.finish()[2]);
+    answer.reason = expected.reason;
+    expect_equal(answer, expected);
+  }
+}
+
+TEST(Engine, ContinuesSessionsUnderNewWeights) {
+  TestModel old_model(tiny_config(), 1), new_model(tiny_config(), 2);
+  TestEngine engine(old_model, {.max_batch_tokens = 24});
+  std::vector<TokenId> prompt = random_tokens(20, 61, 1), idle_prompt = random_tokens(10, 61, 2);
+  engine->submit(request_of(9, idle_prompt, 4));
+  Generation first_turn = engine.finish()[9];
+  for (SessionId member = 0; member < 4; ++member) engine->submit(request_of(member, prompt, 20));
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(engine->step().empty());
+  engine->install(new_model.pack(), /*version=*/1);
+  EXPECT_EQ(engine->version(), 1);
+  engine->submit(request_of(9, random_tokens(3, 61, 3), 4));
+  Answers answers = engine.finish();
+  for (SessionId member = 0; member < 4; ++member) {
+    std::vector<TokenId> context = context_of(prompt, answers[member]);
+    std::vector<float> before = teacher_forced(old_model, context, 1),
+                       after = teacher_forced(new_model, context, 1);
+    size_t switched = 0;
+    for (size_t i = 0; i < answers[member].tokens.size(); ++i) {
+      const GeneratedToken& token = answers[member].tokens[i];
+      if (token.version == 0) switched = i + 1;
+      ASSERT_EQ(token.logprob, (token.version == 0 ? before : after)[prompt.size() - 1 + i]);
+    }
+    EXPECT_GT(switched, 2u);
+    EXPECT_LT(switched, 20u);
+    for (size_t i = switched; i < 20; ++i) EXPECT_EQ(answers[member].tokens[i].version, 1);
+  }
+  std::vector<TokenId> context = context_of(idle_prompt, first_turn);
+  for (TokenId token : random_tokens(3, 61, 3)) context.push_back(token);
+  expect_teacher_forced(new_model, context, answers[9]);
+}
+
+TEST(Engine, SharesAPromptAgainAfterAnInstall) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  std::vector<TokenId> prompt = random_tokens(40, 61, 1);
+  for (SessionId member = 0; member < 4; ++member) engine->submit(request_of(member, prompt, 20));
+  for (int i = 0; i < 6; ++i) (void)engine->step();
+  int64_t before = engine->stats().prefill_tokens;
+  engine->install(model.pack(), 1);
+  Answers answers = engine.finish();
+  // 40 for one member; the others only what they sampled since (at most 6 tokens each).
+  EXPECT_LE(engine->stats().prefill_tokens - before, 40 + 4 * 6);
+  for (auto& [session, answer] : answers) expect_teacher_forced(model, prompt, answer);
+}
+
+TEST(Engine, DoesNotSampleBeforeWeightsAreInstalled) {
+  TestModel model(tiny_config());
+  SteadyClock clock;
+  Engine engine(model.model, nullptr, engine_options({}), {}, clock);
+  engine.submit(request_of(1, {1, 2, 3}, 2));
+  EXPECT_TRUE(engine.step().empty());
+  EXPECT_FALSE(engine.idle());
+  EXPECT_EQ(engine.stats().steps, 0);
+  engine.install(model.pack(), 5);
+  std::vector<Generation> done;
+  while (done.empty()) done = engine.step();
+  EXPECT_EQ(done[0].tokens[0].version, 5);
+}
+
+TEST(Engine, AClosedGateLetsWhatRunsGoOnAndAdmitsNothing) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  engine->submit(request_of(1, {1, 2, 3}, 4));
+  (void)engine->step();
+  engine->gate().close();
+  engine->submit(request_of(2, {1, 2, 3}, 4));
+  std::set<SessionId> done;
+  for (int i = 0; i < 20; ++i)
+    for (const Generation& answer : engine->step()) done.insert(answer.session);
+  EXPECT_EQ(done, std::set<SessionId>({1}));
+  engine->gate().reopen();
+  EXPECT_EQ(engine.finish().size(), 1u);
+}
+
+TEST(Engine, AnswersAPromptThatIsTooLongWithoutTokens) {
+  TestModel model(tiny_config());
+  TestEngine engine(model, {.max_context_tokens = 32});
+  engine->submit(request_of(1, random_tokens(32, 61, 1), 4));
+  engine->submit(request_of(2, random_tokens(31, 61, 1), 4));
+  Answers answers = engine.finish();
+  EXPECT_EQ(answers[1].reason, FinishReason::kContextFull);
+  EXPECT_TRUE(answers[1].tokens.empty());
+  EXPECT_EQ(answers[2].reason, FinishReason::kContextFull);
+  EXPECT_EQ(answers[2].tokens.size(), 1u);
+  // A session whose observation does not fit stays as it was.
+  engine->submit(request_of(3, random_tokens(10, 61, 1), 4));
+  engine.finish();
+  engine->submit(request_of(3, random_tokens(18, 61, 1), 4));
+  EXPECT_TRUE(engine.finish()[3].tokens.empty());
+  engine->submit(request_of(3, random_tokens(2, 61, 1), 4));
+  EXPECT_EQ(engine.finish()[3].tokens.size(), 4u);
+}
+
+TEST(Engine, StopsAtAStopTokenAndKeepsIt) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  engine->submit(request_of(1, {5, 6}, 40));
+  std::vector<GeneratedToken> free_run = engine.finish()[1].tokens;
+  engine->release(1);
+  GenerateRequest request = request_of(1, {5, 6}, 40);
+  request.sampling.stop_tokens = {free_run[10].id};
+  engine->submit(request);
+  Generation answer = engine.finish()[1];
+  EXPECT_EQ(answer.reason, FinishReason::kStopToken);
+  EXPECT_LE(answer.tokens.size(), 11u);
+  EXPECT_EQ(answer.tokens.back().id, free_run[10].id);
+}
+
+TEST(Engine, StopsAtAStopStringThatSpansTokens) {
+  TestModel model(tiny_config());
+  FakeTokenizer tokenizer = letters();
+  TestEngine engine(model, {}, &tokenizer);
+  engine->submit(request_of(1, {5, 6}, 40));
+  std::vector<TokenId> ids = context_of({}, engine.finish()[1]);
+  engine->release(1);
+  std::string text = tokenizer.decode(ids, false);
+  std::string stop = text.substr(20, 3);
+  GenerateRequest request = request_of(1, {5, 6}, 40);
+  request.sampling.stop_strings = {"never seen", stop};
+  engine->submit(request);
+  Generation answer = engine.finish()[1];
+  EXPECT_EQ(answer.reason, FinishReason::kStopString);
+  EXPECT_EQ(answer.tokens.size(), text.find(stop) + 3);
+}
+
+TEST(Engine, AnswersGreedilyAtTemperatureZero) {
+  TestModel model(tiny_config());
+  TestEngine engine(model);
+  std::vector<TokenId> prompt = random_tokens(12, 61, 1);
+  engine->submit(request_of(1, prompt, 10, /*temperature=*/0));
+  Generation answer = engine.finish()[1];
+  expect_teacher_forced(model, prompt, answer, 1.0f);
+  // No other token would have had a higher log-probability.
+  std::vector<TokenId> context = prompt;
+  for (const GeneratedToken& token : answer.tokens) {
+    for (TokenId other = 0; other < 61; ++other) {
+      context.push_back(other);
+      EXPECT_LE(teacher_forced(model, context, 1).back(), token.logprob);
+      context.pop_back();
+    }
+    context.push_back(token.id);
+  }
+}
+
+TEST(Engine, RefusesOptionsThatCannotWork) {
+  TestModel model(tiny_config());
+  SteadyClock clock;
+  auto message = [&](const EngineOptions& options) -> std::string {
+    try {
+      Engine engine(model.model, nullptr, options, {}, clock);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EngineOptions options = engine_options({});
+  options.max_context_tokens = 129;
+  EXPECT_NE(message(options).find("max_context_tokens is 129; the model knows positions 0 to 127"),
+            std::string::npos);
+  options = engine_options({.kv_blocks = 7});
+  EXPECT_NE(message(options).find("kv_cache_blocks is 7, but one sequence of max_context_tokens = "
+                                  "128 needs 8 blocks of 16 tokens"),
+            std::string::npos);
+  EXPECT_EQ(message(engine_options({.kv_blocks = 8})), "");
+
+  ModelConfig large = tiny_config();
+  large.num_layers = 4;
+  large.num_kv_heads = 4;
+  large.head_dim = 64;
+  large.max_positions = 1024;
+  TestModel wide(large);
+  options = engine_options({.max_context_tokens = 1024});
+  options.kv_cache_mb = 1;
+  try {
+    Engine engine(wide.model, nullptr, options, {}, clock);
+    FAIL() << "a cache that is too small was accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("Try kv_cache_mb = 8"), std::string::npos)
+        << error.what();
+  }
+}
+
+// Random submits, follow-up turns, releases and installs in a cache that is far too small.
+TEST(EngineStress, LosesNoBlockAndNoAnswer) {
+  FakeTokenizer tokenizer = letters();
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Rng rng(seed);
+    std::vector<std::unique_ptr<TestModel>> models;
+    models.push_back(std::make_unique<TestModel>(tiny_config(), 1));
+    TestEngine engine(*models[0],
+                      {.block_tokens = rng.chance(0.5) ? 8 : 16,
+                       .max_batch_tokens = 5 + rng.below(40),
+                       .max_sequences = 1 + rng.below(12),
+                       .max_context_tokens = 64,
+                       .kv_blocks = 8 + rng.below(16)},
+                      &tokenizer);
+    struct Live {
+      std::vector<TokenId> context;  // without the running answer
+      bool busy = false;
+    };
+    std::map<SessionId, Live> live;
+    SessionId next = 0;
+    int64_t checked = 0;
+    auto take_answers = [&] {
+      for (const Generation& answer : engine->step()) {
+        if (answer.reason == FinishReason::kAborted) continue;  // of a released session
+        Live& session = live.at(answer.session);
+        ASSERT_TRUE(session.busy);
+        session.busy = false;
+        std::vector<TokenId> whole = context_of(session.context, answer);
+        for (size_t i = 0; i < answer.tokens.size(); ++i) {
+          const GeneratedToken& token = answer.tokens[i];
+          std::vector<TokenId> so_far(
+              whole.begin(),
+              whole.begin() + static_cast<std::ptrdiff_t>(session.context.size() + i + 1));
+          if (rng.chance(0.1)) {
+            ++checked;
+            ASSERT_EQ(
+                token.logprob,
+                teacher_forced(*models[static_cast<size_t>(token.version)], so_far, 1).back());
+          }
+        }
+        session.context = std::move(whole);
+      }
+    };
+    for (int event = 0; event < 250; ++event) {
+      double kind = rng.uniform();
+      if (kind < 0.25) {
+        std::vector<TokenId> prompt =
+            random_tokens(1 + rng.below(50), 61, static_cast<uint64_t>(rng.below(6)));
+        GenerateRequest request = request_of(next, prompt, 1 + rng.below(20));
+        if (rng.chance(0.3)) request.sampling.stop_strings = {"\n", "AB"};
+        if (rng.chance(0.3)) request.sampling.stop_tokens = {3, 4};
+        live[next++] = {std::move(prompt), true};
+        engine->submit(std::move(request));
+      } else if (kind < 0.4 && !live.empty()) {
+        auto at = std::next(live.begin(), rng.below(static_cast<int64_t>(live.size())));
+        if (at->second.busy) continue;
+        std::vector<TokenId> more = random_tokens(1 + rng.below(8), 61, rng.next_u32());
+        if (at->second.context.size() + more.size() >= 64) continue;
+        at->second.busy = true;
+        at->second.context.insert(at->second.context.end(), more.begin(), more.end());
+        engine->submit(request_of(at->first, more, 1 + rng.below(20)));
+      } else if (kind < 0.45 && !live.empty()) {
+        auto at = std::next(live.begin(), rng.below(static_cast<int64_t>(live.size())));
+        engine->release(at->first);
+        live.erase(at);
+      } else if (kind < 0.46) {
+        models.push_back(std::make_unique<TestModel>(tiny_config(), models.size() + 1));
+        engine->install(models.back()->pack(), static_cast<int64_t>(models.size()) - 1);
+      } else {
+        take_answers();
+        if (HasFatalFailure()) return;
+      }
+    }
+    for (int step = 0; !engine->idle(); ++step) {
+      ASSERT_LT(step, 10000) << "the engine stands still";
+      take_answers();
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_GT(checked, 0);
+    for (auto& [session, state] : live) {
+      EXPECT_FALSE(state.busy) << "session " << session << " was never answered";
+      engine->release(session);
+    }
+    EXPECT_EQ(engine->num_free_blocks() + engine->num_cached_blocks(), engine->num_blocks());
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

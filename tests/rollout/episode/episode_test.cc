@@ -1,0 +1,268 @@
+#include "rollout/episode/episode.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/rollout/engine/fake_tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+using Next = Episode::Next;
+
+// "ab" is one token when it is encoded, but a policy may sample it as two.
+const FakeTokenizer& pieces() {
+  static const FakeTokenizer tokenizer({"a", "b", "ab", "c", "\n", "?"});
+  return tokenizer;
+}
+
+EpisodeSpec spec_of(EpisodeLimits limits = {}) {
+  auto or_else = [](int64_t& value, int64_t other) { value = value > 0 ? value : other; };
+  or_else(limits.max_context_tokens, 100);
+  or_else(limits.max_prompt_tokens, 99);
+  or_else(limits.max_response_tokens, 99);
+  or_else(limits.max_action_tokens, 3);
+  or_else(limits.max_turns, 5);
+  EpisodeSpec spec;
+  spec.task.seed = 11;
+  spec.limits = limits;
+  spec.sampling.stop_strings = {"\n"};
+  return spec;
+}
+
+Generation sampled(const std::vector<TokenId>& ids, FinishReason reason, int64_t version = 7) {
+  Generation generation;
+  for (TokenId id : ids)
+    generation.tokens.push_back({id, -0.5f * static_cast<float>(id + 1), version});
+  generation.reason = reason;
+  return generation;
+}
+
+sandbox::StepResult seen(const std::string& text, double reward = 0) {
+  sandbox::StepResult result;
+  result.observation.text = text;
+  result.reward = reward;
+  return result;
+}
+
+sandbox::StepResult over(double reward) {
+  sandbox::StepResult result;
+  result.reward = reward;
+  result.terminated = true;
+  result.metrics = {{"success", 1}};
+  return result;
+}
+
+sandbox::StepResult cut_off() {
+  sandbox::StepResult result;
+  result.truncated = true;
+  return result;
+}
+
+void expect_sound(Episode& episode) {
+  auto fault = find_fault(episode.trajectory());
+  EXPECT_FALSE(fault.has_value()) << *fault;
+}
+
+TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
+  Episode episode(spec_of(), "scripted", pieces());
+  EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 1.0), Next::kGenerate);
+  GenerateRequest first = episode.request(4);
+  EXPECT_EQ(first.new_tokens, (std::vector<TokenId>{3, 2}));
+  EXPECT_EQ(first.sampling.max_new_tokens, 3);
+  EXPECT_EQ(episode.answered(sampled({0, 1, 4}, FinishReason::kStopString), 2.0), Next::kStep);
+  EXPECT_EQ(episode.action(), "ab\n");
+  EXPECT_EQ(episode.stepped(seen("?c", 0.25), 1.0), Next::kGenerate);
+  EXPECT_EQ(episode.request(4).new_tokens, (std::vector<TokenId>{5, 3}));
+  EXPECT_EQ(episode.answered(sampled({4}, FinishReason::kStopString, 8), 2.0), Next::kStep);
+  EXPECT_EQ(episode.stepped(over(1), 1.0), Next::kDone);
+
+  const Trajectory& trajectory = episode.trajectory();
+  const Segment& segment = trajectory.segments.at(0);
+  using enum TokenRole;
+  EXPECT_EQ(segment.tokens, (std::vector<TokenId>{3, 2, 0, 1, 4, 5, 3, 4}));
+  EXPECT_EQ(segment.roles, (std::vector<TokenRole>{kPrompt, kPrompt, kSampled, kSampled, kSampled,
+                                                   kObservation, kObservation, kSampled}));
+  EXPECT_EQ(segment.logprobs, (std::vector<float>{0, 0, -0.5, -1, -2.5, 0, 0, -2.5}));
+  EXPECT_EQ(segment.versions, (std::vector<int64_t>{-1, -1, 7, 7, 7, -1, -1, 8}));
+  EXPECT_EQ(trajectory.outcome, Outcome::kFinished);
+  EXPECT_EQ(trajectory.reward, 1.25);
+  EXPECT_EQ(trajectory.turns, 2);
+  EXPECT_EQ(trajectory.seed, 11u);
+  EXPECT_EQ(trajectory.env_seconds, 3.0);
+  EXPECT_EQ(trajectory.generate_seconds, 4.0);
+  EXPECT_EQ(trajectory.metrics.at(0).first, "success");
+  expect_sound(episode);
+}
+
+TEST(Episode, GivesAnActionThatDoesNotStopToTheEnvironmentAsItIs) {
+  Episode episode(spec_of(), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  EXPECT_EQ(episode.answered(sampled({0, 0, 0}, FinishReason::kLength), 0), Next::kStep);
+  EXPECT_EQ(episode.action(), "aaa");
+  EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kGenerate);
+}
+
+TEST(Episode, StepsOnceMoreWhenTheResponseIsFullAndIsTruncated) {
+  Episode episode(spec_of({.max_response_tokens = 5}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"cc"}, 0);
+  episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
+  EXPECT_EQ(episode.request(1).sampling.max_new_tokens, 1);
+  EXPECT_EQ(episode.answered(sampled({0}, FinishReason::kLength), 0), Next::kStep);
+  EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
+  EXPECT_EQ(episode.trajectory().reward, 1.5);
+  expect_sound(episode);
+}
+
+TEST(Episode, AnAnswerThatStopsWithTheLastTokenIsFinished) {
+  Episode episode(spec_of({.max_response_tokens = 3}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"cc"}, 0);
+  episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kFinished);
+}
+
+TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
+  Episode episode(spec_of({.max_context_tokens = 8}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"cc"}, 0);
+  episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("???", 0.5), 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(cut_off(), 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
+  EXPECT_EQ(episode.trajectory().reward, 0.5);
+  EXPECT_EQ(episode.trajectory().num_tokens(), 5);
+  expect_sound(episode);
+}
+
+TEST(Episode, IsTruncatedAfterItsTurns) {
+  Episode episode(spec_of({.max_turns = 2}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  sandbox::StepResult last = seen("?", 0.5);
+  last.metrics = {{"success", 0}};
+  EXPECT_EQ(episode.stepped(last, 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(cut_off(), 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
+  EXPECT_EQ(episode.trajectory().reward, 1.0);
+  EXPECT_EQ(episode.trajectory().metrics.size(), 1u) << "a cut without metrics keeps the step's";
+}
+
+TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
+  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
+  sandbox::StepResult pending;
+  pending.pending = true;
+  EXPECT_EQ(episode.stepped(pending, 0), Next::kCut);
+  sandbox::StepResult last = cut_off();
+  last.verifier = "number";
+  last.evidence = "{}";
+  EXPECT_EQ(episode.stepped(last, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kTruncated);
+  EXPECT_FALSE(episode.trajectory().reward.has_value()) << "an unscored episode is no zero";
+  EXPECT_EQ(episode.trajectory().verifier, "number");
+  EXPECT_EQ(episode.trajectory().evidence, "{}");
+}
+
+TEST(Episode, ThatCannotBeCutIsAFailure) {
+  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
+  EXPECT_EQ(episode.stepped(Failure{"no evidence"}, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_FALSE(episode.trajectory().reward.has_value());
+}
+
+TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
+  Episode episode(spec_of(), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  sandbox::StepResult pending;
+  pending.pending = true;
+  EXPECT_EQ(episode.stepped(pending, 0), Next::kStep);
+  EXPECT_EQ(episode.action(), "\n");
+  EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().turns, 1);
+}
+
+TEST(Episode, LeavesTheRewardToTheVerifier) {
+  Episode episode(spec_of(), "scripted", pieces());
+  episode.observed(sandbox::Observation{"c"}, 0);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  sandbox::StepResult last = over(0);
+  last.verifier = "number";
+  last.evidence = "{}";
+  episode.stepped(last, 0);
+  EXPECT_FALSE(episode.trajectory().reward.has_value());
+  EXPECT_EQ(episode.trajectory().verifier, "number");
+  EXPECT_EQ(episode.trajectory().evidence, "{}");
+}
+
+TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
+  Episode first(spec_of(), "scripted", pieces());
+  EXPECT_EQ(first.observed(Failure{"no such row"}, 0), Next::kDone);
+  EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_EQ(first.failure(), "no such row");
+
+  Episode second(spec_of(), "scripted", pieces());
+  second.observed(sandbox::Observation{"c"}, 0);
+  second.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(second.stepped(Failure{"disk full"}, 0), Next::kDone);
+  EXPECT_EQ(second.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_FALSE(second.trajectory().reward.has_value());
+  EXPECT_EQ(second.trajectory().num_sampled(), 1);
+  expect_sound(second);
+
+  Episode third(spec_of(), "scripted", pieces());
+  third.observed(sandbox::Observation{"c"}, 0);
+  third.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(third.stepped(over(NAN), 0), Next::kDone);
+  EXPECT_EQ(third.failure(), "the reward of turn 1 is nan");
+  expect_sound(third);
+}
+
+TEST(Episode, RefusesAPromptThatIsTooLongWithBothNumbers) {
+  Episode episode(spec_of({.max_prompt_tokens = 3}), "scripted", pieces());
+  EXPECT_EQ(episode.observed(sandbox::Observation{"cccc"}, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_NE(episode.failure().find("the prompt has 4 tokens; at most 3 are allowed"),
+            std::string::npos);
+  Episode empty(spec_of(), "scripted", pieces());
+  EXPECT_EQ(empty.observed(sandbox::Observation{""}, 0), Next::kDone);
+  EXPECT_EQ(empty.failure(), "the first observation has no tokens");
+}
+
+TEST(Episode, TakesWhatTheOptionsLeaveOpenFromTheEnvironment) {
+  RolloutOptions options;
+  options.engine.max_context_tokens = 64;
+  sandbox::EnvironmentInfo info;
+  info.max_turns = 14;
+  info.max_action_tokens = 3;
+  info.stop_strings = {"\n"};
+  EpisodeLimits limits = episode_limits(options, info);
+  EXPECT_EQ(limits.max_turns, 14);
+  EXPECT_EQ(limits.max_action_tokens, 3);
+  EXPECT_EQ(limits.max_prompt_tokens, 63);
+  options.max_turns = 2;
+  options.max_response_tokens = 10;
+  limits = episode_limits(options, info);
+  EXPECT_EQ(limits.max_turns, 2);
+  EXPECT_EQ(limits.max_response_tokens, 10);
+  ModelConfig model;
+  model.eos_tokens = {3, 5};
+  SamplingParams sampling = episode_sampling(options.sampling, info, model, pieces());
+  EXPECT_EQ(sampling.stop_strings, info.stop_strings);
+  EXPECT_EQ(sampling.stop_tokens, (std::vector<TokenId>{3, 5}));
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,282 @@
+#include "rollout/worker/worker.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/model/parameters.h"
+#include "core/text/tokenizer.h"
+#include "core/weights/manifest.h"
+#include "core/weights/publish.h"
+#include "core/wire/server.h"
+#include "sandbox/builtin/built_in.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (fs::temp_directory_path() / "tailrace_rollout_XXXXXX").string();
+    TR_CHECK(::mkdtemp(pattern.data()) != nullptr, "{}", pattern);
+    path_ = pattern;
+  }
+  ~ScratchFolder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// The scheduler's end of the wire, driven by the test.
+class Desk {
+ public:
+  explicit Desk(const std::string& endpoint) : server_(endpoint, {}) {}
+
+  void send(const wire::Message& message) { server_.send("rollout-0", message); }
+
+  // Serves until `enough` messages of type M have come.
+  template <class M>
+  std::vector<M> await(size_t enough) {
+    std::vector<M> found;
+    auto deadline = std::chrono::steady_clock::now() + 60s;
+    while (found.size() < enough && std::chrono::steady_clock::now() < deadline) {
+      for (wire::ServerEvent& event : server_.receive(5ms)) {
+        if (std::holds_alternative<wire::WorkerUp>(event)) up_ = true;
+        auto* incoming = std::get_if<wire::Incoming>(&event);
+        if (incoming == nullptr) continue;
+        server_.acknowledge(incoming->worker, incoming->sequence);
+        if (auto* message = std::get_if<M>(&incoming->message))
+          found.push_back(std::move(*message));
+      }
+    }
+    EXPECT_EQ(found.size(), enough) << "timed out; refused: " << server_.last_malformed();
+    return found;
+  }
+  void await_worker() {
+    auto deadline = std::chrono::steady_clock::now() + 60s;
+    while (!up_ && std::chrono::steady_clock::now() < deadline) {
+      for (wire::ServerEvent& event : server_.receive(5ms))
+        up_ |= std::holds_alternative<wire::WorkerUp>(event);
+    }
+    ASSERT_TRUE(up_);
+  }
+  void shut_down() {
+    send(wire::Shutdown{"test"});
+    server_.flush(5s);
+  }
+
+ private:
+  wire::WorkerServer server_;
+  bool up_ = false;
+};
+
+class RolloutWorkerTest : public ::testing::Test {
+ protected:
+  RolloutWorkerTest() : environments_(sandbox::built_in_environments()) {
+    const sandbox::EnvironmentInfo info = environments_.make("frozen_grid", {})->info();
+    fs::create_directories(paths_.weights());
+    text::write_word_tokenizer(paths_.tokenizer(), info.vocabulary);
+    model_.hidden_size = 32;
+    model_.intermediate_size = 48;
+    model_.num_layers = 2;
+    model_.num_heads = 4;
+    model_.num_kv_heads = 2;
+    model_.head_dim = 8;
+    model_.vocab_size = text::load_tokenizer(paths_.tokenizer())->vocab_size();
+    model_.max_positions = 256;
+  }
+
+  RolloutWorkerConfig config() {
+    RolloutWorkerConfig config;
+    config.endpoint = "ipc://" + (folder_.path() / "s").string();
+    config.link.linger = 200ms;
+    config.run = paths_;
+    config.seed = 3;
+    config.model = model_;
+    config.tokenizer_dir = paths_.tokenizer();
+    config.env = "frozen_grid";
+    config.rollout.engine.max_context_tokens = 256;
+    config.rollout.validate();
+    return config;
+  }
+
+  wire::Install publish(int64_t version, uint64_t seed) {
+    ParameterLayout layout(model_);
+    Parameters parameters(layout);
+    init_parameters(model_, seed, parameters);
+    WeightManifest manifest = make_manifest(parameters, 0, version, numerics_class());
+    auto file = publish_weights(paths_.weights(), manifest, parameters);
+    TR_CHECK(file.ok(), "{}", file.failure().message);
+    return {.policy = 0, .version = version, .digest = manifest.root, .manifest = file.value()};
+  }
+
+  // The worker in a thread beside the test.
+  std::future<int> start(const RolloutWorkerConfig& config) {
+    return std::async(std::launch::async, [this, config] {
+      Log log("rollout-0", folder_.path() / "log");
+      SteadyClock clock;
+      return run_rollout_worker(config, environments_, log, clock);
+    });
+  }
+
+  static wire::Grant grant(int64_t prompt, int32_t member, int64_t version,
+                           Lane lane = Lane::kTrain, int32_t attempt = 0) {
+    return {.lease = {.member = {.prompt = prompt, .member = member}, .attempt = attempt},
+            .lane = lane,
+            .version = version};
+  }
+
+  ScratchFolder folder_;
+  RunPaths paths_{folder_.path() / "run"};
+  sandbox::EnvironmentRegistry environments_;
+  ModelConfig model_;
+};
+
+std::map<LeaseId, Trajectory> by_lease(std::vector<wire::TrajectoryResult> results) {
+  std::map<LeaseId, Trajectory> trajectories;
+  for (wire::TrajectoryResult& result : results)
+    trajectories[result.trajectory.lease] = std::move(result.trajectory);
+  return trajectories;
+}
+
+TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
+  RolloutWorkerConfig config = this->config();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  wire::Install install = publish(0, 1);
+  desk.send(install);
+  auto installed = desk.await<wire::Installed>(1);
+  EXPECT_EQ(installed[0].digest, install.digest);
+  for (int64_t prompt = 0; prompt < 3; ++prompt)
+    for (int32_t member = 0; member < 4; ++member) desk.send(grant(prompt, member, 0));
+  desk.send(grant(0, 0, 0));  // twice: it is the same lease
+  auto trajectories = by_lease(desk.await<wire::TrajectoryResult>(12));
+  EXPECT_EQ(trajectories.size(), 12u);
+  for (const auto& [lease, trajectory] : trajectories) {
+    EXPECT_EQ(trajectory.seed, sandbox::task_seed(3, /*held_out=*/false, lease.member.prompt));
+    EXPECT_TRUE(trajectory.reward.has_value());
+    EXPECT_EQ(trajectory.max_version(), 0);
+    EXPECT_GT(trajectory.num_sampled(), 0);
+  }
+  // Another attempt of a member is the same episode, another member is not.
+  desk.send(grant(0, 0, 0, Lane::kTrain, /*attempt=*/1));
+  Trajectory again = desk.await<wire::TrajectoryResult>(1)[0].trajectory;
+  const Trajectory& first = trajectories.at(grant(0, 0, 0).lease);
+  EXPECT_EQ(again.lease.attempt, 1);
+  EXPECT_EQ(again.segments[0].tokens, first.segments[0].tokens);
+  EXPECT_EQ(again.segments[0].logprobs, first.segments[0].logprobs);
+  EXPECT_NE(trajectories.at(grant(0, 1, 0).lease).segments[0].tokens, first.segments[0].tokens);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, HoldsAGrantUntilItsWeightsAreInstalled) {
+  RolloutWorkerConfig config = this->config();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.send(grant(0, 0, 1));
+  desk.send(grant(1, 0, 0));
+  auto first = desk.await<wire::TrajectoryResult>(1);
+  EXPECT_EQ(first[0].trajectory.lease.member.prompt, 1);
+  desk.send(publish(1, 2));
+  auto second = desk.await<wire::TrajectoryResult>(1);
+  EXPECT_EQ(second[0].trajectory.lease.member.prompt, 0);
+  EXPECT_EQ(second[0].trajectory.min_version(), 1);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
+  RolloutWorkerConfig config = this->config();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  for (int64_t prompt = 0; prompt < 8; ++prompt) desk.send(grant(prompt, 0, 0, Lane::kEval));
+  desk.send(publish(1, 2));
+  for (const auto& [lease, trajectory] : by_lease(desk.await<wire::TrajectoryResult>(8))) {
+    EXPECT_EQ(trajectory.lane, Lane::kEval);
+    EXPECT_EQ(trajectory.seed, sandbox::task_seed(3, /*held_out=*/true, lease.member.prompt));
+    EXPECT_EQ(trajectory.max_version(), trajectory.num_sampled() > 0 ? 0 : -1);
+  }
+  desk.send(grant(0, 0, 1));
+  EXPECT_EQ(desk.await<wire::TrajectoryResult>(1)[0].trajectory.max_version(), 1);
+  desk.send(grant(9, 0, 0, Lane::kEval));
+  EXPECT_EQ(desk.await<wire::TrajectoryResult>(1)[0].trajectory.outcome, Outcome::kStale);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
+  RolloutWorkerConfig config = this->config();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  wire::Install install = publish(0, 1);
+  wire::Install forged = install;
+  forged.digest[0] = forged.digest[0] == '0' ? '1' : '0';
+  desk.send(forged);
+  auto failed = desk.await<wire::InstallFailed>(1);
+  EXPECT_EQ(failed[0].version, 0);
+  EXPECT_FALSE(failed[0].reason.empty());
+  desk.send(install);
+  desk.await<wire::Installed>(1);
+  desk.send(install);  // again: answered at once
+  desk.await<wire::Installed>(1);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, SaysWhyItCannotBegin) {
+  RolloutWorkerConfig config = this->config();
+  config.env = "text";
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  auto failed = desk.await<wire::WorkerFailed>(1);
+  EXPECT_NE(failed[0].reason.find("needs a dataset"), std::string::npos) << failed[0].reason;
+  EXPECT_EQ(status.get(), 2);
+}
+
+TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
+  fs::path dataset = folder_.path() / "rows.jsonl";
+  std::ofstream(dataset) << R"({"prompt": "up up up"})"
+                         << "\n"
+                         << R"({"prompt": "up"})"
+                         << "\n";
+  RolloutWorkerConfig config = this->config();
+  config.env = "text";
+  config.dataset = dataset;
+  config.rollout.max_prompt_tokens = 2;
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.send(grant(0, 0, 0));
+  desk.send(grant(1, 0, 0));
+  auto trajectories = by_lease(desk.await<wire::TrajectoryResult>(2));
+  const Trajectory& failed = trajectories.at(grant(0, 0, 0).lease);
+  EXPECT_EQ(failed.outcome, Outcome::kEnvFailed);
+  EXPECT_NE(failed.evidence.find("rollout.max_prompt_tokens"), std::string::npos)
+      << failed.evidence;
+  EXPECT_EQ(trajectories.at(grant(1, 0, 0).lease).verifier, "text_rules");
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+}  // namespace
+}  // namespace tailrace

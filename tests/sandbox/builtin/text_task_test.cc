@@ -1,0 +1,74 @@
+#include "sandbox/builtin/text_task.h"
+
+#include <set>
+
+#include "core/base/error.h"
+#include "core/text/dataset.h"
+#include "reward/verifiers/built_in.h"
+#include "tests/sandbox/environment_contract.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+TEST(TextTask, KeepsTheContract) {
+  check_environment({.make = [] { return make_text_task({}); },
+                     .data =
+                         [](uint64_t seed) {
+                           return fmt::format(R"({{"prompt": "Story {}.", "words": ["park"]}})",
+                                              seed);
+                         }});
+}
+
+TEST(TextTask, ThePromptIsShownAsItIsAndTheEvidenceIsTheRow) {
+  auto environment = make_text_task({{"verifier", "number"}});
+  Result<Observation> seen =
+      environment->reset({.seed = 1, .data = R"({"prompt": "2 + 2 = ", "answer": "4"})"});
+  EXPECT_EQ(seen.value().text, "2 + 2 = ");
+  StepResult result = environment->step("It is 4.").value();
+  EXPECT_TRUE(result.terminated);
+  EXPECT_EQ(result.verifier, "number");
+  EXPECT_EQ(result.evidence, R"({"answer":"4","prompt":"2 + 2 = ","response":"It is 4."})");
+}
+
+TEST(TextTask, ABadRowIsAFailure) {
+  auto environment = make_text_task({});
+  for (const char* data : {"", "[]", "{", R"({"text": "x"})", R"({"prompt": 3})"}) {
+    EXPECT_FALSE(environment->reset({.seed = 1, .data = data}).ok()) << data;
+    EXPECT_FALSE(environment->step("x").ok()) << data;
+  }
+}
+
+TEST(TextTask, SaysWhatItNeeds) {
+  auto environment = make_text_task({{"stop", "."}, {"max_tokens", "40"}});
+  EXPECT_TRUE(environment->info().needs_dataset);
+  EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"."});
+  EXPECT_EQ(environment->info().max_action_tokens, 40);
+  EXPECT_EQ(environment->info().verifier, "text_rules");
+  EXPECT_THROW(make_text_task({{"prompt_key", "question"}}), UserError);  // env.prompt_key
+  EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
+}
+
+TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
+  auto environment = make_text_task({});
+  std::set<std::string> seen;
+  auto check_file = [&](const char* name, size_t num_rows) {
+    auto folder = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data/prompts";
+    std::vector<text::DatasetRow> rows = text::read_dataset(folder / name, "prompt");
+    EXPECT_EQ(rows.size(), num_rows);
+    for (const text::DatasetRow& row : rows) {
+      EXPECT_TRUE(seen.insert(row.prompt).second) << "twice, or in both files: " << row.prompt;
+      // A story that repeats the opening and its other words keeps all rules but the length.
+      Episode episode = play(*environment, {.seed = 1, .data = row.json}, [&](int64_t) {
+        return row.prompt + " They were happy friends, mom, all day.";
+      });
+      Result<Score> score = built_in_verifiers().find("text_rules")->score(episode.evidence);
+      ASSERT_TRUE(score.ok()) << row.json;
+      EXPECT_GE(score.value().reward, 0.75) << row.json;
+    }
+  };
+  check_file("tinystories_prompts.jsonl", 512);
+  check_file("tinystories_held_out.jsonl", 128);
+}
+
+}  // namespace
+}  // namespace tailrace::sandbox

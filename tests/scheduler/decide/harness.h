@@ -1,0 +1,124 @@
+// Drives decide() step by step: every event is checked against the invariants, and answers are easy
+// to give.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/decide/decide.h"
+#include "scheduler/state/archive.h"
+#include "scheduler/state/invariants.h"
+
+namespace tailrace::scheduler {
+
+using std::chrono::seconds;
+
+template <class T>
+std::vector<T> only(const Actions& actions) {
+  std::vector<T> found;
+  for (const Action& action : actions) {
+    if (const T* item = std::get_if<T>(&action)) found.push_back(*item);
+  }
+  return found;
+}
+
+inline std::string describe_all(const Actions& actions) {
+  std::string text;
+  for (const Action& action : actions) text += describe(action) + "\n";
+  return text;
+}
+
+struct Harness {
+  State state;
+  Time now{seconds(1)};
+
+  explicit Harness(Config config) : state(std::move(config)) {}
+
+  Actions tell(const Event& event) {
+    Actions actions = decide(state, event, now);
+    const auto violation = find_violation(state);
+    EXPECT_FALSE(violation) << *violation << "\nafter " << describe(event) << "\n"
+                            << describe_all(actions);
+    return actions;
+  }
+
+  // A rollout worker that has installed whatever it was asked to.
+  void add_rollout(const WorkerId& id, int64_t slots) {
+    const Actions actions = tell(WorkerUp{.worker = id, .slots = slots});
+    for (const Install& install : only<Install>(actions)) tell_installed(install);
+  }
+  Actions tell_installed(const Install& install) {
+    return tell(Installed{install.worker, install.policy, install.version, install.digest});
+  }
+
+  AttemptResult result(const Grant& grant, std::optional<double> reward) const {
+    const auto version = state.workers.at(grant.worker).version;
+    return {.worker = grant.worker,
+            .lease = grant.lease,
+            .lane = grant.lane,
+            .outcome = Outcome::kFinished,
+            .tokens = 5,
+            .min_version = version,
+            .max_version = version,
+            .reward = reward,
+            .needs_verifier = !reward,
+            .reason = ""};
+  }
+  AttemptResult failure(const Grant& grant, Outcome outcome) const {
+    AttemptResult failed = result(grant, std::nullopt);
+    failed.outcome = outcome;
+    failed.needs_verifier = false;
+    failed.reason = "broken on purpose";
+    return failed;
+  }
+
+  // Answers grants, and the grants that follow, with reward = member index (never zero signal).
+  void answer_all(const Actions& first) {
+    std::vector<Grant> open = only<Grant>(first);
+    while (!open.empty()) {
+      const Grant grant = open.back();
+      open.pop_back();
+      if (!expects_result(state, grant.worker, grant.lane, grant.lease)) continue;
+      for (const Grant& next : only<Grant>(tell(result(grant, grant.lease.member.member))))
+        open.push_back(next);
+    }
+  }
+  void answer_running() {
+    Actions grants;
+    for (const auto& [work, lease] : state.leases) {
+      if (lease.kind == LeaseKind::kGenerate) {
+        grants.push_back(
+            Grant{lease.worker, {work.member, lease.attempt}, work.lane, 0, lease.deadline});
+      }
+    }
+    answer_all(grants);
+  }
+
+  Policy& policy() { return state.policies.at(0); }
+  int64_t count(Place place) {
+    int64_t sum = 0;
+    for (const auto& [id, task] : policy().tasks) sum += task.place == place;
+    return sum;
+  }
+};
+
+inline std::string digest_of(int64_t version, std::string_view lineage = "a") {
+  return fmt::format("{}{}", lineage, version);
+}
+inline Published published(int64_t version, std::string_view lineage = "a") {
+  return {0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
+}
+
+inline Config small_config(int64_t prompts, int64_t members) {
+  Config config;
+  config.domains = {DomainConfig{.prompts_per_step = prompts}};
+  config.group_size = members;
+  config.steps = 100;
+  return config;
+}
+
+}  // namespace tailrace::scheduler

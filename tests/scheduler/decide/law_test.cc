@@ -1,0 +1,340 @@
+// The scenarios of the scheduler's law that concern the synchronous mode. The number is the law's.
+#include "scheduler/state/credit.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// Brings a run to a step that is handed over: every group answered, the trainer has its batch.
+HandOver run_step(Harness& h, int64_t step) {
+  h.answer_running();
+  const auto batches = only<HandOver>(h.tell(TrainerWants{0, step}));
+  EXPECT_EQ(batches.size(), 1u) << "step " << step;
+  return batches.empty() ? HandOver{} : batches[0];
+}
+
+// Publishes a version and lets every worker install it.
+Actions publish(Harness& h, int64_t version, std::string_view lineage = "a") {
+  Actions all = h.tell(published(version, lineage));
+  for (const Install& install : only<Install>(all)) {
+    for (const Action& action : h.tell_installed(install)) all.push_back(action);
+  }
+  return all;
+}
+
+Harness ready_run(int64_t prompts, int64_t members, int64_t slots = 64) {
+  Harness h(small_config(prompts, members));
+  h.add_rollout("w0", slots);
+  publish(h, 0);
+  return h;
+}
+
+TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall) {
+  Harness h(small_config(2, 2));
+  h.tell(WorkerUp{.worker = "w0", .slots = 8});
+  const Actions start = h.tell(published(0));
+  EXPECT_EQ(h.count(Place::kRunning), 2);  // start: 2 launches
+  ASSERT_EQ(only<Install>(start).size(), 1u);
+  EXPECT_TRUE(only<Grant>(start).empty());
+  EXPECT_EQ(only<Grant>(h.tell_installed(only<Install>(start)[0])).size(), 4u);
+
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 2);
+  const Actions handed = h.tell(TrainerWants{0, 1});
+  ASSERT_EQ(only<HandOver>(handed).size(), 1u);
+  EXPECT_EQ(only<HandOver>(handed)[0].items.size(), 4u);
+  EXPECT_EQ(h.count(Place::kRunning), 0);  // both accepted, handed: no launch
+
+  const Actions next = h.tell(published(1));
+  EXPECT_EQ(h.count(Place::kRunning), 2);  // published(1): 2 launches, install, no grant
+  ASSERT_EQ(only<Install>(next).size(), 1u);
+  EXPECT_TRUE(only<Grant>(next).empty());
+  const Actions granted = h.tell_installed(only<Install>(next)[0]);
+  ASSERT_EQ(only<Grant>(granted).size(), 4u);
+  EXPECT_EQ(only<Grant>(granted)[0].version, 1);
+}
+
+TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
+  Config config = small_config(2, 2);
+  config.replace_zero_signal = true;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  const Actions start = h.tell(published(0));
+  const auto grants = only<Grant>(h.tell_installed(only<Install>(start)[0]));
+  ASSERT_EQ(grants.size(), 4u);
+  Actions last;
+  for (const Grant& grant : grants) {
+    if (grant.lease.member.prompt == 0) last = h.tell(h.result(grant, 1.0));  // A: zero signal
+  }
+  const auto done = only<TaskDone>(last);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end, TaskEnd::kFiltered);
+  EXPECT_EQ(done[0].task.prompt, 0);
+  const auto replacement = only<Grant>(last);
+  ASSERT_EQ(replacement.size(), 2u);
+  EXPECT_EQ(replacement[0].lease.member.prompt, 2);  // C launched
+  EXPECT_EQ(h.count(Place::kRunning), 2);            // held stays 2
+  EXPECT_EQ(only<Release>(last).size(), 1u);
+}
+
+TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
+  Config config = small_config(2, 2);
+  config.replace_zero_signal = true;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  Actions last = publish(h, 0);
+  for (int filtered = 0; filtered < 5; ++filtered) {
+    const auto grants = only<Grant>(last);
+    const int64_t prompt = grants.back().lease.member.prompt;
+    for (const Grant& grant : grants) {
+      if (grant.lease.member.prompt == prompt) last = h.tell(h.result(grant, 0.0));
+    }
+    const Share& share = h.policy().rounds.at(0).shares.at(0);
+    EXPECT_EQ(share.target, 2);
+    EXPECT_EQ(share.accepted, 0);
+    EXPECT_EQ(share.running, 2);
+  }
+  EXPECT_EQ(h.policy().domains[0].ended[static_cast<size_t>(TaskEnd::kFiltered)], 5);
+}
+
+TEST(SchedulerLaw, S12_ALostWorkersLeasesAreGivenAgainAndItsLateAnswerIsNothing) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  const auto first = only<Grant>(publish(h, 0));
+  ASSERT_EQ(first.size(), 2u);
+  h.add_rollout("w1", 8);
+  const auto held = credit_held(h.policy(), 0);
+  const auto again = only<Grant>(h.tell(WorkerDown{"w0"}));
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].lease.attempt, 2);
+  EXPECT_EQ(again[0].lease.member, first[0].lease.member);  // the same launch
+  EXPECT_EQ(credit_held(h.policy(), 0), held);
+
+  const State before = h.state;
+  AttemptResult late = h.result(again[0], 1.0);
+  late.worker = "w0";
+  late.lease.attempt = 1;
+  EXPECT_FALSE(expects_result(h.state, late.worker, late.lane, late.lease));
+  EXPECT_TRUE(h.tell(late).empty());
+  EXPECT_EQ(h.state, before);
+}
+
+TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
+  Config config = small_config(2, 2);
+  config.eval.prompts = 1;
+  Harness h(config);
+  const auto twice = [&](const Event& event) {
+    const Actions first = h.tell(event);
+    const State before = h.state;
+    const Actions second = h.tell(event);
+    EXPECT_EQ(h.state, before) << describe(event);
+    // A question is answered again, with the same list; nothing else happens.
+    if (std::holds_alternative<TrainerWants>(event)) {
+      EXPECT_EQ(only<HandOver>(second), only<HandOver>(first));
+    } else {
+      EXPECT_TRUE(second.empty()) << describe(event) << "\n" << describe_all(second);
+    }
+    return first;
+  };
+  h.tell(WorkerUp{.worker = "w0", .slots = 8});
+  h.tell(WorkerUp{.worker = "r0", .role = WorkerRole::kReward, .slots = 8});
+  const Actions start = twice(published(0));
+  Actions granted = twice(Installed{"w0", 0, 0, digest_of(0)});
+  std::vector<Verify> verifies;
+  for (const Grant& grant : only<Grant>(granted)) {
+    const bool verified = grant.lease.member.member == 1;
+    const Actions actions = twice(h.result(grant, verified ? std::nullopt : std::optional(0.5)));
+    for (const Verify& verify : only<Verify>(actions)) verifies.push_back(verify);
+  }
+  ASSERT_EQ(verifies.size(), 2u);
+  for (const Verify& v : verifies)
+    twice(Reward{v.worker, v.lease, v.lane, v.verify_attempt, 1.0, ""});
+  EXPECT_EQ(only<HandOver>(twice(TrainerWants{0, 1})).size(), 1u);
+  twice(published(1));
+  twice(Durable{0, 1});
+  twice(TrainerLost{0});
+  twice(RolledBack{0, 1, digest_of(1), ""});
+  twice(WorkerDown{"w0"});
+  twice(StopRequested{});
+}
+
+TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
+  for (const int64_t failing : {1, 3}) {
+    Harness h = ready_run(1, 4);
+    h.state.config.retries.verifier_failed = 2;
+    h.tell(WorkerUp{.worker = "r0", .role = WorkerRole::kReward, .slots = 8});
+    std::vector<Verify> verifies;
+    const auto keep = [&](const Actions& actions) {
+      EXPECT_TRUE(only<TaskDone>(actions).empty() || failing == 3);
+      for (const Verify& verify : only<Verify>(actions)) verifies.push_back(verify);
+    };
+    std::vector<Grant> grants;
+    for (const auto& [work, lease] : h.state.leases) {
+      grants.push_back(Grant{lease.worker, {work.member, lease.attempt}, work.lane, 0, {}});
+    }
+    for (const Grant& grant : grants) keep(h.tell(h.result(grant, std::nullopt)));
+    int64_t asked = 0, new_grants = 0;
+    std::vector<TaskDone> done;
+    while (!verifies.empty()) {
+      const Verify v = verifies.back();
+      verifies.pop_back();
+      const bool fails = v.lease.member.member < failing;
+      asked += fails;
+      Reward answer{v.worker, v.lease, v.lane, v.verify_attempt, 1.0, ""};
+      if (fails) answer.reward.reset();
+      const Actions actions = h.tell(answer);
+      keep(actions);
+      for (const Grant& grant : only<Grant>(actions)) new_grants += grant.lease.member.prompt == 0;
+      for (const TaskDone& end : only<TaskDone>(actions)) done.push_back(end);
+    }
+    EXPECT_EQ(asked, failing * 3);  // once, and two more within the bound
+    EXPECT_EQ(new_grants, 0);       // the tokens were good
+    if (failing == 1) {
+      EXPECT_EQ(h.count(Place::kReady), 1);
+      const auto batch = only<HandOver>(h.tell(TrainerWants{0, 1}));
+      ASSERT_EQ(batch.size(), 1u);
+      EXPECT_EQ(batch[0].items.size(), 3u);
+    } else {
+      ASSERT_EQ(done.size(), 1u);
+      EXPECT_EQ(done[0].end, TaskEnd::kFailed);
+      EXPECT_EQ(h.count(Place::kRunning), 1);  // replaced
+      EXPECT_EQ(h.policy().domains[0].next, 2);
+    }
+  }
+}
+
+TEST(SchedulerLaw, S16_ALostTrainerFreesNoCreditAndGetsTheSameListAgain) {
+  Harness h = ready_run(2, 2);
+  const HandOver batch = run_step(h, 1);
+  h.tell(TrainerLost{0});
+  EXPECT_EQ(h.count(Place::kRunning), 0);
+  EXPECT_EQ(credit_held(h.policy(), 0), 2);
+  const auto again = only<HandOver>(h.tell(TrainerWants{0, 1}));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0], batch);
+}
+
+TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
+  Harness h = ready_run(2, 2);
+  std::vector<HandOver> batches;
+  for (int64_t step = 1; step <= 3; ++step) {
+    batches.push_back(run_step(h, step));
+    publish(h, step);
+  }
+  const auto running = h.count(Place::kRunning);
+  const auto held = credit_held(h.policy(), 0);
+  const int64_t cursor = h.policy().domains[0].next;
+  const Actions rolled = h.tell(RolledBack{0, 1, digest_of(1), ""});
+  EXPECT_TRUE(rolled.empty()) << describe_all(rolled);  // nothing opened, nothing aborted
+  for (int64_t step = 2; step <= 3; ++step) {
+    const auto again = only<HandOver>(h.tell(TrainerWants{0, step}));
+    ASSERT_EQ(again.size(), 1u);
+    EXPECT_EQ(again[0], batches[static_cast<size_t>(step - 1)]);
+    EXPECT_EQ(credit_held(h.policy(), 0), held);
+    EXPECT_TRUE(h.tell(published(step)).empty());
+  }
+  EXPECT_EQ(h.count(Place::kRunning), running);
+  EXPECT_EQ(h.policy().domains[0].next, cursor);
+  run_step(h, 4);
+}
+
+TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
+  Harness h = ready_run(2, 2);
+  std::vector<HandOver> batches;
+  for (int64_t step = 1; step <= 3; ++step) {
+    batches.push_back(run_step(h, step));
+    publish(h, step);
+  }
+  const int64_t cursor = h.policy().domains[0].next;
+  const Actions rolled = h.tell(RolledBack{0, 1, digest_of(1, "b"), "b.json"});
+  // Steps 2 and 3 were sampled at versions 1 and 2: their outcomes are withdrawn. Step 1 stays.
+  const auto withdrawn = only<TaskWithdrawn>(rolled);
+  ASSERT_EQ(withdrawn.size(), 4u);
+  for (const TaskWithdrawn& w : withdrawn) EXPECT_GE(w.task.prompt, 2);
+  EXPECT_EQ(only<Abort>(rolled).size(), 4u);  // the groups of step 4
+  const auto installs = only<Install>(rolled);
+  ASSERT_EQ(installs.size(), 1u);
+  EXPECT_EQ(installs[0].version, 1);
+  EXPECT_EQ(installs[0].digest, digest_of(1, "b"));
+
+  const auto grants = only<Grant>(h.tell_installed(installs[0]));
+  ASSERT_EQ(grants.size(), 4u);
+  for (const Grant& grant : grants) {
+    EXPECT_EQ(grant.lease.member.launch, 1);
+    EXPECT_EQ(grant.version, 1);
+  }
+  // The same prompts come back in their order, then fresh ones.
+  for (int64_t step = 2; step <= 5; ++step) {
+    const HandOver batch = run_step(h, step);
+    const int64_t first = batch.items.front().lease.member.prompt;
+    EXPECT_EQ(first, 2 * (step - 1));
+    publish(h, step, "b");
+  }
+  EXPECT_EQ(h.policy().domains[0].next, cursor + 4);
+}
+
+TEST(SchedulerLaw, S18_TheSameHoldsForAVersionPublishedAgainWithOtherBytes) {
+  Harness h = ready_run(2, 2);
+  for (int64_t step = 1; step <= 3; ++step) {
+    run_step(h, step);
+    publish(h, step);
+  }
+  h.tell(RolledBack{0, 1, digest_of(1), ""});
+  h.tell(TrainerWants{0, 2});
+  const Actions forked = h.tell(published(2, "b"));
+  EXPECT_EQ(only<TaskWithdrawn>(forked).size(), 2u);  // step 3 was sampled at the old version 2
+  EXPECT_EQ(h.policy().frontier, 2);
+  ASSERT_EQ(only<Install>(forked).size(), 1u);
+  EXPECT_EQ(only<Install>(forked)[0].digest, digest_of(2, "b"));
+}
+
+TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEverything) {
+  Config config = small_config(1, 2);
+  config.steps = 2;
+  Harness h(config);
+  const auto reread = [](const State& state) {
+    const auto copy = from_bytes<State>(to_bytes(state));
+    EXPECT_TRUE(copy && *copy == state);
+    return *copy;
+  };
+  h.tell(WorkerUp{.worker = "w0", .slots = 8});
+  h.tell(published(0));
+  State copy = reread(h.state);
+  EXPECT_EQ(only<Install>(decide(copy, Restarted{}, h.now)).size(), 1u);
+
+  const auto grants = only<Grant>(h.tell(Installed{"w0", 0, 0, digest_of(0)}));
+  copy = reread(h.state);
+  EXPECT_EQ(only<Grant>(decide(copy, Restarted{}, h.now)), grants);
+
+  // Snapshot, then the rest from the journal.
+  copy = reread(h.state);
+  std::vector<Event> journal;
+  for (const Grant& grant : grants) {
+    journal.push_back(h.result(grant, grant.lease.member.member));
+    h.tell(journal.back());
+  }
+  journal.push_back(TrainerWants{0, 1});
+  const auto handed = only<HandOver>(h.tell(journal.back()));
+  for (const Event& event : journal) {
+    const auto again = from_bytes<Event>(to_bytes(event));
+    ASSERT_TRUE(again);
+    (void)decide(copy, *again, h.now);
+  }
+  EXPECT_EQ(copy, h.state);
+  EXPECT_EQ(only<HandOver>(decide(copy, Restarted{}, h.now)), handed);
+
+  publish(h, 1);
+  run_step(h, 2);
+  const auto done = only<RunDone>(h.tell(published(2)));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kSteps);
+  copy = reread(h.state);
+  EXPECT_EQ(only<RunDone>(decide(copy, Restarted{}, h.now)), done);
+
+  const Time before = h.state.now;
+  (void)decide(h.state, Tick{}, h.now - seconds(5));
+  EXPECT_EQ(h.state.now, before);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

@@ -1,0 +1,239 @@
+// Workers without models, each a thread with a real connection: they answer the protocol of
+// core/wire/README.md at once, and can be killed and started again.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/wire/worker_client.h"
+
+// Not tailrace::scheduler: its events and actions share names with messages.
+namespace tailrace::fakes {
+
+using std::chrono::milliseconds;
+
+inline wire::LinkOptions fast_link() {
+  wire::LinkOptions link;
+  link.heartbeat = milliseconds(50);
+  link.timeout = milliseconds(2000);
+  link.resend = milliseconds(100);
+  link.linger = milliseconds(100);
+  return link;
+}
+
+inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t version) {
+  Trajectory t;
+  t.lease = lease;
+  t.lane = lane;
+  t.env = "fake";
+  t.turns = 1;
+  Segment segment;
+  for (int i = 0; i < 6; ++i) {
+    const bool sampled = i >= 3;
+    segment.tokens.push_back(i + static_cast<TokenId>(lease.member.prompt % 7));
+    segment.roles.push_back(sampled ? TokenRole::kSampled : TokenRole::kPrompt);
+    segment.logprobs.push_back(sampled ? -0.5f : 0.0f);
+    segment.versions.push_back(sampled ? version : -1);
+  }
+  t.segments.push_back(segment);
+  t.metrics = {{"success", static_cast<double>(lease.member.member % 2)}};
+  return t;
+}
+
+class FakeWorker {
+ public:
+  FakeWorker(wire::Role role, std::string name, std::string endpoint)
+      : role_(role), name_(std::move(name)), endpoint_(std::move(endpoint)) {}
+  virtual ~FakeWorker() { kill(); }
+
+  void start() {
+    stop_ = false;
+    thread_ = std::thread([this] { loop(); });
+  }
+  // Without a word, as far as the protocol goes.
+  void kill() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  bool shut_down() const { return shut_down_; }
+
+ protected:
+  virtual void begin(wire::WorkerClient&) {}
+  virtual void on(wire::WorkerClient& client, const wire::Message& message) = 0;
+
+ private:
+  void loop() {
+    wire::WorkerClient client({.role = role_,
+                               .worker = name_,
+                               .incarnation = 0,
+                               .pid = 1,
+                               .slots = 4,
+                               .numerics_class = "x"},
+                              endpoint_, fast_link());
+    bool begun = false;
+    while (!stop_ && !shut_down_) {
+      const auto message = client.receive(milliseconds(20));
+      if (!message) continue;
+      if (std::holds_alternative<wire::Shutdown>(*message)) {
+        shut_down_ = true;
+      } else if (std::holds_alternative<wire::Welcome>(*message)) {
+        if (!begun) begin(client);
+        begun = true;
+        if (begun) welcome_again(client);
+      } else {
+        on(client, *message);
+      }
+    }
+  }
+  virtual void welcome_again(wire::WorkerClient&) {}
+
+  wire::Role role_;
+  std::string name_, endpoint_;
+  std::atomic<bool> stop_{false}, shut_down_{false};
+  std::thread thread_;
+};
+
+class FakeRollout : public FakeWorker {
+ public:
+  FakeRollout(std::string name, const std::string& endpoint, milliseconds pace = milliseconds(0))
+      : FakeWorker(wire::Role::kRollout, std::move(name), endpoint), pace_(pace) {}
+  ~FakeRollout() override { kill(); }
+  std::atomic<int> fail_next{0};
+
+ protected:
+  void begin(wire::WorkerClient&) override { version_ = -1; }
+  void on(wire::WorkerClient& client, const wire::Message& message) override {
+    if (const auto* install = std::get_if<wire::Install>(&message)) {
+      version_ = install->version;
+      client.send(wire::Installed{install->policy, install->version, install->digest});
+    } else if (const auto* grant = std::get_if<wire::Grant>(&message)) {
+      std::this_thread::sleep_for(pace_);  // stands for the work
+      Trajectory t = make_trajectory(grant->lease, grant->lane, version_);
+      if (fail_next > 0) {
+        --fail_next;
+        t.segments.clear();
+        t.outcome = Outcome::kEnvFailed;
+        t.evidence = "the fake environment broke";
+      } else if (grant->lease.member.prompt % 2 == 0) {
+        t.reward = static_cast<double>(grant->lease.member.member);
+      } else {
+        t.verifier = "fake";
+        t.evidence = fmt::format("{}", grant->lease.member.member);
+      }
+      client.send(wire::TrajectoryResult{std::move(t)});
+    }
+  }
+
+ private:
+  milliseconds pace_;
+  int64_t version_ = -1;
+};
+
+class FakeReward : public FakeWorker {
+ public:
+  FakeReward(std::string name, const std::string& endpoint)
+      : FakeWorker(wire::Role::kReward, std::move(name), endpoint) {}
+  ~FakeReward() override { kill(); }
+
+ protected:
+  void on(wire::WorkerClient& client, const wire::Message& message) override {
+    const auto* verify = std::get_if<wire::Verify>(&message);
+    if (verify == nullptr) return;
+    client.send(wire::Verdict{verify->lease,
+                              verify->lane,
+                              verify->verify_attempt,
+                              std::stod(verify->evidence),
+                              {{"verified", 1.0}},
+                              ""});
+  }
+};
+
+// Its disk outlives it: checkpoints, and the batch that each step was trained on.
+struct TrainerDisk {
+  std::mutex mu;
+  int64_t checkpoint = -1;
+  std::map<int64_t, std::vector<std::vector<std::byte>>> batches;
+  std::string fault;
+};
+
+class FakeTrainer : public FakeWorker {
+ public:
+  FakeTrainer(const std::string& endpoint, TrainerDisk& disk, int64_t steps, int64_t interval,
+              milliseconds pace = milliseconds(0))
+      : FakeWorker(wire::Role::kTrainer, "trainer-0", endpoint),
+        disk_(disk),
+        steps_(steps),
+        interval_(interval),
+        pace_(pace) {}
+  ~FakeTrainer() override { kill(); }
+
+ protected:
+  void begin(wire::WorkerClient& client) override {
+    {
+      std::lock_guard lock(disk_.mu);
+      version_ = disk_.checkpoint;
+    }
+    client.send(wire::TrainerReady{0, version_, version_ < 0 ? "" : digest(version_),
+                                   version_ < 0 ? "" : "m"});
+    if (version_ < 0) {
+      client.send(wire::Progress{"sft", 1, 1, {{"sft/loss", 2.0}}});
+      save(0);
+      version_ = 0;
+      client.send(wire::Published{0, 0, digest(0), "m", {}});
+      client.send(wire::Durable{0, 0, "c"});
+    }
+    ask(client);
+  }
+  // Asking twice does no harm.
+  void welcome_again(wire::WorkerClient& client) override { ask(client); }
+
+  void on(wire::WorkerClient& client, const wire::Message& message) override {
+    if (std::holds_alternative<wire::Save>(message)) {
+      save(version_);
+      client.send(wire::Durable{0, version_, "c"});
+    }
+    const auto* batch = std::get_if<wire::Batch>(&message);
+    if (batch == nullptr || batch->step != version_ + 1) return;
+    std::this_thread::sleep_for(pace_);
+    {
+      std::lock_guard lock(disk_.mu);
+      const auto known = disk_.batches.find(batch->step);
+      if (known != disk_.batches.end() && known->second != batch->trajectories)
+        disk_.fault = "another batch of a step";
+      disk_.batches[batch->step] = batch->trajectories;
+    }
+    ++version_;
+    client.send(wire::Published{0, version_, digest(version_), "m", {{"reward/mean", 0.5}}});
+    if (version_ % interval_ == 0 || version_ == steps_) {
+      save(version_);
+      client.send(wire::Durable{0, version_, "c"});
+    }
+    ask(client);
+  }
+
+ private:
+  static std::string digest(int64_t version) { return fmt::format("{:032}", version); }
+  void ask(wire::WorkerClient& client) {
+    if (version_ >= 0 && version_ < steps_) client.send(wire::TrainerWants{0, version_ + 1});
+  }
+  void save(int64_t version) {
+    std::lock_guard lock(disk_.mu);
+    disk_.checkpoint = version;
+  }
+
+  TrainerDisk& disk_;
+  int64_t steps_, interval_;
+  milliseconds pace_;
+  int64_t version_ = -1;
+};
+
+}  // namespace tailrace::fakes

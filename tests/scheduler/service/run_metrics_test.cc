@@ -1,0 +1,78 @@
+#include "scheduler/service/run_metrics.h"
+
+#include "tests/scheduler/service/fake_workers.h"
+#include "tests/scheduler/store/files.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using fakes::make_trajectory;
+
+struct Fixture {
+  ScratchFolder folder;
+  RunPaths paths{folder.path()};
+  Log log{"test", folder.path() / "log"};
+
+  RunMetrics open(int64_t frontier) { return RunMetrics(paths, frontier, 2, log); }
+  std::vector<MetricsRow> rows() const { return read_metrics(paths.metrics()).value(); }
+};
+
+TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  metrics.on_published(0, {}, std::chrono::seconds(10));
+  metrics.on_attempt(Outcome::kFinished);
+  metrics.on_attempt(Outcome::kEnvFailed);
+  metrics.on_task_done(TaskEnd::kFiltered);
+  metrics.on_batch(1,
+                   {make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0),
+                    make_trajectory({{.member = 1}, 1}, Lane::kTrain, 0)},
+                   std::chrono::seconds(13));
+  metrics.on_published(1, {{"reward/mean", 0.25}, {"time/train", 7.0}}, std::chrono::seconds(14));
+  ASSERT_EQ(f.rows().size(), 1u);
+  const MetricsRow row = f.rows()[0];
+  EXPECT_EQ(row.step, 0);
+  EXPECT_EQ(row.version, 0);
+  EXPECT_EQ(*row.find("reward/mean"), 0.25);
+  EXPECT_EQ(*row.find("time/train"), 7.0);  // the trainer's own number wins
+  EXPECT_EQ(*row.find("time/step"), 4.0);
+  EXPECT_EQ(*row.find("time/rollout"), 3.0);
+  EXPECT_EQ(*row.find("perf/tokens_per_s"), 6.0 / 4.0);
+  EXPECT_EQ(*row.find("env/success"), 0.5);
+  EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);
+  EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
+}
+
+TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
+  Fixture f;
+  const EvalDone report{.policy = 0, .version = 2, .items = {{{}, 1.0}, {{}, std::nullopt}}};
+  {
+    RunMetrics metrics = f.open(-1);
+    for (int64_t v = 0; v <= 2; ++v)
+      metrics.on_published(v, {{"reward/mean", 1.0}}, std::chrono::seconds(v));
+    metrics.on_evaluation(report, {});
+    metrics.on_published(2, {{"reward/mean", 2.0}}, std::chrono::seconds(5));
+  }
+  RunMetrics metrics = f.open(2);
+  metrics.on_published(1, {{"reward/mean", 3.0}}, std::chrono::seconds(6));
+  metrics.on_evaluation(report, {});
+  const auto rows = f.rows();
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(*rows[2].find("eval/reward"), 1.0);  // a failed member is no zero
+  EXPECT_EQ(*rows[2].find("eval/failed"), 1.0);
+}
+
+TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  for (int64_t v = 0; v <= 4; ++v)
+    metrics.on_published(v, {{"reward/mean", 1.0}}, std::chrono::seconds(v));
+  metrics.on_fork(2);
+  ASSERT_EQ(f.rows().size(), 2u);
+  metrics.on_published(3, {{"reward/mean", 9.0}}, std::chrono::seconds(9));
+  ASSERT_EQ(f.rows().size(), 3u);
+  EXPECT_EQ(*f.rows()[2].find("reward/mean"), 9.0);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

@@ -1,0 +1,326 @@
+// The service between real connections and a real run directory.
+#include "scheduler/service/service.h"
+
+#include <csignal>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/metrics.h"
+#include "core/base/random.h"
+#include "core/wire/trajectory_codec.h"
+#include "scheduler/store/journal.h"
+#include "scheduler/store/trajectory_store.h"
+#include "tests/scheduler/service/fake_workers.h"
+#include "tests/scheduler/store/files.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using fakes::FakeReward;
+using fakes::FakeRollout;
+using fakes::FakeTrainer;
+using fakes::FakeWorker;
+using fakes::fast_link;
+using fakes::TrainerDisk;
+using std::chrono::milliseconds;
+
+Config run_config(int64_t steps) {
+  Config config;
+  config.domains = {DomainConfig{.prompts_per_step = 2}};
+  config.group_size = 2;
+  config.steps = steps;
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 2};
+  config.retries.lost = 1000;
+  return config;
+}
+
+struct TestRun {
+  ScratchFolder folder;
+  ServiceOptions options;
+  SteadyClock clock;
+
+  explicit TestRun(int64_t steps) {
+    options.config = run_config(steps);
+    options.paths.root = folder.path();
+    options.endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
+    options.link = fast_link();
+    options.segments = {.store_bytes = 4096, .journal_bytes = 4096};
+    options.save_timeout = std::chrono::seconds(20);
+  }
+
+  std::unique_ptr<Service> make_service(Log& log) {
+    return std::make_unique<Service>(options, clock, log);
+  }
+  std::vector<MetricsRow> rows() const {
+    auto read = read_metrics(options.paths.metrics());
+    EXPECT_TRUE(read) << read.failure().message;
+    return read ? read.value() : std::vector<MetricsRow>{};
+  }
+};
+
+// One row a step, in order, and the evaluations in between.
+void expect_complete_metrics(const TestRun& run, int64_t steps) {
+  std::map<int64_t, int> step_rows, eval_rows;
+  for (const MetricsRow& row : run.rows()) {
+    if (row.version < 0) continue;
+    ++(row.find("eval/episodes") != nullptr ? eval_rows : step_rows)[row.step];
+  }
+  for (int64_t step = 0; step < steps; ++step)
+    EXPECT_EQ(step_rows[step], 1) << "row of step " << step;
+  for (int64_t v = 0; v <= steps; ++v)
+    EXPECT_EQ(eval_rows[v], v % 2 == 0 || v == steps) << "evaluation of " << v;
+}
+
+TEST(Service, TakesARunFromStartToEnd) {
+  TestRun run(5);
+  Log log("scheduler", run.folder.path() / "log");
+  auto service = run.make_service(log);
+  TrainerDisk disk;
+  FakeRollout w0("rollout-0", run.options.endpoint), w1("rollout-1", run.options.endpoint);
+  FakeReward r0("reward-0", run.options.endpoint);
+  FakeTrainer trainer(run.options.endpoint, disk, 5, 3);
+  w0.fail_next = 2;
+  for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &w1, &r0, &trainer}) worker->start();
+  const ServiceResult result = service->run();
+  EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
+  EXPECT_EQ(result.version, 5);
+  trainer.kill();  // its disk is ours now
+  EXPECT_EQ(disk.fault, "");
+  EXPECT_EQ(disk.batches.size(), 5u);
+  EXPECT_EQ(disk.checkpoint, 5);
+  for (const auto& [step, batch] : disk.batches) {
+    ASSERT_EQ(batch.size(), 4u);
+    for (const auto& bytes : batch) {
+      const auto trajectory = wire::decode_trajectory(bytes);
+      ASSERT_TRUE(trajectory);
+      EXPECT_EQ(trajectory.value().reward,
+                static_cast<double>(trajectory.value().lease.member.member));
+    }
+  }
+  expect_complete_metrics(run, 5);
+  for (const MetricsRow& row : run.rows()) {
+    if (row.version < 0) {
+      EXPECT_NE(row.find("sft/loss"), nullptr);
+    } else if (row.find("eval/episodes") != nullptr) {
+      EXPECT_EQ(*row.find("eval/episodes"), 2);
+      EXPECT_EQ(*row.find("eval/failed"), 0);
+    } else {
+      EXPECT_EQ(*row.find("reward/mean"), 0.5);
+      EXPECT_EQ(*row.find("env/success"), 0.5);
+      EXPECT_EQ(*row.find("staleness/max"), 0);
+    }
+  }
+  EXPECT_NE(read_file(run.options.paths.samples()).value().find("segments"), std::string::npos);
+  // What was trained and saved is gone from the disk.
+  const auto state = restore(run.options.paths.journal());
+  ASSERT_TRUE(state);
+  for (const BodyId& body : held_bodies(*state.value().state)) EXPECT_EQ(body.lane, Lane::kEval);
+}
+
+TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
+  TestRun run(6);
+  TrainerDisk disk;
+  {
+    Log log("scheduler", run.folder.path() / "log");
+    auto service = run.make_service(log);
+    FakeRollout w0("rollout-0", run.options.endpoint, milliseconds(5));
+    FakeReward r0("reward-0", run.options.endpoint);
+    FakeTrainer trainer(run.options.endpoint, disk, 6, 100);
+    for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &r0, &trainer}) worker->start();
+    std::thread stopper([&] {
+      while (true) {
+        std::this_thread::sleep_for(milliseconds(5));
+        std::lock_guard lock(disk.mu);
+        if (disk.batches.size() >= 2) break;
+      }
+      service->request_stop();
+    });
+    const ServiceResult result = service->run();
+    stopper.join();
+    EXPECT_EQ(result.end, ServiceResult::End::kStopped) << result.message;
+    EXPECT_LT(result.version, 6);
+    trainer.kill();
+    EXPECT_EQ(disk.checkpoint, result.version);  // a checkpoint, then a clean end
+  }
+  Log log("scheduler", run.folder.path() / "log");
+  auto service = run.make_service(log);
+  FakeRollout w0("rollout-0", run.options.endpoint);
+  FakeReward r0("reward-0", run.options.endpoint);
+  FakeTrainer trainer(run.options.endpoint, disk, 6, 100);
+  for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &r0, &trainer}) worker->start();
+  const ServiceResult result = service->run();
+  EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
+  EXPECT_EQ(result.version, 6);
+  trainer.kill();
+  EXPECT_EQ(disk.fault, "");
+  expect_complete_metrics(run, 6);
+}
+
+TEST(Service, EndsWithTheReasonWhenAWorkerCannotGoOn) {
+  class Failing : public FakeWorker {
+   public:
+    explicit Failing(const std::string& endpoint)
+        : FakeWorker(wire::Role::kTrainer, "trainer-0", endpoint) {}
+    ~Failing() override { kill(); }
+
+   private:
+    void begin(wire::WorkerClient& client) override {
+      client.send(wire::WorkerFailed{"NaN in model.safetensors"});
+    }
+    void on(wire::WorkerClient&, const wire::Message&) override {}
+  };
+  TestRun run(2);
+  Log log("scheduler", run.folder.path() / "log");
+  auto service = run.make_service(log);
+  Failing trainer(run.options.endpoint);
+  trainer.start();
+  const ServiceResult result = service->run();
+  EXPECT_EQ(result.end, ServiceResult::End::kFailed);
+  EXPECT_EQ(result.message, "trainer-0: NaN in model.safetensors");
+}
+
+TEST(Service, RefusesOtherDatasetsForARunThatWasBegun) {
+  TestRun run(2);
+  Log log("scheduler", run.folder.path() / "log");
+  run.make_service(log).reset();
+  run.options.config.domains.push_back({.prompts_per_step = 1});
+  try {
+    run.make_service(log);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("datasets"), std::string::npos) << error.what();
+  }
+}
+
+// Starts and kills the service in a process of its own. Forked while the test has one thread only.
+class ServiceLauncher {
+ public:
+  explicit ServiceLauncher(TestRun& run) {
+    int down[2], up[2];
+    if (::pipe(down) != 0 || ::pipe(up) != 0) std::abort();
+    launcher_ = ::fork();
+    if (launcher_ == 0) {
+      ::close(down[1]);
+      ::close(up[0]);
+      launch(run, down[0], up[1]);
+    }
+    ::close(down[0]);
+    ::close(up[1]);
+    commands_ = down[1];
+    answers_ = up[0];
+  }
+  ~ServiceLauncher() {
+    ::close(commands_);
+    ::close(answers_);
+    ::waitpid(launcher_, nullptr, 0);
+  }
+  void start() { tell('s'); }
+  void kill() { tell('k'); }
+  // The exit status of a service that ends by itself; -1 while it runs.
+  int poll() { return tell('p'); }
+
+ private:
+  int tell(char command) {
+    int answer = -1;
+    if (::write(commands_, &command, 1) != 1 ||
+        ::read(answers_, &answer, sizeof(answer)) != sizeof(answer))
+      return -2;
+    return answer;
+  }
+
+  [[noreturn]] static void launch(TestRun& run, int commands, int answers) {
+    pid_t service = -1;
+    char command = 0;
+    while (::read(commands, &command, 1) == 1) {
+      int answer = -1, status = 0;
+      if (command == 's') {
+        service = ::fork();
+        if (service == 0) serve(run);
+      } else if (command == 'k' && service > 0) {
+        ::kill(service, SIGKILL);
+        ::waitpid(service, &status, 0);
+        service = -1;
+      } else if (command == 'p' && service > 0 && ::waitpid(service, &status, WNOHANG) == service) {
+        answer = WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+        service = -1;
+      }
+      if (::write(answers, &answer, sizeof(answer)) != sizeof(answer)) break;
+    }
+    if (service > 0) ::kill(service, SIGKILL);
+    ::_exit(0);
+  }
+
+  [[noreturn]] static void serve(TestRun& run) {
+    int status = 1;
+    try {
+      Log log("scheduler", run.folder.path() / "log");
+      const ServiceResult result = run.make_service(log)->run();
+      status = result.end == ServiceResult::End::kDone ? 0 : 3;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "service: {}\n", error.what());
+      status = 2;
+    }
+    ::_exit(status);
+  }
+
+  pid_t launcher_ = -1;
+  int commands_ = -1, answers_ = -1;
+};
+
+TEST(ServiceChaos, ARunWhosePartsAreKilledEndsTheSame) {
+  constexpr int64_t kSteps = 40;
+  TestRun run(kSteps);
+  ServiceLauncher launcher(run);
+  TrainerDisk disk;
+  std::vector<std::unique_ptr<FakeWorker>> workers;
+  workers.push_back(
+      std::make_unique<FakeRollout>("rollout-0", run.options.endpoint, milliseconds(3)));
+  workers.push_back(
+      std::make_unique<FakeRollout>("rollout-1", run.options.endpoint, milliseconds(4)));
+  workers.push_back(std::make_unique<FakeReward>("reward-0", run.options.endpoint));
+  workers.push_back(
+      std::make_unique<FakeTrainer>(run.options.endpoint, disk, kSteps, 3, milliseconds(10)));
+  launcher.start();
+  for (auto& worker : workers) worker->start();
+  Rng rng(5);
+  int status = -1, kills = 0;
+  for (int i = 0; i < 600 && status == -1; ++i) {
+    std::this_thread::sleep_for(milliseconds(60));
+    status = launcher.poll();
+    if (status != -1 || kills >= 12) continue;
+    ++kills;
+    if (rng.chance(0.5)) {
+      launcher.kill();
+      launcher.start();
+    } else {
+      FakeWorker& victim = *workers[static_cast<size_t>(rng.below(std::ssize(workers)))];
+      if (victim.shut_down()) continue;
+      victim.kill();
+      victim.start();
+    }
+  }
+  EXPECT_EQ(status, 0);
+  EXPECT_GE(kills, 5);  // or the run was too short to say anything
+  for (auto& worker : workers) worker->kill();
+  EXPECT_EQ(disk.fault, "");
+  EXPECT_EQ(disk.checkpoint, kSteps);
+  // Every prompt exactly once, in its place: sampling does not depend on who is killed.
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const auto& batch = disk.batches[step];
+    ASSERT_EQ(batch.size(), 4u) << "step " << step;
+    for (int64_t i = 0; i < 4; ++i) {
+      const auto t = wire::decode_trajectory(batch[static_cast<size_t>(i)]);
+      ASSERT_TRUE(t);
+      EXPECT_EQ(t.value().lease.member.prompt, 2 * (step - 1) + i / 2);
+      EXPECT_EQ(t.value().lease.member.member, i % 2);
+      EXPECT_EQ(t.value().min_version(), step - 1);
+    }
+  }
+  expect_complete_metrics(run, kSteps);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

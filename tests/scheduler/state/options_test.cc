@@ -1,0 +1,94 @@
+#include "scheduler/state/options.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+RunShape shape(std::vector<int64_t> prompts_per_epoch) {
+  return {.prompts_per_step = 8,
+          .group_size = 4,
+          .steps = 3,
+          .epochs = 0,
+          .prompts_per_epoch = std::move(prompts_per_epoch)};
+}
+
+std::string refusal(const SchedulerOptions& options, const RunShape& run) {
+  try {
+    (void)make_config(options, {}, run);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SchedulerOptions, DealPromptsToDomainsEvenly) {
+  const Config config = make_config({}, {}, shape({100, 0, 50}));
+  ASSERT_EQ(config.domains.size(), 3u);
+  EXPECT_EQ(config.domains[0].prompts_per_step, 3);
+  EXPECT_EQ(config.domains[1].prompts_per_step, 3);
+  EXPECT_EQ(config.domains[2].prompts_per_step, 2);
+  EXPECT_EQ(config.prompts_per_step(), 8);
+  EXPECT_EQ(config.domains[1].prompts_per_epoch, 0);
+}
+
+TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
+  Config expected;
+  expected.domains = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
+  expected.group_size = 4;
+  expected.steps = 3;
+  EXPECT_EQ(make_config({}, {}, shape({100})), expected);
+}
+
+TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
+  SchedulerOptions options;
+  bind_config(parse_config("replace_zero_signal: true\n"
+                           "retries_env_failed: 3\n"
+                           "retries_verifier_failed: 4\n"
+                           "retries_lost: 5\n"
+                           "lease_seconds: 0.25\n"
+                           "verify_seconds: 6\n"
+                           "install_seconds: 7\n"
+                           "breaker_window: 9\n"
+                           "breaker_share_ratio: 0.75\n",
+                           "a.yaml", {}),
+              options);
+  const Config config = make_config(options, {}, shape({100}));
+  EXPECT_TRUE(config.replace_zero_signal);
+  EXPECT_EQ(config.retries, (RetryBounds{.env_failed = 3, .verifier_failed = 4, .lost = 5}));
+  EXPECT_EQ(config.deadlines, (Deadlines{.lease = std::chrono::milliseconds(250),
+                                         .verify = std::chrono::seconds(6),
+                                         .install = std::chrono::seconds(7)}));
+  EXPECT_EQ(config.breaker, (BreakerConfig{.window = 9, .share = 0.75}));
+}
+
+TEST(SchedulerOptions, RefuseARunWithoutEnd) {
+  RunShape run = shape({100});
+  run.steps = 0;
+  EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u) << refusal({}, run);
+  run.epochs = 1;
+  EXPECT_EQ(refusal({}, run), "");
+  run.prompts_per_epoch = {0};  // a stream has no epochs
+  EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u);
+}
+
+TEST(SchedulerOptions, RefuseAFilterThatKeepsNothing) {
+  RunShape run = shape({0});
+  run.group_size = 1;
+  SchedulerOptions options;
+  EXPECT_EQ(refusal(options, run), "");
+  options.replace_zero_signal = true;
+  EXPECT_EQ(refusal(options, run).find("scheduler.replace_zero_signal"), 0u);
+}
+
+TEST(SchedulerOptions, RefuseAStepWithoutPrompts) {
+  RunShape run = shape({0});
+  run.prompts_per_step = 0;
+  EXPECT_EQ(refusal({}, run).find("rollout.prompts_per_step is 0"), 0u);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

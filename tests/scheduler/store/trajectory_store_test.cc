@@ -1,0 +1,179 @@
+#include "scheduler/store/trajectory_store.h"
+
+#include <csignal>
+
+#include <sys/resource.h>
+
+#include "core/base/random.h"
+#include "tests/scheduler/store/files.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+BodyId body_id(int64_t prompt, Lane lane = Lane::kTrain) {
+  BodyId id;
+  id.lane = lane;
+  id.lease.member.prompt = prompt;
+  id.lease.attempt = 1;
+  return id;
+}
+
+std::vector<std::byte> body_of(int64_t prompt) {
+  Rng rng(static_cast<uint64_t>(prompt) + 1);
+  std::vector<std::byte> body(static_cast<size_t>(rng.below(300)));
+  for (std::byte& byte : body) byte = static_cast<std::byte>(rng.next_u32());
+  return body;
+}
+
+TrajectoryStore open_store(const std::filesystem::path& path, int64_t segment_bytes = 2000) {
+  auto store = TrajectoryStore::open(path, segment_bytes);
+  EXPECT_TRUE(store) << store.failure().message;
+  return std::move(store).value();
+}
+
+int64_t num_files(const std::filesystem::path& path) {
+  return std::distance(std::filesystem::directory_iterator(path),
+                       std::filesystem::directory_iterator());
+}
+
+TEST(TrajectoryStore, GivesBackWhatWasPutAlsoAfterReopening) {
+  ScratchFolder folder;
+  {
+    TrajectoryStore store = open_store(folder.path());
+    for (int64_t i = 0; i < 100; ++i) ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+    ASSERT_TRUE(store.put(body_id(3, Lane::kEval), body_of(1003)));
+    EXPECT_GT(num_files(folder.path()), 3);
+    EXPECT_EQ(store.get(body_id(7)).value(), body_of(7));
+  }
+  TrajectoryStore store = open_store(folder.path());
+  EXPECT_TRUE(store.notes().empty());
+  EXPECT_EQ(store.num_bodies(), 101);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(store.get(body_id(i)).value(), body_of(i));
+  EXPECT_EQ(store.get(body_id(3, Lane::kEval)).value(), body_of(1003));
+  EXPECT_FALSE(store.get(body_id(100)));
+}
+
+TEST(TrajectoryStore, PutTwiceKeepsTheFirst) {
+  ScratchFolder folder;
+  TrajectoryStore store = open_store(folder.path());
+  ASSERT_TRUE(store.put(body_id(1), body_of(1)));
+  const int64_t bytes = store.disk_bytes();
+  ASSERT_TRUE(store.put(body_id(1), body_of(2)));
+  EXPECT_EQ(store.disk_bytes(), bytes);
+  EXPECT_EQ(store.get(body_id(1)).value(), body_of(1));
+}
+
+TEST(TrajectoryStore, DeletesSegmentsWhoseBodiesAreAllReleased) {
+  ScratchFolder folder;
+  TrajectoryStore store = open_store(folder.path());
+  std::vector<BodyId> all;
+  for (int64_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+    all.push_back(body_id(i));
+  }
+  const int64_t files = num_files(folder.path());
+  store.release(std::span(all).first(50));
+  EXPECT_LT(num_files(folder.path()), files);
+  EXPECT_FALSE(store.get(body_id(0)));
+  EXPECT_EQ(store.get(body_id(50)).value(), body_of(50));
+  store.release(std::span(all).last(50));
+  EXPECT_EQ(num_files(folder.path()), 1);  // the one that is written to
+  store.release(all);                      // again: nothing
+}
+
+TEST(TrajectoryStore, RetainOnlyDropsWhatACrashLeftBehind) {
+  ScratchFolder folder;
+  {
+    TrajectoryStore store = open_store(folder.path());
+    for (int64_t i = 0; i < 20; ++i) ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+  }
+  TrajectoryStore store = open_store(folder.path());
+  store.retain_only({body_id(4), body_id(19)});
+  EXPECT_EQ(store.num_bodies(), 2);
+  EXPECT_EQ(store.get(body_id(19)).value(), body_of(19));
+  // A dropped id may come again, with another body: the new one counts, also after another
+  // reopening.
+  ASSERT_TRUE(store.put(body_id(5), body_of(1005)));
+  TrajectoryStore again = open_store(folder.path());
+  EXPECT_EQ(again.get(body_id(5)).value(), body_of(1005));
+}
+
+TEST(TrajectoryStore, ACutTailLosesTheCutBodyOnly) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "bodies-000001.seg";
+  std::vector<int64_t> ends{16};
+  {
+    TrajectoryStore store = open_store(folder.path(), 1 << 20);
+    for (int64_t i = 0; i < 10; ++i) {
+      ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+      ends.push_back(size_of(file));
+    }
+  }
+  for (int64_t keep = 9; keep >= 0; --keep) {
+    std::filesystem::resize_file(file, static_cast<uintmax_t>(ends[static_cast<size_t>(keep)] + 5));
+    TrajectoryStore store = open_store(folder.path(), 1 << 20);
+    EXPECT_EQ(store.num_bodies(), keep);
+    if (keep == 0) break;  // an empty segment is deleted
+    EXPECT_EQ(store.notes().size(), 1u);
+    EXPECT_EQ(store.get(body_id(keep - 1)).value(), body_of(keep - 1));
+  }
+}
+
+TEST(TrajectoryStore, ADamagedBodyIsSkippedAndTheOthersStay) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "bodies-000001.seg";
+  int64_t begin = 0;
+  TrajectoryStore store = open_store(folder.path(), 1 << 20);
+  for (int64_t i = 0; i < 10; ++i) {
+    if (i == 4) begin = size_of(file);
+    ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+  }
+  flip_byte(file, begin + 20);
+  const auto damaged = store.get(body_id(4));  // seen while open, too
+  ASSERT_FALSE(damaged);
+  EXPECT_NE(damaged.failure().message.find("damaged"), std::string::npos);
+  const TrajectoryStore reopened = open_store(folder.path(), 1 << 20);
+  EXPECT_EQ(reopened.num_bodies(), 9);
+  EXPECT_EQ(reopened.notes().size(), 1u);
+  EXPECT_FALSE(reopened.contains(body_id(4)));
+  EXPECT_EQ(reopened.get(body_id(9)).value(), body_of(9));
+}
+
+TEST(TrajectoryStore, AFullDiskIsAFailureAndLosesNothing) {
+  ScratchFolder folder;
+  TrajectoryStore store = open_store(folder.path(), 1 << 20);
+  for (int64_t i = 0; i < 10; ++i) ASSERT_TRUE(store.put(body_id(i), body_of(i)));
+  const auto file = folder.path() / "bodies-000001.seg";
+
+  // A file size limit stands in for a full disk: the write that crosses it is cut short, the next
+  // fails.
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit tight = old;
+  tight.rlim_cur = static_cast<rlim_t>(size_of(file) + 100);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const std::vector<std::byte> large(5000);
+  const auto full = store.put(body_id(10), large);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  ASSERT_FALSE(full);
+  EXPECT_NE(full.failure().message.find("bodies-000001.seg"), std::string::npos)
+      << full.failure().message;
+
+  EXPECT_FALSE(store.contains(body_id(10)));
+  ASSERT_TRUE(store.put(body_id(10), large));  // there is room again
+  const TrajectoryStore reopened = open_store(folder.path(), 1 << 20);
+  EXPECT_TRUE(reopened.notes().empty());
+  EXPECT_EQ(reopened.num_bodies(), 11);
+  EXPECT_EQ(reopened.get(body_id(10)).value(), large);
+  EXPECT_EQ(reopened.get(body_id(9)).value(), body_of(9));
+}
+
+TEST(TrajectoryStore, AFolderThatCannotBeMadeIsNamed) {
+  const auto store = TrajectoryStore::open("/proc/tailrace/trajectories", 1000);
+  ASSERT_FALSE(store);
+  EXPECT_NE(store.failure().message.find("/proc/tailrace/trajectories"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

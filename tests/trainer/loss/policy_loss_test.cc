@@ -1,0 +1,440 @@
+#include "trainer/loss/policy_loss.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+// Columns of a loss call with one advantage and one trajectory a sequence.
+struct Tokens {
+  std::vector<float> l, l_old, l_inf, l_ref, entropy, advantage;
+  std::vector<uint8_t> mask;
+  std::vector<int32_t> sequence, turn, trajectory;
+
+  void add(std::vector<float> logprobs, std::vector<float> old, float a,
+           std::vector<float> behaviour = {}, std::vector<float> ref = {}) {
+    int32_t id = sequence.empty() ? 0 : sequence.back() + 1;
+    if (behaviour.empty()) behaviour = old;
+    if (ref.empty()) ref = old;
+    for (size_t t = 0; t < logprobs.size(); ++t) {
+      l.push_back(logprobs[t]);
+      l_old.push_back(old[t]);
+      l_inf.push_back(behaviour[t]);
+      l_ref.push_back(ref[t]);
+      entropy.push_back(1.0f);
+      advantage.push_back(a);
+      mask.push_back(1);
+      sequence.push_back(id);
+      trajectory.push_back(id);
+      turn.push_back(0);
+    }
+  }
+
+  PolicyLossInput input() const {
+    return {l, l_old, l_inf, l_ref, entropy, advantage, mask, sequence, turn, trajectory};
+  }
+
+  std::vector<int32_t> trajectory_tokens() const {
+    std::vector<int32_t> counts(static_cast<size_t>(1 + *std::ranges::max_element(trajectory)));
+    for (size_t t = 0; t < l.size(); ++t) counts[static_cast<size_t>(trajectory[t])] += mask[t];
+    return counts;
+  }
+};
+
+struct Evaluated {
+  PolicyLossResult result;
+  std::vector<float> dl, dh;
+};
+
+Evaluated evaluate(const PolicyLossConfig& config, const Tokens& tokens) {
+  std::vector<int32_t> per_trajectory = tokens.trajectory_tokens();
+  LossCounts counts{.trajectory_tokens = per_trajectory};
+  for (int32_t n : per_trajectory) {
+    counts.tokens += n;
+    counts.trajectories += n > 0;
+  }
+  Evaluated out{{}, std::vector<float>(tokens.l.size(), 9), std::vector<float>(tokens.l.size(), 9)};
+  out.result = policy_loss(config, tokens.input(), counts, out.dl, out.dh);
+  return out;
+}
+
+// Fixture F1.
+Tokens f1(float advantage) {
+  Tokens tokens;
+  tokens.add({-0.9f, -1.5f, -0.4f}, {-1.2f, -1.2f, -0.5f}, advantage, {-1.0f, -1.6f, -0.5f},
+             {-1, -1, -1});
+  return tokens;
+}
+
+PolicyLossConfig plain(double low, double high) {
+  PolicyLossConfig config;
+  config.surrogate.clip_low = low;
+  config.surrogate.clip_high = high;
+  config.correction.kind = CorrectionKind::kNone;
+  return config;
+}
+
+// Gradients before aggregation: times the number of tokens of a token mean.
+void expect_grads(const Evaluated& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.dl.size(), expected.size());
+  auto n = static_cast<double>(expected.size());
+  for (size_t t = 0; t < expected.size(); ++t) EXPECT_NEAR(found.dl[t] * n, expected[t], 2e-6) << t;
+}
+
+TEST(PolicyLoss, PpoClipMatchesGoldenPpo1And2) {
+  Evaluated up = evaluate(plain(.2, .2), f1(1));
+  EXPECT_NEAR(up.result.loss, -1.015330, 2e-6);
+  expect_grads(up, {0, -0.740818, -1.105171});
+  Evaluated down = evaluate(plain(.2, .2), f1(-1));
+  EXPECT_NEAR(down.result.loss, 1.085010, 2e-6);
+  expect_grads(down, {1.349859, 0, 1.105171});
+  EXPECT_EQ(down.result.stats.clipped_low, 1);
+  EXPECT_EQ(up.result.stats.clipped_high, 1);
+  EXPECT_NEAR(evaluate(plain(.2, .28), f1(1)).result.loss, -(1.28 + 0.740818 + 1.105171) / 3, 2e-6);
+}
+
+TEST(PolicyLoss, DualClipMatchesGoldenPpo3) {
+  auto with = [](float log_ratio, double c) {
+    Tokens tokens;
+    tokens.add({log_ratio - 3}, {-3}, -1);
+    PolicyLossConfig config = plain(.2, .2);
+    config.surrogate.clip_c = c;
+    return evaluate(config, tokens);
+  };
+  EXPECT_NEAR(with(1.5f, 0).result.loss, 4.481689, 2e-6);
+  EXPECT_NEAR(with(1.5f, 0).dl[0], 4.481689, 2e-6);
+  EXPECT_NEAR(with(1.5f, 3).result.loss, 3, 2e-6);
+  EXPECT_EQ(with(1.5f, 3).dl[0], 0);
+  EXPECT_NEAR(with(.35f, 1.4).result.loss, 1.4, 2e-6);
+  EXPECT_NEAR(with(.3f, 1.4).dl[0], 1.349859, 2e-6);
+}
+
+TEST(PolicyLoss, PpoClipMatchesTheIndependentReferenceFile) {
+  auto block = testing::read_json(testing::data_dir() / "golden/rl_math.json").at("ppo_clip");
+  auto l = block.at("logprobs").get<std::vector<float>>(),
+       old = block.at("old_logprobs").get<std::vector<float>>();
+  auto advantages = block.at("advantages").get<std::vector<float>>();
+  for (const auto& wanted : block.at("cases")) {
+    PolicyLossConfig config = plain(wanted.at("clip_low"), wanted.at("clip_high"));
+    if (!wanted.at("dual_clip").is_null()) config.surrogate.clip_c = wanted.at("dual_clip");
+    for (size_t t = 0; t < l.size(); ++t) {
+      Tokens one;
+      one.add({l[t]}, {old[t]}, advantages[t]);
+      Evaluated found = evaluate(config, one);
+      EXPECT_NEAR(found.result.loss, wanted.at("per_token_loss")[t].get<double>(), 1e-6)
+          << wanted << t;
+      EXPECT_NEAR(found.dl[0], wanted.at("d_loss_d_logprob")[t].get<double>(), 1e-6) << wanted << t;
+      int64_t clipped = found.result.stats.clipped_low + found.result.stats.clipped_high;
+      EXPECT_EQ(clipped, wanted.at("clipped")[t].get<int64_t>()) << wanted << t;
+    }
+  }
+}
+
+TEST(PolicyLoss, SequenceRatioMatchesGoldenGspo1) {
+  auto with = [](double low, double high, float advantage) {
+    PolicyLossConfig config = plain(low, high);
+    config.ratio = RatioUnit::kSequence;
+    config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
+    return evaluate(config, f1(advantage));
+  };
+  EXPECT_NEAR(with(3e-4, 4e-4, 1).result.loss, -1.0004, 2e-6);
+  for (float g : with(3e-4, 4e-4, 1).dl) EXPECT_EQ(g, 0);
+  EXPECT_NEAR(with(3e-4, 4e-4, -1).result.loss, 1.033895, 2e-6);
+  for (float g : with(3e-4, 4e-4, -1).dl) EXPECT_NEAR(g, .344632, 2e-6);
+  for (float g : with(.2, .2, 1).dl) EXPECT_NEAR(g, -.344632, 2e-6);
+}
+
+TEST(PolicyLoss, TurnRatioIsTheGeometricMeanOfItsTokens) {
+  // Golden IPA-2: turns {0, 1} and {2} have ratios 1 and 1.105171.
+  Tokens tokens = f1(-1);
+  tokens.turn = {0, 0, 1};
+  PolicyLossConfig config = plain(.2, .2);
+  config.ratio = RatioUnit::kTurn;
+  Evaluated found = evaluate(config, tokens);
+  EXPECT_NEAR(found.result.loss, (1 + 1 + 1.105171) / 3, 2e-6);
+  expect_grads(found, {1, 1, 1.105171});
+}
+
+TEST(PolicyLoss, CispoMatchesGoldenCispo1) {
+  PolicyLossConfig config = plain(.2, .28);
+  config.surrogate.kind = SurrogateKind::kCispo;
+  Evaluated found = evaluate(config, f1(1));
+  // The golden losses are -sg(w) A l with l < 0: positive for A = 1.
+  EXPECT_NEAR(found.result.loss, 0.901765, 2e-6);
+  expect_grads(found, {-1.28, -0.740818, -1.105171});
+  config.surrogate.clip_high = 4;
+  EXPECT_NEAR(evaluate(config, f1(1)).result.loss, 0.922723, 2e-6);
+}
+
+TEST(PolicyLoss, KlEstimatorsMatchGoldenKl1) {
+  auto with = [](KlEstimator estimator) {
+    PolicyLossConfig config = plain(.2, .2);
+    config.kl_coef = 1;
+    config.kl_estimator = estimator;
+    return evaluate(config, f1(0));
+  };
+  EXPECT_NEAR(with(KlEstimator::kK1).result.kl_term, .066667, 2e-6);
+  EXPECT_NEAR(with(KlEstimator::kK2).result.kl_term, .103333, 2e-6);
+  EXPECT_NEAR(with(KlEstimator::kK3).result.kl_term, .100790, 2e-6);
+  expect_grads(with(KlEstimator::kK1), {1, 1, 1});
+  expect_grads(with(KlEstimator::kK2), {.1, -.5, .6});
+  expect_grads(with(KlEstimator::kK3), {0.095163, -0.648721, 0.451188});
+
+  auto block = testing::read_json(testing::data_dir() / "golden/rl_math.json").at("kl_estimators");
+  for (size_t t = 0; t < block.at("k1").size(); ++t) {
+    double x = block.at("logprobs")[t].get<double>() - block.at("ref_logprobs")[t].get<double>();
+    EXPECT_NEAR(kl_term(KlEstimator::kK1, x).value, block.at("k1")[t].get<double>(), 1e-10);
+    EXPECT_NEAR(kl_term(KlEstimator::kK2, x).value, block.at("k2")[t].get<double>(), 1e-10);
+    EXPECT_NEAR(kl_term(KlEstimator::kK3, x).value, block.at("k3")[t].get<double>(), 1e-10);
+  }
+}
+
+TEST(PolicyLoss, KlToTheBehaviourPolicyReadsTheRecordedLogprobs) {
+  PolicyLossConfig config = plain(.2, .2);
+  config.kl_coef = 1;
+  config.kl_estimator = KlEstimator::kK1;
+  config.kl_target = KlTarget::kBehaviour;
+  EXPECT_NEAR(evaluate(config, f1(0)).result.kl_term, (.1 + .1 + .1) / 3, 2e-6);
+}
+
+TEST(PolicyLoss, TruncatedImportanceWeightsMatchGoldenMm1And2) {
+  PolicyLossConfig config = plain(.2, .2);
+  config.correction = {.kind = CorrectionKind::kTis, .cap = 1.2};
+  Evaluated found = evaluate(config, f1(1));
+  EXPECT_NEAR(found.result.loss, -0.992210, 2e-6);
+  EXPECT_EQ(found.result.stats.correction_cut, 1);
+  EXPECT_NEAR(found.result.stats.correction_max, 1.2, 1e-12);
+  // MM-5
+  EXPECT_NEAR(found.result.stats.mismatch_k3_sum / 3, 0.036852, 2e-6);
+  // The product over the sequence is exp(0.2).
+  config.correction = {.kind = CorrectionKind::kTis, .level = CorrectionLevel::kSequence, .cap = 2};
+  EXPECT_NEAR(evaluate(config, f1(1)).result.loss, -1.015330 * 1.221403, 3e-6);
+
+  auto block =
+      testing::read_json(testing::data_dir() / "golden/rl_math.json").at("truncated_importance");
+  std::vector<double> log_weight;
+  for (size_t t = 0; t < block.at("weight").size(); ++t) {
+    log_weight.push_back(block.at("train_logprobs")[t].get<double>() -
+                         block.at("rollout_logprobs")[t].get<double>());
+  }
+  std::vector<double> weight(log_weight.size());
+  correction_weights({.kind = CorrectionKind::kTis, .cap = block.at("cap")}, log_weight, weight);
+  for (size_t t = 0; t < weight.size(); ++t)
+    EXPECT_NEAR(weight[t], block.at("weight")[t].get<double>(), 1e-10);
+}
+
+TEST(PolicyLoss, AggregationMatchesGoldenAgg1) {
+  // Token losses [[1, 2, 3], [5]]: ratio 1 and advantages of minus the loss.
+  Tokens tokens;
+  tokens.add({-1, -1, -1}, {-1, -1, -1}, 0);
+  tokens.add({-1}, {-1}, 0);
+  tokens.advantage = {-1, -2, -3, -5};
+  auto with = [&](AggregationKind kind, double const_tokens = 0) {
+    PolicyLossConfig config = plain(.2, .2);
+    config.aggregation = {kind, const_tokens};
+    return evaluate(config, tokens).result.loss;
+  };
+  EXPECT_NEAR(with(AggregationKind::kTokenMean), 2.75, 1e-12);
+  EXPECT_NEAR(with(AggregationKind::kSeqMeanTokenMean), 3.5, 1e-12);
+  EXPECT_NEAR(with(AggregationKind::kSeqMeanTokenSumConst, 8), .6875, 1e-12);
+}
+
+TEST(PolicyLoss, ATrajectoryOfManySegmentsCountsOnce) {
+  Tokens tokens;
+  tokens.add({-1, -1}, {-1, -1}, -1);
+  tokens.add({-1}, {-1}, -4);
+  tokens.add({-1}, {-1}, -10);
+  tokens.trajectory = {0, 0, 0, 1};
+  PolicyLossConfig config = plain(.2, .2);
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, ((1 + 1 + 4) / 3.0 + 10) / 2, 1e-12);
+}
+
+TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
+  Tokens tokens = f1(0.707106f);
+  tokens.add({-.7f, -1.1f}, {-.8f, -.9f}, -0.707106f, {}, {-.9f, -1.0f});
+  PolicyLossConfig config = plain(.2, .28);
+  config.kl_coef = .001;
+  Evaluated mean = evaluate(config, tokens);
+  EXPECT_NEAR(mean.result.loss, -0.169935, 2e-6);
+  std::vector<double> expected = {0.000019, -0.104897, -0.156204, 0.156331, 0.115765};
+  for (size_t t = 0; t < expected.size(); ++t) EXPECT_NEAR(mean.dl[t], expected[t], 2e-6) << t;
+  EXPECT_EQ(mean.result.stats.clipped_high + mean.result.stats.clipped_low, 1);
+  EXPECT_NEAR(mean.result.stats.old_minus_new_sum, 0, 1e-6);
+
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.028244, 2e-6);
+  config.kl_coef = 0;
+  config.aggregation = {AggregationKind::kSeqMeanTokenSumConst, 4};
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.106250, 2e-6);
+}
+
+Tokens random_tokens(uint64_t seed) {
+  Rng rng(seed);
+  Tokens tokens;
+  for (int s = 0; s < 4; ++s) {
+    std::vector<float> l, old, inf, ref;
+    auto n = 1 + rng.below(6);
+    for (int64_t t = 0; t < n; ++t) {
+      old.push_back(static_cast<float>(-3 * rng.uniform() - .1));
+      l.push_back(old.back() + static_cast<float>(.5 * rng.normal()));
+      inf.push_back(old.back() + static_cast<float>(.5 * rng.normal()));
+      ref.push_back(old.back() + static_cast<float>(.5 * rng.normal()));
+    }
+    tokens.add(l, old, static_cast<float>(rng.normal()), inf, ref);
+  }
+  for (size_t t = 0; t < tokens.l.size(); ++t) {
+    tokens.mask[t] = rng.chance(.8);
+    tokens.turn[t] = static_cast<int32_t>(t / 2);
+    tokens.entropy[t] = static_cast<float>(rng.uniform());
+  }
+  tokens.mask[0] = 1;
+  tokens.trajectory[tokens.l.size() - 1] = tokens.trajectory[0];
+  return tokens;
+}
+
+std::vector<PolicyLossConfig> all_configs() {
+  std::vector<PolicyLossConfig> configs;
+  for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
+    for (AggregationKind aggregation :
+         {AggregationKind::kTokenMean, AggregationKind::kSeqMeanTokenMean,
+          AggregationKind::kSeqMeanTokenSumConst}) {
+      for (KlEstimator kl : {KlEstimator::kK1, KlEstimator::kK2, KlEstimator::kK3}) {
+        for (CorrectionLevel level : {CorrectionLevel::kToken, CorrectionLevel::kSequence}) {
+          PolicyLossConfig config = plain(.2, .28);
+          config.ratio = ratio;
+          config.surrogate.clip_c = 1.5;
+          config.aggregation = {aggregation, 7};
+          config.kl_coef = .3;
+          config.kl_estimator = kl;
+          config.entropy_coef = .1;
+          config.correction = {CorrectionKind::kTis, level, 1.3};
+          configs.push_back(config);
+        }
+      }
+    }
+  }
+  return configs;
+}
+
+TEST(PolicyLoss, GradientsMatchFiniteDifferencesForEveryCombination) {
+  for (const PolicyLossConfig& config : all_configs()) {
+    Tokens tokens = random_tokens(5);
+    Evaluated at = evaluate(config, tokens);
+    auto slope = [&](float& value) {
+      float before = value;
+      // The step is what float actually stored, so that only the O(h^2) term of the difference is
+      // left.
+      value = before + 1e-3f;
+      double up = value, loss_up = evaluate(config, tokens).result.loss;
+      value = before - 1e-3f;
+      double down = value, loss_down = evaluate(config, tokens).result.loss;
+      value = before;
+      return (loss_up - loss_down) / (up - down);
+    };
+    for (size_t t = 0; t < tokens.l.size(); ++t) {
+      EXPECT_NEAR(at.dl[t], slope(tokens.l[t]), 2e-6) << "token " << t;
+      EXPECT_NEAR(at.dh[t], slope(tokens.entropy[t]), 2e-6) << "token " << t;
+    }
+  }
+}
+
+TEST(PolicyLoss, DetachedFactorsGiveNoGradient) {
+  // Moving l and l_old together keeps every ratio: PPO's loss stands still, CISPO's moves by its
+  // direct term.
+  Tokens tokens = random_tokens(6);
+  std::fill(tokens.mask.begin(), tokens.mask.end(), uint8_t{1});
+  PolicyLossConfig config = plain(.2, .28);
+  config.surrogate.kind = SurrogateKind::kCispo;
+  Evaluated at = evaluate(config, tokens);
+  for (size_t t = 0; t < tokens.l.size(); ++t) {
+    Tokens moved = tokens;
+    constexpr float kStep =
+        1.0f / 1024;  // l + step is exact to an ulp of l, far below the tolerance
+    moved.l[t] += kStep;
+    moved.l_old[t] += kStep;
+    EXPECT_NEAR((evaluate(config, moved).result.loss - at.result.loss) / kStep, at.dl[t], 1e-4);
+    EXPECT_NEAR(evaluate(plain(.2, .28), moved).result.loss,
+                evaluate(plain(.2, .28), tokens).result.loss, 1e-6);
+  }
+}
+
+TEST(PolicyLoss, MaskedTokensChangeNothingWhateverTheyHold) {
+  for (const PolicyLossConfig& config : all_configs()) {
+    Tokens tokens = random_tokens(7);
+    Evaluated before = evaluate(config, tokens);
+    for (size_t t = 0; t < tokens.l.size(); ++t) {
+      if (tokens.mask[t]) continue;
+      float nan = std::numeric_limits<float>::quiet_NaN();
+      tokens.l[t] = tokens.l_old[t] = tokens.l_inf[t] = tokens.l_ref[t] = nan;
+      tokens.entropy[t] = tokens.advantage[t] = nan;
+      EXPECT_EQ(before.dl[t], 0);
+      EXPECT_EQ(before.dh[t], 0);
+    }
+    Evaluated after = evaluate(config, tokens);
+    EXPECT_EQ(after.result.loss, before.result.loss);
+    EXPECT_EQ(after.dl, before.dl);
+    EXPECT_EQ(after.dh, before.dh);
+  }
+}
+
+TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
+  Tokens tokens = random_tokens(8);
+  std::vector<int32_t> per_trajectory = tokens.trajectory_tokens();
+  LossCounts counts{.tokens = 11, .trajectories = 3, .trajectory_tokens = per_trajectory};
+  for (const PolicyLossConfig& config : all_configs()) {
+    size_t n = tokens.l.size(), cut = 0;
+    while (tokens.sequence[cut] < 2) ++cut;
+    std::vector<float> dl(n), dh(n), dl_parts(n), dh_parts(n);
+    PolicyLossResult whole = policy_loss(config, tokens.input(), counts, dl, dh), sum;
+    for (auto [begin, end] : {std::pair<size_t, size_t>{0, cut}, {cut, n}}) {
+      auto part = [&](auto column) { return column.subspan(begin, end - begin); };
+      PolicyLossInput in = tokens.input();
+      sum.add(policy_loss(config,
+                          {part(in.logprob), part(in.old_logprob), part(in.behaviour_logprob),
+                           part(in.ref_logprob), part(in.entropy), part(in.advantage),
+                           part(in.mask), part(in.sequence), part(in.turn), part(in.trajectory)},
+                          counts, part(std::span(dl_parts)), part(std::span(dh_parts))));
+    }
+    EXPECT_NEAR(sum.loss, whole.loss, 1e-14);
+    EXPECT_EQ(dl, dl_parts);
+    EXPECT_EQ(dh, dh_parts);
+    EXPECT_EQ(sum.stats.tokens, whole.stats.tokens);
+    EXPECT_EQ(sum.stats.ratio_max, whole.stats.ratio_max);
+  }
+}
+
+TEST(PolicyLoss, LogRatiosAreCutAtTwentyCountedAndGiveNoGradient) {
+  Tokens tokens;
+  tokens.add({-1, -30}, {-26, -1}, -1, {}, /*ref=*/{-1, -30});
+  PolicyLossConfig config = plain(1, 1e12);
+  Evaluated found = evaluate(config, tokens);
+  EXPECT_EQ(found.result.stats.clamped, 2);
+  EXPECT_EQ(found.dl[0], 0);
+  EXPECT_EQ(found.dl[1], 0);
+  EXPECT_NEAR(found.result.stats.ratio_max, std::exp(20.0), 1);
+  EXPECT_TRUE(std::isfinite(found.result.loss));
+}
+
+TEST(PolicyLoss, OnPolicyEveryRatioUnitGivesTheSameGradient) {
+  // Identity (a) of reference 0.14: l = l_old and constant A give -A times the aggregation weight.
+  Tokens tokens;
+  tokens.add({-1, -2, -.5f}, {-1, -2, -.5f}, .7f);
+  for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
+    for (SurrogateKind kind : {SurrogateKind::kPpoClip, SurrogateKind::kCispo}) {
+      PolicyLossConfig config = plain(.2, .28);
+      config.ratio = ratio;
+      config.surrogate.kind = kind;
+      for (float g : evaluate(config, tokens).dl) EXPECT_FLOAT_EQ(g, -.7f / 3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

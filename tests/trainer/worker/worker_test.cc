@@ -1,0 +1,256 @@
+#include "trainer/worker/worker.h"
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "core/weights/manifest.h"
+#include "core/weights/publish.h"
+#include "core/wire/server.h"
+#include "core/wire/trajectory_codec.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+// A scheduler that only knows the trainer: answers each question with the batch of that step.
+class FakeScheduler {
+ public:
+  explicit FakeScheduler(const std::string& endpoint) : server_(endpoint, {}) {}
+
+  std::vector<wire::Message> heard;
+  std::map<int64_t, Digest> digests;  // of published versions
+  // What to do beside answering; true: nothing more is to come.
+  std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
+    return false;
+  };
+
+  // Serves until on_message says so and the worker has left.
+  void run() {
+    auto deadline = std::chrono::steady_clock::now() + 60s;
+    while (!done_ && std::chrono::steady_clock::now() < deadline) {
+      for (wire::ServerEvent& event : server_.receive(20ms)) {
+        if (auto* incoming = std::get_if<wire::Incoming>(&event)) take(*incoming);
+      }
+    }
+    EXPECT_TRUE(done_) << "timed out";
+    server_.flush(5s);
+  }
+  void send(const wire::Message& message) { server_.send("trainer-0", message); }
+  void shut_down() { send(wire::Shutdown{"test"}); }
+
+  template <class M>
+  std::vector<M> all() const {
+    std::vector<M> found;
+    for (const wire::Message& m : heard) {
+      if (auto* one = std::get_if<M>(&m)) found.push_back(*one);
+    }
+    return found;
+  }
+
+ private:
+  void take(const wire::Incoming& incoming) {
+    server_.acknowledge(incoming.worker, incoming.sequence);
+    heard.push_back(incoming.message);
+    if (auto* published = std::get_if<wire::Published>(&incoming.message)) {
+      digests[published->version] = published->digest;
+    }
+    if (on_message(*this, incoming.message)) {
+      shut_down();
+      done_ = true;
+    } else if (auto* wants = std::get_if<wire::TrainerWants>(&incoming.message)) {
+      send(batch(wants->step));
+    }
+  }
+
+  // Depends on the step only, so that a repeated run trains on the same.
+  static wire::Batch batch(int64_t step) {
+    wire::Batch message{.step = step, .trajectories = {}};
+    for (const Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
+      message.trajectories.push_back(wire::encode_trajectory(t));
+    }
+    return message;
+  }
+
+  wire::WorkerServer server_;
+  bool done_ = false;
+};
+
+class TrainerWorkerTest : public ::testing::Test {
+ protected:
+  testing::TempDir dir_;
+  std::string endpoint_ = "ipc://" + (dir_.path() / "s").string();
+
+  TrainerWorkerConfig config(const char* run = "run") {
+    TrainerWorkerConfig config;
+    config.endpoint = endpoint_;
+    config.link.linger = 100ms;  // the fake stops listening when it has seen enough
+    config.run.root = dir_.path() / run;
+    config.seed = 5;
+    config.steps = 4;
+    config.model = testing::tiny_model();
+    config.max_sequence_tokens = 64;
+    config.optim.lr = 1e-2;
+    config.train.threads = 1;
+    config.checkpoint = {.interval_steps = 2, .keep_last = 2};
+    return config;
+  }
+
+  // The worker in a thread beside the scheduler; returns its exit status.
+  int serve(const TrainerWorkerConfig& config, FakeScheduler& scheduler) {
+    auto status = std::async(std::launch::async, [&] {
+      Log log("trainer-0", dir_.path() / "log");
+      SteadyClock clock;
+      return run_trainer_worker(config, log, clock);
+    });
+    scheduler.run();
+    return status.get();
+  }
+
+  fs::path write_rows(const std::string& extra = "") {
+    fs::path path = dir_.path() / "rows.jsonl";
+    std::ofstream file(path);
+    for (int i = 0; i < 40; ++i) file << "{\"input_ids\": [" << i % 19 << ", 2, 3, 4, 5]}\n";
+    file << extra;
+    return path;
+  }
+};
+
+bool is_published(const wire::Message& message, int64_t version) {
+  auto* published = std::get_if<wire::Published>(&message);
+  return published && published->version == version;
+}
+bool is_durable(const wire::Message& message, int64_t version) {
+  auto* durable = std::get_if<wire::Durable>(&message);
+  return durable && durable->version == version;
+}
+
+TEST_F(TrainerWorkerTest, RunsAllStepsFromWarmUpToTheLastCheckpoint) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  TrainerWorkerConfig config = this->config();
+  config.sft.data = write_rows();
+  config.sft.batch_tokens = 20;
+  EXPECT_EQ(serve(config, scheduler), 0);
+
+  auto ready = scheduler.all<wire::TrainerReady>();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].version, -1);
+  auto progress = scheduler.all<wire::Progress>();
+  ASSERT_FALSE(progress.empty());
+  EXPECT_EQ(progress.back().done, 10);
+  EXPECT_EQ(progress.back().total, 10);
+  auto published = scheduler.all<wire::Published>();
+  ASSERT_EQ(published.size(), 5u);
+  for (size_t v = 0; v < 5; ++v) EXPECT_EQ(published[v].version, static_cast<int64_t>(v));
+  EXPECT_GT(testing::metric(published[1].metrics, "policy/grad_norm"), 0);
+  std::vector<int64_t> durable;
+  for (const wire::Durable& d : scheduler.all<wire::Durable>()) durable.push_back(d.version);
+  EXPECT_EQ(durable, (std::vector<int64_t>{0, 2, 4}));
+  // What it published can be proved and installed.
+  ParameterLayout layout(config.model);
+  Parameters parameters(layout);
+  EXPECT_TRUE(install_weights(config.run.weights() / published[4].manifest, published[4].digest,
+                              parameters));
+}
+
+TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 6); };
+  TrainerWorkerConfig config = this->config();
+  config.steps = 0;
+  EXPECT_EQ(serve(config, scheduler), 0);
+  EXPECT_EQ(scheduler.all<wire::Published>().size(), 7u);
+  EXPECT_NE(scheduler.digests.at(6), scheduler.digests.at(5)) << "the rate fell to nothing";
+}
+
+TEST_F(TrainerWorkerTest, ComesBackWithItsCheckpointAndGivesTheSameWeights) {
+  FakeScheduler straight(endpoint_);
+  straight.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  ASSERT_EQ(serve(config("straight"), straight), 0);
+
+  // Ends after version 3; the checkpoint is of version 2.
+  TrainerWorkerConfig config = this->config("broken");
+  config.endpoint = "ipc://" + (dir_.path() / "t.sock").string();
+  {
+    FakeScheduler first(config.endpoint);
+    first.on_message = [](auto&, const wire::Message& m) { return is_published(m, 3); };
+    ASSERT_EQ(serve(config, first), 0);
+  }
+  config.endpoint = "ipc://" + (dir_.path() / "u.sock").string();
+  FakeScheduler second(config.endpoint);
+  second.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  ASSERT_EQ(serve(config, second), 0);
+  auto ready = second.all<wire::TrainerReady>();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].version, 2);
+  EXPECT_EQ(ready[0].digest, straight.digests.at(2));
+  EXPECT_TRUE(fs::exists(config.run.weights() / ready[0].manifest));
+  EXPECT_EQ(second.digests.at(3), straight.digests.at(3));
+  EXPECT_EQ(second.digests.at(4), straight.digests.at(4));
+}
+
+TEST_F(TrainerWorkerTest, SaveWritesACheckpointOfThePresentVersion) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.on_message = [](FakeScheduler& s, const wire::Message& m) {
+    if (is_published(m, 1)) s.send(wire::Save{});
+    return is_durable(m, 1) || is_durable(m, 2);
+  };
+  EXPECT_EQ(serve(config(), scheduler), 0);
+  EXPECT_TRUE(fs::exists(config().run.checkpoints() / "step_000001"));
+}
+
+TEST_F(TrainerWorkerTest, KeepsTheReferencePolicyThroughARestart) {
+  TrainerWorkerConfig config = this->config();
+  config.algo.kl.coef = 0.1;
+  auto kl_at = [&](const char* socket, int64_t stop) {
+    config.endpoint = "ipc://" + (dir_.path() / socket).string() + ".sock";
+    FakeScheduler scheduler(config.endpoint);
+    scheduler.on_message = [&](auto&, const wire::Message& m) { return is_durable(m, stop); };
+    EXPECT_EQ(serve(config, scheduler), 0);
+    return testing::metric(scheduler.all<wire::Published>().back().metrics, "policy/kl_ref");
+  };
+  kl_at("a", 2);
+  EXPECT_GT(kl_at("b", 4), 0);
+}
+
+TEST_F(TrainerWorkerTest, WhatAPersonMustMendIsSaidToTheSchedulerAndEndsWithStatusTwo) {
+  auto failure = [&](const char* socket, TrainerWorkerConfig config) {
+    config.endpoint = "ipc://" + (dir_.path() / socket).string() + ".sock";
+    FakeScheduler scheduler(config.endpoint);
+    scheduler.on_message = [](auto&, const wire::Message& m) {
+      return std::holds_alternative<wire::WorkerFailed>(m);
+    };
+    EXPECT_EQ(serve(config, scheduler), 2);
+    auto failed = scheduler.all<wire::WorkerFailed>();
+    return failed.empty() ? std::string() : failed[0].reason;
+  };
+  TrainerWorkerConfig bad_row = config("a");
+  bad_row.sft.data = write_rows("{\"input_ids\": [77, 1]}\n");
+  EXPECT_NE(failure("a", bad_row).find("rows.jsonl:41"), std::string::npos);
+  TrainerWorkerConfig no_model = config("b");
+  no_model.model_dir = dir_.path() / "missing";
+  EXPECT_NE(failure("b", no_model).find("missing"), std::string::npos);
+  TrainerWorkerConfig no_room = config("c");
+  fs::create_directories(no_room.run.root);
+  std::ofstream(no_room.run.weights()) << "a file where a folder must be";
+  EXPECT_NE(failure("c", no_room).find("version 0"), std::string::npos);
+}
+
+TEST_F(TrainerWorkerTest, ASilentSchedulerIsGivenUp) {
+  TrainerWorkerConfig config = this->config();
+  config.patience = 300ms;
+  config.link.linger = 10ms;
+  Log log("trainer-0", dir_.path() / "log");
+  SteadyClock clock;
+  EXPECT_EQ(run_trainer_worker(config, log, clock), 1);
+}
+
+}  // namespace
+}  // namespace tailrace

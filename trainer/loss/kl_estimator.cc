@@ -1,0 +1,31 @@
+#include "trainer/loss/kl_estimator.h"
+
+#include <cmath>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+
+KlEstimator parse_kl_estimator(std::string_view name) {
+  if (name == "k1") return KlEstimator::kK1;
+  if (name == "k2") return KlEstimator::kK2;
+  if (name == "k3") return KlEstimator::kK3;
+  TR_CHECK(false, "KL estimator '{}' passed the options but is unknown", name);
+  return {};
+}
+
+KlTerm kl_term(KlEstimator estimator, double x) {
+  switch (estimator) {
+    case KlEstimator::kK1:
+      return {x, 1};
+    case KlEstimator::kK2:
+      return {x * x / 2, x};
+    // expm1 keeps the digits near x = 0, where the value is about x^2 / 2.
+    case KlEstimator::kK3:
+      return {std::expm1(-x) + x, -std::expm1(-x)};
+  }
+  TR_CHECK(false, "KL estimator {}", static_cast<int>(estimator));
+  return {};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,233 @@
+#include "trainer/loss/policy_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+RatioUnit parse_ratio(std::string_view name) {
+  if (name == "token") return RatioUnit::kToken;
+  if (name == "turn") return RatioUnit::kTurn;
+  if (name == "sequence") return RatioUnit::kSequence;
+  TR_CHECK(false, "ratio '{}' passed the options but is unknown", name);
+  return {};
+}
+
+// A difference of log-probabilities, cut to what exp() can bear.
+struct Clamped {
+  double value;
+  bool cut;
+};
+Clamped clamp_log(double x) {
+  double value = std::clamp(x, -kMaxLogRatio, kMaxLogRatio);
+  return {value, value != x};
+}
+
+// One pass over the trained tokens of one sequence.
+class SequenceLoss {
+ public:
+  SequenceLoss(const PolicyLossConfig& config, const PolicyLossInput& input,
+               const LossCounts& counts, std::span<float> dlogprob, std::span<float> dentropy,
+               PolicyLossResult& result)
+      : config_(config),
+        in_(input),
+        counts_(counts),
+        dlogprob_(dlogprob),
+        dentropy_(dentropy),
+        out_(result) {}
+
+  // rows: indices of the trained tokens of one sequence, ascending.
+  void run(std::span<const size_t> rows) {
+    compute_corrections(rows);
+    for (size_t begin = 0; begin < rows.size();) {
+      size_t end = unit_end(rows, begin);
+      run_unit(rows.subspan(begin, end - begin), begin);
+      begin = end;
+    }
+    for (size_t row : rows) add_regularisers(row);
+  }
+
+ private:
+  size_t unit_end(std::span<const size_t> rows, size_t begin) const {
+    if (config_.ratio == RatioUnit::kToken) return begin + 1;
+    if (config_.ratio == RatioUnit::kSequence) return rows.size();
+    size_t end = begin + 1;
+    while (end < rows.size() && in_.turn[rows[end]] == in_.turn[rows[begin]]) ++end;
+    return end;
+  }
+
+  void compute_corrections(std::span<const size_t> rows) {
+    PolicyLossStats& stats = out_.stats;
+    log_weight_.resize(rows.size());
+    weight_.resize(rows.size());
+    for (size_t k = 0; k < rows.size(); ++k) {
+      double difference = double{in_.old_logprob[rows[k]]} - in_.behaviour_logprob[rows[k]];
+      auto [x, cut] = clamp_log(difference);
+      log_weight_[k] = x;
+      stats.clamped += cut;
+      stats.mismatch_abs_sum += std::abs(difference);
+      stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
+    }
+    stats.correction_cut += correction_weights(config_.correction, log_weight_, weight_);
+    for (double weight : weight_) {
+      stats.correction_sum += weight;
+      stats.correction_max = std::max(stats.correction_max, weight);
+    }
+  }
+
+  // The tokens that share one ratio; `first` is the place of rows[0] in weight_.
+  void run_unit(std::span<const size_t> rows, size_t first) {
+    PolicyLossStats& stats = out_.stats;
+    double mean = 0;
+    for (size_t row : rows) mean += double{in_.logprob[row]} - in_.old_logprob[row];
+    auto size = static_cast<double>(rows.size());
+    auto [log_ratio, cut] = clamp_log(mean / size);
+    double ratio = std::exp(log_ratio);
+    stats.clamped += cut;
+    stats.ratio_min = std::min(stats.ratio_min, ratio);
+    stats.ratio_max = std::max(stats.ratio_max, ratio);
+
+    double d_log_ratio = 0;
+    for (size_t k = 0; k < rows.size(); ++k) {
+      size_t row = rows[k];
+      SurrogateTerm term =
+          surrogate(config_.surrogate, log_ratio, in_.logprob[row], in_.advantage[row]);
+      double scale =
+          token_weight(config_.aggregation, counts_, in_.trajectory[row]) * weight_[first + k];
+      out_.policy_term += scale * term.value;
+      d_log_ratio += scale * term.d_log_ratio;
+      dlogprob_[row] = static_cast<float>(scale * term.d_logprob);
+      stats.clipped_low += term.clipped_low;
+      stats.clipped_high += term.clipped_high;
+      stats.dual_clipped += term.dual_clipped;
+    }
+    if (cut) return;
+    for (size_t row : rows) dlogprob_[row] += static_cast<float>(d_log_ratio / size);
+  }
+
+  void add_regularisers(size_t row) {
+    PolicyLossStats& stats = out_.stats;
+    double l = in_.logprob[row],
+           weight = token_weight(config_.aggregation, counts_, in_.trajectory[row]);
+    stats.tokens += 1;
+    stats.old_minus_new_sum += in_.old_logprob[row] - l;
+    stats.drift_k3_sum +=
+        kl_term(KlEstimator::kK3, clamp_log(in_.old_logprob[row] - l).value).value;
+
+    auto other =
+        config_.kl_target == KlTarget::kReference ? in_.ref_logprob : in_.behaviour_logprob;
+    if (!other.empty()) {
+      auto [x, cut] = clamp_log(l - other[row]);
+      KlTerm term = kl_term(config_.kl_estimator, x);
+      out_.kl_term += weight * term.value;
+      stats.clamped += cut;
+      if (!cut) dlogprob_[row] += static_cast<float>(weight * config_.kl_coef * term.d_logprob);
+    }
+    if (!in_.entropy.empty()) {
+      out_.entropy_term += weight * in_.entropy[row];
+      stats.entropy_sum += in_.entropy[row];
+      if (!dentropy_.empty()) dentropy_[row] = static_cast<float>(-weight * config_.entropy_coef);
+    }
+  }
+
+  const PolicyLossConfig& config_;
+  const PolicyLossInput& in_;
+  const LossCounts& counts_;
+  std::span<float> dlogprob_, dentropy_;
+  PolicyLossResult& out_;
+  std::vector<double> log_weight_, weight_;  // [tokens of the sequence]
+};
+
+void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
+                   std::span<float> dlogprob, std::span<float> dentropy) {
+  size_t n = in.logprob.size();
+  TR_CHECK(in.old_logprob.size() == n && in.behaviour_logprob.size() == n &&
+               in.advantage.size() == n && in.mask.size() == n && in.sequence.size() == n &&
+               in.turn.size() == n && in.trajectory.size() == n && dlogprob.size() == n,
+           "{} tokens", n);
+  bool regularised = config.entropy_coef != 0;
+  TR_CHECK(in.entropy.size() == n || (in.entropy.empty() && !regularised), "entropy {}",
+           in.entropy.size());
+  TR_CHECK(dentropy.size() == n || (dentropy.empty() && !regularised), "dentropy {}",
+           dentropy.size());
+  bool needs_ref = config.kl_coef != 0 && config.kl_target == KlTarget::kReference;
+  TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !needs_ref), "ref {}",
+           in.ref_logprob.size());
+}
+
+}  // namespace
+
+PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
+  PolicyLossConfig config;
+  config.ratio = parse_ratio(options.ratio);
+  config.surrogate = {.kind = parse_surrogate(options.surrogate),
+                      .clip_low = options.clip_low,
+                      .clip_high = options.clip_high,
+                      .clip_c = options.clip_c};
+  config.correction = {.kind = parse_correction(options.correction.kind),
+                       .level = parse_correction_level(options.correction.level),
+                       .cap = options.correction.cap};
+  config.aggregation = {.kind = parse_aggregation(options.loss_agg),
+                        .const_tokens = static_cast<double>(options.loss_const_tokens)};
+  config.kl_coef = options.kl.coef;
+  config.kl_estimator = parse_kl_estimator(options.kl.estimator);
+  config.kl_target = options.kl.target == "ref" ? KlTarget::kReference : KlTarget::kBehaviour;
+  config.entropy_coef = options.entropy_coef;
+  return config;
+}
+
+void PolicyLossStats::add(const PolicyLossStats& o) {
+  tokens += o.tokens;
+  clipped_low += o.clipped_low;
+  clipped_high += o.clipped_high;
+  dual_clipped += o.dual_clipped;
+  clamped += o.clamped;
+  correction_cut += o.correction_cut;
+  ratio_min = std::min(ratio_min, o.ratio_min);
+  ratio_max = std::max(ratio_max, o.ratio_max);
+  correction_sum += o.correction_sum;
+  correction_max = std::max(correction_max, o.correction_max);
+  old_minus_new_sum += o.old_minus_new_sum;
+  drift_k3_sum += o.drift_k3_sum;
+  mismatch_k3_sum += o.mismatch_k3_sum;
+  mismatch_abs_sum += o.mismatch_abs_sum;
+  entropy_sum += o.entropy_sum;
+}
+
+void PolicyLossResult::add(const PolicyLossResult& o) {
+  loss += o.loss;
+  policy_term += o.policy_term;
+  kl_term += o.kl_term;
+  entropy_term += o.entropy_term;
+  stats.add(o.stats);
+}
+
+PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInput& input,
+                             const LossCounts& counts, std::span<float> dlogprob,
+                             std::span<float> dentropy) {
+  check_lengths(config, input, dlogprob, dentropy);
+  std::ranges::fill(dlogprob, 0.0f);
+  std::ranges::fill(dentropy, 0.0f);
+
+  PolicyLossResult result;
+  SequenceLoss sequence_loss(config, input, counts, dlogprob, dentropy, result);
+  std::vector<size_t> rows;
+  for (size_t begin = 0; begin < input.logprob.size();) {
+    size_t end = begin;
+    rows.clear();
+    for (; end < input.logprob.size() && input.sequence[end] == input.sequence[begin]; ++end) {
+      if (input.mask[end]) rows.push_back(end);
+    }
+    sequence_loss.run(rows);
+    begin = end;
+  }
+  result.loss = result.policy_term + config.kl_coef * result.kl_term -
+                config.entropy_coef * result.entropy_term;
+  return result;
+}
+
+}  // namespace tailrace

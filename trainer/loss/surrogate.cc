@@ -1,0 +1,65 @@
+#include "trainer/loss/surrogate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+
+SurrogateKind parse_surrogate(std::string_view name) {
+  if (name == "ppo_clip") return SurrogateKind::kPpoClip;
+  if (name == "cispo") return SurrogateKind::kCispo;
+  TR_CHECK(false, "surrogate '{}' passed the options but is unknown", name);
+  return {};
+}
+
+namespace {
+
+SurrogateTerm ppo_clip(const SurrogateConfig& config, double log_ratio, double advantage) {
+  double ratio = std::exp(log_ratio);
+  double plain = -ratio * advantage;
+  double clipped = -std::clamp(ratio, 1 - config.clip_low, 1 + config.clip_high) * advantage;
+  SurrogateTerm term;
+  if (clipped > plain) {  // a tie counts as active
+    term.value = clipped;
+    term.clipped_low = ratio < 1;
+    term.clipped_high = ratio > 1;
+  } else {
+    term.value = plain;
+    term.d_log_ratio = plain;  // d(-r A) / d log r = -r A
+  }
+  if (config.clip_c > 0 && advantage < 0 && term.value > -config.clip_c * advantage) {
+    term.value = -config.clip_c * advantage;
+    term.d_log_ratio = 0;
+    term.dual_clipped = true;
+  }
+  return term;
+}
+
+SurrogateTerm cispo(const SurrogateConfig& config, double log_ratio, double logprob,
+                    double advantage) {
+  double ratio = std::exp(log_ratio), bound = 1 + config.clip_high;
+  double weight = std::min(ratio, bound);
+  SurrogateTerm term;
+  term.value = -weight * advantage * logprob;
+  term.d_logprob = -weight * advantage;
+  term.clipped_high = ratio > bound;
+  return term;
+}
+
+}  // namespace
+
+SurrogateTerm surrogate(const SurrogateConfig& config, double log_ratio, double logprob,
+                        double advantage) {
+  switch (config.kind) {
+    case SurrogateKind::kPpoClip:
+      return ppo_clip(config, log_ratio, advantage);
+    case SurrogateKind::kCispo:
+      return cispo(config, log_ratio, logprob, advantage);
+  }
+  TR_CHECK(false, "surrogate kind {}", static_cast<int>(config.kind));
+  return {};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,320 @@
+#include "trainer/worker/worker.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "core/base/metrics.h"
+#include "core/base/random.h"
+#include "core/model/parameter_files.h"
+#include "core/weights/manifest.h"
+#include "core/weights/publish.h"
+#include "core/wire/trajectory_codec.h"
+#include "kernels/base/thread_pool.h"
+#include "trainer/checkpoint.h"
+#include "trainer/policy_trainer.h"
+#include "trainer/sft.h"
+
+namespace tailrace {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{100};
+constexpr int64_t kProgressReports = 50;  // of a whole warm-up
+
+// Streams of random numbers of one run seed.
+enum : uint64_t { kInitStream = 1, kSftStream = 2 };
+
+int pool_size(int64_t threads) {
+  if (threads > 0) return static_cast<int>(threads);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+bool without_signal(const MetricList& metrics) {
+  return std::ranges::any_of(metrics, [](const auto& metric) {
+    return metric.first == "rollout/zero_signal_frac" && metric.second == 1;
+  });
+}
+
+class TrainerWorker {
+ public:
+  TrainerWorker(const TrainerWorkerConfig& config, Log& log, const Clock& clock)
+      : config_(config),
+        log_(log),
+        clock_(clock),
+        client_({.role = wire::Role::kTrainer,
+                 .worker = config.worker,
+                 .incarnation = 0,
+                 .pid = static_cast<int32_t>(::getpid()),
+                 .slots = 1,
+                 .numerics_class = numerics_class()},
+                config.endpoint, config.link),
+        pool_(pool_size(config.train.threads)),
+        trainer_(Stream{{}, &pool_, nullptr}, config.model, config.train,
+                 config.max_sequence_tokens),
+        loss_(policy_loss_config(config.algo)),
+        checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last) {}
+
+  int run() {
+    try {
+      while (!ended_) {
+        std::optional<wire::Message> message = client_.receive(kPoll);
+        if (message) {
+          std::visit([this](auto& m) { on(m); }, *message);
+        } else if (client_.silence() > config_.patience) {
+          log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
+          return 1;
+        }
+      }
+    } catch (const UserError& e) {
+      log_.error("stopped: {}", e.what());
+      client_.send(wire::WorkerFailed{e.what()});
+      return 2;
+    }
+    return 0;
+  }
+
+ private:
+  // A message that is not for a trainer changes nothing.
+  template <class Other>
+  void on(const Other&) {}
+
+  // The first of a process, or the scheduler has lost its memory of us: say what we hold.
+  void on(const wire::Welcome&) {
+    if (!started_) {
+      started_ = true;
+      load();
+      announce();
+      if (version_ < 0) prepare();
+      if (ended_) return;
+    } else {
+      announce();
+    }
+    ask();
+  }
+
+  void on(const wire::Batch& batch) {
+    // A repeated answer, or one to a question from before a rollback.
+    if (batch.step != version_ + 1) return;
+    train(batch);
+    ask();
+  }
+
+  void on(const wire::Save&) {
+    if (version_ >= 0) save();
+  }
+
+  void on(const wire::Shutdown& message) {
+    log_.info("shutdown version={} reason={}", version_, message.reason);
+    ended_ = true;
+  }
+
+  void announce() {
+    client_.send(wire::TrainerReady{
+        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
+  }
+
+  void ask() {
+    bool more = config_.steps == 0 || version_ < config_.steps;
+    if (version_ >= 0 && more) client_.send(wire::TrainerWants{.step = version_ + 1});
+  }
+
+  // ---- weights
+
+  bool needs_reference() const {
+    return loss_.kl_coef != 0 && loss_.kl_target == KlTarget::kReference;
+  }
+
+  void reset_rl_optimizer() {
+    trainer_.reset_optimizer(config_.optim, config_.steps * config_.train.ppo_epochs *
+                                                config_.train.minibatches_per_step);
+  }
+
+  // The newest checkpoint, or the weights that the run begins with.
+  void load() {
+    reset_rl_optimizer();
+    auto loaded =
+        checkpoints_.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer());
+    if (!loaded) {
+      if (config_.model_dir.empty()) {
+        init_parameters(config_.model, mix({config_.seed, kInitStream}), trainer_.parameters());
+      } else {
+        load_parameters(config_.model_dir, config_.model, trainer_.parameters());
+      }
+      trainer_.weights_changed();
+      return;
+    }
+    for (const std::string& reason : loaded->damaged)
+      log_.warning("checkpoint passed over: {}", reason);
+    trainer_.weights_changed();
+    version_ = saved_version_ = loaded->state.version;
+    if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
+    saved_path_ = loaded->path;
+    // Again below RUN/weights: those of this version may have been pruned by newer ones.
+    publish_files();
+    if (digest_ != loaded->state.digest) {
+      throw UserError(
+          "{}: the weights have digest {}, but were saved with {}. The file was changed or "
+          "damaged; "
+          "delete this folder to continue from the checkpoint before it.",
+          loaded->path.string(), digest_, loaded->state.digest);
+    }
+    if (needs_reference()) {
+      Parameters reference(trainer_.model().layout());
+      load_parameters(config_.run.reference(), config_.model, reference);
+      trainer_.set_reference(reference);
+    }
+    log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
+  }
+
+  // The supervised warm-up, if there is one, and version 0.
+  void prepare() {
+    MetricList metrics = warm_up();
+    if (ended_) return;
+    reset_rl_optimizer();
+    if (needs_reference()) {
+      trainer_.set_reference(trainer_.parameters());
+      save_model(config_.run.reference(), config_.model, trainer_.parameters());
+    }
+    version_ = 0;
+    metrics_ = std::move(metrics);
+    publish_files();
+    // Before anybody hears of version 0: there is no older checkpoint to go back to.
+    write_checkpoint();
+    report_published();
+    save();
+  }
+
+  MetricList warm_up() {
+    MetricList last;
+    if (config_.sft.data.empty()) return last;
+    SftTask task(
+        trainer_, config_.sft,
+        read_sft_rows(config_.sft.data, config_.model.vocab_size, config_.max_sequence_tokens),
+        mix({config_.seed, kSftStream}));
+    int64_t interval = std::max<int64_t>(1, task.total_updates() / kProgressReports);
+    while (std::optional<MetricList> metrics = task.update()) {
+      last = std::move(*metrics);
+      int64_t done = task.updates_done();
+      if (done % interval == 0 || done == task.total_updates()) {
+        client_.send(wire::Progress{"sft", done, task.total_updates(), last});
+      }
+      // Only an end or a scheduler without memory matters before there is a version.
+      while (std::optional<wire::Message> message = client_.receive(std::chrono::milliseconds(0))) {
+        if (auto* shutdown = std::get_if<wire::Shutdown>(&*message)) on(*shutdown);
+        if (std::holds_alternative<wire::Welcome>(*message)) announce();
+      }
+      if (ended_) break;
+    }
+    return last;
+  }
+
+  void train(const wire::Batch& message) {
+    Time start = clock_.now();
+    std::vector<Trajectory> trajectories;
+    for (const std::vector<std::byte>& bytes : message.trajectories) {
+      Result<Trajectory> trajectory = wire::decode_trajectory(bytes);
+      if (!trajectory) fail(message.step, trajectory.failure().message);
+      trajectories.push_back(std::move(trajectory).value());
+    }
+    Result<TrainBatch> batch = build_batch(
+        trajectories,
+        batch_options(config_.algo, config_.model.vocab_size, config_.max_sequence_tokens));
+    if (!batch) fail(message.step, batch.failure().message);
+    int64_t tokens = 0;
+    for (const TrainSequence& s : batch.value().sequences)
+      tokens += static_cast<int64_t>(s.tokens.size());
+    MetricList metrics = trainer_.policy_step(batch.value(), version_, loss_);
+    if (without_signal(metrics))
+      log_.warning("step={} without signal: the rewards of each group are equal", message.step);
+    double seconds = std::chrono::duration<double>(clock_.now() - start).count();
+    metrics.emplace_back("time/train", seconds);
+    metrics.emplace_back("perf/train_tokens",
+                         static_cast<double>(tokens * config_.train.ppo_epochs));
+
+    version_ = message.step;
+    metrics_ = std::move(metrics);
+    publish();
+    bool due = version_ % config_.checkpoint.interval_steps == 0 || version_ == config_.steps;
+    if (due) save();
+  }
+
+  [[noreturn]] static void fail(int64_t step, const std::string& reason) {
+    throw UserError("the batch of step {} cannot be trained on: {}", step, reason);
+  }
+
+  void publish_files() {
+    WeightManifest manifest = make_manifest(trainer_.parameters(), 0, version_, numerics_class());
+    Result<std::string> file =
+        publish_weights(config_.run.weights(), manifest, trainer_.parameters());
+    if (!file)
+      throw UserError("weights of version {} were not published: {}", version_,
+                      file.failure().message);
+    digest_ = manifest.root;
+    manifest_ = file.value();
+  }
+
+  void publish() {
+    publish_files();
+    report_published();
+  }
+
+  void report_published() {
+    client_.send(wire::Published{
+        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
+    log_.info("published version={} digest={}", version_, digest_);
+  }
+
+  // A checkpoint of the present version, unless there is one.
+  void write_checkpoint() {
+    if (saved_version_ == version_) return;
+    Result<std::filesystem::path> saved =
+        checkpoints_.save({.step = version_,
+                           .version = version_,
+                           .updates = trainer_.optimizer().updates(),
+                           .digest = digest_,
+                           .extra = format_metrics_row({.step = version_, .values = metrics_})},
+                          config_.model, trainer_.parameters(), trainer_.optimizer());
+    if (!saved) throw UserError("{}", saved.failure().message);
+    saved_version_ = version_;
+    saved_path_ = saved.value();
+    log_.info("checkpoint version={} path={}", version_, saved_path_.string());
+  }
+
+  void save() {
+    write_checkpoint();
+    client_.send(wire::Durable{.version = version_, .path = saved_path_.string()});
+  }
+
+  const TrainerWorkerConfig& config_;
+  Log& log_;
+  const Clock& clock_;
+  wire::WorkerClient client_;
+  ThreadPool pool_;
+  PolicyTrainer trainer_;
+  PolicyLossConfig loss_;
+  CheckpointFolder checkpoints_;
+
+  bool started_ = false, ended_ = false;
+  int64_t version_ = -1;        // of the weights in hand
+  int64_t saved_version_ = -1;  // of the newest checkpoint
+  std::filesystem::path saved_path_;
+  Digest digest_;  // of the weights of version_
+  std::string manifest_;
+  MetricList
+      metrics_;  // of the step that made version_; kept in the checkpoint, as Published may be lost
+};
+
+}  // namespace
+
+int run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
+  return TrainerWorker(config, log, clock).run();
+}
+
+}  // namespace tailrace

@@ -1,0 +1,56 @@
+// The trainer as a worker process: it asks the scheduler for the batch of each step, trains, and
+// publishes the weights of the next version. What it says and when: core/wire/README.md.
+//
+// Killed at any moment it comes back with its newest checkpoint; the same batches then give the
+// same weights, bit for bit.
+//
+// Thread: run_trainer_worker() occupies the thread that calls it, and starts its own pool beside
+// it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/run_directory.h"
+#include "core/model/model_config.h"
+#include "core/wire/worker_client.h"
+#include "trainer/loss/options.h"
+#include "trainer/options.h"
+
+namespace tailrace {
+
+struct TrainerWorkerConfig {
+  std::string worker = "trainer-0";
+  std::string endpoint;
+  wire::LinkOptions link = {};
+  std::chrono::milliseconds patience{
+      60'000};  // with a silent scheduler, before the worker gives up
+
+  RunPaths run;
+  uint64_t seed = 0;
+  // Of the run: ends the schedule, and the last one makes a checkpoint. 0: until the scheduler says
+  // Shutdown; then the schedule must be constant.
+  int64_t steps = 0;
+
+  ModelConfig model;
+  std::filesystem::path model_dir = {};      // weights to begin with; empty: random, from the seed
+  std::filesystem::path tokenizer_dir = {};  // its files go into every checkpoint; empty: none
+  int64_t max_sequence_tokens = 0;           // longest sequence that will come
+
+  AlgoOptions algo = {};
+  OptimOptions optim = {};
+  TrainOptions train = {};
+  SftOptions sft = {};  // `data` must name the file, of demonstrations too; empty: no warm-up
+  CheckpointOptions checkpoint = {};
+};
+
+// Until the scheduler says Shutdown. Returns the exit status of the process: 0 for that; 1 when the
+// scheduler stayed silent; 2 when a person must mend something, after saying so to the scheduler
+// (WorkerFailed) and to the log. `config` must be valid.
+int run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock);
+
+}  // namespace tailrace
