@@ -78,6 +78,7 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
   std::vector<ChildSpec> children;
   for (const RoleName& name : roles_of(options)) {
     children.push_back({name.text(),
+                        name.role,
                         {program, "worker", "--role", name.role, "--index",
                          std::to_string(name.index), "--run", paths.root.string()},
                         paths.log(name.role, name.index)});
@@ -123,8 +124,10 @@ class Launch {
         idle_ = false;
       }
     };
+    SupervisorOptions supervision;
+    supervision.begun = [this] { return endpoint_.begun(); };
     if (!in_process) {
-      return end(supervise(child_specs(paths_, options_), SupervisorOptions{}, say, tick));
+      return end(supervise(child_specs(paths_, options_), supervision, say, tick));
     }
     const RoleContext context{paths_, options_, endpoint_.name(), registries_};
     const AbandonSink abandon = [this](const SupervisorResult& result) {
@@ -132,7 +135,7 @@ class Launch {
       endpoint_.remove();
       return status;
     };
-    return end(run_in_process(context, SupervisorOptions{}, say, tick, abandon));
+    return end(run_in_process(context, supervision, say, tick, abandon));
   }
 
  private:

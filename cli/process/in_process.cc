@@ -1,5 +1,6 @@
 #include "cli/process/in_process.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -30,6 +31,8 @@ class RoleThread {
   int status() const { return status_; }                   // once ended
   const std::string& failure() const { return failure_; }  // once ended
   std::string name() const { return name_.text(); }
+  const std::string& kind() const { return name_.role; }
+  bool reported = false;  // that it ended; the owner's
 
  private:
   void play(const RoleContext& context, std::stop_token stop) {
@@ -83,6 +86,12 @@ SupervisorResult result_of(const RoleThread& role, const RoleContext& context) {
   return {role.status() == 2 ? End::kUserError : End::kFailed, message};
 }
 
+bool has_substitute(const std::vector<std::unique_ptr<RoleThread>>& roles, const RoleThread& role) {
+  return std::ranges::any_of(roles, [&](const auto& other) {
+    return other.get() != &role && other->kind() == role.kind() && !other->ended();
+  });
+}
+
 }  // namespace
 
 SupervisorResult run_in_process(const RoleContext& context, const SupervisorOptions& options,
@@ -115,8 +124,14 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
     }
     tick();
     for (const auto& role : roles) {
-      if (over || !role->ended()) continue;
+      if (over || !role->ended() || role->reported) continue;
       if (role->status() == 0 && role.get() != &scheduler) continue;
+      // Threads are not started again; while others do its work the run goes on without it.
+      if (role->status() != 0 && options.begun() && has_substitute(roles, *role)) {
+        role->reported = true;
+        say(result_of(*role, context).message);
+        continue;
+      }
       over = true;
       if (role->status() != 0) result = result_of(*role, context);
       stop_all();

@@ -1,5 +1,6 @@
 #include "cli/process/supervisor.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -83,11 +84,27 @@ class Supervisor {
     } else if (status->ok()) {
       child.finished = true;
       if (is_scheduler(child)) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
-    } else if (status->signal == 0 && status->code == kUserErrorStatus) {
+    } else if (is_user_error(*status) && (is_scheduler(child) || !options_.begun())) {
       finish({End::kUserError, own_error(child)});
     } else {
       restart_later(child, *status);
     }
+  }
+
+  static bool is_user_error(const ExitStatus& status) {
+    return status.signal == 0 && status.code == kUserErrorStatus;
+  }
+
+  bool broke_too_often(const Child& child) const {
+    return static_cast<int>(child.restarts.size()) >= options_.max_restarts;
+  }
+
+  // Somebody else does this child's work.
+  bool has_substitute(const Child& child) const {
+    return std::ranges::any_of(children_, [&](const auto& other) {
+      return other.get() != &child && other->spec.pool == child.spec.pool && other->process &&
+             !broke_too_often(*other);
+    });
   }
 
   void restart_later(Child& child, const ExitStatus& status) {
@@ -95,12 +112,12 @@ class Supervisor {
     while (!child.restarts.empty() && now - child.restarts.front() > options_.window)
       child.restarts.pop_front();
     const auto count = static_cast<int>(child.restarts.size());
-    if (count >= options_.max_restarts) {
-      finish(
+    if (broke_too_often(child) && !has_substitute(child)) {
+      if (is_user_error(status)) return finish({End::kUserError, own_error(child)});
+      return finish(
           {End::kFailed,
            quote(child, fmt::format("died {} times within {} s, the last time with {}", count + 1,
                                     options_.window.count() / 1000, describe(status)))});
-      return;
     }
     child.restarts.push_back(now);
     const auto delay =

@@ -5,8 +5,10 @@
 // and die with it, however it ends (PR_SET_PDEATHSIG). Their output goes to their log files.
 //
 // Exit statuses of a child: 0, it was told to end; 2, a person must mend something (its last log
-// lines say what), no use to start it again; anything else, and a signal, means that it broke: it
-// is started again after a delay that grows, until it has broken too often within a minute.
+// lines say what). Before the run has begun, and of the scheduler at any time, that ends the run.
+// Otherwise, and after any other status or a signal, the child is started again after a delay that
+// grows. One that breaks too often within a minute ends the run when nobody else does its work;
+// while others do, it is tried again now and then, and the scheduler keeps it from work.
 //
 // Thread: run() belongs to the thread that calls it, which must outlive the children.
 #pragma once
@@ -21,6 +23,7 @@ namespace tailrace {
 
 struct ChildSpec {
   std::string name;                  // "rollout-0"
+  std::string pool;                  // "rollout": children of one pool do each other's work
   std::vector<std::string> command;  // argv; the first is a path
   std::filesystem::path log;         // stdout and stderr are appended
 };
@@ -36,6 +39,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds drain_timeout{
       10'000};  // then they are told by SIGTERM, and killed after this
   std::chrono::milliseconds tick{200};
+  // The run has begun: a worker has been of use. From then on no single one ends it.
+  std::function<bool()> begun = [] { return false; };
 };
 
 struct SupervisorResult {

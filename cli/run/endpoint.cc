@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kScheme = "ipc://";
 constexpr std::string_view kFolderPrefix = "tr-";
 constexpr std::string_view kSocket = "s";
+constexpr std::string_view kBegun = "begun";
 
 fs::path record_of(const fs::path& run_directory) { return run_directory / "endpoint"; }
 
@@ -27,11 +28,12 @@ fs::path base_folder() {
   return fs::temp_directory_path();
 }
 
-// Only what this class made, and only its two known parts: the record may have been edited.
+// Only what this class made, and only its known parts: the record may have been edited.
 void remove_folder(const fs::path& folder) {
   if (!folder.filename().string().starts_with(kFolderPrefix)) return;
   std::error_code ignored;
   fs::remove(folder / kSocket, ignored);
+  fs::remove(folder / kBegun, ignored);
   fs::remove(folder, ignored);  // fails when somebody else's files are in it
 }
 
@@ -65,6 +67,17 @@ void RunEndpoint::remove() {
   std::error_code ignored;
   fs::remove(record_, ignored);
   remove_folder(folder_);
+}
+
+bool RunEndpoint::begun() const {
+  std::error_code ignored;
+  return fs::exists(folder_ / kBegun, ignored);
+}
+
+void mark_begun(const std::string& endpoint) {
+  if (!endpoint.starts_with(kScheme)) return;
+  const fs::path socket = endpoint.substr(kScheme.size());
+  (void)write_file_atomic(socket.parent_path() / kBegun, "");
 }
 
 std::string read_endpoint(const fs::path& run_directory) {

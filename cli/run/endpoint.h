@@ -22,10 +22,17 @@ class RunEndpoint {
 
   const std::string& name() const { return name_; }  // "ipc:///run/user/1000/tr-a1b2c3/s"
 
+  // Some worker of this launch has installed weights: mark_begun() was called.
+  bool begun() const;
+
  private:
   std::filesystem::path record_, folder_;
   std::string name_;
 };
+
+// Says so for the launch whose endpoint this is; where it cannot be said, the launch only takes
+// longer to believe that a worker's mistake is not the person's.
+void mark_begun(const std::string& endpoint);
 
 // What RUN/endpoint says. Throws UserError when the run is not being run.
 std::string read_endpoint(const std::filesystem::path& run_directory);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/endpoint.h"
 #include "cli/run/plan.h"
 #include "cli/run/setup.h"
 #include "core/base/clock.h"
@@ -21,7 +22,8 @@ int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   options.config = scheduler_config(o);
   options.endpoint = context.endpoint;
   options.paths = context.run;
-  options.segments = o.scheduler.segments;
+  options.storage = o.scheduler.storage;
+  options.on_begun = [endpoint = context.endpoint] { mark_begun(endpoint); };
   const SteadyClock clock;
   scheduler::Service service(std::move(options), clock, log);
   const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });

@@ -51,7 +51,14 @@ constexpr auto kMayChange = std::to_array<std::string_view>({
     "scheduler.breaker_share_ratio",
     "scheduler.breaker_window",
     "scheduler.install_seconds",
+    "scheduler.archive",
     "scheduler.lease_seconds",
+    "scheduler.quarantine_faults",
+    "scheduler.quarantine_limit",
+    "scheduler.quarantine_longest_seconds",
+    "scheduler.quarantine_seconds",
+    "scheduler.reconnect_seconds",
+    "scheduler.save_seconds",
     "scheduler.retries_env_failed",
     "scheduler.retries_lost",
     "scheduler.retries_verifier_failed",
@@ -135,6 +142,7 @@ scheduler::Config scheduler_config(const RunOptions& options) {
                                  .group_size = options.rollout.group_size,
                                  .steps = options.run.steps,
                                  .epochs = options.run.epochs,
+                                 .checkpoint_interval = options.checkpoint.interval_steps,
                                  .prompts_per_epoch = {prompts}});
 }
 

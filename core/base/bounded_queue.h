@@ -32,6 +32,17 @@ class BoundedQueue {
     return add(std::move(item));
   }
 
+  // Waits while the queue is full, but no longer than this. False when full or closed; `item` is
+  // moved from only on success.
+  [[nodiscard]] bool push_for(T& item, std::chrono::nanoseconds timeout) {
+    MutexLock lock(mu_);
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    while (items_.size() >= capacity_ && !closed_) {
+      if (not_full_.wait_until(lock.native(), deadline) == std::cv_status::timeout) break;
+    }
+    return items_.size() < capacity_ && add(std::move(item));
+  }
+
   // Never waits. False when full or closed; `item` is moved from only on success.
   [[nodiscard]] bool try_push(T& item) {
     MutexLock lock(mu_);

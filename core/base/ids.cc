@@ -4,6 +4,18 @@
 
 namespace tailrace {
 
+std::string_view name(Role role) {
+  switch (role) {
+    case Role::kRollout:
+      return "rollout";
+    case Role::kReward:
+      return "reward";
+    case Role::kTrainer:
+      return "trainer";
+  }
+  return "unknown";
+}
+
 std::string_view name(Lane lane) {
   switch (lane) {
     case Lane::kTrain:

@@ -10,6 +10,10 @@
 
 namespace tailrace {
 
+// What a worker does.
+enum class Role : uint8_t { kRollout, kReward, kTrainer };
+std::string_view name(Role role);
+
 // One of the policies of a run, trained or frozen.
 using PolicyId = int32_t;
 

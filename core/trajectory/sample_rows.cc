@@ -16,7 +16,7 @@ std::optional<double> number_of(const Json& row, const char* key) {
 }  // namespace
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
-  SampleRow row{.step = step, .version = version, .reward = trajectory.reward};
+  SampleRow row{step, version, trajectory.reward, std::nullopt, {}};
   for (const auto& [name, value] : trajectory.metrics) {
     if (name == "success") row.success = value;
   }

@@ -69,6 +69,26 @@ std::optional<std::string> find_segment_fault(const Segment& segment,
   return std::nullopt;
 }
 
+std::optional<std::string> find_facts_fault(const EpisodeFacts& facts) {
+  if (auto fault = find_lease_fault(facts.lease)) return fault;
+  if (facts.lane > Lane::kEval) return fmt::format("lane {}", static_cast<int>(facts.lane));
+  if (facts.outcome > Outcome::kAborted) {
+    return fmt::format("outcome {}", static_cast<int>(facts.outcome));
+  }
+  if (facts.reward && !std::isfinite(*facts.reward)) {
+    return fmt::format("reward {}", *facts.reward);
+  }
+  if (facts.turns < 0) return fmt::format("{} turns", facts.turns);
+  if (!(facts.env_seconds >= 0 && facts.generate_seconds >= 0)) {
+    return fmt::format("{} s in the environment, {} s in generation", facts.env_seconds,
+                       facts.generate_seconds);
+  }
+  for (const auto& [key, value] : facts.metrics) {
+    if (!std::isfinite(value)) return fmt::format("metric '{}' is {}", key, value);
+  }
+  return find_sampling_fault(facts.sampling);
+}
+
 template <class Visit>
 void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
   for (const Segment& segment : trajectory.segments) {
@@ -108,25 +128,24 @@ int64_t Trajectory::max_version() const {
   return version;
 }
 
+TrajectoryHeader header_of(const Trajectory& trajectory) {
+  return {static_cast<const EpisodeFacts&>(trajectory), trajectory.num_tokens(),
+          trajectory.num_sampled(), trajectory.min_version(), trajectory.max_version()};
+}
+
+std::optional<std::string> find_fault(const TrajectoryHeader& header) {
+  if (auto fault = find_facts_fault(header)) return fault;
+  const bool sampled = header.num_sampled > 0;
+  if (header.num_sampled < 0 || header.num_tokens < header.num_sampled ||
+      sampled != (header.min_version >= 0) || header.max_version < header.min_version) {
+    return fmt::format("{} of {} tokens sampled by versions {}..{}", header.num_sampled,
+                       header.num_tokens, header.min_version, header.max_version);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> find_fault(const Trajectory& trajectory) {
-  if (auto fault = find_lease_fault(trajectory.lease)) return fault;
-  if (trajectory.lane > Lane::kEval)
-    return fmt::format("lane {}", static_cast<int>(trajectory.lane));
-  if (trajectory.outcome > Outcome::kAborted) {
-    return fmt::format("outcome {}", static_cast<int>(trajectory.outcome));
-  }
-  if (trajectory.reward && !std::isfinite(*trajectory.reward)) {
-    return fmt::format("reward {}", *trajectory.reward);
-  }
-  if (trajectory.turns < 0) return fmt::format("{} turns", trajectory.turns);
-  if (!(trajectory.env_seconds >= 0 && trajectory.generate_seconds >= 0)) {
-    return fmt::format("{} s in the environment, {} s in generation", trajectory.env_seconds,
-                       trajectory.generate_seconds);
-  }
-  for (const auto& [key, value] : trajectory.metrics) {
-    if (!std::isfinite(value)) return fmt::format("metric '{}' is {}", key, value);
-  }
-  if (auto fault = find_sampling_fault(trajectory.sampling)) return fault;
+  if (auto fault = find_facts_fault(trajectory)) return fault;
   std::vector<int64_t> contexts;
   for (const Segment& segment : trajectory.segments) {
     if (auto fault = find_segment_fault(segment, contexts)) {

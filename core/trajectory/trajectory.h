@@ -28,12 +28,12 @@ struct Segment {
   std::vector<int64_t> versions;  // same length; -1 where the role is not kSampled
 };
 
-struct Trajectory {
+// What is said of an episode besides its tokens.
+struct EpisodeFacts {
   LeaseId lease;
   Lane lane = Lane::kTrain;
   std::string env;
   uint64_t seed = 0;  // what the environment was reset with
-  std::vector<Segment> segments;
   Outcome outcome = Outcome::kFinished;
   std::optional<double> reward;  // absent until a verifier has spoken
   std::string verifier;          // empty: the environment gave the reward itself
@@ -42,6 +42,10 @@ struct Trajectory {
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;
   MetricList metrics;  // for example {"success", 1}, {"invalid_actions", 2}
+};
+
+struct Trajectory : EpisodeFacts {
+  std::vector<Segment> segments;
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;
@@ -49,8 +53,17 @@ struct Trajectory {
   int64_t max_version() const;
 };
 
+// What can be known of a trajectory without reading its tokens: it travels in front of them.
+struct TrajectoryHeader : EpisodeFacts {
+  int64_t num_tokens = 0, num_sampled = 0;
+  int64_t min_version = -1, max_version = -1;  // of sampled tokens
+};
+TrajectoryHeader header_of(const Trajectory& trajectory);
+
 // Lengths that must agree, roles and outcomes in range, parents before children, finite log-probs.
 // Returns what is wrong, or nothing. Anything read from a message or a file passes through it.
 std::optional<std::string> find_fault(const Trajectory& trajectory);
+// The same of the header alone: what tokens would say about it is not known yet.
+std::optional<std::string> find_fault(const TrajectoryHeader& header);
 
 }  // namespace tailrace

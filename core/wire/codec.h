@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,14 @@ class Malformed : public std::runtime_error {
   explicit Malformed(fmt::format_string<Args...> format, Args&&... args)
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
+
+// The FlatBuffers verifier sees to the alignment of fields, but not of structs in a vector; the
+// builder does not align a vector without elements.
+template <class Vector>
+void check_aligned(const Vector& structs, size_t alignment, std::string_view what) {
+  if (structs.size() > 0 && reinterpret_cast<uintptr_t>(structs.Data()) % alignment != 0)
+    throw Malformed("misaligned {}", what);
+}
 
 fbs::Lease to_fbs(const LeaseId& id);
 LeaseId read_lease(const fbs::Lease& id);

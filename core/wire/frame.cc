@@ -4,14 +4,13 @@
 
 #include "core/wire/codec.h"
 #include "core/wire/messages_generated.h"
-#include "core/wire/trajectory_codec.h"
 
 namespace tailrace::wire {
 namespace {
 
 using Offset = flatbuffers::Offset<void>;
 
-constexpr char kFrameIdentifier[] = "TRW1";
+constexpr char kFrameIdentifier[] = "TRW2";
 constexpr int64_t kMaxSlots = 1 << 20;
 
 // One write() and one read() a message, in the order of Message.
@@ -26,8 +25,33 @@ Offset write(Builder& b, const Hello& m) {
       .Union();
 }
 Offset write(Builder& b, const Heartbeat&) { return fbs::CreateHeartbeat(b).Union(); }
+flatbuffers::Offset<flatbuffers::Vector<uint8_t>> write_bytes(Builder& b,
+                                                              const std::vector<std::byte>& bytes) {
+  return b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+}
+std::vector<std::byte> read_bytes(const flatbuffers::Vector<uint8_t>& bytes) {
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+flatbuffers::Offset<flatbuffers::Vector<const fbs::BodyName*>> write_bodies(
+    Builder& b, const std::vector<BodyId>& bodies) {
+  std::vector<fbs::BodyName> names;
+  names.reserve(bodies.size());
+  for (const BodyId& id : bodies) names.emplace_back(to_fbs(id.lease), code(id.lane));
+  return b.CreateVectorOfStructs(names);
+}
+std::vector<BodyId> read_bodies(const flatbuffers::Vector<const fbs::BodyName*>& names) {
+  check_aligned(names, alignof(fbs::BodyName), "body names");
+  std::vector<BodyId> bodies;
+  bodies.reserve(names.size());
+  for (const fbs::BodyName* id : names)
+    bodies.push_back({read_lane(id->lane()), read_lease(id->lease())});
+  return bodies;
+}
+
 Offset write(Builder& b, const TrajectoryResult& m) {
-  return fbs::CreateTrajectoryResult(b, write_trajectory(b, m.trajectory)).Union();
+  return fbs::CreateTrajectoryResult(b, write_bytes(b, m.body)).Union();
 }
 Offset write(Builder& b, const Verdict& m) {
   const fbs::Lease lease = to_fbs(m.lease);
@@ -70,6 +94,13 @@ Offset write(Builder& b, const Progress& m) {
 Offset write(Builder& b, const WorkerFailed& m) {
   return fbs::CreateWorkerFailed(b, b.CreateString(m.reason)).Union();
 }
+Offset write(Builder& b, const Fetch& m) {
+  const auto bodies = write_bodies(b, m.bodies);
+  return fbs::CreateFetch(b, m.request, bodies, m.offset, m.max_bytes).Union();
+}
+Offset write(Builder& b, const Hold& m) {
+  return fbs::CreateHold(b, write_bodies(b, m.leases)).Union();
+}
 Offset write(Builder& b, const Welcome& m) { return fbs::CreateWelcome(b, m.session).Union(); }
 Offset write(Builder& b, const Grant& m) {
   const fbs::Lease lease = to_fbs(m.lease);
@@ -92,15 +123,16 @@ Offset write(Builder& b, const Install& m) {
   return fbs::CreateInstall(b, m.policy, m.version, digest, manifest).Union();
 }
 Offset write(Builder& b, const Batch& m) {
-  std::vector<flatbuffers::Offset<fbs::Blob>> blobs;
-  blobs.reserve(m.trajectories.size());
-  for (const auto& bytes : m.trajectories) {
-    blobs.push_back(fbs::CreateBlob(
-        b, b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())));
-  }
-  return fbs::CreateBatch(b, m.policy, m.step, b.CreateVector(blobs)).Union();
+  std::vector<fbs::BatchItem> items;
+  items.reserve(m.items.size());
+  for (const Batch::Item& item : m.items)
+    items.emplace_back(to_fbs(item.lease), item.reward, item.bytes, item.checksum);
+  return fbs::CreateBatch(b, m.policy, m.step, b.CreateVectorOfStructs(items)).Union();
 }
-Offset write(Builder& b, const Save& m) { return fbs::CreateSave(b, m.policy).Union(); }
+Offset write(Builder& b, const Payload& m) {
+  return fbs::CreatePayload(b, m.request, write_bytes(b, m.bytes)).Union();
+}
+Offset write(Builder& b, const Save& m) { return fbs::CreateSave(b, m.policy, m.version).Union(); }
 Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
 }
@@ -137,9 +169,7 @@ Message read(const fbs::Hello& t) {
                t.numerics_class()->str()};
 }
 Message read(const fbs::Heartbeat&) { return Heartbeat{}; }
-Message read(const fbs::TrajectoryResult& t) {
-  return TrajectoryResult{read_trajectory(*t.trajectory())};
-}
+Message read(const fbs::TrajectoryResult& t) { return TrajectoryResult{read_bytes(*t.body())}; }
 Message read(const fbs::Verdict& t) {
   Verdict m;
   m.lease = read_lease(*t.lease());
@@ -184,6 +214,11 @@ Message read(const fbs::Progress& t) {
                   read_metrics(*t.metrics())};
 }
 Message read(const fbs::WorkerFailed& t) { return WorkerFailed{t.reason()->str()}; }
+Message read(const fbs::Fetch& t) {
+  return Fetch{at_least(0, t.request(), "request"), read_bodies(*t.bodies()),
+               at_least(0, t.offset(), "offset"), at_least(1, t.max_bytes(), "max_bytes")};
+}
+Message read(const fbs::Hold& t) { return Hold{read_bodies(*t.leases())}; }
 Message read(const fbs::Welcome& t) { return Welcome{t.session()}; }
 Message read(const fbs::Grant& t) {
   return Grant{read_lease(*t.lease()), read_lane(t.lane()), at_least(0, t.version(), "version")};
@@ -200,14 +235,21 @@ Message read(const fbs::Install& t) {
 }
 Message read(const fbs::Batch& t) {
   Batch m{read_policy(t.policy()), at_least(1, t.step(), "step"), {}};
-  m.trajectories.reserve(t.trajectories()->size());
-  for (const fbs::Blob* blob : *t.trajectories()) {
-    const auto* begin = reinterpret_cast<const std::byte*>(blob->bytes()->data());
-    m.trajectories.emplace_back(begin, begin + blob->bytes()->size());
+  check_aligned(*t.items(), alignof(fbs::BatchItem), "batch items");
+  m.items.reserve(t.items()->size());
+  for (const fbs::BatchItem* item : *t.items()) {
+    if (!std::isfinite(item->reward())) throw Malformed("reward {}", item->reward());
+    m.items.push_back({read_lease(item->lease()), item->reward(),
+                       at_least(1, item->bytes(), "bytes"), item->checksum()});
   }
   return m;
 }
-Message read(const fbs::Save& t) { return Save{read_policy(t.policy())}; }
+Message read(const fbs::Payload& t) {
+  return Payload{at_least(0, t.request(), "request"), read_bytes(*t.bytes())};
+}
+Message read(const fbs::Save& t) {
+  return Save{read_policy(t.policy()), at_least(0, t.version(), "version")};
+}
 Message read(const fbs::Shutdown& t) { return Shutdown{t.reason()->str()}; }
 
 Message read_body(const fbs::Frame& frame) {
@@ -236,6 +278,10 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_Progress());
     case fbs::Body::WorkerFailed:
       return read(*frame.body_as_WorkerFailed());
+    case fbs::Body::Fetch:
+      return read(*frame.body_as_Fetch());
+    case fbs::Body::Hold:
+      return read(*frame.body_as_Hold());
     case fbs::Body::Welcome:
       return read(*frame.body_as_Welcome());
     case fbs::Body::Grant:
@@ -248,6 +294,8 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_Install());
     case fbs::Body::Batch:
       return read(*frame.body_as_Batch());
+    case fbs::Body::Payload:
+      return read(*frame.body_as_Payload());
     case fbs::Body::Save:
       return read(*frame.body_as_Save());
     case fbs::Body::Shutdown:
@@ -282,15 +330,12 @@ const fbs::Frame* verified_frame(std::span<const std::byte> frame,
 }
 
 size_t expected_bytes(const Message& message) {
-  if (const auto* result = std::get_if<TrajectoryResult>(&message)) {
-    return 1024 + static_cast<size_t>(result->trajectory.num_tokens()) * 10;
-  }
-  if (const auto* batch = std::get_if<Batch>(&message)) {
-    size_t bytes = 1024;
-    for (const auto& trajectory : batch->trajectories) bytes += trajectory.size() + 32;
-    return bytes;
-  }
-  return 512;
+  size_t bytes = 512;
+  if (const auto* result = std::get_if<TrajectoryResult>(&message)) bytes += result->body.size();
+  if (const auto* payload = std::get_if<Payload>(&message)) bytes += payload->bytes.size();
+  if (const auto* batch = std::get_if<Batch>(&message))
+    bytes += batch->items.size() * sizeof(fbs::BatchItem);
+  return bytes;
 }
 
 }  // namespace
@@ -307,7 +352,7 @@ std::vector<std::byte> encode(const Header& header, const Message& message) {
 std::optional<Header> decode_header(std::span<const std::byte> frame) {
   std::vector<std::byte> storage;
   const fbs::Frame* table = verified_frame(frame, storage);
-  if (table == nullptr || table->header()->signal() > static_cast<uint64_t>(Signal::kGoodbye)) {
+  if (table == nullptr || table->header()->signal() > static_cast<uint64_t>(Signal::kWelcome)) {
     return std::nullopt;
   }
   return from_fbs(*table->header());
@@ -320,7 +365,7 @@ Result<Decoded> decode(std::span<const std::byte> frame) {
     return Failure{fmt::format("{} bytes are not a frame of ours", frame.size())};
   try {
     const uint64_t signal = table->header()->signal();
-    if (signal > static_cast<uint64_t>(Signal::kGoodbye))
+    if (signal > static_cast<uint64_t>(Signal::kWelcome))
       throw Malformed("unknown signal {}", signal);
     return Decoded{from_fbs(*table->header()), read_body(*table)};
   } catch (const Malformed& error) {

@@ -17,11 +17,12 @@
 namespace tailrace::wire {
 
 // What the two ends of a link tell each other outside the conversation. Such a frame carries a
-// Heartbeat.
+// Heartbeat, but for kWelcome.
 enum class Signal : uint8_t {
   kNone,
   kSayHello,  // from the scheduler: I know no session of this number
   kGoodbye,   // from a worker: I end, and all that I sent has been acknowledged
+  kWelcome,   // from the scheduler: the answer to a Hello, given again as often as it is heard
 };
 
 // What the link adds to every message.

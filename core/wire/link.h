@@ -81,6 +81,7 @@ class Link {
   bool lost(Time now) const { return now - last_heard_ > options_.timeout; }
   Time last_heard() const { return last_heard_; }
   bool idle() const { return unacknowledged_.empty(); }
+  int64_t num_unacknowledged() const { return static_cast<int64_t>(unacknowledged_.size()); }
   uint64_t session() const { return session_; }
   const LinkCounters& counters() const { return counters_; }
 

@@ -19,9 +19,7 @@ struct Describe {
   }
   std::string operator()(const Heartbeat&) const { return "Heartbeat"; }
   std::string operator()(const TrajectoryResult& m) const {
-    return fmt::format("TrajectoryResult {}{} {} tokens={}", short_name(m.trajectory.lease),
-                       lane_mark(m.trajectory.lane), name(m.trajectory.outcome),
-                       m.trajectory.num_tokens());
+    return fmt::format("TrajectoryResult bytes={}", m.body.size());
   }
   std::string operator()(const Verdict& m) const {
     const std::string result =
@@ -52,6 +50,13 @@ struct Describe {
   std::string operator()(const WorkerFailed& m) const {
     return fmt::format("WorkerFailed: {}", m.reason);
   }
+  std::string operator()(const Fetch& m) const {
+    return fmt::format("Fetch {} bodies={} offset={} max_bytes={}", m.request, m.bodies.size(),
+                       m.offset, m.max_bytes);
+  }
+  std::string operator()(const Hold& m) const {
+    return fmt::format("Hold leases={}", m.leases.size());
+  }
   std::string operator()(const Welcome& m) const {
     return fmt::format("Welcome session={:x}", m.session);
   }
@@ -68,26 +73,18 @@ struct Describe {
     return fmt::format("Install policy={} version={} {}", m.policy, m.version, m.digest);
   }
   std::string operator()(const Batch& m) const {
-    return fmt::format("Batch policy={} step={} trajectories={}", m.policy, m.step,
-                       m.trajectories.size());
+    return fmt::format("Batch policy={} step={} items={}", m.policy, m.step, m.items.size());
   }
-  std::string operator()(const Save& m) const { return fmt::format("Save policy={}", m.policy); }
+  std::string operator()(const Payload& m) const {
+    return fmt::format("Payload {} bytes={}", m.request, m.bytes.size());
+  }
+  std::string operator()(const Save& m) const {
+    return fmt::format("Save policy={} version={}", m.policy, m.version);
+  }
   std::string operator()(const Shutdown& m) const { return fmt::format("Shutdown: {}", m.reason); }
 };
 
 }  // namespace
-
-std::string_view name(Role role) {
-  switch (role) {
-    case Role::kRollout:
-      return "rollout";
-    case Role::kReward:
-      return "reward";
-    case Role::kTrainer:
-      return "trainer";
-  }
-  return "unknown";
-}
 
 std::string describe(const Message& message) { return std::visit(Describe{}, message); }
 

@@ -1,9 +1,8 @@
 // The messages between scheduler and workers, as plain structs.
 //
-// On the wire each is a FlatBuffer (messages.fbs), always verified before use: structure by the
-// FlatBuffers verifier, then ranges, lengths that must agree and enum values by decode(). Schemas
-// only grow. Delivery is at least once and in order for one worker (link.h); acceptance is
-// idempotent, because work is named by leases.
+// On the wire each is a FlatBuffer (frame.h), always verified before use. Schemas only grow.
+// Delivery is at least once and in order for one worker (link.h); acceptance is idempotent, because
+// work is named by leases.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +16,11 @@
 #include <vector>
 
 #include "core/base/digest.h"
+#include "core/base/ids.h"
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
-#include "core/trajectory/trajectory.h"
 
 namespace tailrace::wire {
-
-enum class Role : uint8_t { kRollout, kReward, kTrainer };
-std::string_view name(Role role);
 
 // ---- worker -> scheduler
 
@@ -37,9 +33,11 @@ struct Hello {  // first message of a session
   std::string numerics_class;  // backend, instruction set, dtypes (design rule 3)
 };
 struct Heartbeat {};
+// Also of failed attempts: the outcome says so. The body is an encoded trajectory
+// (trajectory_codec.h), written once by the worker and stored as it arrives.
 struct TrajectoryResult {
-  Trajectory trajectory;
-};                // also of failed attempts: outcome says so
+  std::vector<std::byte> body;
+};
 struct Verdict {  // a reward worker's answer
   LeaseId lease;
   Lane lane = Lane::kTrain;
@@ -87,15 +85,29 @@ struct Progress {
   int64_t done = 0, total = 0;
   MetricList metrics;
 };  // SFT and the like
+// It cannot go on (a full disk, bad weights). Before the run has begun a person must act; later the
+// worker is kept from work for a while.
 struct WorkerFailed {
   std::string reason;
-};  // cannot go on (a full disk, bad weights): a person must act
+};
+// Asks for bytes of bodies that a Batch named, one behind the other: at most max_bytes of them,
+// from `offset` on. Answered by the Payload with the same `request`.
+struct Fetch {
+  int64_t request = 0;
+  std::vector<BodyId> bodies;
+  int64_t offset = 0, max_bytes = 0;
+};
 
 // ---- scheduler -> worker
 
-struct Welcome {
+struct Welcome {  // answers Hello
   uint64_t session = 0;
-};  // answers Hello; work of an earlier session is void
+};
+// Follows Welcome: the work that is still leased to the worker. What it does besides is void; what
+// it has of these goes on, and what it lacks is granted again. Weights stay.
+struct Hold {
+  std::vector<BodyId> leases;
+};
 struct Grant {
   LeaseId lease;
   Lane lane = Lane::kTrain;
@@ -118,20 +130,33 @@ struct Install {
   std::string manifest;  // file name below RUN/weights
 };
 struct Batch {  // answers TrainerWants: members ordered by (epoch, prompt, launch, member)
+  struct Item {
+    LeaseId lease;
+    double reward = 0;      // that counts: a verifier's is not in the body
+    int64_t bytes = 0;      // of the body, to be fetched
+    uint64_t checksum = 0;  // checksum_of() it
+    friend bool operator==(const Item&, const Item&) = default;
+  };
   PolicyId policy = 0;
   int64_t step = 0;
-  std::vector<std::vector<std::byte>> trajectories;  // each an encoded Trajectory
+  std::vector<Item> items;
 };
-struct Save {
+struct Payload {  // answers Fetch
+  int64_t request = 0;
+  std::vector<std::byte> bytes;
+};
+struct Save {  // write a checkpoint of this version before anything else
   PolicyId policy = 0;
-};  // write a checkpoint as soon as no update is running (a stop was asked)
+  int64_t version = 0;
+};
 struct Shutdown {
   std::string reason;
 };  // end cleanly
 
-using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed,
-                             TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed,
-                             Welcome, Grant, Abort, Verify, Install, Batch, Save, Shutdown>;
+using Message =
+    std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed,
+                 TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed, Fetch,
+                 Welcome, Hold, Grant, Abort, Verify, Install, Batch, Payload, Save, Shutdown>;
 
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);

@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/random.h"
 #include "core/wire/socket.h"
+#include "core/wire/wakeup.h"
 
 namespace tailrace::wire {
 namespace {
@@ -75,7 +76,7 @@ struct WorkerServer::Impl {
     Name& known = names[hello->worker];
     if (known.replaced.contains(hello->incarnation)) {
       const Shutdown reason{fmt::format("another process has the name {}", hello->worker)};
-      socket.send(routing, encode({}, reason), Header{0, 0, header.sequence, Signal::kNone});
+      socket.send(routing, encode({}, reason), Header{0, 0, header.sequence, Signal::kWelcome});
       return;
     }
     if (known.incarnation == hello->incarnation && header.sequence < known.attempt) return;  // old
@@ -86,17 +87,16 @@ struct WorkerServer::Impl {
     if (!again) {
       const bool replaced = known.incarnation != 0 && known.incarnation != hello->incarnation;
       if (replaced) known.replaced.insert(known.incarnation);
-      if (peer != peers.end())
-        drop(peer->first, replaced ? "replaced by a new process" : "began anew", out);
+      if (peer != peers.end()) close_session(peer);
       peer = open_session(*hello, header.sequence);
       known.incarnation = hello->incarnation;
       known.attempt = header.sequence;
-      out.push_back(WorkerUp{*hello});
+      out.push_back(WorkerUp{*hello, peer->second.link.session()});
     }
     peer->second.routing = routing;
     const uint64_t session = peer->second.link.session();
     socket.send(routing, encode({}, Welcome{session}),
-                Header{session, 0, header.sequence, Signal::kNone});
+                Header{session, 0, header.sequence, Signal::kWelcome});
   }
 
   std::map<std::string, Peer>::iterator open_session(const Hello& hello, uint64_t attempt) {
@@ -141,13 +141,17 @@ struct WorkerServer::Impl {
     out.push_back(Incoming{worker->second, last_incoming, std::move(decoded.value().message)});
   }
 
+  void close_session(std::map<std::string, Peer>::iterator peer) {
+    ended += peer->second.link.counters();
+    workers.erase(peer->second.link.session());
+    peers.erase(peer);
+  }
+
   void drop(const std::string& worker, std::string reason, Events& out) {
     const auto peer = peers.find(worker);
     if (peer == peers.end()) return;
-    ended += peer->second.link.counters();
-    workers.erase(peer->second.link.session());
-    out.push_back(WorkerDown{worker, std::move(reason)});
-    peers.erase(peer);
+    out.push_back(WorkerDown{worker, peer->second.link.session(), std::move(reason)});
+    close_session(peer);
   }
 
   void drop_silent(Events& out) {
@@ -185,7 +189,8 @@ struct WorkerServer::Impl {
     for (const auto& [worker, peer] : peers) {
       deadline = std::min(deadline, std::max(peer.link.next_due(), peer.blocked_until));
     }
-    socket.wait(deadline - now());
+    socket.wait(deadline - now(), /*for_room=*/false, wakeup.descriptor());
+    if (wakeup.silence()) woken = true;
   }
 
   void refuse_frame(std::string why) {
@@ -194,6 +199,8 @@ struct WorkerServer::Impl {
   }
 
   const LinkOptions options;
+  Wakeup wakeup;
+  bool woken = false;  // since receive() began
   Socket socket;
   std::map<std::string, Peer> peers;        // by worker: those with a session
   std::map<uint64_t, std::string> workers;  // by session
@@ -218,12 +225,15 @@ std::vector<ServerEvent> WorkerServer::receive(std::chrono::milliseconds timeout
   auto events = std::move(impl_->held_back);
   impl_->held_back.clear();
   impl_->turn(events);
-  while (events.empty() && now() < deadline) {
+  impl_->woken = impl_->wakeup.silence();
+  while (events.empty() && !impl_->woken && now() < deadline) {
     impl_->wait_until(deadline);
     impl_->turn(events);
   }
   return events;
 }
+
+void WorkerServer::wake() { impl_->wakeup.ring(); }
 
 void WorkerServer::acknowledge(const std::string& worker, uint64_t sequence) {
   const auto peer = impl_->peers.find(worker);
@@ -235,11 +245,12 @@ void WorkerServer::acknowledge(const std::string& worker, uint64_t sequence) {
   }
 }
 
-void WorkerServer::send(const std::string& worker, const Message& message) {
+bool WorkerServer::send(const std::string& worker, uint64_t session, const Message& message) {
   const auto peer = impl_->peers.find(worker);
-  if (peer == impl_->peers.end()) return;
+  if (peer == impl_->peers.end() || peer->second.link.session() != session) return false;
   peer->second.link.push(std::make_shared<const std::vector<std::byte>>(encode({}, message)));
   impl_->transmit(peer->second);
+  return true;
 }
 
 void WorkerServer::flush(std::chrono::milliseconds timeout) {

@@ -3,26 +3,31 @@
 // A message is acknowledged only when the service says so (after it is on disk), so that a
 // scheduler that dies loses nothing: the worker sends it again.
 //
-// Thread: the service's thread only.
+// Thread: the service's thread only, but wake().
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "core/wire/link.h"
 #include "core/wire/message.h"
-#include "core/wire/worker_client.h"
 
 namespace tailrace::wire {
 
+// A new session. One of the same name that was open has ended with it, without a WorkerDown.
 struct WorkerUp {
   Hello hello;
-};  // a new session
+  uint64_t session = 0;
+};
+// The session has ended, and none took its place: silent too long, or said goodbye.
 struct WorkerDown {
   std::string worker;
+  uint64_t session = 0;
   std::string reason;
-};  // silent too long, replaced, or said goodbye
+};
 struct Incoming {
   std::string worker;
   uint64_t sequence = 0;  // pass to acknowledge(); grows through all sessions of all workers
@@ -42,11 +47,13 @@ class WorkerServer {
   // and dropped. Duplicates never come out. Also sends what is due (heartbeats, acknowledgements,
   // what must be sent again), so it wants to be called a few times within LinkOptions::heartbeat.
   std::vector<ServerEvent> receive(std::chrono::milliseconds timeout);
+  // Ends a receive() that waits, or the next one. Thread: any.
+  void wake();
   // All messages of `worker` up to `sequence` are safe.
   void acknowledge(const std::string& worker, uint64_t sequence);
-  // Queued and resent until acknowledged. Silently dropped when the worker has no session (decide()
-  // hears of WorkerDown and grants again).
-  void send(const std::string& worker, const Message& message);
+  // Queued and resent until acknowledged. False: that session has ended, and the event that says so
+  // has come out or is about to; what was meant for it must not reach the next one.
+  [[nodiscard]] bool send(const std::string& worker, uint64_t session, const Message& message);
   // Waits until all sent messages are acknowledged or the deadline has passed (for Shutdown).
   void flush(std::chrono::milliseconds timeout);
 

@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 constexpr size_t kMaxIpcPath = 107;  // sun_path, less its terminator
-constexpr int64_t kMaxMessageBytes = int64_t{1}
-                                     << 30;  // a batch of long trajectories is some 100 MB
+// One trajectory, of some 20 million tokens: nothing larger travels in one piece.
+constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.

@@ -2,13 +2,15 @@
 
 #include <cstring>
 
+#include <xxhash.h>
+
 #include "core/wire/codec.h"
 #include "core/wire/messages_generated.h"
 
 namespace tailrace::wire {
 namespace {
 
-constexpr char kTrajectoryIdentifier[] = "TRT1";
+constexpr char kTrajectoryIdentifier[] = "TRT2";
 
 flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
   return fbs::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,
@@ -47,11 +49,7 @@ flatbuffers::Offset<flatbuffers::Vector<const fbs::VersionRun*>> write_versions(
 // Adds up before it fills, so that a huge count in a small message costs nothing.
 std::vector<int64_t> read_versions(const flatbuffers::Vector<const fbs::VersionRun*>& runs,
                                    size_t num_tokens) {
-  // The verifier sees to the alignment of fields, but not of structs in a vector; the builder does
-  // not align a vector without elements.
-  if (runs.size() > 0 && reinterpret_cast<uintptr_t>(runs.Data()) % alignof(fbs::VersionRun) != 0) {
-    throw Malformed("misaligned version runs");
-  }
+  check_aligned(runs, alignof(fbs::VersionRun), "version runs");
   size_t total = 0;
   for (const fbs::VersionRun* run : runs) {
     if (run->count() < 1 || static_cast<uint64_t>(run->count()) > num_tokens - total) {
@@ -98,8 +96,6 @@ Segment read_segment(const fbs::Segment& table) {
   return segment;
 }
 
-}  // namespace
-
 flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Trajectory& t) {
   std::vector<flatbuffers::Offset<fbs::Segment>> segments;
   segments.reserve(t.segments.size());
@@ -116,30 +112,67 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   return fbs::CreateTrajectory(builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed,
                                segment_vector, static_cast<uint8_t>(t.outcome), reward, verifier,
                                evidence, sampling, t.turns, t.env_seconds, t.generate_seconds,
-                               metrics);
+                               metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
+                               t.max_version());
 }
 
-Trajectory read_trajectory(const fbs::Trajectory& table) {
-  Trajectory t;
-  t.lease = read_lease(*table.lease());
-  t.lane = read_lane(table.lane());
-  t.env = table.env()->str();
-  t.seed = table.seed();
+EpisodeFacts read_facts(const fbs::Trajectory& table) {
+  EpisodeFacts facts;
+  facts.lease = read_lease(*table.lease());
+  facts.lane = read_lane(table.lane());
+  facts.env = table.env()->str();
+  facts.seed = table.seed();
+  facts.outcome = static_cast<Outcome>(table.outcome());
+  if (table.reward()) facts.reward = *table.reward();
+  facts.verifier = table.scored_by()->str();
+  facts.evidence = table.evidence()->str();
+  facts.sampling = read_sampling(*table.sampling());
+  facts.turns = table.turns();
+  facts.env_seconds = table.env_seconds();
+  facts.generate_seconds = table.generate_seconds();
+  facts.metrics = read_metrics(*table.metrics());
+  return facts;
+}
+
+TrajectoryHeader read_header(const fbs::Trajectory& table) {
+  TrajectoryHeader header{read_facts(table), table.num_tokens(), table.num_sampled(),
+                          table.min_version(), table.max_version()};
+  if (auto fault = find_fault(header))
+    throw Malformed("trajectory {}: {}", to_string(header.lease), *fault);
+  return header;
+}
+
+Trajectory read_all(const fbs::Trajectory& table) {
+  Trajectory t{read_facts(table), {}};
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
-  t.outcome = static_cast<Outcome>(table.outcome());
-  if (table.reward()) t.reward = *table.reward();
-  t.verifier = table.scored_by()->str();
-  t.evidence = table.evidence()->str();
-  t.sampling = read_sampling(*table.sampling());
-  t.turns = table.turns();
-  t.env_seconds = table.env_seconds();
-  t.generate_seconds = table.generate_seconds();
-  t.metrics = read_metrics(*table.metrics());
   if (auto fault = find_fault(t)) throw Malformed("trajectory {}: {}", to_string(t.lease), *fault);
+  // Whoever decided by the header must have decided rightly.
+  if (t.num_tokens() != table.num_tokens() || t.num_sampled() != table.num_sampled() ||
+      t.min_version() != table.min_version() || t.max_version() != table.max_version()) {
+    throw Malformed("trajectory {}: its header does not fit its tokens", to_string(t.lease));
+  }
   return t;
 }
+
+// What `read` makes of the table, or why the bytes are none.
+template <class T>
+Result<T> read_verified(std::span<const std::byte> bytes, T (*read)(const fbs::Trajectory&)) {
+  std::vector<std::byte> storage;
+  bytes = aligned(bytes, storage);
+  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  if (!verifier.VerifyBuffer<fbs::Trajectory>(kTrajectoryIdentifier)) {
+    return Failure{fmt::format("{} bytes are not an encoded trajectory", bytes.size())};
+  }
+  try {
+    return read(*flatbuffers::GetRoot<fbs::Trajectory>(bytes.data()));
+  } catch (const Malformed& error) {
+    return Failure{error.what()};
+  }
+}
+
+}  // namespace
 
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
@@ -149,17 +182,15 @@ std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
 }
 
 Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes) {
-  std::vector<std::byte> storage;
-  bytes = aligned(bytes, storage);
-  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  if (!verifier.VerifyBuffer<fbs::Trajectory>(kTrajectoryIdentifier)) {
-    return Failure{fmt::format("{} bytes are not an encoded trajectory", bytes.size())};
-  }
-  try {
-    return read_trajectory(*flatbuffers::GetRoot<fbs::Trajectory>(bytes.data()));
-  } catch (const Malformed& error) {
-    return Failure{error.what()};
-  }
+  return read_verified(bytes, read_all);
+}
+
+Result<TrajectoryHeader> read_trajectory_header(std::span<const std::byte> bytes) {
+  return read_verified(bytes, read_header);
+}
+
+uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 }  // namespace tailrace::wire

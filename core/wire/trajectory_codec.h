@@ -4,25 +4,27 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
-#include "core/wire/codec.h"
 
 namespace tailrace::wire {
 
-namespace fbs {
-struct Trajectory;
-}  // namespace fbs
-
-flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder,
-                                                      const Trajectory& trajectory);
-Trajectory read_trajectory(const fbs::Trajectory& table);
-
-// A trajectory as it is stored and handed over: bytes written once, read many times.
+// The header's counts are those of the segments.
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory);
-Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes);  // passes find_fault()
+
+// All of it, tokens included: O(tokens). A Failure for bytes that are not a trajectory, or whose
+// parts do not fit each other (find_fault()).
+Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes);
+
+// What it says of itself, in a time that does not grow with its tokens: the structure is proved,
+// the tokens are not looked at.
+Result<TrajectoryHeader> read_trajectory_header(std::span<const std::byte> bytes);
+
+// XXH3-64 of an encoded trajectory: the store's, proved again by who fetched the bytes.
+uint64_t checksum_of(std::span<const std::byte> bytes);
 
 }  // namespace tailrace::wire

@@ -4,12 +4,12 @@
 #include <deque>
 #include <thread>
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/random.h"
 #include "core/wire/socket.h"
+#include "core/wire/wakeup.h"
 #include "kernels/base/mutex.h"
 
 namespace tailrace::wire {
@@ -22,28 +22,6 @@ uint64_t new_incarnation() {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
   return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())});
 }
-
-// Wakes the I/O thread out of its wait.
-class Wakeup {
- public:
-  Wakeup() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TR_CHECK(descriptor_ >= 0); }
-  ~Wakeup() { ::close(descriptor_); }
-  Wakeup(const Wakeup&) = delete;
-
-  void ring() {
-    const uint64_t one = 1;
-    // A full counter is as loud as a new ring.
-    [[maybe_unused]] const auto written = ::write(descriptor_, &one, sizeof one);
-  }
-  void silence() {
-    uint64_t rings;
-    [[maybe_unused]] const auto read = ::read(descriptor_, &rings, sizeof rings);
-  }
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 }  // namespace
 
@@ -59,13 +37,16 @@ struct WorkerClient::Impl {
   }
 
   // ---- any thread
-  void send(const Message& message) {
+  int64_t send(const Message& message) {
     auto body = std::make_shared<const std::vector<std::byte>>(encode({}, message));
+    int64_t count = 0;
     {
       MutexLock lock(mu);
       outbox.push_back(std::move(body));
+      count = ++num_sent;
     }
     wakeup.ring();
+    return count;
   }
 
   // ---- the I/O thread
@@ -76,16 +57,18 @@ struct WorkerClient::Impl {
       std::optional<Time> close_at;
       {
         MutexLock lock(mu);
+        num_taken += static_cast<int64_t>(outbox.size());
         for (auto& body : outbox) take_for_sending(std::move(body));
         outbox.clear();
         close_at = closing_since;
         total = finished;
         if (link) total += link->counters();
+        acknowledged = num_acknowledged();
       }
       const bool for_room = link ? !transmit(time) : !say_hello(time);
       if (close_at && (all_sent() || time >= *close_at + options.linger)) break;
       socket.wait(next_wakeup(close_at) - time, for_room, wakeup.descriptor());
-      wakeup.silence();
+      (void)wakeup.silence();
     }
     if (link && link->idle()) {
       const Header goodbye{link->session(), 0, 0, Signal::kGoodbye};
@@ -103,12 +86,11 @@ struct WorkerClient::Impl {
       last_heard.store(time);
       if (header->signal == Signal::kSayHello) {
         if (link && link->session() == header->session) end_session();
-      } else if (header->session == 0) {
-        on_refusal(*header, received->frame);
+      } else if (header->signal == Signal::kWelcome) {
+        // One that comes again acknowledges a Hello, not the session's messages.
+        if (!link && header->ack == attempt) on_answer(*header, received->frame, time);
       } else if (link && link->session() == header->session) {
         on_frame(*header, received->frame, time);
-      } else if (!link && header->ack == attempt) {
-        on_welcome(*header, received->frame, time);
       }
     }
   }
@@ -126,25 +108,20 @@ struct WorkerClient::Impl {
     link->take_over(header.sequence);
   }
 
-  void on_welcome(const Header& header, std::span<const std::byte> frame, Time time) {
+  void on_answer(const Header& header, std::span<const std::byte> frame, Time time) {
     auto decoded = decode(frame);
-    if (!decoded || !std::holds_alternative<Welcome>(decoded.value().message)) return;
-    link.emplace(header.session, options, time);
-    for (auto& body : waiting) link->push(std::move(body));
-    waiting.clear();
-    {
+    if (!decoded) return;
+    if (std::holds_alternative<Welcome>(decoded.value().message)) {
+      link.emplace(header.session, options, time);
+      for (auto& body : waiting) link->push(std::move(body));
+      waiting.clear();
       MutexLock lock(mu);
       inbox.clear();  // of the session before: void
+    } else if (std::holds_alternative<Shutdown>(decoded.value().message) && !refused) {
+      refused = true;  // another process has this worker's name
+    } else {
+      return;
     }
-    deliver(std::move(decoded.value().message));
-  }
-
-  // Another process has this worker's name.
-  void on_refusal(const Header& header, std::span<const std::byte> frame) {
-    auto decoded = decode(frame);
-    if (link || refused || header.ack != attempt) return;
-    if (!decoded || !std::holds_alternative<Shutdown>(decoded.value().message)) return;
-    refused = true;
     deliver(std::move(decoded.value().message));
   }
 
@@ -197,10 +174,14 @@ struct WorkerClient::Impl {
   // The socket had no room: it is polled for that, and asked again after a while in any case.
   Time blocked_retry() const { return now() + std::chrono::milliseconds(50); }
 
+  int64_t num_acknowledged() const {
+    return num_taken - (link ? link->num_unacknowledged() : std::ssize(waiting));
+  }
+
   void deliver(Message message) {
     {
       MutexLock lock(mu);
-      inbox.push_back(std::move(message));
+      inbox.push_back({std::move(message), num_acknowledged()});
     }
     arrived.notify_one();
   }
@@ -216,17 +197,26 @@ struct WorkerClient::Impl {
   uint64_t attempt = 1;            // sessions asked for
   Time hello_at = Time::min();
   bool refused = false;
+  int64_t num_taken = 0;  // from the outbox
   const std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
 
   std::atomic<Time> last_heard;
 
   Mutex mu;
   std::condition_variable arrived;
-  std::deque<Message> inbox TR_GUARDED_BY(mu);
+  struct Arrived {
+    Message message;
+    int64_t acknowledged = 0;  // when it came
+  };
+  std::deque<Arrived> inbox TR_GUARDED_BY(mu);
   std::deque<Link::Body> outbox TR_GUARDED_BY(mu);
+  int64_t num_sent TR_GUARDED_BY(mu) = 0;
+  int64_t acknowledged TR_GUARDED_BY(mu) = 0;
   std::optional<Time> closing_since TR_GUARDED_BY(mu);
   LinkCounters finished;                 // of ended sessions; written by the I/O thread
   LinkCounters total TR_GUARDED_BY(mu);  // a copy for counters()
+
+  int64_t told_acknowledged = 0;  // the receiving thread's
 
   std::jthread thread;  // last: starts after, and is joined before, all that it uses
 };
@@ -243,13 +233,9 @@ WorkerClient::~WorkerClient() {
   impl_->thread.join();
 }
 
-void WorkerClient::send(Message message) {
-  if (const auto* result = std::get_if<TrajectoryResult>(&message)) {
-    const auto fault = find_fault(result->trajectory);
-    TR_CHECK(!fault, "{}: {}", describe(message), *fault);
-  }
-  impl_->send(message);
-}
+int64_t WorkerClient::send(const Message& message) { return impl_->send(message); }
+
+int64_t WorkerClient::num_acknowledged() const { return impl_->told_acknowledged; }
 
 std::optional<Message> WorkerClient::receive(std::chrono::milliseconds timeout) {
   MutexLock lock(impl_->mu);
@@ -257,10 +243,14 @@ std::optional<Message> WorkerClient::receive(std::chrono::milliseconds timeout) 
   while (impl_->inbox.empty()) {
     if (impl_->arrived.wait_until(lock.native(), deadline) == std::cv_status::timeout) break;
   }
-  if (impl_->inbox.empty()) return std::nullopt;
-  Message message = std::move(impl_->inbox.front());
+  if (impl_->inbox.empty()) {
+    impl_->told_acknowledged = impl_->acknowledged;
+    return std::nullopt;
+  }
+  Impl::Arrived next = std::move(impl_->inbox.front());
   impl_->inbox.pop_front();
-  return message;
+  impl_->told_acknowledged = next.acknowledged;
+  return std::move(next.message);
 }
 
 std::chrono::milliseconds WorkerClient::silence() const {

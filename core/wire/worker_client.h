@@ -6,9 +6,9 @@
 //
 // An I/O thread owns the ZeroMQ socket (DEALER), sends heartbeats while the worker computes,
 // resends what has not been acknowledged, and says Hello again when the scheduler was restarted.
-// Then, and when the scheduler had given the worker up, receive() returns a new Welcome: work in
-// hand is void (drop it, keep the weights); messages that were sent and not acknowledged are sent
-// again by the client itself.
+// Then, and when the scheduler had given the worker up, receive() returns a new Welcome and a Hold
+// that says which work still counts; messages that were sent and not acknowledged are sent again by
+// the client itself.
 //
 // It ends up with Shutdown when another process has taken its name.
 //
@@ -32,9 +32,13 @@ class WorkerClient {
   ~WorkerClient();
   WorkerClient(const WorkerClient&) = delete;
 
-  // A trajectory must have no find_fault(): the scheduler would refuse it, and its lease would only
-  // run out. The queue is bounded by the leases that a worker holds, so it never waits.
-  void send(Message message);
+  // The queue is bounded by the leases that a worker holds, so it never waits. Returns how many
+  // messages were sent, this one included.
+  int64_t send(const Message& message);
+  // So many of them, in their order, were safe with the scheduler when the message came that
+  // receive() returned last (or when it found none). After a Welcome: the others are sent again in
+  // the new session. Thread: the one that receives.
+  int64_t num_acknowledged() const;
   // The next message, or nothing after `timeout`.
   std::optional<Message> receive(std::chrono::milliseconds timeout);
   // How long the scheduler has been silent; the worker ends itself when that exceeds its patience.

@@ -1,6 +1,8 @@
 #include "reward/worker/worker.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include <unistd.h>
 
@@ -35,6 +37,10 @@ wire::Verdict verdict_of(const wire::Verify& request, const Result<Score>& score
   return verdict;
 }
 
+bool same_work(const wire::Verify& a, const wire::Verify& b) {
+  return a.lease == b.lease && a.lane == b.lane && a.verify_attempt == b.verify_attempt;
+}
+
 }  // namespace
 
 RewardWorker::RewardWorker(std::shared_ptr<const VerifierRegistry> verifiers, const Clock& clock,
@@ -42,7 +48,7 @@ RewardWorker::RewardWorker(std::shared_ptr<const VerifierRegistry> verifiers, co
     : verifiers_(std::move(verifiers)), clock_(clock), options_(std::move(options)) {}
 
 RewardWorker::Ending RewardWorker::run() {
-  wire::Hello hello{.role = wire::Role::kReward,
+  wire::Hello hello{.role = Role::kReward,
                     .worker = options_.worker,
                     .incarnation = 0,
                     .pid = static_cast<int32_t>(getpid()),
@@ -57,16 +63,22 @@ RewardWorker::Ending RewardWorker::run() {
     std::vector<Executor::Call> calls;
     while (auto message = client.receive(in_hand.empty() ? kPoll : 0ms)) {
       if (auto* request = std::get_if<wire::Verify>(&*message)) {
+        if (std::ranges::any_of(
+                in_hand, [&](const auto& other) { return same_work(other.second, *request); })) {
+          continue;  // said again in a new session
+        }
         calls.push_back({.id = next_id, .run = [verifiers = verifiers_, request = *request] {
                            return verdict_of(request,
                                              judge(*verifiers, request.verifier, request.evidence));
                          }});
         in_hand.emplace(next_id++, std::move(*request));
       }
-      // The scheduler knows nothing of what we do: nobody waits for it.
-      if (std::holds_alternative<wire::Welcome>(*message)) {
-        calls.clear();
-        in_hand.clear();
+      // What a new session does not name nobody waits for.
+      if (const auto* hold = std::get_if<wire::Hold>(&*message)) {
+        const std::set<BodyId> held(hold->leases.begin(), hold->leases.end());
+        std::erase_if(in_hand, [&](const auto& entry) {
+          return !held.contains({entry.second.lane, entry.second.lease});
+        });
       }
       if (const auto* shutdown = std::get_if<wire::Shutdown>(&*message))
         return {"shutdown: " + shutdown->reason};

@@ -38,7 +38,9 @@ EpisodeRunner::EpisodeRunner(Generator& generator, const text::Tokenizer& tokeni
       settings_(settings),
       executor_("the environment", settings.env_threads, settings.step_timeout, clock) {}
 
-EpisodeRunner::~EpisodeRunner() { abort_all(); }
+EpisodeRunner::~EpisodeRunner() {
+  while (!running_.empty()) finish(running_.begin());
+}
 
 void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment) {
   Id id = next_id_++;
@@ -62,9 +64,11 @@ bool EpisodeRunner::abort(const LeaseId& lease, Lane lane) {
   return true;
 }
 
-void EpisodeRunner::abort_all() {
-  while (!running_.empty()) finish(running_.begin());
-  finished_.clear();
+std::vector<BodyId> EpisodeRunner::running() const {
+  std::vector<BodyId> ids;
+  for (const auto& [lane_and_lease, id] : by_lease_)
+    ids.push_back({lane_and_lease.first, lane_and_lease.second});
+  return ids;
 }
 
 std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {

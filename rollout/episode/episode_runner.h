@@ -51,10 +51,11 @@ class EpisodeRunner {
   void start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment);
   // Ends an episode: the next poll() returns it as kAborted with its tokens. False: none runs.
   bool abort(const LeaseId& lease, Lane lane);
-  void abort_all();  // and they are not returned: the work is void
   bool is_running(const LeaseId& lease, Lane lane) const {
     return by_lease_.contains({lane, lease});
   }
+
+  std::vector<BodyId> running() const;
 
   // Makes progress; returns what ended. When there is nothing to generate, waits up to `max_wait`
   // for an environment.

@@ -1,8 +1,10 @@
 #include "rollout/worker/worker.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
+#include "core/wire/trajectory_codec.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/sampler.h"
@@ -94,12 +97,24 @@ class RolloutWorker {
   template <class Other>
   void on(const Other&) {}
 
-  // The scheduler knows nothing of what we do: it is void. The weights stay.
+  // A session begins, of a scheduler that may have been away: which of our work still counts is in
+  // the Hold that follows, and nothing is lost until then. Installs are asked for anew.
   void on(const wire::Welcome&) {
-    runner_.abort_all();
-    granted_.clear();
     to_install_.reset();
-    num_evaluating_ = 0;
+    forget_acknowledged();
+    resent_.clear();
+    for (const auto& [body, number] : unacknowledged_) resent_.insert(body);
+  }
+
+  // What is not named is void.
+  void on(const wire::Hold& hold) {
+    const std::set<BodyId> held(hold.leases.begin(), hold.leases.end());
+    for (const BodyId& id : runner_.running()) {
+      if (!held.contains(id)) runner_.abort(id.lease, id.lane);
+    }
+    std::erase_if(granted_, [&](const wire::Grant& grant) {
+      return !held.contains({grant.lane, grant.lease});
+    });
   }
 
   void on(const wire::Install& install) { to_install_ = install; }
@@ -109,7 +124,14 @@ class RolloutWorker {
                  std::ranges::any_of(granted_, [&](const wire::Grant& other) {
                    return other.lease == grant.lease && other.lane == grant.lane;
                  });
-    if (!known) granted_.push_back(grant);
+    // At the start of a session all that is still leased is granted again. What the link sends
+    // again is not played again; a result that the scheduler had, and lost with its power, is.
+    if (!known && !resent_.contains({grant.lane, grant.lease})) granted_.push_back(grant);
+  }
+
+  void forget_acknowledged() {
+    std::erase_if(unacknowledged_,
+                  [&](const auto& entry) { return entry.second <= client_.num_acknowledged(); });
   }
 
   void on(const wire::Abort& abort) {
@@ -195,7 +217,13 @@ class RolloutWorker {
     trajectory.env = info_.name;
     trajectory.outcome = Outcome::kStale;
     trajectory.sampling = sampling_;
-    client_.send(wire::TrajectoryResult{std::move(trajectory)});
+    send_result(trajectory);
+  }
+
+  void send_result(const Trajectory& trajectory) {
+    forget_acknowledged();
+    unacknowledged_[{trajectory.lane, trajectory.lease}] =
+        client_.send(wire::TrajectoryResult{wire::encode_trajectory(trajectory)});
   }
 
   void report(FinishedEpisode& episode) {
@@ -214,7 +242,7 @@ class RolloutWorker {
           "       Try a smaller optim.lr, or an earlier checkpoint.",
           trajectory.max_version(), *fault);
     }
-    client_.send(wire::TrajectoryResult{std::move(trajectory)});
+    send_result(trajectory);
   }
 
   void log_stats() {
@@ -252,6 +280,9 @@ class RolloutWorker {
   std::shared_ptr<const PackedWeights> installed_;
   std::optional<wire::Install> to_install_;
   std::vector<wire::Grant> granted_;  // not begun
+  // Results, by their number among the client's messages; and those that this session began with.
+  std::map<BodyId, int64_t> unacknowledged_;
+  std::set<BodyId> resent_;
   int64_t num_evaluating_ = 0;
   EngineStats logged_;
   bool ended_ = false;
@@ -263,7 +294,7 @@ int run_rollout_worker(const RolloutWorkerConfig& config,
                        const sandbox::EnvironmentRegistry& environments, Log& log,
                        const Clock& clock) {
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
-  wire::WorkerClient client({.role = wire::Role::kRollout,
+  wire::WorkerClient client({.role = Role::kRollout,
                              .worker = config.worker,
                              .incarnation = 0,
                              .pid = static_cast<int32_t>(::getpid()),

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
-#include "scheduler/decide/breaker.h"
+#include <fmt/format.h>
+
+#include "scheduler/decide/health.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -11,14 +13,35 @@ void end_lease(State& state, const WorkId& work) {
   const auto lease = state.leases.find(work);
   const auto worker = state.workers.find(lease->second.worker);
   if (worker != state.workers.end()) --worker->second.leased;
+  state.expiries.erase({lease->second.deadline, work});
   state.leases.erase(lease);
 }
 
 // The worker need not go on, and its answer will mean nothing.
 void abort_lease(Context& context, const WorkId& work) {
   const Lease& lease = context.state.leases.at(work);
-  context.act(Abort{lease.worker, {work.member, lease.attempt}, work.lane});
+  context.tell(
+      lease.worker,
+      Abort{.worker = {}, .session = 0, .lease = {work.member, lease.attempt}, .lane = work.lane});
   end_lease(context.state, work);
+}
+
+void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
+  const LeaseId id{work.member, lease.attempt};
+  if (lease.kind == LeaseKind::kVerify) {
+    context.tell(lease.worker, Verify{.worker = {},
+                                      .session = 0,
+                                      .lease = id,
+                                      .lane = work.lane,
+                                      .verify_attempt = lease.verify_attempt});
+  } else {
+    const Task& task = *find_task(context.state, work.lane, work.member);
+    context.tell(lease.worker, Grant{.worker = {},
+                                     .session = 0,
+                                     .lease = id,
+                                     .lane = work.lane,
+                                     .version = task.weight_floor});
+  }
 }
 
 // What was leased is to be done again. A verification keeps the tokens: they are good.
@@ -57,21 +80,31 @@ void give_reward(Context& context, const WorkId& work, Member& member, double re
 }
 
 // What keeps a result that says "finished" from being one; empty: nothing.
-std::string fault_of(const State& state, const Task& task, const AttemptResult& result) {
+std::string fault_of(const AttemptResult& result) {
   if (result.reward && !std::isfinite(*result.reward)) return "its reward is not finite";
   if (!result.reward && !result.needs_verifier) return "it has neither reward nor verifier";
-  if (result.tokens == 0) return "";
-  const Policy& policy = state.policies.at(result.lease.member.policy);
-  const int64_t newest = result.lane == Lane::kEval ? task.weight_floor : policy.frontier;
-  if (result.min_version < task.weight_floor || result.max_version > newest ||
-      result.min_version > result.max_version) {
-    return fmt::format("its tokens are of versions {}..{}, wanted {}..{}", result.min_version,
-                       result.max_version, task.weight_floor, newest);
-  }
   return "";
 }
 
+// Sampled by weights that its launch may use and that the state knows of. A scheduler that lost
+// power may have forgotten a version that workers had already: nobody's fault, sampled again.
+bool fits_its_launch(const State& state, const Task& task, const AttemptResult& result) {
+  if (result.tokens == 0) return true;
+  const Policy& policy = state.policies.at(result.lease.member.policy);
+  const int64_t newest = result.lane == Lane::kEval ? task.weight_floor : policy.frontier;
+  return result.min_version >= task.weight_floor && result.max_version <= newest &&
+         result.min_version <= result.max_version;
+}
+
 }  // namespace
+
+void begin_lease(Context& context, const WorkId& work, Lease lease) {
+  State& state = context.state;
+  ++state.workers.at(lease.worker).leased;
+  state.expiries.emplace(lease.deadline, work);
+  const auto it = state.leases.emplace(work, std::move(lease)).first;
+  tell_lease(context, work, it->second);
+}
 
 void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
@@ -80,20 +113,26 @@ void on_result(Context& context, const AttemptResult& result) {
   end_lease(state, work);
   const Task& task = *find_task(state, work.lane, work.member);
   Member& member = member_of(state, work);
-  if (result.outcome != Outcome::kFinished && result.outcome != Outcome::kTruncated) {
+  if (!has_sample(result.outcome)) {
+    if (result.outcome == Outcome::kEnvFailed) {
+      record_outcome(context, result.worker, Outcome::kEnvFailed, result.reason);
+      return fail(context, work, LeaseKind::kGenerate, Outcome::kEnvFailed);
+    }
     // A worker that gives up on its own (stale, aborted) has lost the attempt as far as we can
-    // tell.
-    const Outcome cause =
-        result.outcome == Outcome::kEnvFailed ? Outcome::kEnvFailed : Outcome::kLost;
-    record_outcome(context, cause, result.reason);
-    return fail(context, work, LeaseKind::kGenerate, cause);
+    // tell, but for no fault of its own.
+    if (result.outcome == Outcome::kLost)
+      record_fault(context, result.worker, Fault::kLost, result.reason);
+    return fail(context, work, LeaseKind::kGenerate, Outcome::kLost);
   }
-  if (const std::string fault = fault_of(state, task, result); !fault.empty()) {
-    record_outcome(context, Outcome::kEnvFailed, fault);
+  const std::string fault = fault_of(result);
+  const bool fits = fits_its_launch(state, task, result);
+  if (!fault.empty() || !fits) {
     context.act(Release{{{work.lane, result.lease}}});
-    return fail(context, work, LeaseKind::kGenerate, Outcome::kEnvFailed);
+    if (!fault.empty()) record_outcome(context, result.worker, Outcome::kEnvFailed, fault);
+    return fail(context, work, LeaseKind::kGenerate,
+                fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
   }
-  record_outcome(context, result.outcome, "");
+  record_outcome(context, result.worker, result.outcome, "");
   member.outcome = result.outcome;
   member.tokens = result.tokens;
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
@@ -116,44 +155,48 @@ void on_reward(Context& context, const Reward& reward) {
   }
   end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
-    record_outcome(context, Outcome::kFinished, "");
+    record_outcome(context, reward.worker, Outcome::kFinished, "");
     give_reward(context, work, member_of(state, work), *reward.reward);
   } else {
-    record_outcome(context, Outcome::kVerifierFailed, reward.reason);
+    record_outcome(context, reward.worker, Outcome::kVerifierFailed, reward.reason);
     fail(context, work, LeaseKind::kVerify, Outcome::kVerifierFailed);
   }
 }
 
-void void_worker_leases(Context& context, const WorkerId& worker, bool lost) {
+int64_t lose_leases(Context& context, const WorkerId& worker) {
   State& state = context.state;
   std::vector<std::pair<WorkId, LeaseKind>> leases;
   for (const auto& [work, lease] : state.leases) {
     if (lease.worker == worker) leases.emplace_back(work, lease.kind);
   }
-  for (const auto& [work, kind] : leases) end_lease(state, work);
-  if (lost && !leases.empty())
-    record_outcome(context, Outcome::kLost, "worker " + worker + " is gone");
   for (const auto& [work, kind] : leases) {
-    if (lost) {
-      fail(context, work, kind, Outcome::kLost);
-    } else {
-      queue_again(state, work, kind);
-    }
+    end_lease(state, work);
+    fail(context, work, kind, Outcome::kLost);
+  }
+  return std::ssize(leases);
+}
+
+void tell_leases(Context& context, const WorkerId& worker) {
+  Hold hold;
+  for (const auto& [work, lease] : context.state.leases) {
+    if (lease.worker == worker) hold.leases.push_back({work.lane, {work.member, lease.attempt}});
+  }
+  context.tell(worker, std::move(hold));
+  for (const auto& [work, lease] : context.state.leases) {
+    if (lease.worker == worker) tell_lease(context, work, lease);
   }
 }
 
 void expire_leases(Context& context) {
   State& state = context.state;
-  std::vector<std::pair<WorkId, Lease>> late;
-  for (const auto& [work, lease] : state.leases) {
-    if (lease.deadline <= state.now) late.emplace_back(work, lease);
-  }
-  for (const auto& [work, lease] : late) {
+  while (!state.expiries.empty() && state.expiries.begin()->first <= state.now) {
+    const WorkId work = state.expiries.begin()->second;
+    const Lease lease = state.leases.at(work);
     abort_lease(context, work);
-    const Outcome cause =
-        lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost;
-    record_outcome(context, cause, "no answer from " + lease.worker + " within the deadline");
-    fail(context, work, lease.kind, cause);
+    record_fault(context, lease.worker, Fault::kSilent,
+                 fmt::format("no answer within the deadline ({})", to_string(work.member)));
+    fail(context, work, lease.kind,
+         lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost);
   }
 }
 
@@ -180,15 +223,6 @@ void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
   Release release{bodies_of(lane, id, task)};
   for (Member& member : task.members) member.has_body = false;
   if (!release.bodies.empty()) context.act(std::move(release));
-}
-
-Action lease_action(const State& state, const WorkId& work, const Lease& lease) {
-  const LeaseId id{work.member, lease.attempt};
-  if (lease.kind == LeaseKind::kVerify) {
-    return Verify{lease.worker, id, work.lane, lease.verify_attempt, lease.deadline};
-  }
-  const Task& task = *find_task(state, work.lane, work.member);
-  return Grant{lease.worker, id, work.lane, task.weight_floor, lease.deadline};
 }
 
 }  // namespace tailrace::scheduler

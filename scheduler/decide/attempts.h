@@ -13,10 +13,15 @@ namespace tailrace::scheduler {
 void on_result(Context& context, const AttemptResult& result);
 void on_reward(Context& context, const Reward& reward);
 
-// Everything leased to this worker is void. `lost`: its process is gone, which counts against the
-// members' bounds and once for the breaker; otherwise (a connection made anew) it is only given
-// again.
-void void_worker_leases(Context& context, const WorkerId& worker, bool lost);
+// The member's work goes to `lease.worker`, which hears of it.
+void begin_lease(Context& context, const WorkId& work, Lease lease);
+
+// Everything leased to this worker is void and counts against the members' bounds: its process is
+// gone. Returns how many leases there were.
+int64_t lose_leases(Context& context, const WorkerId& worker);
+
+// Says again what a worker holds: it has begun a session, or the scheduler has.
+void tell_leases(Context& context, const WorkerId& worker);
 
 // Deadlines that have passed.
 void expire_leases(Context& context);
@@ -29,8 +34,5 @@ void void_members(Context& context, Lane lane, const TaskId& id, const Task& tas
 
 // Nobody needs the members' bodies any more.
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task);
-
-// The lease's messages, for a first grant and for one given again after a restart.
-Action lease_action(const State& state, const WorkId& work, const Lease& lease);
 
 }  // namespace tailrace::scheduler

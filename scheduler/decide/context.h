@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include "scheduler/state/action.h"
 #include "scheduler/state/state.h"
@@ -15,6 +16,18 @@ struct Context {
       settled;  // members that reached a final phase; proceed() settles their groups
 
   void act(Action action) { actions.push_back(std::move(action)); }
+
+  // A message to a worker. To one that is away nothing is said: when it comes back it gets all that
+  // is outstanding then.
+  template <class Message>
+  void tell(const WorkerId& id, Message message) {
+    const auto worker = state.workers.find(id);
+    if (worker == state.workers.end() || !worker->second.connected) return;
+    message.worker = id;
+    message.session = worker->second.session;
+    act(std::move(message));
+  }
+
   const Config& config() const { return state.config; }
 };
 

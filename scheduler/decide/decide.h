@@ -7,12 +7,19 @@
 // says changes nothing. A trainer's repeated question is answered with the same list.
 #pragma once
 
+#include <cstdint>
+
 #include "core/base/time.h"
 #include "scheduler/state/action.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
+
+// Which law this is. Raised when the same events give other actions or another state than before:
+// events of another law cannot be replayed, only snapshots cross it. A test holds it against a
+// golden event log.
+constexpr uint32_t kLawVersion = 2;
 
 // Applies `event` at `now` (an earlier time than the state's counts as the state's).
 [[nodiscard]] Actions decide(State& state, const Event& event, Time now);

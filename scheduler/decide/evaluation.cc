@@ -21,11 +21,11 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   const EvalOptions& config = context.config().eval;
   const int64_t version = policy.frontier;
   if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
+  if (policy.evaluation) return;  // it waits to be reported
   const bool first = policy.evaluated < 0;
   const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
   if (!first && !due && !last) return;
 
-  drop_evaluation(context, policy);
   policy.evaluated = version;
   Evaluation evaluation{.version = version, .open_members = 0, .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
@@ -58,6 +58,15 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
   policy.evaluation->open_members = count_open(*policy.evaluation);
   if (!evaluating(policy)) context.act(evaluation_report(policy_id, *policy.evaluation));
+}
+
+void on_eval_reported(Context& context, const EvalReported& event) {
+  const auto it = context.state.policies.find(event.policy);
+  if (it == context.state.policies.end()) return;
+  Policy& policy = it->second;
+  if (!policy.evaluation || evaluating(policy) || policy.evaluation->version != event.version)
+    return;
+  drop_evaluation(context, policy);
 }
 
 void drop_evaluation(Context& context, Policy& policy) {

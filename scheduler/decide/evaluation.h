@@ -16,7 +16,10 @@ void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy);
 
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
 
-// Its bodies can go.
+// The report is on disk: its bodies can go.
+void on_eval_reported(Context& context, const EvalReported& event);
+
+// Takes it apart, reported or not.
 void drop_evaluation(Context& context, Policy& policy);
 
 }  // namespace tailrace::scheduler

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "scheduler/decide/breaker.h"
+#include <fmt/format.h>
+
 #include "scheduler/decide/evaluation.h"
+#include "scheduler/decide/health.h"
 #include "scheduler/decide/rounds.h"
 
 namespace tailrace::scheduler {
@@ -16,14 +18,6 @@ int64_t newest_version(const Task& task) {
     newest = std::max({newest, member.granted_version, member.max_version});
   }
   return newest;
-}
-
-// Its end, if it has one, rests on weights that are abandoned.
-void withdraw_end(Context& context, Policy& policy, const TaskId& id) {
-  const Task& task = policy.tasks.at(id);
-  if (task.place != Place::kDone) return;
-  --policy.domains[static_cast<size_t>(id.domain)].ended_as(task.end);
-  context.act(TaskWithdrawn{id});
 }
 
 // A group that keeps its samples but loses its place in a batch: complete, so it is ready again.
@@ -82,12 +76,25 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
 void on_trainer_lost(Policy& policy) {
   policy.wanted.reset();
   policy.handed = false;
+  policy.saving = -1;
+}
+
+Policy* policy_of_trainer(State& state, PolicyId id, const WorkerId& worker) {
+  const auto it = state.policies.find(id);
+  return it != state.policies.end() && it->second.trainer == worker ? &it->second : nullptr;
+}
+
+void on_trainer_wants(Context& context, const TrainerWants& event) {
+  Policy* policy = policy_of_trainer(context.state, event.policy, event.worker);
+  if (policy == nullptr || event.step != policy->published + 1) return;
+  policy->wanted = event.step;
+  policy->handed = false;  // asked again: answered again, with the same list
 }
 
 void on_published(Context& context, const Published& event) {
-  const auto it = context.state.policies.find(event.policy);
-  if (it == context.state.policies.end() || event.version < 0) return;
-  Policy& policy = it->second;
+  Policy* found = policy_of_trainer(context.state, event.policy, event.worker);
+  if (found == nullptr || event.version < 0) return;
+  Policy& policy = *found;
   const bool first = policy.published < 0;
   if (!first && event.version <= policy.published) return;  // said before
   if (!first && (event.version != policy.published + 1 || !policy.batches.contains(event.version)))
@@ -96,6 +103,7 @@ void on_published(Context& context, const Published& event) {
   policy.published = event.version;
   policy.wanted.reset();
   policy.handed = false;
+  record_good(context, event.worker);
   finish_batch(context, policy, event.version);
   Weights weights{event.digest, event.manifest};
   if (event.version > policy.frontier) {
@@ -104,20 +112,22 @@ void on_published(Context& context, const Published& event) {
   } else if (!on_lineage(policy, event.version, event.digest)) {
     fork(context, policy, event.version, std::move(weights));
   } else {
-    policy.lineage[event.version] =
-        std::move(weights);  // the same weights, perhaps in another file
+    // The same weights, perhaps in another file.
+    policy.lineage[event.version] = std::move(weights);
   }
 }
 
 void on_durable(Context& context, const Durable& event) {
-  const auto it = context.state.policies.find(event.policy);
-  if (it == context.state.policies.end()) return;
-  Policy& policy = it->second;
+  Policy* found = policy_of_trainer(context.state, event.policy, event.worker);
+  if (found == nullptr) return;
+  Policy& policy = *found;
   if (event.version <= policy.durable || event.version > policy.published) return;
   policy.durable = event.version;
   Release release;
   for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
-    if (task->second.place != Place::kDone || task->second.step > event.version) {
+    // Those that the end of the run cut off are kept: a run that is continued goes back to them.
+    if (task->second.place != Place::kDone || task->second.step > event.version ||
+        task->second.end == TaskEnd::kUnreached) {
       ++task;
       continue;
     }
@@ -130,23 +140,47 @@ void on_durable(Context& context, const Durable& event) {
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 
+void reopen(Context& context) {
+  State& state = context.state;
+  state.end.reset();
+  state.ended = false;
+  for (auto& [id, policy] : state.policies) {
+    std::vector<TaskId> cut;
+    for (const auto& [task_id, task] : policy.tasks) {
+      if (task.place == Place::kDone && task.end == TaskEnd::kUnreached) cut.push_back(task_id);
+    }
+    for (const TaskId& task_id : cut) {
+      withdraw_end(context, policy, task_id);
+      relaunch(context, policy, task_id);
+    }
+  }
+}
+
 void on_rolled_back(Context& context, const RolledBack& event) {
-  const auto it = context.state.policies.find(event.policy);
-  if (it == context.state.policies.end()) return;
+  State& state = context.state;
+  const auto it = state.policies.find(event.policy);
+  const auto worker = state.workers.find(event.worker);
+  if (it == state.policies.end() || worker == state.workers.end()) return;
   Policy& policy = it->second;
-  const bool said_before = event.incarnation != 0 && event.incarnation == policy.trainer &&
-                           event.version < policy.published;
-  if (said_before) return;
-  policy.trainer = event.incarnation;
+  // One holder of the role: a second trainer waits until the first is gone.
+  if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr) return;
+  // A process never loses versions, so an older one from the same process is a message that was
+  // sent again because the scheduler died before it could acknowledge it.
+  const uint64_t incarnation = worker->second.incarnation;
+  const bool same_process =
+      policy.trainer == event.worker && policy.trainer_incarnation == incarnation;
+  if (same_process && event.version < policy.published) return;
+  policy.trainer = event.worker;
+  policy.trainer_incarnation = incarnation;
+  const Published published{event.worker, event.policy, event.version, event.digest,
+                            event.manifest};
   if (policy.published < 0) {
-    if (event.version >= 0)
-      on_published(context, {event.policy, event.version, event.digest, event.manifest});
+    if (event.version >= 0) on_published(context, published);
     return;
   }
   // Its last publication did not reach us before it died; the checkpoint proves the step.
-  if (event.version == policy.published + 1 && policy.batches.contains(event.version)) {
-    return on_published(context, {event.policy, event.version, event.digest, event.manifest});
-  }
+  if (event.version == policy.published + 1 && policy.batches.contains(event.version))
+    return on_published(context, published);
   if (event.version == policy.published && on_lineage(policy, event.version, event.digest)) return;
   if (event.version < 0) {
     return halt(context,
@@ -165,10 +199,9 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   }
   on_trainer_lost(policy);
   policy.published = event.version;
-  context.state.end.reset();
-  if (!on_lineage(policy, event.version, event.digest)) {
+  reopen(context);
+  if (!on_lineage(policy, event.version, event.digest))
     fork(context, policy, event.version, {event.digest, event.manifest});
-  }
 }
 
 }  // namespace tailrace::scheduler

@@ -10,9 +10,16 @@
 
 namespace tailrace::scheduler {
 
+void on_trainer_wants(Context& context, const TrainerWants& event);
 void on_published(Context& context, const Published& event);
 void on_durable(Context& context, const Durable& event);
 void on_rolled_back(Context& context, const RolledBack& event);
+
+// What it was doing is to be asked for again. Credit stays taken.
 void on_trainer_lost(Policy& policy);
+
+// The run goes on after all: its end is taken back, and prompts that it had cut off go back to
+// where they wait.
+void reopen(Context& context);
 
 }  // namespace tailrace::scheduler

@@ -1,17 +1,29 @@
 #include "scheduler/decide/placement.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "scheduler/decide/attempts.h"
-#include "scheduler/decide/breaker.h"
+#include "scheduler/decide/health.h"
 
 namespace tailrace::scheduler {
 namespace {
 
-bool may_run(const Worker& worker, const WorkId& work, int64_t floor) {
-  if (worker.role != WorkerRole::kRollout || !worker.connected ||
-      worker.phase != WorkerPhase::kOpen || worker.policy != work.member.policy ||
-      worker.leased >= worker.slots) {
+// Leases that it can take now, whatever weights it holds.
+int64_t room_of(const State& state, const WorkerId& id, const Worker& worker) {
+  if (!worker.connected) return 0;
+  return std::max<int64_t>(0, usable_slots(state, id, worker) - worker.leased);
+}
+
+bool is_open(const Worker& worker) {
+  return worker.role == Role::kReward ||
+         (worker.role == Role::kRollout && worker.phase == WorkerPhase::kOpen);
+}
+
+bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t floor) {
+  if (worker.role != Role::kRollout || !is_open(worker) || worker.policy != work.member.policy)
     return false;
-  }
   return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
 }
 
@@ -27,16 +39,17 @@ int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
   return count;
 }
 
-// Most siblings, then most free slots, then the first name.
+// Most siblings, then most room, then the first name.
 WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) {
   WorkerId best;
-  int64_t best_siblings = -1, best_free = -1;
+  int64_t best_siblings = -1, best_room = -1;
   for (const auto& [id, worker] : state.workers) {
-    if (!may_run(worker, work, task.weight_floor)) continue;
-    const int64_t siblings = siblings_at(state, work, task, id),
-                  free = worker.slots - worker.leased;
-    if (std::pair(siblings, free) > std::pair(best_siblings, best_free)) {
-      best = id, best_siblings = siblings, best_free = free;
+    if (!holds_weights_for(worker, work, task.weight_floor)) continue;
+    const int64_t room = room_of(state, id, worker);
+    if (room == 0) continue;
+    const int64_t siblings = siblings_at(state, work, task, id);
+    if (std::pair(siblings, room) > std::pair(best_siblings, best_room)) {
+      best = id, best_siblings = siblings, best_room = room;
     }
   }
   return best;
@@ -44,27 +57,27 @@ WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) 
 
 WorkerId pick_reward(const State& state) {
   WorkerId best;
-  int64_t best_free = 0;
+  int64_t best_room = 0;
   for (const auto& [id, worker] : state.workers) {
-    if (worker.role != WorkerRole::kReward || !worker.connected ||
-        worker.slots - worker.leased <= best_free)
-      continue;
-    best = id, best_free = worker.slots - worker.leased;
+    if (worker.role != Role::kReward) continue;
+    const int64_t room = room_of(state, id, worker);
+    if (room > best_room) best = id, best_room = room;
   }
   return best;
 }
 
-void lease_to(Context& context, const WorkId& work, Lease lease) {
-  State& state = context.state;
-  ++state.workers.at(lease.worker).leased;
-  const auto it = state.leases.emplace(work, std::move(lease)).first;
-  context.act(lease_action(state, work, it->second));
+int64_t total_room(const State& state, Role role) {
+  int64_t room = 0;
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role == role && is_open(worker)) room += room_of(state, id, worker);
+  }
+  return room;
 }
 
 // Whether this is the moment to send the worker to its policy's newest version, if it is behind.
 // A mode that lets work end on the weights that it began with waits here for `leased` to be 0.
-bool may_install(const State& state, const Worker& worker) {
-  if (worker.role != WorkerRole::kRollout || !worker.connected) return false;
+bool may_install(const State& state, const WorkerId& id, const Worker& worker) {
+  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) return false;
   const auto policy = state.policies.find(worker.policy);
   return policy != state.policies.end() && at_frontier(policy->second);
 }
@@ -76,8 +89,7 @@ bool up_to_date(const State& state, const Worker& worker) {
     case WorkerPhase::kClosed:
       return false;
     case WorkerPhase::kInstalling:
-      return worker.install_deadline > state.now &&
-             on_lineage(policy, worker.target, worker.target_digest);
+      return on_lineage(policy, worker.target, worker.target_digest);
     case WorkerPhase::kOpen:
       return worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
   }
@@ -90,25 +102,25 @@ void install(Context& context, const WorkerId& id, Worker& worker, int64_t versi
   worker.target = version;
   worker.target_digest = weights.digest;
   worker.install_deadline = context.state.now + context.config().deadlines.install;
-  context.act(Install{id, worker.policy, version, weights.digest, weights.manifest});
+  context.tell(id, Install{.worker = {},
+                           .session = 0,
+                           .policy = worker.policy,
+                           .version = version,
+                           .digest = weights.digest,
+                           .manifest = weights.manifest});
 }
 
-int64_t free_slots(const State& state, WorkerRole role) {
-  int64_t free = 0;
-  for (const auto& [id, worker] : state.workers) {
-    if (worker.role == role && worker.connected &&
-        (role == WorkerRole::kReward || worker.phase == WorkerPhase::kOpen)) {
-      free += worker.slots - worker.leased;
-    }
-  }
-  return free;
+// It is asked again by refresh_workers(), after its quarantine if that was one fault too many.
+void fail_install(Context& context, const WorkerId& id, Worker& worker, const std::string& reason) {
+  worker.phase = WorkerPhase::kClosed;
+  record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", worker.target, reason));
 }
 
 }  // namespace
 
 void refresh_workers(Context& context) {
   for (auto& [id, worker] : context.state.workers) {
-    if (!may_install(context.state, worker) || up_to_date(context.state, worker)) continue;
+    if (!may_install(context.state, id, worker) || up_to_date(context.state, worker)) continue;
     const Policy& policy = context.state.policies.at(worker.policy);
     install(context, id, worker, policy.frontier, policy.lineage.at(policy.frontier));
   }
@@ -118,34 +130,38 @@ void on_installed(Context& context, const Installed& event) {
   const auto it = context.state.workers.find(event.worker);
   if (it == context.state.workers.end()) return;
   Worker& worker = it->second;
-  // Another version or other bytes than asked for: still waiting; the deadline asks again.
+  // Another version or other bytes than asked for: still waiting; the deadline will end that.
   if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version ||
       worker.target_digest != event.digest || worker.policy != event.policy) {
     return;
   }
   worker.phase = WorkerPhase::kOpen;
-  worker.install_failures = 0;
   worker.version = event.version;
   worker.digest = event.digest;
+  context.state.begun = true;
 }
 
 void on_install_failed(Context& context, const InstallFailed& event) {
-  constexpr Time kAgainAfter = std::chrono::seconds(1);
-  constexpr int64_t kAtMost = 10;
   const auto it = context.state.workers.find(event.worker);
   if (it == context.state.workers.end()) return;
   Worker& worker = it->second;
   if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version) return;
-  worker.install_deadline = context.state.now + kAgainAfter;
-  if (++worker.install_failures < kAtMost) return;
-  halt(context, fmt::format("{} failed {} times to install version {}: {}", event.worker, kAtMost,
-                            event.version, event.reason));
+  fail_install(context, event.worker, worker, event.reason);
+}
+
+void expire_installs(Context& context) {
+  for (auto& [id, worker] : context.state.workers) {
+    if (worker.connected && worker.phase == WorkerPhase::kInstalling &&
+        worker.install_deadline <= context.state.now) {
+      fail_install(context, id, worker, "no answer within the deadline");
+    }
+  }
 }
 
 void grant_waiting(Context& context) {
   State& state = context.state;
-  int64_t free = free_slots(state, WorkerRole::kRollout);
-  for (auto it = state.waiting.begin(); it != state.waiting.end() && free > 0;) {
+  int64_t room = total_room(state, Role::kRollout);
+  for (auto it = state.waiting.begin(); it != state.waiting.end() && room > 0;) {
     const WorkId work = *it;
     const Task& task = *find_task(state, work.lane, work.member);
     const WorkerId worker = pick_rollout(state, work, task);
@@ -154,17 +170,17 @@ void grant_waiting(Context& context) {
       continue;
     }
     it = state.waiting.erase(it);
-    --free;
+    --room;
     Member& member = member_of(state, work);
     member.phase = Phase::kRunning;
     member.granted_version = state.workers.at(worker).version;
     ++member.attempt;
-    lease_to(context, work,
-             {.kind = LeaseKind::kGenerate,
-              .worker = worker,
-              .attempt = member.attempt,
-              .verify_attempt = 0,
-              .deadline = state.now + context.config().deadlines.lease});
+    begin_lease(context, work,
+                {.kind = LeaseKind::kGenerate,
+                 .worker = worker,
+                 .attempt = member.attempt,
+                 .verify_attempt = 0,
+                 .deadline = state.now + context.config().deadlines.lease});
   }
 }
 
@@ -178,12 +194,12 @@ void verify_waiting(Context& context) {
     Member& member = member_of(state, work);
     member.phase = Phase::kVerifying;
     ++member.verify_attempt;
-    lease_to(context, work,
-             {.kind = LeaseKind::kVerify,
-              .worker = worker,
-              .attempt = member.attempt,
-              .verify_attempt = member.verify_attempt,
-              .deadline = state.now + context.config().deadlines.verify});
+    begin_lease(context, work,
+                {.kind = LeaseKind::kVerify,
+                 .worker = worker,
+                 .attempt = member.attempt,
+                 .verify_attempt = member.verify_attempt,
+                 .deadline = state.now + context.config().deadlines.verify});
   }
 }
 

@@ -5,12 +5,15 @@
 
 namespace tailrace::scheduler {
 
+void on_installed(Context& context, const Installed& event);
+void on_install_failed(Context& context, const InstallFailed& event);
+
+// Installs that took too long.
+void expire_installs(Context& context);
+
 // Sends workers to the newest version. None while a rollback is replayed: nothing may run on the
 // versions in between, and the weights that workers hold come back.
 void refresh_workers(Context& context);
-
-void on_installed(Context& context, const Installed& event);
-void on_install_failed(Context& context, const InstallFailed& event);
 
 // Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
 // it has room: they share the prompt's KV cache.

@@ -5,8 +5,8 @@
 
 #include "kernels/base/check.h"
 #include "scheduler/decide/attempts.h"
-#include "scheduler/decide/breaker.h"
 #include "scheduler/decide/evaluation.h"
+#include "scheduler/decide/health.h"
 #include "scheduler/state/credit.h"
 
 namespace tailrace::scheduler {
@@ -30,6 +30,12 @@ TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, i
     domain.next = 0;
   }
   return id;
+}
+
+// Something can be started in this domain.
+bool has_prompts(const Config& config, const Policy& policy, int32_t index) {
+  const Domain& domain = policy.domains[static_cast<size_t>(index)];
+  return !domain.queued.empty() || has_fresh(config.domains[static_cast<size_t>(index)], domain);
 }
 
 // Prompts of finite data that have not been launched.
@@ -109,14 +115,6 @@ bool zero_signal(const Task& task) {
   return true;
 }
 
-// The trainer is known, but has not connected again: what is sent now would be lost.
-bool trainer_away(const State& state, PolicyId policy) {
-  return std::any_of(state.workers.begin(), state.workers.end(), [&](const auto& entry) {
-    const Worker& worker = entry.second;
-    return worker.role == WorkerRole::kTrainer && worker.policy == policy && !worker.connected;
-  });
-}
-
 bool step_complete(const State& state, const Policy& policy) {
   int64_t ready = 0;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
@@ -152,7 +150,9 @@ void form_batch(const State& state, Policy& policy, int64_t step) {
 }
 
 HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) {
-  HandOver action{.policy = policy_id, .step = step, .items = {}};
+  HandOver action;
+  action.policy = policy_id;
+  action.step = step;
   for (const TaskId& id : policy.batches.at(step).tasks) {
     const Task& task = policy.tasks.at(id);
     for (int32_t i = 0; i < std::ssize(task.members); ++i) {
@@ -185,8 +185,9 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const int64_t room = std::max<int64_t>(0, credit(config, i) - credit_held(policy, i));
     round.shares.push_back({.target = room, .launch_target = room, .running = 0, .accepted = 0});
-    any = any || room > 0;
+    any = any || (room > 0 && has_prompts(config, policy, i));
   }
+  // Nothing to start: a round would open and close in one breath, at every event.
   if (!any) return;
   policy.last_round = round.id;
   policy.rounds.push_back(std::move(round));
@@ -228,19 +229,26 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
 }
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
-  if (!policy.wanted || policy.handed || context.state.stopping) return;
-  if (trainer_away(context.state, policy_id)) return;
+  if (!policy.wanted || policy.handed) return;
+  if (trainer_of(context.state, policy) == nullptr || in_quarantine(context.state, policy.trainer))
+    return;
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   if (!policy.batches.contains(step)) {
-    if (!at_frontier(policy) || evaluating(policy)) return;
+    if (!at_frontier(policy) || policy.evaluation) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     if (!step_complete(context.state, policy)) return;
     form_batch(context.state, policy, step);
-    drop_evaluation(context, policy);
   }
   policy.handed = true;
-  context.act(make_hand_over(policy_id, policy, step));
+  context.tell(policy.trainer, make_hand_over(policy_id, policy, step));
+}
+
+void withdraw_end(Context& context, Policy& policy, const TaskId& id) {
+  const Task& task = policy.tasks.at(id);
+  if (task.place != Place::kDone) return;
+  --domain_of(policy, id).ended_as(task.end);
+  context.act(TaskWithdrawn{id});
 }
 
 void relaunch(Context& context, Policy& policy, const TaskId& id) {
@@ -259,7 +267,6 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     Policy& policy = context.state.policies.at(member.policy);
     if (body.lane == Lane::kEval) {
       task->members[static_cast<size_t>(member.member)].has_body = false;
-      if (!evaluating(policy)) continue;  // it was reported
       policy.evaluated = policy.evaluation->version - 1;
       drop_evaluation(context, policy);
       ++policy.forks;  // its leases and bodies must not be taken for the new one's
@@ -287,12 +294,10 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
 bool exhausted(const State& state, const Policy& policy) {
   if (!at_frontier(policy) || !policy.rounds.empty()) return false;
   if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
-  for (size_t i = 0; i < policy.domains.size(); ++i) {
-    const Domain& domain = policy.domains[i];
-    const DomainConfig& config = state.config.domains[i];
-    if (!domain.ready.empty()) return false;
-    if (config.prompts_per_step > 0 && (!domain.queued.empty() || has_fresh(config, domain)))
-      return false;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    if (!policy.domains[static_cast<size_t>(i)].ready.empty()) return false;
+    const bool used = state.config.domains[static_cast<size_t>(i)].prompts_per_step > 0;
+    if (used && has_prompts(state.config, policy, i)) return false;
   }
   return true;
 }

@@ -24,7 +24,7 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy);
 void settle_task(Context& context, Policy& policy, const TaskId& id);
 
 // Answers `wanted`: a batch that was formed before, or a new one once the step is complete and no
-// evaluation is open (weights must not move under it).
+// evaluation is open or waits to be reported (weights must not move under it).
 void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 
 // Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights.
@@ -33,11 +33,14 @@ void relaunch(Context& context, Policy& policy, const TaskId& id);
 // The task ends; the checkpoint of `step` makes that final.
 void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step);
 
+// Takes the task's end back, if it has one. What becomes of the task is the caller's to say.
+void withdraw_end(Context& context, Policy& policy, const TaskId& id);
+
 // No prompt is left to start, and no group waits or runs.
 bool exhausted(const State& state, const Policy& policy);
 
 // Ends what the end of the run has cut off. Returns how many prompts did not get their turn, in
-// all: the same number when it is asked again after a restart.
+// all.
 int64_t cut_off(Context& context, Policy& policy);
 
 // Groups whose bodies are gone are launched again; an evaluation is begun anew. A batch that was

@@ -29,10 +29,10 @@ void add_missing(MetricList& values, const MetricList& more) {
 }
 
 // The mean of each metric over the episodes that report it, as PREFIX/NAME.
-MetricList means(const std::vector<Trajectory>& trajectories, const std::string& prefix) {
+MetricList means(std::span<const TrajectoryHeader> episodes, const std::string& prefix) {
   std::map<std::string, std::pair<double, int64_t>> sums;
-  for (const Trajectory& trajectory : trajectories) {
-    for (const auto& [name, value] : trajectory.metrics) {
+  for (const TrajectoryHeader& episode : episodes) {
+    for (const auto& [name, value] : episode.metrics) {
       sums[name].first += value;
       ++sums[name].second;
     }
@@ -44,15 +44,14 @@ MetricList means(const std::vector<Trajectory>& trajectories, const std::string&
   return values;
 }
 
-// Episodes of different prompts, the first member of each.
-std::vector<const Trajectory*> choose_samples(const std::vector<Trajectory>& trajectories,
-                                              int64_t count) {
-  std::vector<const Trajectory*> chosen;
-  std::set<std::pair<int32_t, int64_t>> prompts;
-  for (const Trajectory& trajectory : trajectories) {
+// Of different prompts, the first one that comes of each.
+template <class Items>
+std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
+  std::vector<BodyId> chosen;
+  std::set<TaskId> prompts;
+  for (const auto& item : items) {
     if (std::ssize(chosen) == count) break;
-    const MemberId& member = trajectory.lease.member;
-    if (prompts.emplace(member.domain, member.prompt).second) chosen.push_back(&trajectory);
+    if (prompts.insert(task_of(item.lease.member)).second) chosen.push_back({lane, item.lease});
   }
   return chosen;
 }
@@ -90,12 +89,27 @@ void RunMetrics::write(int64_t step, int64_t version, MetricList values) {
     log_.warning("the metrics of step {} are lost: {}", step, written.failure().message);
 }
 
-void RunMetrics::write_samples(int64_t step, const std::vector<Trajectory>& trajectories) {
-  if (num_samples_ == 0) return;
-  std::string lines;
-  for (const Trajectory* trajectory : choose_samples(trajectories, num_samples_)) {
-    lines += format_sample_row(sample_row(*trajectory, step, step)) + "\n";
+std::vector<BodyId> RunMetrics::samples_of_batch(const HandOver& batch) const {
+  // Without evaluations the first and every tenth batch show what the policy writes.
+  const int64_t row = batch.step - 1;
+  if (!evaluations_.empty() || row % 10 != 0 || steps_.contains(row)) return {};
+  return choose_samples(Lane::kTrain, batch.items, num_samples_);
+}
+
+std::vector<BodyId> RunMetrics::samples_of_evaluation(const EvalDone& report) const {
+  if (evaluations_.contains(report.version)) return {};
+  std::vector<EvalDone::Item> rewarded;
+  for (const EvalDone::Item& item : report.items) {
+    if (item.reward) rewarded.push_back(item);
   }
+  return choose_samples(Lane::kEval, rewarded, num_samples_);
+}
+
+void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> trajectories) {
+  if (trajectories.empty()) return;
+  std::string lines;
+  for (const Trajectory& trajectory : trajectories)
+    lines += format_sample_row(sample_row(trajectory, step, step)) + "\n";
   auto file = AppendFile::open(paths_.samples());
   const Result<void> written = file ? file.value().append(lines) : Result<void>(file.failure());
   if (!written)
@@ -109,12 +123,12 @@ void RunMetrics::on_attempt(Outcome outcome) {
 
 void RunMetrics::on_task_done(TaskEnd end) { ++ends_[end]; }
 
-void RunMetrics::on_batch(int64_t step, const std::vector<Trajectory>& batch, Time now) {
+void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now) {
   pending_ = {.step = step, .handed = now, .tokens = 0, .values = means(batch, "env")};
   double staleness = 0, stalest = 0;
-  for (const Trajectory& trajectory : batch) {
-    pending_.tokens += trajectory.num_sampled();
-    const int64_t oldest = trajectory.min_version();
+  for (const TrajectoryHeader& episode : batch) {
+    pending_.tokens += episode.num_sampled;
+    const int64_t oldest = episode.min_version;
     const double age = oldest < 0 ? 0 : static_cast<double>(step - 1 - oldest);
     staleness += age;
     stalest = std::max(stalest, age);
@@ -122,9 +136,6 @@ void RunMetrics::on_batch(int64_t step, const std::vector<Trajectory>& batch, Ti
   pending_.values.emplace_back("staleness/mean",
                                batch.empty() ? 0 : staleness / static_cast<double>(batch.size()));
   pending_.values.emplace_back("staleness/max", stalest);
-  // Without evaluations the first and every tenth batch show what the policy writes.
-  const int64_t row = step - 1;
-  if (evaluations_.empty() && row % 10 == 0 && !steps_.contains(row)) write_samples(row, batch);
 }
 
 void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now) {
@@ -158,7 +169,7 @@ void RunMetrics::on_progress(const wire::Progress& progress) {
   if (warm_up_.insert(progress.done).second) write(progress.done, -1, progress.metrics);
 }
 
-void RunMetrics::on_evaluation(const EvalDone& report, const std::vector<Trajectory>& bodies) {
+void RunMetrics::on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies) {
   if (!evaluations_.insert(report.version).second) return;
   double sum = 0, rewarded = 0;
   for (const EvalDone::Item& item : report.items) {
@@ -172,8 +183,8 @@ void RunMetrics::on_evaluation(const EvalDone& report, const std::vector<Traject
   add_missing(values, means(bodies, "eval"));
   if (!bodies.empty()) {
     double tokens = 0, turns = 0;
-    for (const Trajectory& body : bodies) {
-      tokens += static_cast<double>(body.num_sampled());
+    for (const TrajectoryHeader& body : bodies) {
+      tokens += static_cast<double>(body.num_sampled);
       turns += body.turns;
     }
     values.emplace_back("eval/response_tokens/mean", tokens / static_cast<double>(bodies.size()));
@@ -181,7 +192,6 @@ void RunMetrics::on_evaluation(const EvalDone& report, const std::vector<Traject
   }
   values.emplace_back("eval/episodes", episodes);
   values.emplace_back("eval/failed", episodes - rewarded);
-  write_samples(report.version, bodies);
   write(report.version, report.version, std::move(values));
 }
 

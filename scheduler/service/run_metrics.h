@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "core/base/metrics.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
+#include "core/trajectory/trajectory.h"
 #include "core/wire/message.h"
 #include "scheduler/state/action.h"
 
@@ -34,12 +36,20 @@ class RunMetrics {
   void on_task_done(TaskEnd end);
   // The batch of `step` goes to the trainer. Means of the environments' own metrics become
   // env/NAME.
-  void on_batch(int64_t step, const std::vector<Trajectory>& batch, Time now);
+  void on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now);
   // `sent`: the trainer's part of the row; its names win.
   void on_published(int64_t version, const MetricList& sent, Time now);
   void on_progress(const wire::Progress& progress);
-  // `bodies`: of the members that have one.
-  void on_evaluation(const EvalDone& report, const std::vector<Trajectory>& bodies);
+  // `bodies`: of the members that have a reward.
+  void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
+
+  // The episodes that people are shown: of different prompts, the first member of each. None where
+  // the row of this step has them, or others are shown.
+  std::vector<BodyId> samples_of_batch(const HandOver& batch) const;
+  std::vector<BodyId> samples_of_evaluation(const EvalDone& report) const;
+  // Rewards are those that count.
+  void write_samples(int64_t step, std::span<const Trajectory> trajectories);
+
   // Another lineage begins at version `from`: rows that rest on what it replaces are removed.
   void on_fork(int64_t from);
 
@@ -53,7 +63,6 @@ class RunMetrics {
 
   void open(int64_t first_step);
   void write(int64_t step, int64_t version, MetricList values);
-  void write_samples(int64_t step, const std::vector<Trajectory>& trajectories);
 
   RunPaths paths_;
   int64_t num_samples_;

@@ -1,6 +1,9 @@
 // The scheduler as a process: it receives messages, keeps bodies and events, applies decide() and
 // performs the actions.
 //
+//   workers -> Inbox -> events -> decide() -> journal -> Outbox -> workers
+//                 \-> StoreActor <-> bodies <-/
+//
 // For each batch of messages: bodies to the store, events to the journal and decide(), one commit,
 // and only then the actions and the acknowledgements. A service that is killed anywhere in between
 // comes back from the journal, gives every outstanding action again, and gets again what it had not
@@ -13,6 +16,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,11 +33,11 @@ struct ServiceOptions {
   std::string endpoint;  // where workers find it
   RunPaths paths;
   wire::LinkOptions link;
-  SegmentSizes segments;
+  StorageOptions storage;
   int64_t num_samples = 4;                        // episodes written for people at an evaluation
-  std::chrono::seconds save_timeout{120};         // for the last checkpoint
   std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over
   std::chrono::seconds watchdog{30};              // of silence, then who waits for what is logged
+  std::function<void()> on_begun = [] {};         // the first install of this process's time
 };
 
 struct ServiceResult {

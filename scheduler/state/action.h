@@ -1,6 +1,7 @@
-// What decide() asks for. Actions that name a worker are messages to it; the others are for the
-// service (bodies, batches, metrics). All may be given again after a restart, and doing one twice
-// does no harm.
+// What decide() asks for. Actions that name a worker are messages to it, in the session that it has
+// now: one whose session ends first is void, because the event that says so makes decide() ask
+// again. The others are for the service (bodies, batches, metrics). All may be given again, and
+// doing one twice does no harm.
 #pragma once
 
 #include <cstdint>
@@ -9,113 +10,212 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/digest.h"
 #include "core/base/ids.h"
-#include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
 
-// Run this attempt on weights >= version (evaluation: exactly). Late after `deadline`.
+// At the start of a session: this is all that the worker holds. Work that it has besides is void;
+// what it lacks of these follows as Grant or Verify.
+struct Hold {
+  WorkerId worker;
+  uint64_t session = 0;
+  std::vector<BodyId> leases;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, leases);
+  }
+  friend bool operator==(const Hold&, const Hold&) = default;
+};
+
+// Run this attempt on weights >= version (evaluation: exactly).
 struct Grant {
   WorkerId worker;
+  uint64_t session = 0;
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int64_t version = 0;
-  Time deadline{};
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, lease, lane, version);
+  }
   friend bool operator==(const Grant&, const Grant&) = default;
 };
 
 // The attempt, or its verification, is no longer wanted; no answer needed.
 struct Abort {
   WorkerId worker;
+  uint64_t session = 0;
   LeaseId lease;
   Lane lane = Lane::kTrain;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, lease, lane);
+  }
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 
 // Score the stored body of `lease`.
 struct Verify {
   WorkerId worker;
+  uint64_t session = 0;
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int32_t verify_attempt = 0;
-  Time deadline{};
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, lease, lane, verify_attempt);
+  }
   friend bool operator==(const Verify&, const Verify&) = default;
 };
 
 struct Install {
   WorkerId worker;
+  uint64_t session = 0;
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
   std::string manifest;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, version, digest, manifest);
+  }
   friend bool operator==(const Install&, const Install&) = default;
 };
 
-// The batch of a step: rewarded members ordered by (epoch, prompt, domain, launch, member). The
-// reward is the one that counts (a verifier's is not in the body).
+// The trainer's batch: bodies in the order of training, each with the reward that counts (a
+// verifier's is not in the body).
 struct HandOver {
   struct Item {
     LeaseId lease;
     double reward = 0;
+    template <class V>
+    void fields(V& visit) {
+      visit(lease, reward);
+    }
     friend bool operator==(const Item&, const Item&) = default;
   };
+  WorkerId worker;
+  uint64_t session = 0;
   PolicyId policy = 0;
   int64_t step = 0;
   std::vector<Item> items;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, step, items);
+  }
   friend bool operator==(const HandOver&, const HandOver&) = default;
+};
+
+// Write a checkpoint of this version before anything else.
+struct Save {
+  WorkerId worker;
+  uint64_t session = 0;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, version);
+  }
+  friend bool operator==(const Save&, const Save&) = default;
 };
 
 // These bodies are never asked for again.
 struct Release {
   std::vector<BodyId> bodies;
+  template <class V>
+  void fields(V& visit) {
+    visit(bodies);
+  }
   friend bool operator==(const Release&, const Release&) = default;
 };
 
 // A prompt of an epoch ended. `trained` is provisional until the checkpoint is durable: a trainer
-// that comes back with other weights takes it back (TaskWithdrawn).
+// that comes back with other weights takes it back (TaskWithdrawn). So is `unreached` until a run
+// that is continued goes further.
 struct TaskDone {
   TaskId task;
   TaskEnd end = TaskEnd::kTrained;
   int64_t step = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(task, end, step);
+  }
   friend bool operator==(const TaskDone&, const TaskDone&) = default;
 };
 
 struct TaskWithdrawn {
   TaskId task;
+  template <class V>
+  void fields(V& visit) {
+    visit(task);
+  }
   friend bool operator==(const TaskWithdrawn&, const TaskWithdrawn&) = default;
 };
 
-// An evaluation is complete. A member without reward failed for good: it is counted, never scored
-// 0.
+// An evaluation is complete: report it, then say EvalReported. A member without reward failed for
+// good: it is counted, never scored 0.
 struct EvalDone {
   struct Item {
     LeaseId lease;
     std::optional<double> reward;
+    template <class V>
+    void fields(V& visit) {
+      visit(lease, reward);
+    }
     friend bool operator==(const Item&, const Item&) = default;
   };
   PolicyId policy = 0;
   int64_t version = 0;
   std::vector<Item> items;
+  template <class V>
+  void fields(V& visit) {
+    visit(policy, version, items);
+  }
   friend bool operator==(const EvalDone&, const EvalDone&) = default;
 };
 
-// Nothing more will happen: save a checkpoint, end the workers.
+// Nothing more will happen, and the last version is safe or nobody is left to save it: end the
+// workers.
 struct RunDone {
   RunEnd end;
+  template <class V>
+  void fields(V& visit) {
+    visit(end);
+  }
   friend bool operator==(const RunDone&, const RunDone&) = default;
+};
+
+// A worker gets no work for a while, or has done well again (`until` 0).
+struct Quarantine {
+  WorkerId worker;
+  Time until{};
+  std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, until, reason);
+  }
+  friend bool operator==(const Quarantine&, const Quarantine&) = default;
 };
 
 // Failures pile up, or the past that was asked for is gone: a person must look.
 struct Halt {
   std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(reason);
+  }
   friend bool operator==(const Halt&, const Halt&) = default;
 };
 
-using Action = std::variant<Grant, Abort, Verify, Install, HandOver, Release, TaskDone,
-                            TaskWithdrawn, EvalDone, RunDone, Halt>;
+using Action = std::variant<Hold, Grant, Abort, Verify, Install, HandOver, Save, Release, TaskDone,
+                            TaskWithdrawn, EvalDone, RunDone, Quarantine, Halt>;
 using Actions = std::vector<Action>;
 
-std::string describe(const Action& action);
+// What must not leave before all that led to it is on disk: the trainer would know, delete or end
+// something that a machine without power has forgotten (design section 3). Grants, aborts and
+// verifications need no disk: what is lost of them is asked for again.
+bool needs_disk(const Action& action);
 
 }  // namespace tailrace::scheduler

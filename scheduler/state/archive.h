@@ -29,7 +29,7 @@ namespace tailrace::scheduler {
 static_assert(std::endian::native == std::endian::little);
 
 // Raised when a field list changes: files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 2;
+constexpr uint32_t kArchiveFormat = 3;
 
 template <class V>
 void fields(TaskId& id, V& visit) {
@@ -67,6 +67,10 @@ struct is_map : std::false_type {};
 template <class K, class T>
 struct is_map<std::map<K, T>> : std::true_type {};
 template <class T>
+struct is_pair : std::false_type {};
+template <class A, class B>
+struct is_pair<std::pair<A, B>> : std::true_type {};
+template <class T>
 struct is_optional : std::false_type {};
 template <class T>
 struct is_optional<std::optional<T>> : std::true_type {};
@@ -101,6 +105,8 @@ class ArchiveWriter {
     } else if constexpr (is_map<T>::value) {
       write(uint64_t{value.size()});
       for (const auto& [key, item] : value) write(key), write(item);
+    } else if constexpr (is_pair<T>::value) {
+      write(value.first), write(value.second);
     } else if constexpr (is_optional<T>::value) {
       write(value.has_value());
       if (value) write(*value);
@@ -175,6 +181,8 @@ class ArchiveReader {
         read(key);
         read(value[key]);
       }
+    } else if constexpr (is_pair<T>::value) {
+      read(value.first), read(value.second);
     } else if constexpr (is_optional<T>::value) {
       bool present = false;
       read(present);

@@ -62,12 +62,14 @@ struct RetryBounds {
 
 // How long an answer may take.
 struct Deadlines {
-  Time lease{std::chrono::seconds(600)};    // of one attempt, all its turns
-  Time verify{std::chrono::seconds(60)};    // of one verification
-  Time install{std::chrono::seconds(120)};  // then the install is asked for again
+  Time lease{std::chrono::seconds(600)};     // of one attempt, all its turns
+  Time verify{std::chrono::seconds(60)};     // of one verification
+  Time install{std::chrono::seconds(120)};   // then it has failed
+  Time reconnect{std::chrono::seconds(15)};  // of workers, after a restart of the scheduler
+  Time save{std::chrono::seconds(120)};      // of the last checkpoint, and of the step before it
   template <class V>
   void fields(V& visit) {
-    visit(lease, verify, install);
+    visit(lease, verify, install, reconnect, save);
   }
   friend bool operator==(const Deadlines&, const Deadlines&) = default;
 };
@@ -84,9 +86,23 @@ struct EvalOptions {
   friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
 };
 
+// When one worker is kept from work, and for how long (health.h of scheduler/decide).
+struct QuarantineConfig {
+  int64_t faults = 3;                   // in a row, without a good answer between
+  Time first{std::chrono::seconds(1)};  // doubles each time in a row
+  Time longest{std::chrono::seconds(60)};
+  int64_t limit = 5;  // so many in a row of every worker of a role: halt
+  template <class V>
+  void fields(V& visit) {
+    visit(faults, first, longest, limit);
+  }
+  friend bool operator==(const QuarantineConfig&, const QuarantineConfig&) = default;
+};
+
+// When environments or verifiers fail everywhere.
 struct BreakerConfig {
-  int64_t window = 64;  // the last so many attempts
-  double share = 0.5;   // more than this part of them failed for one cause: halt
+  int64_t window = 64;  // the last so many attempts; 0: no breaker
+  double share = 0.5;   // more than this part of them failed for one cause, at most workers: halt
   template <class V>
   void fields(V& visit) {
     visit(window, share);
@@ -103,6 +119,8 @@ struct Config {
   RetryBounds retries;
   Deadlines deadlines;
   EvalOptions eval;
+  int64_t checkpoint_interval = 50;  // versions from one checkpoint to the next
+  QuarantineConfig quarantine;
   BreakerConfig breaker;
 
   int64_t prompts_per_step() const;  // P, over all domains
@@ -117,7 +135,8 @@ struct Config {
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval, breaker);
+    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval,
+          checkpoint_interval, quarantine, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

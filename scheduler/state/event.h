@@ -1,8 +1,7 @@
 // What decide() is told: ids, lengths, version spans, rewards and times; never a token or a weight.
 //
 // A worker id names one worker of the run ("rollout-0"). Each new session of it begins with
-// worker_up, which voids whatever was leased to it before. Versions count from 0; step n trains on
-// version n - 1 and publishes version n.
+// worker_up. Versions count from 0; step n trains on version n - 1 and publishes version n.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +17,47 @@
 
 namespace tailrace::scheduler {
 
-enum class WorkerRole : uint8_t { kRollout, kReward, kTrainer };
-
-// A new session. Leases of an older one are void: lost, when the process is another
-// (`incarnation`); merely given again, when the same process lost its connection.
+// A new session; an older one of the same worker has ended with it. The same process (incarnation)
+// keeps its leases, another one has lost them.
 struct WorkerUp {
   WorkerId worker;
-  WorkerRole role = WorkerRole::kRollout;
+  uint64_t session = 0;
+  Role role = Role::kRollout;
   PolicyId policy = 0;
   uint64_t incarnation = 0;
   int64_t slots = 1;
   template <class V>
   void fields(V& visit) {
-    visit(worker, role, policy, incarnation, slots);
+    visit(worker, session, role, policy, incarnation, slots);
   }
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };
 
-// Silent too long, or said goodbye. A trainer's means `trainer_lost` for its policy.
+// The session has ended and none took its place: silent too long, or said goodbye. A trainer's is
+// the law's trainer_lost. Of an older session it means nothing.
 struct WorkerDown {
   WorkerId worker;
+  uint64_t session = 0;
   template <class V>
   void fields(V& visit) {
-    visit(worker);
+    visit(worker, session);
   }
   friend bool operator==(const WorkerDown&, const WorkerDown&) = default;
 };
 
-// Time passes: leases and installs expire.
+// The worker says that it cannot go on. Before the first install of the run a person must act;
+// later it is the worker's trouble, and others do its work.
+struct WorkerFailed {
+  WorkerId worker;
+  std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, reason);
+  }
+  friend bool operator==(const WorkerFailed&, const WorkerFailed&) = default;
+};
+
+// Time passes. Every event looks at the clock; this one has nothing else to say.
 struct Tick {
   template <class V>
   void fields(V&) {}
@@ -62,7 +74,7 @@ struct AttemptResult {
   int64_t min_version = -1, max_version = -1;  // of sampled tokens; -1 when there are none
   std::optional<double> reward;                // absent: `needs_verifier`, or the attempt failed
   bool needs_verifier = false;
-  std::string reason;  // why it failed, for the breaker
+  std::string reason;  // why it failed, for a person
   template <class V>
   void fields(V& visit) {
     visit(worker, lease, lane, outcome, tokens, min_version, max_version, reward, needs_verifier,
@@ -99,91 +111,7 @@ struct Installed {
   friend bool operator==(const Installed&, const Installed&) = default;
 };
 
-// The trainer asks for the batch of step `step` (published version + 1). Asked again, it gets the
-// same list.
-struct TrainerWants {
-  PolicyId policy = 0;
-  int64_t step = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, step);
-  }
-  friend bool operator==(const TrainerWants&, const TrainerWants&) = default;
-};
-
-struct Published {
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  std::string manifest;  // opaque here; comes back in Install
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, version, digest, manifest);
-  }
-  friend bool operator==(const Published&, const Published&) = default;
-};
-
-// A checkpoint of this version is on disk: what it consumed is never asked for again.
-struct Durable {
-  PolicyId policy = 0;
-  int64_t version = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, version);
-  }
-  friend bool operator==(const Durable&, const Durable&) = default;
-};
-
-// For a driver that knows the loss of a trainer other than by its worker_down; the service does not
-// send it. Credit stays taken, and the next trainer gets the same lists.
-struct TrainerLost {
-  PolicyId policy = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy);
-  }
-  friend bool operator==(const TrainerLost&, const TrainerLost&) = default;
-};
-
-// A trainer came up and says which weights it holds. The published version with its digest: nothing
-// to do. An older one: that checkpoint is the truth now. -1: it has none.
-struct RolledBack {
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  std::string manifest;
-  // Of its process; 0: unknown. A process never loses versions, so an older one from the same
-  // process is a message that was sent again because the scheduler died before it could acknowledge
-  // it.
-  uint64_t incarnation = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, version, digest, manifest, incarnation);
-  }
-  friend bool operator==(const RolledBack&, const RolledBack&) = default;
-};
-
-// The scheduler came back from its journal: every outstanding action is given again.
-struct Restarted {
-  std::optional<Config> config;  // new rules, if the person changed them (same domains)
-  // False: all connections went with the process. Leases are void, uncounted, and nobody is given
-  // anything before a new worker_up.
-  bool connections_kept = true;
-  template <class V>
-  void fields(V& visit) {
-    visit(config, connections_kept);
-  }
-  friend bool operator==(const Restarted&, const Restarted&) = default;
-};
-
-// A person wants the run to end now. It can be continued: `restarted` withdraws the wish.
-struct StopRequested {
-  template <class V>
-  void fields(V&) {}
-  friend bool operator==(const StopRequested&, const StopRequested&) = default;
-};
-
-// The worker could not install what it was asked to. It is asked again soon, a few times.
+// The worker could not install what it was asked to. It is asked again, ever less often.
 struct InstallFailed {
   WorkerId worker;
   PolicyId policy = 0;
@@ -196,8 +124,92 @@ struct InstallFailed {
   friend bool operator==(const InstallFailed&, const InstallFailed&) = default;
 };
 
-// After a loss of power the store misses bodies that the journal remembers: their groups are
-// launched again.
+// A trainer came up and says which weights it holds; from now on it is the one that trains the
+// policy, unless another one is connected that does. The published version with its digest: nothing
+// to do. An older one: that checkpoint is the truth now. -1: it has none.
+struct RolledBack {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  std::string manifest;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version, digest, manifest);
+  }
+  friend bool operator==(const RolledBack&, const RolledBack&) = default;
+};
+
+// The trainer asks for the batch of step `step` (published version + 1). Asked again, it gets the
+// same list. This event and the two after it count from the policy's trainer alone.
+struct TrainerWants {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t step = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, step);
+  }
+  friend bool operator==(const TrainerWants&, const TrainerWants&) = default;
+};
+
+struct Published {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  std::string manifest;  // opaque here; comes back in Install
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version, digest, manifest);
+  }
+  friend bool operator==(const Published&, const Published&) = default;
+};
+
+// A checkpoint of this version is on disk: what it consumed is never asked for again.
+struct Durable {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version);
+  }
+  friend bool operator==(const Durable&, const Durable&) = default;
+};
+
+// What EvalDone asked to report is on disk: its bodies can go.
+struct EvalReported {
+  PolicyId policy = 0;
+  int64_t version = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(policy, version);
+  }
+  friend bool operator==(const EvalReported&, const EvalReported&) = default;
+};
+
+// The scheduler came back from its journal; all connections went with its process. Leases stay:
+// their workers have `Deadlines::reconnect` to come back, and get every outstanding action again
+// when they do.
+struct Restarted {
+  std::optional<Config> config;  // new rules, if the person changed them (same domains)
+  template <class V>
+  void fields(V& visit) {
+    visit(config);
+  }
+  friend bool operator==(const Restarted&, const Restarted&) = default;
+};
+
+// A person wants the run to end now. It can be continued: `restarted` withdraws the wish.
+struct StopRequested {
+  template <class V>
+  void fields(V&) {}
+  friend bool operator==(const StopRequested&, const StopRequested&) = default;
+};
+
+// After a loss of power, or damage to the disk, the store misses bodies that the journal remembers:
+// their groups are launched again.
 struct BodiesLost {
   std::vector<BodyId> bodies;
   template <class V>
@@ -207,12 +219,9 @@ struct BodiesLost {
   friend bool operator==(const BodiesLost&, const BodiesLost&) = default;
 };
 
-// The order is part of the journal's format: append only.
-using Event = std::variant<WorkerUp, WorkerDown, Tick, AttemptResult, Reward, Installed,
-                           TrainerWants, Published, Durable, TrainerLost, RolledBack, Restarted,
-                           StopRequested, InstallFailed, BodiesLost>;
-
-// For log lines and failing tests: "published v3 9f2c", "tick".
-std::string describe(const Event& event);
+// The order is part of the journal's format: append only within one kArchiveFormat.
+using Event = std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward,
+                           Installed, InstallFailed, RolledBack, TrainerWants, Published, Durable,
+                           EvalReported, Restarted, StopRequested, BodiesLost>;
 
 }  // namespace tailrace::scheduler

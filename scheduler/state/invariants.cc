@@ -198,7 +198,12 @@ Found check_workers(const State& state) {
     if (find_task(state, work.lane, work.member) == nullptr)
       return print(work) + ": lease without a member";
     ++load[lease.worker];
+    if (!state.expiries.contains({lease.deadline, work}))
+      return print(work) + ": its lease never expires";
   }
+  if (state.expiries.size() != state.leases.size()) return "deadlines of leases that are not there";
+  if (const auto next = next_deadline(state); next && *next <= state.now)
+    return "the next deadline has passed already";
   for (const auto& [id, worker] : state.workers) {
     if (worker.leased != load[id] || worker.leased > worker.slots) {
       return fmt::format("worker {}: {} leases, counted {}, {} slots", id, load[id], worker.leased,

@@ -41,17 +41,33 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
   seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
+  seconds_field(v, "reconnect_seconds", deadlines.reconnect,
+                "how long workers may stay away after a restart of the scheduler");
+  seconds_field(v, "save_seconds", deadlines.save,
+                "longest time for the last checkpoint of a run, and for the step before a stop");
+  v.field("quarantine_faults", quarantine.faults,
+          {.help = "a worker with so many faults in a row gets no work for a while", .min = 1});
+  seconds_field(v, "quarantine_seconds", quarantine.first,
+                "for how long at first; the time doubles while it goes on");
+  seconds_field(v, "quarantine_longest_seconds", quarantine.longest, "but it is never longer");
+  v.field("quarantine_limit", quarantine.limit,
+          {.help = "the run halts when every worker of a role was given up so often in a row",
+           .min = 1});
   v.field("breaker_window", breaker.window,
           {.help = "the breaker looks at the last so many attempts; 0: no breaker", .min = 0});
-  v.field("breaker_share_ratio", breaker.share,
-          {.help = "and halts the run when more than this part of them failed for one cause",
-           .min = 0,
-           .max = 1});
-  v.field("store_segment_bytes", segments.store_bytes,
+  v.field(
+      "breaker_share_ratio", breaker.share,
+      {.help = "and halts the run when more than this part of them failed for one cause, at more "
+               "than half of the workers",
+       .min = 0,
+       .max = 1});
+  v.field("store_segment_bytes", storage.store_bytes,
           {.help = "size of a file of the trajectory store", .min = 4096});
   v.field(
-      "journal_segment_bytes", segments.journal_bytes,
+      "journal_segment_bytes", storage.journal_bytes,
       {.help = "the journal begins a new file, with a snapshot, after so many bytes", .min = 4096});
+  v.field("archive", storage.archive,
+          {.help = "keep the whole journal, so that the run can be replayed from its start"});
 }
 
 Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run) {
@@ -67,10 +83,12 @@ Config make_config(const SchedulerOptions& options, const EvalOptions& eval, con
   }
   config.group_size = run.group_size;
   config.steps = run.steps;
+  config.checkpoint_interval = run.checkpoint_interval;
   config.replace_zero_signal = options.replace_zero_signal;
   config.retries = options.retries;
   config.deadlines = options.deadlines;
   config.eval = eval;
+  config.quarantine = options.quarantine;
   config.breaker = options.breaker;
   config.validate();
   return config;

@@ -8,18 +8,21 @@
 
 namespace tailrace::scheduler {
 
-// How large a file grows before the next one begins.
-struct SegmentSizes {
-  int64_t store_bytes = int64_t{64} << 20;
-  int64_t journal_bytes = int64_t{16} << 20;  // a new one begins with a snapshot
+// How the scheduler keeps its files.
+struct StorageOptions {
+  int64_t store_bytes = int64_t{64} << 20;  // of a file of bodies, before the next one begins
+  int64_t journal_bytes = int64_t{16}
+                          << 20;  // the same of events; a new one begins with a snapshot
+  bool archive = false;           // keeps every journal file
 };
 
 struct SchedulerOptions {
   bool replace_zero_signal = false;
   RetryBounds retries;
   Deadlines deadlines;
+  QuarantineConfig quarantine;
   BreakerConfig breaker;
-  SegmentSizes segments;
+  StorageOptions storage;
 
   void visit(OptionVisitor& v);
 };
@@ -31,6 +34,7 @@ struct RunShape {
   int64_t group_size = 0;
   int64_t steps = 0;
   int64_t epochs = 0;
+  int64_t checkpoint_interval = 50;
   std::vector<int64_t> prompts_per_epoch;  // of each domain; 0: an endless stream
 };
 

@@ -23,6 +23,24 @@ std::string_view name(TaskEnd end) {
   return "unknown";
 }
 
+std::string_view name(Fault fault) {
+  switch (fault) {
+    case Fault::kLost:
+      return "lost";
+    case Fault::kSilent:
+      return "silent";
+    case Fault::kInstall:
+      return "install";
+    case Fault::kEnvironment:
+      return "environment";
+    case Fault::kVerifier:
+      return "verifier";
+    case Fault::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
 State::State(Config run, int num_policies) : config(std::move(run)) {
   for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
 }
@@ -68,13 +86,53 @@ bool at_frontier(const Policy& policy) {
   return policy.frontier >= 0 && policy.published == policy.frontier;
 }
 
+const Worker* trainer_of(const State& state, const Policy& policy) {
+  const auto it = state.workers.find(policy.trainer);
+  return it != state.workers.end() && it->second.connected ? &it->second : nullptr;
+}
+
+bool saved(const Policy& policy) {
+  return policy.published < 0 || policy.durable >= policy.published;
+}
+
+bool in_quarantine(const State& state, const WorkerId& worker) {
+  const auto it = state.health.find(worker);
+  return it != state.health.end() && it->second.until > state.now;
+}
+
+int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
+  const auto it = state.health.find(id);
+  if (it == state.health.end() || it->second.quarantines == 0) return worker.slots;
+  return it->second.until > state.now ? 0 : 1;
+}
+
+bool holds_body(const State& state, const BodyId& id) {
+  const MemberId& member = id.lease.member;
+  const Task* task = find_task(state, id.lane, member);
+  if (task == nullptr) return false;
+  const Member& found = task->members[static_cast<size_t>(member.member)];
+  return found.has_body && found.attempt == id.lease.attempt;
+}
+
 std::optional<Time> next_deadline(const State& state) {
+  if (!state.halted.empty() || state.ended) return std::nullopt;
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
-  for (const auto& [work, lease] : state.leases) consider(lease.deadline);
+  if (!state.expiries.empty()) consider(state.expiries.begin()->first);
   for (const auto& [id, worker] : state.workers) {
-    if (worker.connected && worker.phase == WorkerPhase::kInstalling)
+    if (!worker.connected) {
+      consider(worker.reconnect_deadline);
+    } else if (worker.phase == WorkerPhase::kInstalling) {
       consider(worker.install_deadline);
+    }
+  }
+  for (const auto& [id, health] : state.health) {
+    if (health.until > state.now && state.workers.contains(id)) consider(health.until);
+  }
+  if (state.end) {
+    consider(state.end_deadline);
+  } else if (state.stopping) {
+    consider(state.stop_deadline);
   }
   return next;
 }

@@ -151,8 +151,8 @@ struct Weights {
   friend bool operator==(const Weights&, const Weights&) = default;
 };
 
-// An evaluation of one version, open until its results are reported; then kept until the next batch
-// is handed over, so that a restart in between can report again.
+// An evaluation of one version: open while members are out, then kept until it is reported, so that
+// a restart in between asks for the report again.
 struct Evaluation {
   int64_t version = 0;
   int64_t open_members = 0;
@@ -176,16 +176,18 @@ struct Policy {
   std::vector<Round> rounds;         // open ones, oldest first
   RoundId last_round = 0;            // the newest that was opened
   std::map<int64_t, Batch> batches;  // by step: handed over and not yet durable
-  uint64_t trainer = 0;              // incarnation of the process that trains it; 0: unknown
+  WorkerId trainer;                  // that trains it; empty: none has come yet
+  uint64_t trainer_incarnation = 0;  // of the process that said so
   std::optional<int64_t> wanted;     // the step that the trainer asked for
   bool handed = false;               // and was given; it trains
+  int64_t saving = -1;               // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
   int64_t evaluated = -1;  // newest version that was, or is being, evaluated
   int64_t arrivals = 0;
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, last_round, batches,
-          trainer, wanted, handed, evaluation, evaluated, arrivals);
+          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, arrivals);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -212,10 +214,12 @@ enum class WorkerPhase : uint8_t {
 };  // closed: has no weights to work with
 
 struct Worker {
-  WorkerRole role = WorkerRole::kRollout;
+  Role role = Role::kRollout;
   PolicyId policy = 0;
   uint64_t incarnation = 0;
-  bool connected = true;  // false: known from before a restart, not heard of since
+  uint64_t session = 0;
+  bool connected = true;      // false: known from before a restart, not heard of since
+  Time reconnect_deadline{};  // while not connected; then it is lost
   int64_t slots = 1;
   int64_t leased = 0;
   WorkerPhase phase = WorkerPhase::kClosed;
@@ -223,19 +227,54 @@ struct Worker {
   Digest digest;
   int64_t target = -1;  // while installing
   Digest target_digest;
-  Time install_deadline{};       // when it is asked for again
-  int64_t install_failures = 0;  // in a row
+  Time install_deadline{};  // while installing; then it has failed
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, connected, slots, leased, phase, version, digest, target,
-          target_digest, install_deadline, install_failures);
+    visit(role, policy, incarnation, session, connected, reconnect_deadline, slots, leased, phase,
+          version, digest, target, target_digest, install_deadline);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
 
-// How the last attempts ended (breaker.h).
+enum class Fault : uint8_t {
+  kLost,         // its process went, with work in hand
+  kSilent,       // no answer within the deadline
+  kInstall,      // weights did not load
+  kEnvironment,  // its environments failed, while others' did not
+  kVerifier,     // the same of verifiers
+  kFailed,       // it said that it cannot go on
+};
+std::string_view name(Fault fault);
+
+// How a worker has done lately: kept under its name, so that neither a new session nor a new
+// process forgets it, and forgotten at its next good answer.
+struct Health {
+  Role role = Role::kRollout;
+  PolicyId policy = 0;
+  int64_t faults = 0;       // since the last quarantine
+  int64_t quarantines = 0;  // in a row
+  Time until{};             // of the last one: no work before
+  Fault fault = Fault::kLost;
+  std::string reason;  // of the latest fault
+  template <class V>
+  void fields(V& visit) {
+    visit(role, policy, faults, quarantines, until, fault, reason);
+  }
+  friend bool operator==(const Health&, const Health&) = default;
+};
+
+// How the last attempts ended, and at whom.
 struct Breaker {
-  std::deque<Outcome> window;
+  struct Attempt {
+    WorkerId worker;
+    Outcome outcome = Outcome::kFinished;
+    template <class V>
+    void fields(V& visit) {
+      visit(worker, outcome);
+    }
+    friend bool operator==(const Attempt&, const Attempt&) = default;
+  };
+  std::deque<Attempt> window;
   std::map<Outcome, std::string> last_reason;
   template <class V>
   void fields(V& visit) {
@@ -260,21 +299,27 @@ struct State {
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
   std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;  // a member has at most one
-  std::set<WorkId> waiting;        // members in Phase::kWaiting
-  std::set<WorkId> to_verify;      // members in Phase::kToVerify
+  std::map<WorkId, Lease> leases;              // a member has at most one
+  std::set<std::pair<Time, WorkId>> expiries;  // the deadlines of the leases, in order
+  std::set<WorkId> waiting;                    // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                  // members in Phase::kToVerify
+  std::map<WorkerId, Health> health;           // of workers with something against them
   Breaker breaker;
+  bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
-  std::string halted;  // why; empty: not halted
-  std::optional<RunEnd> end;
+  Time stop_deadline{};       // while stopping: for the step that is being trained
+  std::string halted;         // why; empty: not halted
+  std::optional<RunEnd> end;  // nothing is left to do; the last version is being saved
+  Time end_deadline{};        // for that
+  bool ended = false;         // RunDone was given
 
   State() = default;
   explicit State(Config run, int num_policies = 1);
 
   template <class V>
   void fields(V& visit) {
-    visit(config, now, policies, workers, leases, waiting, to_verify, breaker, stopping, halted,
-          end);
+    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, health, breaker,
+          begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   friend bool operator==(const State&, const State&) = default;
 };
@@ -303,7 +348,23 @@ bool expects_result(const State& state, const WorkerId& worker, Lane lane, const
 // back with an older one trains the batches since then again.
 bool at_frontier(const Policy& policy);
 
-// The next time at which a tick would do something, if any.
+// The policy's trainer, when it is connected; else null.
+const Worker* trainer_of(const State& state, const Policy& policy);
+
+// The checkpoint of the published version is on disk, or there is nothing to save.
+bool saved(const Policy& policy);
+
+// Kept from work for now.
+bool in_quarantine(const State& state, const WorkerId& worker);
+
+// How many leases the worker may hold: one while it must prove itself after a quarantine.
+int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker);
+
+// The state counts on the body of this attempt.
+bool holds_body(const State& state, const BodyId& id);
+
+// The next time at which a tick would do something, if any: always after `now`, because every event
+// does what is due.
 std::optional<Time> next_deadline(const State& state);
 
 // The bodies of a task's members that have one.

@@ -30,6 +30,8 @@ std::string policy_waits(const State& state, const Policy& policy) {
   if (policy.handed) text += fmt::format("; the trainer works on step {}", policy.published + 1);
   if (policy.wanted && !policy.handed)
     text += fmt::format("; the trainer waits for step {}", *policy.wanted);
+  if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
+    text += fmt::format("; {} is away", policy.trainer);
   if (evaluating(policy))
     text += fmt::format("; {} held-out samples missing", policy.evaluation->open_members);
   return text;
@@ -50,6 +52,14 @@ std::string describe_waits(const State& state) {
   for (const auto& [id, worker] : state.workers) {
     if (worker.phase == WorkerPhase::kInstalling)
       text += fmt::format("; {} installs version {}", id, worker.target);
+    if (!worker.connected) text += fmt::format("; {} has not come back yet", id);
+    if (in_quarantine(state, id))
+      text += fmt::format("; {} is in quarantine: {}", id, state.health.at(id).reason);
+  }
+  if (state.end) {
+    text += "; the last version is being saved";
+  } else if (state.stopping) {
+    text += "; a stop was asked for";
   }
   return text;
 }

@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
+#include "scheduler/state/describe.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -25,11 +26,11 @@ fs::path journal_path(const fs::path& directory, int64_t number) {
   return directory / fmt::format("journal-{:06}.log", number);
 }
 
-// magic, u32 format, u32 0, u64 checksum, bytes of the State
+// magic, u32 format, u32 law, u64 checksum, bytes of the State
 std::string pack_snapshot(const State& state) {
   const std::string bytes = to_bytes(state);
   std::string file(kSnapshotMagic);
-  const uint32_t format[2] = {kArchiveFormat, 0};
+  const uint32_t format[2] = {kArchiveFormat, kLawVersion};
   const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
   file.append(reinterpret_cast<const char*>(format), sizeof(format));
   file.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
@@ -80,14 +81,18 @@ std::map<int64_t, fs::path> journals(const fs::path& directory) {
 
 }  // namespace
 
-Result<std::vector<JournalEntry>> read_entries(const fs::path& file,
-                                               std::vector<std::string>* notes) {
-  std::vector<JournalEntry> entries;
+uint64_t digest_of(const Actions& actions) {
+  const std::string bytes = to_bytes(actions);
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+Result<JournalFile> read_journal(const fs::path& file, std::vector<std::string>* notes) {
+  JournalFile journal;
   bool readable = true;
   auto report = scan_records(
       file, kJournalKind, /*skip_damaged=*/false, [&](int64_t offset, std::string_view payload) {
         auto entry = readable ? from_bytes<JournalEntry>(payload) : std::nullopt;
-        if (entry) return entries.push_back(*std::move(entry));
+        if (entry) return journal.entries.push_back(*std::move(entry));
         // Its checksum fits, so another build wrote it under our format number. What follows rests
         // on it.
         if (readable && notes != nullptr) {
@@ -98,9 +103,36 @@ Result<std::vector<JournalEntry>> read_entries(const fs::path& file,
         readable = false;
       });
   if (!report) return report.failure();
+  journal.law = report.value().law;
   if (notes != nullptr && !report.value().note.empty()) notes->push_back(report.value().note);
-  return entries;
+  return journal;
 }
+
+namespace {
+
+// Applies the events of one file. A Failure: they were decided otherwise than this build decides.
+Result<void> replay(const fs::path& path, const JournalFile& journal, State& state) {
+  if (journal.entries.empty()) return {};
+  if (journal.law != kLawVersion) {
+    return Failure{fmt::format(
+        "{} holds {} events that were decided under law {}; this build has law {} and would decide "
+        "otherwise. Let the build that wrote them continue the run and stop it with Ctrl-C, which "
+        "leaves a snapshot; that can be continued here",
+        path.string(), journal.entries.size(), journal.law, kLawVersion)};
+  }
+  for (size_t i = 0; i < journal.entries.size(); ++i) {
+    const JournalEntry& entry = journal.entries[i];
+    const Actions actions = decide(state, entry.event, entry.now);
+    if (digest_of(actions) == entry.actions) continue;
+    return Failure{fmt::format(
+        "{}: event {} ({}) gives other actions than when it was decided, although the law has the "
+        "same number. Continue the run with the build that began it",
+        path.string(), i + 1, describe(entry.event))};
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<Restored> restore(const fs::path& directory) {
   Restored restored;
@@ -121,20 +153,19 @@ Result<Restored> restore(const fs::path& directory) {
   if (!restored.state) return Failure{"no snapshot of this run can be read: " + reason};
   for (const auto& [number, path] : journals(directory)) {
     if (number < from) continue;
-    auto entries = read_entries(path, &restored.notes);
-    if (!entries) return entries.failure();
-    for (const JournalEntry& entry : entries.value())
-      (void)decide(*restored.state, entry.event, entry.now);
+    auto journal = read_journal(path, &restored.notes);
+    if (!journal) return journal.failure();
+    if (auto replayed = replay(path, journal.value(), *restored.state); !replayed)
+      return replayed.failure();
   }
   return restored;
 }
 
-Result<Journal> Journal::open(const fs::path& directory, const State& state,
-                              int64_t segment_bytes) {
+Result<Journal> Journal::open(const fs::path& directory, const State& state, Options options) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return Failure{describe_errno("create", directory, error.value())};
-  Journal journal(directory, segment_bytes);
+  Journal journal(directory, options);
   for (const auto& files : {snapshots(directory), journals(directory)}) {
     if (!files.empty()) journal.number_ = std::max(journal.number_, files.rbegin()->first);
   }
@@ -150,7 +181,7 @@ Result<void> Journal::rotate(const State& state) {
       !written) {
     return written.failure();
   }
-  auto file = RecordFile::create(journal_path(directory_, next), kJournalKind);
+  auto file = RecordFile::create(journal_path(directory_, next), kJournalKind, kLawVersion);
   if (!file) {
     std::error_code ignored;
     fs::remove(snapshot_path(directory_, next), ignored);
@@ -161,15 +192,15 @@ Result<void> Journal::rotate(const State& state) {
   for (const auto& files : {snapshots(directory_), journals(directory_)}) {
     for (const auto& [number, path] : files) {
       std::error_code ignored;
-      if (number < number_) fs::remove(path, ignored);
+      if (number < number_ && !options_.archive) fs::remove(path, ignored);
     }
   }
   number_ = next;
   return {};
 }
 
-void Journal::append(const Event& event, Time now) {
-  RecordFile::frame(to_bytes(JournalEntry{now, event}), pending_);
+void Journal::append(const Event& event, Time now, const Actions& actions) {
+  RecordFile::frame(to_bytes(JournalEntry{now, event, digest_of(actions)}), pending_);
 }
 
 Result<void> Journal::commit(bool sync) {
@@ -179,11 +210,6 @@ Result<void> Journal::commit(bool sync) {
   }
   if (sync) return file_.sync();
   return {};
-}
-
-Result<void> Journal::rotate_if_large(const State& state) {
-  if (file_.bytes() < segment_bytes_) return {};
-  return rotate(state);
 }
 
 }  // namespace tailrace::scheduler

@@ -1,17 +1,19 @@
 // What survives a kill: every event in the order it was decided on, and now and then a snapshot.
 //
 //   snapshot-000007.bin   a State, written atomically
-//   journal-000007.log    the events since
+//   journal-000007.log    the events since, each with a digest of the actions that decide() gave
 //
 // restore() = newest good snapshot + the events after it; decide() being pure, that is the state.
+// It is so only under the law that the events were decided under (kLawVersion), so both files carry
+// its number, and the digests tell when a build decides otherwise although it says the same number.
+// A snapshot alone crosses laws: a run that was stopped cleanly has nothing else.
 //
 // When is it safe? Events are group-committed: the service appends all events of one batch of
 // messages, commits once, and only then performs the actions and acknowledges the messages.
-// commit() writes to the file (a killed process loses nothing that was acknowledged). With `sync`
-// it also reaches the disk: asked for when the trainer is involved (a batch handed over, a
-// publication, a checkpoint), because a machine that loses power must not remember a checkpoint and
-// forget what it was trained on. Results of attempts alone are not worth an fsync each: what power
-// loss takes is sampled again.
+// commit() writes to the file: a killed process loses nothing that was acknowledged. With `sync` it
+// also reaches the disk, which actions ask for (needs_disk()), not events: a machine that loses
+// power must not forget what the trainer was given, nor remember a body that was deleted. Results
+// of attempts alone are not worth an fsync each: what power loss takes is sampled again.
 //
 // Thread: one at a time (the service's).
 #pragma once
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "scheduler/state/action.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 #include "scheduler/store/record_file.h"
@@ -32,45 +35,59 @@ namespace tailrace::scheduler {
 struct JournalEntry {
   Time now{};
   Event event;
+  uint64_t actions = 0;  // digest_of() what decide() gave
   template <class V>
   void fields(V& visit) {
-    visit(now, event);
+    visit(now, event, actions);
   }
 };
+
+// XXH3-64 of their bytes.
+uint64_t digest_of(const Actions& actions);
 
 struct Restored {
   std::optional<State> state;      // nothing: a new run
   std::vector<std::string> notes;  // for the log: what a crash had cut
 };
 
-// A Failure: files are there, but none of the snapshots can be read, or another build wrote them.
+// A Failure: files are there, but none of the snapshots can be read, another build wrote them, or
+// the events were decided under another law.
 Result<Restored> restore(const std::filesystem::path& directory);
 
-// The entries of one journal file, in order; what a crash cut is left out and noted.
-Result<std::vector<JournalEntry>> read_entries(const std::filesystem::path& file,
-                                               std::vector<std::string>* notes);
+struct JournalFile {
+  uint32_t law = 0;
+  std::vector<JournalEntry> entries;  // in order; what a crash cut is left out and noted
+};
+Result<JournalFile> read_journal(const std::filesystem::path& file,
+                                 std::vector<std::string>* notes);
 
 class Journal {
  public:
+  struct Options {
+    int64_t segment_bytes = int64_t{16} << 20;  // a new pair of files begins after so many
+    bool archive = false;                       // keeps every pair: the run can be replayed whole
+  };
   // Begins with a snapshot of `state` in a new pair of files; keeps the pair before it, in case the
   // new snapshot is damaged, and removes older ones.
   static Result<Journal> open(const std::filesystem::path& directory, const State& state,
-                              int64_t segment_bytes);
+                              Options options);
 
-  void append(const Event& event, Time now);
+  void append(const Event& event, Time now, const Actions& actions);
   // Writes what was appended. On a Failure (a full disk) nothing of it is in the file, and it is
   // kept: the caller may try again, and must not perform the actions before it succeeds.
   Result<void> commit(bool sync);
-  // A new pair of files once the present one is large. Only with nothing uncommitted.
-  Result<void> rotate_if_large(const State& state);
-
- private:
-  Journal(std::filesystem::path directory, int64_t segment_bytes)
-      : directory_(std::move(directory)), segment_bytes_(segment_bytes) {}
+  // A new pair of files is due.
+  bool is_large() const { return file_.bytes() >= options_.segment_bytes; }
+  // Begins it, with a snapshot of `state` on the disk, as a clean end also does. Only with nothing
+  // uncommitted.
   Result<void> rotate(const State& state);
 
+ private:
+  Journal(std::filesystem::path directory, Options options)
+      : directory_(std::move(directory)), options_(options) {}
+
   std::filesystem::path directory_;
-  int64_t segment_bytes_;
+  Options options_;
   int64_t number_ = 0;
   RecordFile file_;
   std::string pending_;

@@ -71,7 +71,8 @@ bool joins(int file, int64_t offset, int64_t file_bytes) {
 
 }  // namespace
 
-Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_t kind) {
+Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_t kind,
+                                      uint32_t law) {
   RecordFile record_file;
   record_file.path_ = path;
   record_file.file_ =
@@ -80,6 +81,8 @@ Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_
   std::string header(kMagic);
   put(header, kind);
   put(header, kArchiveFormat);
+  put(header, law);
+  put(header, uint32_t{0});
   if (auto written = record_file.write(header); !written) return written.failure();
   return record_file;
 }
@@ -136,11 +139,12 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
   if (::fstat(file.get(), &info) != 0) return failure("read", path);
   const int64_t file_bytes = info.st_size;
   if (file_bytes < RecordFile::kFileHeaderBytes) {
-    return ScanReport{fmt::format("{} was cut in its header: nothing in it", path.string())};
+    return ScanReport{
+        .law = 0, .note = fmt::format("{} was cut in its header: nothing in it", path.string())};
   }
   char header[RecordFile::kFileHeaderBytes];
   if (!read_fully(file.get(), header, sizeof(header), 0)) return failure("read", path);
-  uint32_t found[2];
+  uint32_t found[4];
   std::memcpy(found, header + 8, sizeof(found));
   if (std::string_view(header, 8) != kMagic || found[0] != kind) {
     return Failure{fmt::format("{} is not a file of this kind", path.string())};
@@ -151,7 +155,7 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
         path.string(), found[1], kArchiveFormat)};
   }
 
-  ScanReport report;
+  ScanReport report{.law = found[2], .note = {}};
   int64_t damaged = 0;
   for (int64_t offset = RecordFile::kFileHeaderBytes; offset < file_bytes;) {
     RecordHeader record;

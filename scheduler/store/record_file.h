@@ -1,6 +1,6 @@
 // Append-only files of checksummed records, for the journal and the store of bodies.
 //
-//   file    "TRREC\0\0\0", u32 kind, u32 format, then records
+//   file    "TRREC\0\0\0", u32 kind, u32 format, u32 law (0: none), u32 0, then records
 //   record  u32 mark, u32 payload bytes, u64 XXH3-64 of the payload, payload
 //
 // A kill can cut the last record; a disk can damage any. Reading says which bytes it left out.
@@ -22,14 +22,16 @@ namespace tailrace::scheduler {
 
 class RecordFile {
  public:
-  static constexpr int64_t kFileHeaderBytes = 16;
+  static constexpr int64_t kFileHeaderBytes = 24;
   static constexpr int64_t kRecordHeaderBytes = 16;
   static constexpr int64_t kMaxPayloadBytes = int64_t{1} << 31;
 
   RecordFile() = default;
 
-  // A new file; one of that name must not exist.
-  static Result<RecordFile> create(const std::filesystem::path& path, uint32_t kind);
+  // A new file; one of that name must not exist. `law`: under which its records were written, where
+  // that matters to who reads them.
+  static Result<RecordFile> create(const std::filesystem::path& path, uint32_t kind,
+                                   uint32_t law = 0);
 
   // The offset of the record. All of it or a Failure that leaves the file as it was (a full disk).
   Result<int64_t> append(std::string_view payload);
@@ -52,6 +54,7 @@ class RecordFile {
 
 // What reading a file found besides good records; empty: nothing.
 struct ScanReport {
+  uint32_t law = 0;  // of the header
   std::string note;  // for the log: what was dropped and why
 };
 

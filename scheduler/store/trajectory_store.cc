@@ -4,6 +4,8 @@
 #include <set>
 #include <system_error>
 
+#include <xxhash.h>
+
 #include "core/base/file.h"
 #include "scheduler/state/archive.h"
 
@@ -16,6 +18,11 @@ constexpr uint32_t kStoreKind = 2;
 
 // A record is the id, then the body. Ids have one size.
 const size_t kIdBytes = to_bytes(BodyId{}).size();
+
+TrajectoryStore::Entry entry_of(std::string_view record) {
+  const std::string_view body = record.substr(kIdBytes);
+  return {std::ssize(body), XXH3_64bits(body.data(), body.size())};
+}
 
 }  // namespace
 
@@ -55,7 +62,7 @@ Result<void> TrajectoryStore::read_segment(int64_t number) {
                                // released, or that a crash made unknown.
                                const auto [it, fresh] = index_.try_emplace(*id);
                                if (!fresh) --segments_[it->second.segment].live;
-                               it->second = {number, offset};
+                               it->second = {number, offset, entry_of(payload)};
                                ++segment.live;
                              });
   if (!report) return report.failure();
@@ -97,9 +104,14 @@ Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> b
   Segment& segment = segments_[active_number_];
   ++segment.live;
   segment.bytes = active_.bytes();
-  index_[id] = {active_number_, offset.value()};
+  index_[id] = {active_number_, offset.value(), entry_of(payload)};
   dirty_ = true;
   return {};
+}
+
+std::optional<TrajectoryStore::Entry> TrajectoryStore::find(const BodyId& id) const {
+  const auto it = index_.find(id);
+  return it == index_.end() ? std::nullopt : std::optional(it->second.entry);
 }
 
 Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,9 +32,16 @@ class TrajectoryStore {
   static Result<TrajectoryStore> open(const std::filesystem::path& directory,
                                       int64_t segment_bytes);
 
+  // What is known of a body without reading it.
+  struct Entry {
+    int64_t bytes = 0;
+    uint64_t checksum = 0;  // XXH3-64
+  };
+
   // Idempotent: a body that is there already stays as it is. A Failure (a full disk) names the file
   // and the system's reason, and leaves everything stored before untouched.
   Result<void> put(const BodyId& id, std::span<const std::byte> body);
+  std::optional<Entry> find(const BodyId& id) const;
   // A Failure: not here, or its checksum does not fit.
   Result<std::vector<std::byte>> get(const BodyId& id) const;
   bool contains(const BodyId& id) const { return index_.contains(id); }
@@ -52,6 +60,7 @@ class TrajectoryStore {
   struct Place {
     int64_t segment = 0;
     int64_t offset = 0;
+    Entry entry;
   };
   struct Segment {
     int64_t live = 0;

@@ -16,11 +16,11 @@
 #include "core/model/parameter_files.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
-#include "core/wire/trajectory_codec.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/sft.h"
+#include "trainer/worker/batch_fetch.h"
 
 namespace tailrace {
 namespace {
@@ -48,7 +48,7 @@ class TrainerWorker {
       : config_(config),
         log_(log),
         clock_(clock),
-        client_({.role = wire::Role::kTrainer,
+        client_({.role = Role::kTrainer,
                  .worker = config.worker,
                  .incarnation = 0,
                  .pid = static_cast<int32_t>(::getpid()),
@@ -85,8 +85,9 @@ class TrainerWorker {
   template <class Other>
   void on(const Other&) {}
 
-  // The first of a process, or the scheduler has lost its memory of us: say what we hold.
+  // A session begins: say what we hold, and ask again. What was asked for in the last one is void.
   void on(const wire::Welcome&) {
+    fetch_.reset();
     if (!started_) {
       started_ = true;
       load();
@@ -102,12 +103,30 @@ class TrainerWorker {
   void on(const wire::Batch& batch) {
     // A repeated answer, or one to a question from before a rollback.
     if (batch.step != version_ + 1) return;
-    train(batch);
+    fetch_.emplace(batch, next_request_);
+    next_request_ = fetch_->end_request();
+    advance();
+  }
+
+  void on(const wire::Payload& payload) {
+    if (!fetch_) return;
+    if (auto taken = fetch_->take(payload); !taken)
+      fail(fetch_->batch().step, taken.failure().message);
+    advance();
+  }
+
+  // Asks for more of the batch, and trains on it once it is whole.
+  void advance() {
+    for (const wire::Fetch& request : fetch_->next()) client_.send(request);
+    if (!fetch_->complete()) return;
+    const BatchFetch whole = *std::exchange(fetch_, std::nullopt);
+    train(whole);
     ask();
   }
 
-  void on(const wire::Save&) {
-    if (version_ >= 0) save();
+  // Of another version it is void: we have gone on, or back.
+  void on(const wire::Save& request) {
+    if (version_ >= 0 && request.version == version_) save();
   }
 
   void on(const wire::Shutdown& message) {
@@ -215,34 +234,29 @@ class TrainerWorker {
     return last;
   }
 
-  void train(const wire::Batch& message) {
+  void train(const BatchFetch& whole) {
     Time start = clock_.now();
-    std::vector<Trajectory> trajectories;
-    for (const std::vector<std::byte>& bytes : message.trajectories) {
-      Result<Trajectory> trajectory = wire::decode_trajectory(bytes);
-      if (!trajectory) fail(message.step, trajectory.failure().message);
-      trajectories.push_back(std::move(trajectory).value());
-    }
+    const int64_t step = whole.batch().step;
+    auto trajectories = whole.trajectories();
+    if (!trajectories) fail(step, trajectories.failure().message);
     Result<TrainBatch> batch = build_batch(
-        trajectories,
+        trajectories.value(),
         batch_options(config_.algo, config_.model.vocab_size, config_.max_sequence_tokens));
-    if (!batch) fail(message.step, batch.failure().message);
+    if (!batch) fail(step, batch.failure().message);
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.value().sequences)
       tokens += static_cast<int64_t>(s.tokens.size());
     MetricList metrics = trainer_.policy_step(batch.value(), version_, loss_);
     if (without_signal(metrics))
-      log_.warning("step={} without signal: the rewards of each group are equal", message.step);
+      log_.warning("step={} without signal: the rewards of each group are equal", step);
     double seconds = std::chrono::duration<double>(clock_.now() - start).count();
     metrics.emplace_back("time/train", seconds);
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
 
-    version_ = message.step;
+    version_ = step;
     metrics_ = std::move(metrics);
     publish();
-    bool due = version_ % config_.checkpoint.interval_steps == 0 || version_ == config_.steps;
-    if (due) save();
   }
 
   [[noreturn]] static void fail(int64_t step, const std::string& reason) {
@@ -305,6 +319,8 @@ class TrainerWorker {
   int64_t version_ = -1;        // of the weights in hand
   int64_t saved_version_ = -1;  // of the newest checkpoint
   std::filesystem::path saved_path_;
+  std::optional<BatchFetch> fetch_;  // of the next step, while its bodies come
+  int64_t next_request_ = 0;
   Digest digest_;  // of the weights of version_
   std::string manifest_;
   MetricList

@@ -34,6 +34,7 @@ class SupervisorTest : public testing::Test {
   // A child that runs `script` in the test's folder.
   void add(const std::string& name, const std::string& script) {
     children_.push_back({name,
+                         name.substr(0, name.find('-')),
                          {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
                          folder_ / (name + ".log")});
   }
@@ -102,6 +103,31 @@ TEST_F(SupervisorTest, AUserErrorIsNotTriedAgainAndIsAllThatIsSaid) {
   EXPECT_TRUE(said_.empty());
 }
 
+TEST_F(SupervisorTest, AUserErrorOfOneWorkerEndsNothingOnceTheRunHasBegun) {
+  options_.begun = [] { return true; };
+  options_.max_restarts = 2;
+  options_.max_delay = 20ms;
+  add("scheduler-0",
+      "n=0; while [ $n -lt 8 ]; do sleep 0.01; n=$(wc -l < rollout-0.log); done; exit 0");
+  add("rollout-0", "echo 'error: the disk is full'; exit 2");
+  add("rollout-1", "exec sleep 100");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  EXPECT_GE(said_.size(), 7u);  // tried again, also after more than max_restarts
+}
+
+TEST_F(SupervisorTest, WhenNobodyElseDoesItsWorkAUserErrorEndsTheRunAfterSomeTries) {
+  options_.begun = [] { return true; };
+  options_.max_restarts = 2;
+  add("scheduler-0", "exec sleep 100");
+  add("rollout-0", "exec sleep 100");
+  add("trainer-0", "echo 'error: the disk is full'; exit 2");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kUserError);
+  EXPECT_EQ(result.message, "trainer-0: the disk is full");
+  EXPECT_EQ(lines_in("trainer-0.log"), 3);
+}
+
 TEST_F(SupervisorTest, AUserErrorWithoutAWordIsGivenItsLog) {
   add("scheduler-0", "echo the cause; exit 2");
   const auto result = run();
@@ -150,14 +176,14 @@ TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
 
 TEST_F(SupervisorTest, AProgramThatIsMissingIsNamed) {
   options_.max_restarts = 0;
-  children_.push_back({"scheduler-0", {"/no/such/program"}, folder_ / "s.log"});
+  children_.push_back({"scheduler-0", "scheduler", {"/no/such/program"}, folder_ / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("cannot run the program"), std::string::npos) << result.message;
 }
 
 TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsAFailure) {
-  children_.push_back({"scheduler-0", {"/bin/true"}, folder_ / "none" / "s.log"});
+  children_.push_back({"scheduler-0", "scheduler", {"/bin/true"}, folder_ / "none" / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("No such file or directory"), std::string::npos) << result.message;

@@ -4,18 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include "core/wire/trajectory_codec.h"
 #include "tests/core/wire/samples.h"
 
 namespace tailrace::wire {
 namespace {
 
 using test::one_of_each;
-using test::sample_trajectory;
 
 constexpr Header kHeader{11, 22, 33, Signal::kNone};
 
-TEST(Message, EveryTypeSurvivesTheWire) {
+TEST(Frame, EveryTypeSurvivesTheWire) {
   const auto messages = one_of_each();
   ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -34,55 +32,7 @@ TEST(Message, EveryTypeSurvivesTheWire) {
   }
 }
 
-TEST(Message, KeepsEveryFieldOfATrajectory) {
-  const Trajectory t = sample_trajectory(100);
-  const auto decoded = decode_trajectory(encode_trajectory(t));
-  ASSERT_TRUE(decoded) << decoded.failure().message;
-  const Trajectory& u = decoded.value();
-  EXPECT_EQ(u.lease, t.lease);
-  EXPECT_EQ(u.lane, t.lane);
-  EXPECT_EQ(u.env, t.env);
-  EXPECT_EQ(u.seed, t.seed);
-  ASSERT_EQ(u.segments.size(), 2u);
-  EXPECT_EQ(u.segments[0].tokens, t.segments[0].tokens);
-  EXPECT_EQ(u.segments[0].roles, t.segments[0].roles);
-  EXPECT_EQ(u.segments[0].logprobs, t.segments[0].logprobs);
-  EXPECT_EQ(u.segments[0].versions, t.segments[0].versions);
-  EXPECT_EQ(u.segments[1].parent, 0);
-  EXPECT_EQ(u.segments[1].parent_tokens, 50);
-  EXPECT_TRUE(u.segments[1].tokens.empty());
-  EXPECT_EQ(u.outcome, t.outcome);
-  EXPECT_EQ(u.reward, t.reward);
-  EXPECT_EQ(u.verifier, t.verifier);
-  EXPECT_EQ(u.evidence, t.evidence);
-  EXPECT_EQ(u.sampling.temperature, t.sampling.temperature);
-  EXPECT_EQ(u.sampling.top_k, t.sampling.top_k);
-  EXPECT_EQ(u.sampling.stop_tokens, t.sampling.stop_tokens);
-  EXPECT_EQ(u.sampling.stop_strings, t.sampling.stop_strings);
-  EXPECT_EQ(u.turns, t.turns);
-  EXPECT_EQ(u.env_seconds, t.env_seconds);
-  EXPECT_EQ(u.generate_seconds, t.generate_seconds);
-  EXPECT_EQ(u.metrics, t.metrics);
-}
-
-TEST(Message, AbsentRewardIsNotZero) {
-  Trajectory t = sample_trajectory(8);
-  t.reward = 0.0;
-  EXPECT_EQ(decode_trajectory(encode_trajectory(t)).value().reward, 0.0);
-  t.reward.reset();
-  EXPECT_EQ(decode_trajectory(encode_trajectory(t)).value().reward, std::nullopt);
-}
-
-TEST(Message, TrajectoriesOfABatchCanBeDecodedWhereverTheyLie) {
-  const auto bytes = encode_trajectory(sample_trajectory(40));
-  for (size_t shift = 0; shift < 8; ++shift) {
-    std::vector<std::byte> moved(shift + bytes.size());
-    std::copy(bytes.begin(), bytes.end(), moved.begin() + static_cast<int64_t>(shift));
-    EXPECT_TRUE(decode_trajectory(std::span(moved).subspan(shift)));
-  }
-}
-
-TEST(Message, RewritesTheHeaderInPlace) {
+TEST(Frame, RewritesTheHeaderInPlace) {
   auto frame = encode({}, Grant{test::sample_lease(), Lane::kTrain, 3});
   rewrite_header(frame, {1, 2, 3, Signal::kGoodbye});
   const auto header = decode_header(frame);
@@ -94,31 +44,12 @@ TEST(Message, RewritesTheHeaderInPlace) {
   EXPECT_EQ(describe(decode(frame).value().message), "Grant p1/d2/e3/q4/l5/m6#7 version=3");
 }
 
-TEST(Message, RefusesWhatTheVerifierCannotSee) {
+TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   const auto refused = [](const Message& message) {
     const auto frame = encode(kHeader, message);
     EXPECT_TRUE(decode_header(frame)) << describe(message);
     return !decode(frame).ok();
   };
-  Trajectory t = sample_trajectory(16);
-  t.segments[0].roles.pop_back();
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-  t = sample_trajectory(16);
-  t.segments[0].versions.push_back(3);
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-  t = sample_trajectory(16);
-  t.segments[0].versions.pop_back();
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-  t = sample_trajectory(16);
-  t.segments[0].logprobs[7] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-  t = sample_trajectory(16);
-  t.outcome = static_cast<Outcome>(200);
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-  t = sample_trajectory(16);
-  t.segments[1].parent = 1;
-  EXPECT_TRUE(refused(TrajectoryResult{t}));
-
   const LeaseId lease = test::sample_lease();
   LeaseId negative = lease;
   negative.member.prompt = -1;
@@ -131,26 +62,32 @@ TEST(Message, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Install{0, 1, "d", "../../etc/passwd"}));
   EXPECT_TRUE(refused(Install{0, 1, "d", ".."}));
   EXPECT_TRUE(refused(TrainerWants{0, 0}));
+  EXPECT_TRUE(refused(Fetch{1, {{static_cast<Lane>(2), lease}}, 0, 1}));
+  EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease}}, -1, 1}));
+  EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease}}, 0, 0}));
+  EXPECT_TRUE(refused(Hold{{{Lane::kTrain, negative}}}));
+  EXPECT_TRUE(refused(Batch{0, 1, {{lease, 0.0, 0, 0}}}));
+  EXPECT_TRUE(refused(Batch{0, 1, {{lease, std::numeric_limits<double>::quiet_NaN(), 9, 0}}}));
+  EXPECT_TRUE(refused(Save{0, -1}));
   EXPECT_TRUE(refused(TrainerReady{0, -2, ""}));
   EXPECT_TRUE(
       refused(Verdict{lease, Lane::kTrain, 0, std::numeric_limits<double>::infinity(), {}, ""}));
   EXPECT_FALSE(refused(Verdict{lease, Lane::kTrain, 0, 1.0, {}, ""}));
 }
 
-TEST(Message, RefusesGarbage) {
+TEST(Frame, RefusesGarbage) {
   Rng rng(5);
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> bytes(static_cast<size_t>(rng.below(200)));
     for (auto& byte : bytes) byte = static_cast<std::byte>(rng.below(256));
     EXPECT_FALSE(decode(bytes));
     EXPECT_FALSE(decode_header(bytes));
-    EXPECT_FALSE(decode_trajectory(bytes));
   }
 }
 
 // Whatever bytes are flipped or cut, decode() answers; what it lets through is sound and can be
 // sent on. Memory errors show in the asan build.
-TEST(Message, MutatedFramesAreRefusedOrSound) {
+TEST(Frame, MutatedFramesAreRefusedOrSound) {
   Rng rng(6);
   int64_t accepted = 0, refused = 0;
   for (const Message& message : one_of_each()) {
@@ -170,22 +107,16 @@ TEST(Message, MutatedFramesAreRefusedOrSound) {
       EXPECT_FALSE(describe(decoded.value().message).empty());
       EXPECT_TRUE(decode(encode(decoded.value().header, decoded.value().message)))
           << describe(decoded.value().message);
-      if (const auto* result = std::get_if<TrajectoryResult>(&decoded.value().message)) {
-        EXPECT_EQ(find_fault(result->trajectory), std::nullopt);
-      }
-      if (const auto* batch = std::get_if<Batch>(&decoded.value().message)) {
-        for (const auto& bytes : batch->trajectories) (void)decode_trajectory(bytes);
-      }
     }
   }
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }
 
-TEST(Message, KnowsWhoSendsWhat) {
+TEST(Frame, KnowsWhoSendsWhat) {
   int from_worker = 0;
   for (const Message& message : one_of_each()) from_worker += is_from_worker(message);
-  EXPECT_EQ(from_worker, 12);
+  EXPECT_EQ(from_worker, 13);
   EXPECT_TRUE(is_from_worker(WorkerFailed{}));
   EXPECT_FALSE(is_from_worker(Welcome{}));
 }

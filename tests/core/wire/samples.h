@@ -55,7 +55,7 @@ inline std::vector<Message> one_of_each() {
   return {
       Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32"},
       Heartbeat{},
-      TrajectoryResult{unrewarded},
+      TrajectoryResult{encode_trajectory(unrewarded)},
       Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
       Installed{1, 7, "0123456789abcdef0123456789abcdef"},
       InstallFailed{1, 7, "tensor x block 3"},
@@ -65,15 +65,16 @@ inline std::vector<Message> one_of_each() {
       Durable{1, 8, "checkpoints/8"},
       Progress{"sft", 10, 315, metrics},
       WorkerFailed{"disk full"},
+      Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},
       Welcome{77},
+      Hold{{{Lane::kTrain, sample_lease()}}},
       Grant{sample_lease(), Lane::kTrain, 3},
       Abort{sample_lease(), Lane::kEval},
       Verify{sample_lease(), Lane::kTrain, 1, "countdown", "{}"},
       Install{1, 9, "0123456789abcdef0123456789abcdef", "v9.json"},
-      Batch{1,
-            9,
-            {encode_trajectory(sample_trajectory(40)), encode_trajectory(sample_trajectory(3))}},
-      Save{1},
+      Batch{1, 9, {{sample_lease(), -0.5, 1234, 0xfedcba9876543210}, {sample_lease(), 1, 5, 6}}},
+      Payload{3, encode_trajectory(sample_trajectory(3))},
+      Save{1, 8},
       Shutdown{"done"}};
 }
 

@@ -50,17 +50,22 @@ class RewardWorkerTest : public ::testing::Test {
 
 const std::string kRight = R"({"answer": "4", "response": "#### 4"})";
 
+void send(wire::WorkerServer& server, uint64_t session, const wire::Message& message) {
+  EXPECT_TRUE(server.send("reward-0", session, message)) << wire::describe(message);
+}
+
 // The server's events until `done`, or a failure after ten seconds.
-std::vector<wire::Verdict> serve(wire::WorkerServer& server, size_t wanted,
+std::vector<wire::Verdict> serve(wire::WorkerServer& server, uint64_t& session, size_t wanted,
                                  const std::vector<wire::Verify>& requests) {
   std::vector<wire::Verdict> verdicts;
   auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (verdicts.size() < wanted && std::chrono::steady_clock::now() < give_up) {
     for (wire::ServerEvent& event : server.receive(milliseconds(50))) {
       if (auto* up = std::get_if<wire::WorkerUp>(&event)) {
-        EXPECT_EQ(up->hello.role, wire::Role::kReward);
+        EXPECT_EQ(up->hello.role, Role::kReward);
         EXPECT_EQ(up->hello.worker, "reward-0");
-        for (const wire::Verify& request : requests) server.send(up->hello.worker, request);
+        for (const wire::Verify& request : requests) send(server, up->session, request);
+        session = up->session;
       }
       if (auto* incoming = std::get_if<wire::Incoming>(&event)) {
         if (auto* verdict = std::get_if<wire::Verdict>(&incoming->message))
@@ -73,10 +78,22 @@ std::vector<wire::Verdict> serve(wire::WorkerServer& server, size_t wanted,
   return verdicts;
 }
 
+uint64_t await_session(wire::WorkerServer& server) {
+  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::chrono::steady_clock::now() < give_up) {
+    for (wire::ServerEvent& event : server.receive(milliseconds(50))) {
+      if (auto* up = std::get_if<wire::WorkerUp>(&event)) return up->session;
+    }
+  }
+  ADD_FAILURE() << "no worker came";
+  return 0;
+}
+
 TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
   std::string endpoint =
       fmt::format("ipc://{}reward_worker_{}.sock", ::testing::TempDir(), getpid());
   wire::WorkerServer server(endpoint, {});
+  uint64_t session = 0;
   RewardWorker worker(verifiers_, clock_, {.endpoint = endpoint, .link = {}});
   RewardWorker::Ending ending;
   std::jthread thread([&] { ending = worker.run(); });
@@ -89,13 +106,13 @@ TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
     requests.push_back(request);
   }
   std::set<int64_t> answered;  // in any order, because threads score side by side
-  for (const wire::Verdict& verdict : serve(server, requests.size(), requests)) {
+  for (const wire::Verdict& verdict : serve(server, session, requests.size(), requests)) {
     int64_t prompt = verdict.lease.member.prompt;
     answered.insert(prompt);
     EXPECT_EQ(verdict.reward.has_value(), prompt % 2 == 0);
   }
   EXPECT_EQ(answered.size(), requests.size());
-  server.send("reward-0", wire::Shutdown{.reason = "the run is over"});
+  send(server, session, wire::Shutdown{.reason = "the run is over"});
   server.flush(milliseconds(5000));
   thread.join();
   EXPECT_EQ(ending.reason, "shutdown: the run is over");
@@ -106,6 +123,7 @@ TEST_F(RewardWorkerTest, AVerifierThatHangsIsAFailureAndTheNextRequestIsServed) 
   std::string endpoint =
       fmt::format("ipc://{}reward_hangs_{}.sock", ::testing::TempDir(), getpid());
   wire::WorkerServer server(endpoint, {});
+  uint64_t session = 0;
   RewardWorker worker(
       verifiers_, clock_,
       {.endpoint = endpoint, .link = {}, .threads = 1, .deadline = std::chrono::seconds(5)});
@@ -117,19 +135,50 @@ TEST_F(RewardWorkerTest, AVerifierThatHangsIsAFailureAndTheNextRequestIsServed) 
   wire::Verify request;
   request.lease.member.prompt = 1;
   request.verifier = "hangs";
-  wire::Verdict late = serve(server, 1, {request}).at(0);
+  wire::Verdict late = serve(server, session, 1, {request}).at(0);
   EXPECT_EQ(late.lease, request.lease);
   EXPECT_FALSE(late.reward.has_value());
   EXPECT_EQ(late.failure, "verifier hangs: it did not answer within its deadline of 5 s");
   request.lease.member.prompt = 2;
   request.verifier = "number";
   request.evidence = kRight;
-  server.send("reward-0", request);  // its only thread was replaced
-  EXPECT_EQ(serve(server, 1, {}).at(0).reward, 1.0);
-  server.send("reward-0", wire::Shutdown{.reason = "the run is over"});
+  send(server, session, request);  // its only thread was replaced
+  EXPECT_EQ(serve(server, session, 1, {}).at(0).reward, 1.0);
+  send(server, session, wire::Shutdown{.reason = "the run is over"});
   server.flush(milliseconds(5000));
   thread.join();  // while the verifier still hangs
   release_.set_value();
+}
+
+// A scheduler that comes back and still waits for a request says so, and says it once more.
+TEST_F(RewardWorkerTest, ARequestThatANewSessionHoldsIsScoredOnce) {
+  std::string endpoint =
+      fmt::format("ipc://{}reward_holds_{}.sock", ::testing::TempDir(), getpid());
+  auto server = std::make_unique<wire::WorkerServer>(endpoint, wire::LinkOptions{});
+  uint64_t session = 0;
+  RewardWorker worker(verifiers_, clock_, {.endpoint = endpoint, .link = {}, .threads = 2});
+  std::jthread thread([&] { worker.run(); });
+  wire::Verify hanging;
+  hanging.lease.member.prompt = 1;
+  hanging.verifier = "hangs";
+  wire::Verify quick = hanging;
+  quick.lease.member.prompt = 2;
+  quick.verifier = "number";
+  quick.evidence = kRight;
+  EXPECT_EQ(serve(*server, session, 1, {hanging, quick}).at(0).lease, quick.lease);
+  server.reset();
+  server = std::make_unique<wire::WorkerServer>(endpoint, wire::LinkOptions{});
+  // `hangs` begins only once: a second promise::set_value() would throw, and its verdict be a
+  // failure.
+  session = await_session(*server);
+  send(*server, session, wire::Hold{{{hanging.lane, hanging.lease}}});
+  send(*server, session, hanging);
+  send(*server, session, quick);
+  EXPECT_EQ(serve(*server, session, 1, {}).at(0).lease, quick.lease);
+  release_.set_value();
+  EXPECT_EQ(serve(*server, session, 1, {}).at(0).reward, 1.0);
+  send(*server, session, wire::Shutdown{.reason = "the run is over"});
+  server->flush(milliseconds(5000));
 }
 
 TEST_F(RewardWorkerTest, GivesUpOnASilentScheduler) {

@@ -320,7 +320,10 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   EXPECT_EQ(done[0].trajectory.outcome, Outcome::kAborted);
   EXPECT_GE(done[0].trajectory.num_tokens(), 5);
   EXPECT_EQ(table.runner.num_running(), 2);
-  table.runner.abort_all();
+  const auto running = table.runner.running();
+  ASSERT_EQ(running.size(), 2u);
+  for (const BodyId& id : running) EXPECT_TRUE(table.runner.abort(id.lease, id.lane));
+  EXPECT_EQ(table.runner.poll().size(), 2u);
   EXPECT_EQ(table.runner.num_running(), 0);
   while (alive > 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
   EXPECT_TRUE(table.engine->idle());

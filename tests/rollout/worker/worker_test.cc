@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "core/wire/server.h"
+#include "core/wire/trajectory_codec.h"
 #include "sandbox/builtin/built_in.h"
 
 namespace tailrace {
@@ -44,33 +46,28 @@ class Desk {
  public:
   explicit Desk(const std::string& endpoint) : server_(endpoint, {}) {}
 
-  void send(const wire::Message& message) { server_.send("rollout-0", message); }
+  bool acknowledges = true;
+
+  void send(const wire::Message& message) {
+    EXPECT_TRUE(server_.send("rollout-0", session_, message)) << wire::describe(message);
+  }
 
   // Serves until `enough` messages of type M have come.
   template <class M>
   std::vector<M> await(size_t enough) {
     std::vector<M> found;
-    auto deadline = std::chrono::steady_clock::now() + 60s;
-    while (found.size() < enough && std::chrono::steady_clock::now() < deadline) {
-      for (wire::ServerEvent& event : server_.receive(5ms)) {
-        if (std::holds_alternative<wire::WorkerUp>(event)) up_ = true;
-        auto* incoming = std::get_if<wire::Incoming>(&event);
-        if (incoming == nullptr) continue;
-        server_.acknowledge(incoming->worker, incoming->sequence);
-        if (auto* message = std::get_if<M>(&incoming->message))
-          found.push_back(std::move(*message));
+    serve_until([&] {
+      for (; !heard_.empty() && found.size() < enough; heard_.pop_front()) {
+        if (auto* message = std::get_if<M>(&heard_.front())) found.push_back(std::move(*message));
       }
-    }
+      return found.size() == enough;
+    });
     EXPECT_EQ(found.size(), enough) << "timed out; refused: " << server_.last_malformed();
     return found;
   }
   void await_worker() {
-    auto deadline = std::chrono::steady_clock::now() + 60s;
-    while (!up_ && std::chrono::steady_clock::now() < deadline) {
-      for (wire::ServerEvent& event : server_.receive(5ms))
-        up_ |= std::holds_alternative<wire::WorkerUp>(event);
-    }
-    ASSERT_TRUE(up_);
+    serve_until([&] { return session_ != 0; });
+    ASSERT_NE(session_, 0u);
   }
   void shut_down() {
     send(wire::Shutdown{"test"});
@@ -78,8 +75,23 @@ class Desk {
   }
 
  private:
+  template <class Done>
+  void serve_until(const Done& done) {
+    auto deadline = std::chrono::steady_clock::now() + 60s;
+    while (!done() && std::chrono::steady_clock::now() < deadline) {
+      for (wire::ServerEvent& event : server_.receive(5ms)) {
+        if (auto* up = std::get_if<wire::WorkerUp>(&event)) session_ = up->session;
+        auto* incoming = std::get_if<wire::Incoming>(&event);
+        if (incoming == nullptr) continue;
+        if (acknowledges) server_.acknowledge(incoming->worker, incoming->sequence);
+        heard_.push_back(std::move(incoming->message));
+      }
+    }
+  }
+
   wire::WorkerServer server_;
-  bool up_ = false;
+  uint64_t session_ = 0;
+  std::deque<wire::Message> heard_;
 };
 
 class RolloutWorkerTest : public ::testing::Test {
@@ -144,10 +156,18 @@ class RolloutWorkerTest : public ::testing::Test {
   ModelConfig model_;
 };
 
-std::map<LeaseId, Trajectory> by_lease(std::vector<wire::TrajectoryResult> results) {
+Trajectory trajectory_in(const wire::TrajectoryResult& result) {
+  auto trajectory = wire::decode_trajectory(result.body);
+  EXPECT_TRUE(trajectory) << trajectory.failure().message;
+  return trajectory ? std::move(trajectory).value() : Trajectory();
+}
+
+std::map<LeaseId, Trajectory> by_lease(const std::vector<wire::TrajectoryResult>& results) {
   std::map<LeaseId, Trajectory> trajectories;
-  for (wire::TrajectoryResult& result : results)
-    trajectories[result.trajectory.lease] = std::move(result.trajectory);
+  for (const wire::TrajectoryResult& result : results) {
+    Trajectory trajectory = trajectory_in(result);
+    trajectories[trajectory.lease] = std::move(trajectory);
+  }
   return trajectories;
 }
 
@@ -173,7 +193,7 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   }
   // Another attempt of a member is the same episode, another member is not.
   desk.send(grant(0, 0, 0, Lane::kTrain, /*attempt=*/1));
-  Trajectory again = desk.await<wire::TrajectoryResult>(1)[0].trajectory;
+  Trajectory again = trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]);
   const Trajectory& first = trajectories.at(grant(0, 0, 0).lease);
   EXPECT_EQ(again.lease.attempt, 1);
   EXPECT_EQ(again.segments[0].tokens, first.segments[0].tokens);
@@ -191,12 +211,12 @@ TEST_F(RolloutWorkerTest, HoldsAGrantUntilItsWeightsAreInstalled) {
   desk.send(publish(0, 1));
   desk.send(grant(0, 0, 1));
   desk.send(grant(1, 0, 0));
-  auto first = desk.await<wire::TrajectoryResult>(1);
-  EXPECT_EQ(first[0].trajectory.lease.member.prompt, 1);
+  Trajectory first = trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]);
+  EXPECT_EQ(first.lease.member.prompt, 1);
   desk.send(publish(1, 2));
-  auto second = desk.await<wire::TrajectoryResult>(1);
-  EXPECT_EQ(second[0].trajectory.lease.member.prompt, 0);
-  EXPECT_EQ(second[0].trajectory.min_version(), 1);
+  Trajectory second = trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]);
+  EXPECT_EQ(second.lease.member.prompt, 0);
+  EXPECT_EQ(second.min_version(), 1);
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
 }
@@ -215,10 +235,47 @@ TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
     EXPECT_EQ(trajectory.max_version(), trajectory.num_sampled() > 0 ? 0 : -1);
   }
   desk.send(grant(0, 0, 1));
-  EXPECT_EQ(desk.await<wire::TrajectoryResult>(1)[0].trajectory.max_version(), 1);
+  EXPECT_EQ(trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]).max_version(), 1);
   desk.send(grant(9, 0, 0, Lane::kEval));
-  EXPECT_EQ(desk.await<wire::TrajectoryResult>(1)[0].trajectory.outcome, Outcome::kStale);
+  EXPECT_EQ(trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]).outcome, Outcome::kStale);
   desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+// A scheduler comes back: what it still holds is finished, what it lets go is not begun, and
+// nothing is played twice.
+TEST_F(RolloutWorkerTest, KeepsTheWorkThatANewSessionHolds) {
+  RolloutWorkerConfig config = this->config();
+  auto desk = std::make_unique<Desk>(config.endpoint);
+  auto status = start(config);
+  desk->await_worker();
+  desk->send(publish(0, 1));
+  desk->acknowledges = false;
+  desk->send(grant(0, 0, 0));  // ends, and is not acknowledged
+  desk->await<wire::TrajectoryResult>(1);
+  desk->send(grant(1, 0, 1));  // waits for weights: held
+  desk->send(grant(2, 0, 1));  // waits for weights: let go
+  desk.reset();
+
+  desk = std::make_unique<Desk>(config.endpoint);
+  desk->await_worker();
+  const auto body = [](const wire::Grant& grant) { return BodyId{grant.lane, grant.lease}; };
+  desk->send(wire::Hold{{body(grant(0, 0, 0)), body(grant(1, 0, 1)), body(grant(3, 0, 1))}});
+  // What it holds is granted once more; it cannot know what the worker still has.
+  desk->send(grant(0, 0, 0));
+  desk->send(grant(1, 0, 1));
+  desk->send(grant(3, 0, 1));
+  desk->send(publish(1, 2));
+  const auto trajectories = by_lease(desk->await<wire::TrajectoryResult>(3));
+  ASSERT_EQ(trajectories.size(), 3u);
+  EXPECT_EQ(trajectories.at(grant(0, 0, 0).lease).max_version(), 0)
+      << "sent again, not played again";
+  EXPECT_EQ(trajectories.at(grant(1, 0, 1).lease).min_version(), 1);
+  EXPECT_EQ(trajectories.at(grant(3, 0, 1).lease).min_version(), 1);
+  desk->send(grant(4, 0, 1));
+  EXPECT_EQ(trajectory_in(desk->await<wire::TrajectoryResult>(1)[0]).lease.member.prompt, 4)
+      << "the one that was let go is not played";
+  desk->shut_down();
   EXPECT_EQ(status.get(), 0);
 }
 

@@ -31,19 +31,21 @@ TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
   const auto running = h.state.leases;
   for (const auto& [work, lease] : running) {
     if (work.lane == Lane::kTrain) {
-      h.tell(h.result(Grant{lease.worker, {work.member, lease.attempt}, work.lane, 0, {}},
-                      work.member.member));
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
     }
   }
   EXPECT_EQ(h.count(Place::kReady), 1);
-  EXPECT_TRUE(only<HandOver>(h.tell(TrainerWants{0, 1})).empty());
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
   Actions last;
   for (const Grant& grant : grants) last = h.tell(h.result(grant, 1.0));
   const auto report = only<EvalDone>(last);
   ASSERT_EQ(report.size(), 1u);
   EXPECT_EQ(report[0].version, 0);
   EXPECT_EQ(report[0].items.size(), 4u);
-  EXPECT_EQ(only<HandOver>(last).size(), 1u);
+  EXPECT_TRUE(only<HandOver>(last).empty());  // not before it is reported
+  const Actions reported = h.tell(EvalReported{0, 0});
+  EXPECT_EQ(only<HandOver>(reported).size(), 1u);
+  EXPECT_EQ(only<Release>(reported).size(), 2u);  // of its two prompts
 }
 
 TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {
@@ -76,13 +78,14 @@ TEST(Evaluation, ChangesNothingThatTrainingSees) {
     publish(h, 0);
     for (int64_t step = 1; step <= 5; ++step) {
       h.answer_running();
-      for (const HandOver& batch : only<HandOver>(h.tell(TrainerWants{0, step})))
-        all.push_back(batch);
+      h.tell(EvalReported{0, step - 1});
+      for (const HandOver& batch : only<HandOver>(h.tell(wants(step)))) all.push_back(batch);
       publish(h, step);
     }
     h.answer_running();
-
-    EXPECT_TRUE(h.state.end.has_value());
+    h.tell(EvalReported{0, 5});
+    h.tell(durable(5));
+    EXPECT_TRUE(h.state.ended);
     EXPECT_EQ(h.policy().evaluated, eval_prompts > 0 ? 5 : -1);
     return all;
   };
@@ -117,18 +120,60 @@ TEST(Leases, AnInstallThatTakesTooLongIsAskedForAgain) {
   EXPECT_EQ(only<Install>(h.tell(Tick{})).size(), 1u);
 }
 
-TEST(Leases, AReconnectedWorkerIsNotCountedAsLost) {
+TEST(Leases, AWorkerThatConnectsAnewKeepsThemAndIsToldAgain) {
   Harness h(small_config(1, 2));
   h.state.config.retries.lost = 0;
+  h.tell(WorkerUp{.worker = "w0", .session = 1, .incarnation = 7, .slots = 2});
+  const auto grants = only<Grant>(publish(h, 0));
+  ASSERT_EQ(grants.size(), 2u);
+  const Actions again =
+      h.tell(WorkerUp{.worker = "w0", .session = 2, .incarnation = 7, .slots = 2});
+  const auto holds = only<Hold>(again);
+  ASSERT_EQ(holds.size(), 1u);
+  EXPECT_EQ(holds[0].leases.size(), 2u);
+  EXPECT_EQ(holds[0].session, 2u);
+  const auto repeated = only<Grant>(again);
+  ASSERT_EQ(repeated.size(), 2u);
+  EXPECT_EQ(repeated[0].lease, grants[0].lease);  // the same attempt
+  EXPECT_EQ(only<Install>(again).size(), 1u);     // weights are proved anew
+  // The end of the old session is no news.
+  EXPECT_TRUE(h.tell(WorkerDown{"w0", 1}).empty());
+  EXPECT_EQ(h.state.leases.size(), 2u);
+
+  const Actions other =
+      h.tell(WorkerUp{.worker = "w0", .session = 3, .incarnation = 8, .slots = 2});
+  EXPECT_EQ(only<TaskDone>(other).size(), 1u);  // another process, bound 0: the group has failed
+  EXPECT_TRUE(only<Hold>(other).at(0).leases.empty());
+}
+
+TEST(Leases, OutliveTheSchedulerAndAResentResultCounts) {
+  Harness h(small_config(1, 2));
+  h.tell(WorkerUp{.worker = "w0", .session = 1, .incarnation = 7, .slots = 2});
+  const auto grants = only<Grant>(publish(h, 0));
+  h.tell(Restarted{});
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  h.tell(WorkerUp{.worker = "w0", .session = 9, .incarnation = 7, .slots = 2});
+  // What it had finished while nobody listened.
+  EXPECT_TRUE(expects_result(h.state, "w0", Lane::kTrain, grants[0].lease));
+  AttemptResult result = h.result(grants[0], 1.0);
+  result.min_version = result.max_version = 0;
+  h.tell(result);
+  EXPECT_EQ(h.policy().tasks.begin()->second.members[0].phase, Phase::kRewarded);
+  EXPECT_EQ(h.state.leases.size(), 1u);
+}
+
+TEST(Leases, OfAWorkerThatDoesNotComeBackAreGivenToOthers) {
+  Harness h(small_config(1, 2));
   h.tell(WorkerUp{.worker = "w0", .incarnation = 7, .slots = 2});
   publish(h, 0);
-  ASSERT_EQ(h.state.leases.size(), 2u);
-  const auto installs =
-      only<Install>(h.tell(WorkerUp{.worker = "w0", .incarnation = 7, .slots = 2}));
-  ASSERT_EQ(installs.size(), 1u);
-  EXPECT_EQ(only<Grant>(h.tell_installed(installs[0])).size(), 2u);
-  const Actions other = h.tell(WorkerUp{.worker = "w0", .incarnation = 8, .slots = 2});
-  EXPECT_EQ(only<TaskDone>(other).size(), 1u);  // bound 0: the group has failed
+  h.tell(Restarted{});
+  h.add_rollout("w1", 2);
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  h.now += h.state.config.deadlines.reconnect;
+  const auto grants = only<Grant>(h.tell(Tick{}));
+  ASSERT_EQ(grants.size(), 2u);
+  EXPECT_EQ(grants[0].worker, "w1");
+  EXPECT_FALSE(h.state.workers.contains("w0"));
 }
 
 TEST(Placement, SiblingsGoToOneWorker) {
@@ -150,13 +195,13 @@ TEST(Placement, NobodyInstallsWhileARollbackIsReplayed) {
   publish(h, 0);
   for (int64_t step = 1; step <= 2; ++step) {
     h.answer_running();
-    h.tell(TrainerWants{0, step});
+    h.tell(wants(step));
     publish(h, step);
   }
-  h.tell(RolledBack{0, 1, digest_of(1), ""});
+  h.add_trainer(1);
   // What the trainer holds now, nothing may run on; the newest version comes back.
   EXPECT_TRUE(only<Install>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());
-  h.tell(TrainerWants{0, 2});
+  h.tell(wants(2));
   const auto installs = only<Install>(h.tell(published(2)));
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(installs[0].worker, "w1");
@@ -170,9 +215,9 @@ TEST(Rounds, HaveIdsThatAreNeverGivenAgain) {
     publish(h, step - 1);
     EXPECT_EQ(h.policy().rounds.at(0).id, step);
     h.answer_running();
-    h.tell(TrainerWants{0, step});
+    h.tell(wants(step));
   }
-  h.tell(RolledBack{0, 1, digest_of(1, "b"), ""});  // step 2 is sampled again, in another round
+  h.add_trainer(1, "b");  // step 2 is sampled again, in another round
   ASSERT_EQ(h.policy().rounds.size(), 1u);
   EXPECT_EQ(h.policy().rounds[0].id, 4);
   EXPECT_EQ(h.policy().rounds[0].step, 2);
@@ -214,15 +259,168 @@ TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
   EXPECT_TRUE(only<Grant>(h.tell(h.failure(open.back(), Outcome::kEnvFailed))).empty());
 }
 
-TEST(Breaker, CountsADeadWorkerOnce) {
-  Config config = small_config(4, 8);
-  config.breaker = {.window = 8, .share = 0.5};
+TEST(Breaker, OneWorkerWhoseEnvironmentsFailEndsNothingWhileOthersDoWell) {
+  Config config = small_config(4, 2);
+  config.breaker = {.window = 10, .share = 0.5};
+  config.retries.env_failed = 1000;
   Harness h(config);
-  h.add_rollout("w0", 32);
+  h.add_rollout("bad", 8);
+  h.add_rollout("good", 1);
   publish(h, 0);
-  EXPECT_EQ(h.state.leases.size(), 32u);
-  EXPECT_TRUE(only<Halt>(h.tell(WorkerDown{"w0"})).empty());
-  EXPECT_EQ(h.state.breaker.window.size(), 1u);
+  for (int i = 0; i < 200; ++i) {
+    h.now += std::chrono::milliseconds(500);
+    h.tell(Tick{});
+    const auto leases = h.state.leases;
+    for (const auto& [work, lease] : leases) {
+      const Grant grant = Harness::grant_of(work, lease);
+      if (!expects_result(h.state, grant.worker, grant.lane, grant.lease)) continue;
+      if (lease.worker == "bad") h.tell(h.failure(grant, Outcome::kEnvFailed));
+    }
+    ASSERT_EQ(h.state.halted, "");
+  }
+  // It gets one try now and then; the other one still works.
+  EXPECT_TRUE(h.state.health.contains("bad"));
+  EXPECT_FALSE(h.state.health.contains("good"));
+  h.answer_running();
+  EXPECT_EQ(h.state.halted, "");
+}
+
+TEST(Breaker, EnvironmentsThatFailEverywhereHaltTheRun) {
+  Config config = small_config(4, 4);
+  config.breaker = {.window = 12, .share = 0.5};
+  config.retries.env_failed = 1000;
+  Harness h(config);
+  for (const char* id : {"w0", "w1", "w2"}) h.add_rollout(id, 4);
+  publish(h, 0);
+  for (int i = 0; i < 100 && h.state.halted.empty(); ++i) {
+    h.now += seconds(1);
+    h.tell(Tick{});
+    const auto leases = h.state.leases;
+    for (const auto& [work, lease] : leases)
+      h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
+  }
+  EXPECT_NE(h.state.halted.find("env_failed"), std::string::npos) << h.state.halted;
+}
+
+TEST(Health, AWorkerThatHangsAndHeartbeatsEndsNothing) {
+  Harness h(small_config(8, 8));
+  h.add_rollout("hangs", 64);
+  publish(h, 0);
+  EXPECT_EQ(h.state.leases.size(), 64u);
+  h.add_rollout("works", 4);
+  h.now += h.state.config.deadlines.lease;
+  const Actions late = h.tell(Tick{});
+  EXPECT_EQ(only<Abort>(late).size(), 64u);
+  ASSERT_EQ(only<Quarantine>(late).size(), 1u);
+  EXPECT_EQ(only<Quarantine>(late)[0].worker, "hangs");
+  EXPECT_NE(only<Quarantine>(late)[0].reason.find("deadline"), std::string::npos);
+  for (const Grant& grant : only<Grant>(late)) EXPECT_EQ(grant.worker, "works");
+  // After its quarantine it must prove itself with one.
+  h.now += seconds(2);
+  const auto trial = only<Grant>(h.tell(Tick{}));
+  EXPECT_EQ(trial.size(), 1u);
+  EXPECT_EQ(h.state.halted, "");
+  h.answer_running();
+  EXPECT_FALSE(h.state.health.contains("hangs"));  // it has answered
+}
+
+TEST(Health, WorkersThatAreLostEndNothing) {
+  Harness h(small_config(8, 8));
+  h.state.config.retries.lost = 1000;
+  h.add_rollout("stays", 1);
+  publish(h, 0);
+  for (int i = 0; i < 100; ++i) {
+    const WorkerId id = fmt::format("spot-{}", i);
+    h.add_rollout(id, 4);
+    h.tell(WorkerDown{id});
+    h.now += seconds(1);
+  }
+  EXPECT_EQ(h.state.halted, "");
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 8);
+}
+
+TEST(Health, AWorkerThatCannotInstallEndsNothingWhileAnotherCan) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("good", 4);
+  h.tell(WorkerUp{.worker = "bad", .slots = 4});
+  std::vector<Install> open = only<Install>(h.tell(published(0)));
+  int failures = 0;
+  for (int i = 0; i < 1000; ++i) {
+    for (const Install& install : std::exchange(open, {})) {
+      const bool bad = install.worker == "bad";
+      failures += bad;
+      const Event answer =
+          bad ? Event(InstallFailed{install.worker, 0, install.version, "no such file"})
+              : Event(Installed{install.worker, 0, install.version, install.digest});
+      for (const Install& next : only<Install>(h.tell(answer))) open.push_back(next);
+    }
+    h.now += std::chrono::milliseconds(500);
+    for (const Install& next : only<Install>(h.tell(Tick{}))) open.push_back(next);
+  }
+  EXPECT_EQ(h.state.halted, "");
+  EXPECT_GT(failures, 10);  // it is asked again and again,
+  EXPECT_LT(failures, 25);  // ever less often
+  EXPECT_EQ(h.state.leases.size(), 4u);
+}
+
+TEST(Health, WhenNobodyOfARoleIsFitTheRunHaltsAndSaysWhy) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("w0", 4);
+  publish(h, 0);
+  const Time start = h.now;
+  for (int i = 0; i < 200 && h.state.halted.empty(); ++i) {
+    const uint64_t incarnation = static_cast<uint64_t>(i) + 10;
+    h.tell(WorkerUp{.worker = "w0", .incarnation = incarnation, .slots = 4});
+    h.now += std::chrono::milliseconds(500);
+    for (const Install& install : only<Install>(h.tell(Tick{}))) h.tell_installed(install);
+    for (auto& [id, worker] : h.state.workers) {
+      if (worker.phase == WorkerPhase::kInstalling)
+        h.tell(Installed{id, 0, worker.target, worker.target_digest});
+    }
+    h.tell(WorkerDown{"w0"});
+  }
+  EXPECT_NE(h.state.halted.find("no rollout worker is fit for work: w0"), std::string::npos)
+      << h.state.halted;
+  EXPECT_GT(h.now - start, seconds(15));  // it had every chance
+  EXPECT_FALSE(next_deadline(h.state));
+}
+
+TEST(Health, AFailedWorkerEndsARunOnlyBeforeTheFirstInstall) {
+  Harness early(small_config(1, 2));
+  early.tell(WorkerUp{.worker = "w0", .slots = 4});
+  const auto halts = only<Halt>(early.tell(WorkerFailed{"w0", "no such tokenizer"}));
+  ASSERT_EQ(halts.size(), 1u);
+  EXPECT_EQ(halts[0].reason, "w0: no such tokenizer");
+
+  Harness late(small_config(1, 2));
+  late.add_rollout("w0", 4);
+  late.add_rollout("w1", 4);
+  publish(late, 0);
+  const Actions failed = late.tell(WorkerFailed{"w0", "the disk is full"});
+  EXPECT_TRUE(only<Halt>(failed).empty());
+  ASSERT_EQ(only<Quarantine>(failed).size(), 1u);
+  for (const Grant& grant : only<Grant>(failed)) EXPECT_EQ(grant.worker, "w1");
+  EXPECT_EQ(late.state.leases.size(), 2u);
+}
+
+TEST(Health, ATrainerThatFailsGetsItsBatchAgainAfterAWhile) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 4);
+  publish(h, 0);
+  h.answer_running();
+  const auto batch = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_TRUE(only<Halt>(h.tell(WorkerFailed{"t", "the disk is full"})).empty());
+  h.tell(WorkerDown{"t"});
+  h.add_trainer(0);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
+  h.now += seconds(2);
+  const auto again = only<HandOver>(h.tell(Tick{}));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].items, batch[0].items);
+  h.tell(published(1));
+  EXPECT_TRUE(h.state.health.empty());
 }
 
 TEST(Results, ThatBreakTheContractAreFailuresNotSamples) {
@@ -250,13 +448,14 @@ TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
   std::vector<size_t> sizes;
   for (int64_t step = 1; !h.state.end && step < 10; ++step) {
     h.answer_running();
-    for (const HandOver& batch : only<HandOver>(h.tell(TrainerWants{0, step})))
+    for (const HandOver& batch : only<HandOver>(h.tell(wants(step))))
       sizes.push_back(batch.items.size());
     publish(h, step);
   }
   EXPECT_EQ(sizes,
             (std::vector<size_t>{8, 4}));  // 4 groups across the epochs' border, then the last 2
-  ASSERT_TRUE(h.state.end);
+  h.tell(durable(h.policy().published));
+  ASSERT_TRUE(h.state.ended);
   EXPECT_EQ(h.state.end->reason, RunEnd::Reason::kDataEnd);
   EXPECT_EQ(h.state.end->unreached, 0);
 }
@@ -269,30 +468,160 @@ TEST(DataEnd, AStepLimitLeavesPromptsUnreached) {
   h.add_rollout("w0", 64);
   publish(h, 0);
   h.answer_running();
-  h.tell(TrainerWants{0, 1});
-  const auto done = only<RunDone>(h.tell(published(1)));
+  h.tell(wants(1));
+  h.tell(published(1));
+  const auto done = only<RunDone>(h.tell(durable(1)));
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].end.unreached, 3);
 }
 
-TEST(Stop, EndsAtOnceWhenIdleAndAfterTheStepWhenTheTrainerWorks) {
+TEST(Stop, EndsWhenTheStepIsTrainedAndItsCheckpointIsWritten) {
   Harness idle(small_config(1, 2));
   idle.add_rollout("w0", 8);
   publish(idle, 0);
+  idle.tell(durable(0));
   const Actions stopped = idle.tell(StopRequested{});
   EXPECT_EQ(only<Abort>(stopped).size(), 2u);
   EXPECT_EQ(only<RunDone>(stopped).size(), 1u);
-  EXPECT_EQ(only<Grant>(idle.tell(Restarted{})).size(), 2u);  // and it can be continued
+  EXPECT_FALSE(next_deadline(idle.state));
+  idle.tell(Restarted{});  // and it can be continued
+  EXPECT_EQ(only<Install>(idle.tell(WorkerUp{.worker = "w0", .slots = 8})).size(), 1u);
+  EXPECT_EQ(only<Grant>(idle.tell(Installed{"w0", 0, 0, digest_of(0)})).size(), 2u);
 
   Harness busy(small_config(1, 2));
   busy.add_rollout("w0", 8);
   publish(busy, 0);
   busy.answer_running();
-  busy.tell(TrainerWants{0, 1});
+  busy.tell(wants(1));
   EXPECT_TRUE(only<RunDone>(busy.tell(StopRequested{})).empty());
-  const auto done = only<RunDone>(busy.tell(published(1)));
+  const Actions trained = busy.tell(published(1));
+  EXPECT_EQ(only<Save>(trained).size(), 1u);
+  EXPECT_TRUE(only<RunDone>(trained).empty());
+  const auto done = only<RunDone>(busy.tell(durable(1)));
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kStopped);
+}
+
+TEST(Stop, WaitsForNobodyForEver) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  h.tell(StopRequested{});
+  ASSERT_TRUE(next_deadline(h.state));
+  h.now = *next_deadline(h.state);
+  EXPECT_TRUE(only<RunDone>(h.tell(Tick{})).empty());  // the step is given up, not its save
+  ASSERT_TRUE(next_deadline(h.state));
+  h.now = *next_deadline(h.state);
+  EXPECT_EQ(only<RunDone>(h.tell(Tick{})).size(), 1u);
+
+  Harness alone(small_config(1, 2));
+  alone.add_rollout("w0", 8);
+  publish(alone, 0);
+  alone.tell(WorkerDown{"t"});
+  EXPECT_EQ(only<RunDone>(alone.tell(StopRequested{})).size(), 1u);  // nobody could save
+}
+
+TEST(Checkpoints, AreAskedForAtTheirIntervalBeforeTheNextBatch) {
+  Config config = small_config(1, 2);
+  config.checkpoint_interval = 2;
+  config.steps = 5;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  std::vector<int64_t> asked;
+  for (int64_t step = 1; step <= 5; ++step) {
+    h.answer_running();
+    h.tell(wants(step));
+    for (const Save& save : only<Save>(publish(h, step))) {
+      asked.push_back(save.version);
+      // Another session of the trainer: what was said to the old one may be lost.
+      const auto again = only<Save>(h.tell(WorkerUp{
+          .worker = "t", .session = 5, .role = Role::kTrainer, .incarnation = h.incarnations}));
+      ASSERT_EQ(again.size(), 1u);
+      EXPECT_EQ(again[0].version, save.version);
+      EXPECT_TRUE(only<Save>(h.tell(Tick{})).empty());  // once a session
+      h.tell(durable(save.version));
+    }
+  }
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, 4, 5}));
+  EXPECT_TRUE(h.state.ended);
+}
+
+TEST(Trainer, ANameThatNeverComesBackDoesNotBlockAnother) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(Restarted{});
+  h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
+  h.tell(RolledBack{"other", 0, 0, digest_of(0), "v0.json"});
+  const auto batch = only<HandOver>(h.tell(TrainerWants{"other", 0, 1}));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].worker, "other");
+}
+
+TEST(Trainer, ASecondOneIsIgnoredWhileTheFirstIsThere) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
+  const State before = h.state;
+  EXPECT_TRUE(h.tell(RolledBack{"other", 0, -1, "", ""}).empty());
+  EXPECT_TRUE(h.tell(TrainerWants{"other", 0, 1}).empty());
+  EXPECT_TRUE(h.tell(Published{"other", 0, 1, "x", "y"}).empty());
+  EXPECT_EQ(h.state, before);
+  EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+}
+
+TEST(Steps, MayGrowWithoutSkippingPrompts) {
+  Config config = small_config(2, 2);
+  config.mode.ahead = {1, 1};  // so that the end of the run cuts groups off
+  config.steps = 2;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  std::map<int64_t, int> trained;
+  const auto run = [&](int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      h.answer_running();
+      for (const HandOver& batch : only<HandOver>(h.tell(wants(step)))) {
+        for (const HandOver::Item& item : batch.items) ++trained[item.lease.member.prompt];
+      }
+      publish(h, step);
+    }
+    h.tell(durable(last));
+  };
+  run(1, 2);
+  ASSERT_TRUE(h.state.ended);
+  config.steps = 6;
+  h.tell(Restarted{.config = config});
+  EXPECT_FALSE(h.state.ended);
+  h.add_rollout("w0", 64);
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = h.incarnations});
+  h.tell(rolled_back(2));
+  run(3, 6);
+  EXPECT_TRUE(h.state.ended);
+  for (int64_t prompt = 0; prompt < 12; ++prompt) EXPECT_EQ(trained[prompt], 2) << prompt;
+}
+
+TEST(Proceed, DoesNothingTwiceAlsoAfterTheEndOfTheData) {
+  Config config = small_config(2, 2);
+  config.steps = 0;
+  config.domains[0] = {.prompts_per_step = 2, .prompts_per_epoch = 3, .epochs = 1};
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  publish(h, 1);
+  h.answer_running();  // the last prompt; nothing is left to launch
+  const State before = h.state;
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(h.tell(Tick{}).empty());
+  EXPECT_EQ(h.state, before);
+  EXPECT_EQ(before.policies.at(0).last_round, 2);
 }
 
 TEST(Rollback, BeyondWhatIsKeptHaltsWithTheReason) {
@@ -301,32 +630,31 @@ TEST(Rollback, BeyondWhatIsKeptHaltsWithTheReason) {
   publish(h, 0);
   for (int64_t step = 1; step <= 3; ++step) {
     h.answer_running();
-    h.tell(TrainerWants{0, step});
+    h.tell(wants(step));
     publish(h, step);
   }
-  h.tell(Durable{0, 2});
+  h.tell(durable(2));
   State copy = h.state;
-  const auto halts = only<Halt>(decide(copy, RolledBack{0, 1, digest_of(1), ""}, h.now));
+  (void)decide(copy, WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 50}, h.now);
+  const auto halts = only<Halt>(decide(copy, rolled_back(1), h.now));
   ASSERT_EQ(halts.size(), 1u);
   EXPECT_NE(halts[0].reason.find("version 1"), std::string::npos);
-  EXPECT_NE(only<Halt>(h.tell(RolledBack{0, -1, "", ""})).at(0).reason.find("no checkpoint"),
-            std::string::npos);
+  EXPECT_NE(only<Halt>(h.add_trainer(-1)).at(0).reason.find("no checkpoint"), std::string::npos);
 }
 
 TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
-  h.tell(RolledBack{0, -1, "", "", 7});
   publish(h, 0);
   h.answer_running();
-  h.tell(TrainerWants{0, 1});
+  h.tell(wants(1));
   publish(h, 1);
   const State before = h.state;
   // The scheduler died before it could acknowledge these: they come again.
-  EXPECT_TRUE(h.tell(RolledBack{0, -1, "", "", 7}).empty());
-  EXPECT_TRUE(h.tell(RolledBack{0, 0, digest_of(0), "", 7}).empty());
+  EXPECT_TRUE(h.tell(rolled_back(-1)).empty());
+  EXPECT_TRUE(h.tell(rolled_back(0)).empty());
   EXPECT_EQ(h.state, before);
-  h.tell(RolledBack{0, 0, digest_of(0), "", 8});
+  h.add_trainer(0);
   EXPECT_EQ(h.policy().published, 0);
 }
 
@@ -345,13 +673,13 @@ Harness run_a_step_ahead(bool replace_zero_signal = false) {
 
 void train_step(Harness& h, int64_t step, std::string_view lineage = "a") {
   h.answer_running();
-  EXPECT_EQ(only<HandOver>(h.tell(TrainerWants{0, step})).size(), 1u);
+  EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
   for (const Install& install : only<Install>(h.tell(published(step, lineage))))
     h.tell_installed(install);
 }
 
 Actions roll_back(Harness& h, int64_t version, std::string_view lineage) {
-  const Actions all = h.tell(RolledBack{0, version, digest_of(version, lineage), ""});
+  const Actions all = h.add_trainer(version, lineage);
   for (const Install& install : only<Install>(all)) h.tell_installed(install);
   return all;
 }
@@ -376,7 +704,8 @@ TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
   std::vector<TaskDone> done;
   for (int32_t member = 0; member < 2; ++member) {
     const LeaseId lease{member_id({.prompt = 4}, 0, member), 1};
-    for (const TaskDone& end : only<TaskDone>(h.tell(h.result(Grant{"w0", lease}, 1.0))))
+    for (const TaskDone& end :
+         only<TaskDone>(h.tell(h.result(Grant{.worker = "w0", .session = 0, .lease = lease}, 1.0))))
       done.push_back(end);
   }
   ASSERT_EQ(done.size(), 1u);
@@ -384,7 +713,7 @@ TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
   roll_back(h, 1, "b");  // its end is withdrawn
   train_step(h, 2, "b");
   h.answer_running();
-  const auto batch = only<HandOver>(h.tell(TrainerWants{0, 3}));
+  const auto batch = only<HandOver>(h.tell(wants(3)));
   ASSERT_EQ(batch.size(), 1u);
   ASSERT_EQ(batch[0].items[0].lease.member.prompt, 4);  // sampled at version 1
   roll_back(h, 2, "c");
@@ -397,11 +726,11 @@ TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
   publish(h, 0);
   for (int64_t step = 1; step <= 2; ++step) {
     h.answer_running();
-    h.tell(TrainerWants{0, step});
+    h.tell(wants(step));
     publish(h, step);
   }
   EXPECT_EQ(held_bodies(h.state).size(), 4u);
-  const auto released = only<Release>(h.tell(Durable{0, 1}));
+  const auto released = only<Release>(h.tell(durable(1)));
   ASSERT_EQ(released.size(), 1u);
   EXPECT_EQ(released[0].bodies.size(), 2u);
   EXPECT_EQ(held_bodies(h.state).size(), 2u);
@@ -413,7 +742,7 @@ TEST(Batch, IsOrderedByPromptWhateverArrivedFirst) {
   auto grants = only<Grant>(publish(h, 0));
   std::reverse(grants.begin(), grants.end());
   for (const Grant& grant : grants) h.tell(h.result(grant, grant.lease.member.member));
-  const auto batch = only<HandOver>(h.tell(TrainerWants{0, 1}));
+  const auto batch = only<HandOver>(h.tell(wants(1)));
   ASSERT_EQ(batch.size(), 1u);
   ASSERT_EQ(batch[0].items.size(), 6u);
   for (size_t i = 1; i < 6; ++i)

@@ -11,6 +11,7 @@
 
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
+#include "scheduler/state/describe.h"
 #include "scheduler/state/invariants.h"
 
 namespace tailrace::scheduler {
@@ -32,11 +33,27 @@ inline std::string describe_all(const Actions& actions) {
   return text;
 }
 
+inline std::string digest_of(int64_t version, std::string_view lineage = "a") {
+  return version < 0 ? "" : fmt::format("{}{}", lineage, version);
+}
+inline Published published(int64_t version, std::string_view lineage = "a") {
+  return {"t", 0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
+}
+inline RolledBack rolled_back(int64_t version, std::string_view lineage = "a") {
+  return {"t", 0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
+}
+inline TrainerWants wants(int64_t step) { return {"t", 0, step}; }
+inline Durable durable(int64_t version) { return {"t", 0, version}; }
+
 struct Harness {
   State state;
   Time now{seconds(1)};
+  uint64_t incarnations = 0;
 
-  explicit Harness(Config config) : state(std::move(config)) {}
+  // With a trainer that has no checkpoint yet, unless the test brings its own.
+  explicit Harness(Config config, bool with_trainer = true) : state(std::move(config)) {
+    if (with_trainer) add_trainer(-1);
+  }
 
   Actions tell(const Event& event) {
     Actions actions = decide(state, event, now);
@@ -46,6 +63,12 @@ struct Harness {
     return actions;
   }
 
+  // A new process that trains, with a checkpoint of this version.
+  Actions add_trainer(int64_t version, std::string_view lineage = "a") {
+    tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = ++incarnations});
+    return tell(rolled_back(version, lineage));
+  }
+
   // A rollout worker that has installed whatever it was asked to.
   void add_rollout(const WorkerId& id, int64_t slots) {
     const Actions actions = tell(WorkerUp{.worker = id, .slots = slots});
@@ -53,6 +76,14 @@ struct Harness {
   }
   Actions tell_installed(const Install& install) {
     return tell(Installed{install.worker, install.policy, install.version, install.digest});
+  }
+
+  static Grant grant_of(const WorkId& work, const Lease& lease) {
+    return {.worker = lease.worker,
+            .session = 0,
+            .lease = {work.member, lease.attempt},
+            .lane = work.lane,
+            .version = 0};
   }
 
   AttemptResult result(const Grant& grant, std::optional<double> reward) const {
@@ -91,8 +122,7 @@ struct Harness {
     Actions grants;
     for (const auto& [work, lease] : state.leases) {
       if (lease.kind == LeaseKind::kGenerate) {
-        grants.push_back(
-            Grant{lease.worker, {work.member, lease.attempt}, work.lane, 0, lease.deadline});
+        grants.push_back(grant_of(work, lease));
       }
     }
     answer_all(grants);
@@ -105,13 +135,6 @@ struct Harness {
     return sum;
   }
 };
-
-inline std::string digest_of(int64_t version, std::string_view lineage = "a") {
-  return fmt::format("{}{}", lineage, version);
-}
-inline Published published(int64_t version, std::string_view lineage = "a") {
-  return {0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
-}
 
 inline Config small_config(int64_t prompts, int64_t members) {
   Config config;

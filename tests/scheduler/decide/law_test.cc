@@ -8,7 +8,7 @@ namespace {
 // Brings a run to a step that is handed over: every group answered, the trainer has its batch.
 HandOver run_step(Harness& h, int64_t step) {
   h.answer_running();
-  const auto batches = only<HandOver>(h.tell(TrainerWants{0, step}));
+  const auto batches = only<HandOver>(h.tell(wants(step)));
   EXPECT_EQ(batches.size(), 1u) << "step " << step;
   return batches.empty() ? HandOver{} : batches[0];
 }
@@ -40,7 +40,7 @@ TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall
 
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 2);
-  const Actions handed = h.tell(TrainerWants{0, 1});
+  const Actions handed = h.tell(wants(1));
   ASSERT_EQ(only<HandOver>(handed).size(), 1u);
   EXPECT_EQ(only<HandOver>(handed)[0].items.size(), 4u);
   EXPECT_EQ(h.count(Place::kRunning), 0);  // both accepted, handed: no launch
@@ -137,7 +137,7 @@ TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
     return first;
   };
   h.tell(WorkerUp{.worker = "w0", .slots = 8});
-  h.tell(WorkerUp{.worker = "r0", .role = WorkerRole::kReward, .slots = 8});
+  h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
   const Actions start = twice(published(0));
   Actions granted = twice(Installed{"w0", 0, 0, digest_of(0)});
   std::vector<Verify> verifies;
@@ -149,11 +149,13 @@ TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
   ASSERT_EQ(verifies.size(), 2u);
   for (const Verify& v : verifies)
     twice(Reward{v.worker, v.lease, v.lane, v.verify_attempt, 1.0, ""});
-  EXPECT_EQ(only<HandOver>(twice(TrainerWants{0, 1})).size(), 1u);
+  twice(EvalReported{0, 0});
+  EXPECT_EQ(only<HandOver>(twice(wants(1))).size(), 1u);
   twice(published(1));
-  twice(Durable{0, 1});
-  twice(TrainerLost{0});
-  twice(RolledBack{0, 1, digest_of(1), ""});
+  twice(durable(1));
+  twice(WorkerDown{"t"});
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 9});
+  twice(rolled_back(1));
   twice(WorkerDown{"w0"});
   twice(StopRequested{});
 }
@@ -162,7 +164,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
   for (const int64_t failing : {1, 3}) {
     Harness h = ready_run(1, 4);
     h.state.config.retries.verifier_failed = 2;
-    h.tell(WorkerUp{.worker = "r0", .role = WorkerRole::kReward, .slots = 8});
+    h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
     std::vector<Verify> verifies;
     const auto keep = [&](const Actions& actions) {
       EXPECT_TRUE(only<TaskDone>(actions).empty() || failing == 3);
@@ -170,7 +172,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
     };
     std::vector<Grant> grants;
     for (const auto& [work, lease] : h.state.leases) {
-      grants.push_back(Grant{lease.worker, {work.member, lease.attempt}, work.lane, 0, {}});
+      grants.push_back(Harness::grant_of(work, lease));
     }
     for (const Grant& grant : grants) keep(h.tell(h.result(grant, std::nullopt)));
     int64_t asked = 0, new_grants = 0;
@@ -191,7 +193,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
     EXPECT_EQ(new_grants, 0);       // the tokens were good
     if (failing == 1) {
       EXPECT_EQ(h.count(Place::kReady), 1);
-      const auto batch = only<HandOver>(h.tell(TrainerWants{0, 1}));
+      const auto batch = only<HandOver>(h.tell(wants(1)));
       ASSERT_EQ(batch.size(), 1u);
       EXPECT_EQ(batch[0].items.size(), 3u);
     } else {
@@ -206,10 +208,11 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
 TEST(SchedulerLaw, S16_ALostTrainerFreesNoCreditAndGetsTheSameListAgain) {
   Harness h = ready_run(2, 2);
   const HandOver batch = run_step(h, 1);
-  h.tell(TrainerLost{0});
+  h.tell(WorkerDown{"t"});
   EXPECT_EQ(h.count(Place::kRunning), 0);
   EXPECT_EQ(credit_held(h.policy(), 0), 2);
-  const auto again = only<HandOver>(h.tell(TrainerWants{0, 1}));
+  h.add_trainer(0);
+  const auto again = only<HandOver>(h.tell(wants(1)));
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0], batch);
 }
@@ -224,10 +227,10 @@ TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
   const auto running = h.count(Place::kRunning);
   const auto held = credit_held(h.policy(), 0);
   const int64_t cursor = h.policy().domains[0].next;
-  const Actions rolled = h.tell(RolledBack{0, 1, digest_of(1), ""});
+  const Actions rolled = h.add_trainer(1);
   EXPECT_TRUE(rolled.empty()) << describe_all(rolled);  // nothing opened, nothing aborted
   for (int64_t step = 2; step <= 3; ++step) {
-    const auto again = only<HandOver>(h.tell(TrainerWants{0, step}));
+    const auto again = only<HandOver>(h.tell(wants(step)));
     ASSERT_EQ(again.size(), 1u);
     EXPECT_EQ(again[0], batches[static_cast<size_t>(step - 1)]);
     EXPECT_EQ(credit_held(h.policy(), 0), held);
@@ -246,7 +249,7 @@ TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
     publish(h, step);
   }
   const int64_t cursor = h.policy().domains[0].next;
-  const Actions rolled = h.tell(RolledBack{0, 1, digest_of(1, "b"), "b.json"});
+  const Actions rolled = h.add_trainer(1, "b");
   // Steps 2 and 3 were sampled at versions 1 and 2: their outcomes are withdrawn. Step 1 stays.
   const auto withdrawn = only<TaskWithdrawn>(rolled);
   ASSERT_EQ(withdrawn.size(), 4u);
@@ -279,8 +282,8 @@ TEST(SchedulerLaw, S18_TheSameHoldsForAVersionPublishedAgainWithOtherBytes) {
     run_step(h, step);
     publish(h, step);
   }
-  h.tell(RolledBack{0, 1, digest_of(1), ""});
-  h.tell(TrainerWants{0, 2});
+  h.add_trainer(1);
+  h.tell(wants(2));
   const Actions forked = h.tell(published(2, "b"));
   EXPECT_EQ(only<TaskWithdrawn>(forked).size(), 2u);  // step 3 was sampled at the old version 2
   EXPECT_EQ(h.policy().frontier, 2);
@@ -297,23 +300,42 @@ TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEveryt
     EXPECT_TRUE(copy && *copy == state);
     return *copy;
   };
+  // The scheduler is restarted here, and everybody connects anew.
+  const auto after_restart = [&](const State& state) {
+    State copy = reread(state);
+    Actions all = decide(copy, Restarted{}, h.now);
+    EXPECT_TRUE(only<Grant>(all).empty());  // nobody is there yet
+    for (const auto& [id, worker] : state.workers) {
+      const WorkerUp up{.worker = id,
+                        .role = worker.role,
+                        .incarnation = worker.incarnation,
+                        .slots = worker.slots};
+      for (const Action& action : decide(copy, up, h.now)) all.push_back(action);
+    }
+    const int64_t step = state.policies.at(0).published + 1;
+    for (const Event& event : {Event(rolled_back(step - 1)), Event(wants(step))}) {
+      for (const Action& action : decide(copy, event, h.now)) all.push_back(action);
+    }
+    return all;
+  };
   h.tell(WorkerUp{.worker = "w0", .slots = 8});
   h.tell(published(0));
-  State copy = reread(h.state);
-  EXPECT_EQ(only<Install>(decide(copy, Restarted{}, h.now)).size(), 1u);
+  EXPECT_EQ(only<Install>(after_restart(h.state)).size(), 1u);
 
   const auto grants = only<Grant>(h.tell(Installed{"w0", 0, 0, digest_of(0)}));
-  copy = reread(h.state);
-  EXPECT_EQ(only<Grant>(decide(copy, Restarted{}, h.now)), grants);
+  EXPECT_EQ(only<Grant>(after_restart(h.state)), grants);  // the same attempts: nothing is lost
+  const auto holds = only<Hold>(after_restart(h.state));
+  ASSERT_EQ(holds.size(), 1u);
+  EXPECT_EQ(holds[0].leases.size(), 2u);
 
   // Snapshot, then the rest from the journal.
-  copy = reread(h.state);
+  State copy = reread(h.state);
   std::vector<Event> journal;
   for (const Grant& grant : grants) {
     journal.push_back(h.result(grant, grant.lease.member.member));
     h.tell(journal.back());
   }
-  journal.push_back(TrainerWants{0, 1});
+  journal.push_back(wants(1));
   const auto handed = only<HandOver>(h.tell(journal.back()));
   for (const Event& event : journal) {
     const auto again = from_bytes<Event>(to_bytes(event));
@@ -321,15 +343,18 @@ TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEveryt
     (void)decide(copy, *again, h.now);
   }
   EXPECT_EQ(copy, h.state);
-  EXPECT_EQ(only<HandOver>(decide(copy, Restarted{}, h.now)), handed);
+  EXPECT_EQ(only<HandOver>(after_restart(h.state)), handed);
 
   publish(h, 1);
   run_step(h, 2);
-  const auto done = only<RunDone>(h.tell(published(2)));
+  const auto saves = only<Save>(h.tell(published(2)));
+  ASSERT_EQ(saves.size(), 1u);
+  EXPECT_EQ(saves[0].version, 2);
+  EXPECT_EQ(only<Save>(after_restart(h.state)), saves);
+  const auto done = only<RunDone>(h.tell(durable(2)));
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kSteps);
-  copy = reread(h.state);
-  EXPECT_EQ(only<RunDone>(decide(copy, Restarted{}, h.now)), done);
+  EXPECT_EQ(only<RunDone>(after_restart(h.state)), done);
 
   const Time before = h.state.now;
   (void)decide(h.state, Tick{}, h.now - seconds(5));

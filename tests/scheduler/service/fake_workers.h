@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "core/wire/trajectory_codec.h"
 #include "core/wire/worker_client.h"
 
 // Not tailrace::scheduler: its events and actions share names with messages.
@@ -51,7 +52,7 @@ inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t versi
 
 class FakeWorker {
  public:
-  FakeWorker(wire::Role role, std::string name, std::string endpoint)
+  FakeWorker(Role role, std::string name, std::string endpoint)
       : role_(role), name_(std::move(name)), endpoint_(std::move(endpoint)) {}
   virtual ~FakeWorker() { kill(); }
 
@@ -96,7 +97,7 @@ class FakeWorker {
   }
   virtual void welcome_again(wire::WorkerClient&) {}
 
-  wire::Role role_;
+  Role role_;
   std::string name_, endpoint_;
   std::atomic<bool> stop_{false}, shut_down_{false};
   std::thread thread_;
@@ -105,7 +106,7 @@ class FakeWorker {
 class FakeRollout : public FakeWorker {
  public:
   FakeRollout(std::string name, const std::string& endpoint, milliseconds pace = milliseconds(0))
-      : FakeWorker(wire::Role::kRollout, std::move(name), endpoint), pace_(pace) {}
+      : FakeWorker(Role::kRollout, std::move(name), endpoint), pace_(pace) {}
   ~FakeRollout() override { kill(); }
   std::atomic<int> fail_next{0};
 
@@ -129,7 +130,7 @@ class FakeRollout : public FakeWorker {
         t.verifier = "fake";
         t.evidence = fmt::format("{}", grant->lease.member.member);
       }
-      client.send(wire::TrajectoryResult{std::move(t)});
+      client.send(wire::TrajectoryResult{wire::encode_trajectory(t)});
     }
   }
 
@@ -141,7 +142,7 @@ class FakeRollout : public FakeWorker {
 class FakeReward : public FakeWorker {
  public:
   FakeReward(std::string name, const std::string& endpoint)
-      : FakeWorker(wire::Role::kReward, std::move(name), endpoint) {}
+      : FakeWorker(Role::kReward, std::move(name), endpoint) {}
   ~FakeReward() override { kill(); }
 
  protected:
@@ -157,22 +158,26 @@ class FakeReward : public FakeWorker {
   }
 };
 
-// Its disk outlives it: checkpoints, and the batch that each step was trained on.
+// Its disk outlives it: checkpoints, and what each step was trained on.
 struct TrainerDisk {
+  struct Sample {
+    double reward = 0;
+    std::vector<std::byte> body;
+    friend bool operator==(const Sample&, const Sample&) = default;
+  };
   std::mutex mu;
   int64_t checkpoint = -1;
-  std::map<int64_t, std::vector<std::vector<std::byte>>> batches;
+  std::map<int64_t, std::vector<Sample>> batches;
   std::string fault;
 };
 
 class FakeTrainer : public FakeWorker {
  public:
-  FakeTrainer(const std::string& endpoint, TrainerDisk& disk, int64_t steps, int64_t interval,
+  FakeTrainer(const std::string& endpoint, TrainerDisk& disk, int64_t steps,
               milliseconds pace = milliseconds(0))
-      : FakeWorker(wire::Role::kTrainer, "trainer-0", endpoint),
+      : FakeWorker(Role::kTrainer, "trainer-0", endpoint),
         disk_(disk),
         steps_(steps),
-        interval_(interval),
         pace_(pace) {}
   ~FakeTrainer() override { kill(); }
 
@@ -182,45 +187,69 @@ class FakeTrainer : public FakeWorker {
       std::lock_guard lock(disk_.mu);
       version_ = disk_.checkpoint;
     }
-    client.send(wire::TrainerReady{0, version_, version_ < 0 ? "" : digest(version_),
-                                   version_ < 0 ? "" : "m"});
-    if (version_ < 0) {
-      client.send(wire::Progress{"sft", 1, 1, {{"sft/loss", 2.0}}});
-      save(0);
-      version_ = 0;
-      client.send(wire::Published{0, 0, digest(0), "m", {}});
-      client.send(wire::Durable{0, 0, "c"});
-    }
+    if (version_ >= 0) return;
+    client.send(wire::TrainerReady{.version = -1, .digest = ""});
+    client.send(wire::Progress{"sft", 1, 1, {{"sft/loss", 2.0}}});
+    save(0);
+    version_ = 0;
+    client.send(wire::Published{0, 0, digest(0), "m", {}});
+    client.send(wire::Durable{0, 0, "c"});
+  }
+  void welcome_again(wire::WorkerClient& client) override {
+    bodies_.clear();
+    client.send(
+        wire::TrainerReady{.version = version_, .digest = digest(version_), .manifest = "m"});
     ask(client);
   }
-  // Asking twice does no harm.
-  void welcome_again(wire::WorkerClient& client) override { ask(client); }
 
   void on(wire::WorkerClient& client, const wire::Message& message) override {
-    if (std::holds_alternative<wire::Save>(message)) {
+    if (const auto* request = std::get_if<wire::Save>(&message)) {
+      if (request->version != version_) return;
       save(version_);
       client.send(wire::Durable{0, version_, "c"});
     }
-    const auto* batch = std::get_if<wire::Batch>(&message);
-    if (batch == nullptr || batch->step != version_ + 1) return;
-    std::this_thread::sleep_for(pace_);
-    {
-      std::lock_guard lock(disk_.mu);
-      const auto known = disk_.batches.find(batch->step);
-      if (known != disk_.batches.end() && known->second != batch->trajectories)
-        disk_.fault = "another batch of a step";
-      disk_.batches[batch->step] = batch->trajectories;
+    if (const auto* batch = std::get_if<wire::Batch>(&message)) {
+      if (batch->step != version_ + 1) return;
+      batch_ = *batch;
+      bodies_.clear();
+      for (const wire::Batch::Item& item : batch_.items) {
+        client.send(
+            wire::Fetch{.request = first_request_ + static_cast<int64_t>(&item - &batch_.items[0]),
+                        .bodies = {{Lane::kTrain, item.lease}},
+                        .offset = 0,
+                        .max_bytes = item.bytes});
+      }
     }
-    ++version_;
-    client.send(wire::Published{0, version_, digest(version_), "m", {{"reward/mean", 0.5}}});
-    if (version_ % interval_ == 0 || version_ == steps_) {
-      save(version_);
-      client.send(wire::Durable{0, version_, "c"});
+    if (const auto* payload = std::get_if<wire::Payload>(&message)) {
+      const int64_t index = payload->request - first_request_;
+      if (index < 0 || index >= std::ssize(batch_.items)) return;
+      bodies_[index] = payload->bytes;
+      if (bodies_.size() == batch_.items.size()) train(client);
     }
-    ask(client);
   }
 
  private:
+  void train(wire::WorkerClient& client) {
+    std::this_thread::sleep_for(pace_);
+    std::vector<TrainerDisk::Sample> samples;
+    for (size_t i = 0; i < batch_.items.size(); ++i) {
+      samples.push_back({batch_.items[i].reward, bodies_.at(static_cast<int64_t>(i))});
+      if (wire::checksum_of(samples.back().body) != batch_.items[i].checksum)
+        disk_.fault = "other bytes than the batch said";
+    }
+    first_request_ += std::ssize(batch_.items);
+    bodies_.clear();
+    {
+      std::lock_guard lock(disk_.mu);
+      const auto known = disk_.batches.find(batch_.step);
+      if (known != disk_.batches.end() && known->second != samples)
+        disk_.fault = "another batch of a step";
+      disk_.batches[batch_.step] = std::move(samples);
+    }
+    ++version_;
+    client.send(wire::Published{0, version_, digest(version_), "m", {{"reward/mean", 0.5}}});
+    ask(client);
+  }
   static std::string digest(int64_t version) { return fmt::format("{:032}", version); }
   void ask(wire::WorkerClient& client) {
     if (version_ >= 0 && version_ < steps_) client.send(wire::TrainerWants{0, version_ + 1});
@@ -231,9 +260,12 @@ class FakeTrainer : public FakeWorker {
   }
 
   TrainerDisk& disk_;
-  int64_t steps_, interval_;
+  int64_t steps_;
   milliseconds pace_;
   int64_t version_ = -1;
+  wire::Batch batch_;
+  std::map<int64_t, std::vector<std::byte>> bodies_;
+  int64_t first_request_ = 0;
 };
 
 }  // namespace tailrace::fakes

@@ -24,10 +24,10 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   metrics.on_attempt(Outcome::kFinished);
   metrics.on_attempt(Outcome::kEnvFailed);
   metrics.on_task_done(TaskEnd::kFiltered);
-  metrics.on_batch(1,
-                   {make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0),
-                    make_trajectory({{.member = 1}, 1}, Lane::kTrain, 0)},
-                   std::chrono::seconds(13));
+  const std::vector<TrajectoryHeader> batch = {
+      header_of(make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0)),
+      header_of(make_trajectory({{.member = 1}, 1}, Lane::kTrain, 0))};
+  metrics.on_batch(1, batch, std::chrono::seconds(13));
   metrics.on_published(1, {{"reward/mean", 0.25}, {"time/train", 7.0}}, std::chrono::seconds(14));
   ASSERT_EQ(f.rows().size(), 1u);
   const MetricsRow row = f.rows()[0];
@@ -60,6 +60,43 @@ TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(*rows[2].find("eval/reward"), 1.0);  // a failed member is no zero
   EXPECT_EQ(*rows[2].find("eval/failed"), 1.0);
+}
+
+// Evaluations show what the policy writes; without them the first batch and every tenth do.
+TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  HandOver batch{.worker = "t", .step = 1, .items = {}};
+  for (int64_t prompt = 0; prompt < 3; ++prompt) {
+    for (int32_t member = 0; member < 2; ++member)
+      batch.items.push_back({{{.prompt = prompt, .member = member}, 1}, 1.0});
+  }
+  const std::vector<BodyId> samples = metrics.samples_of_batch(batch);
+  ASSERT_EQ(samples.size(), 2u);
+  for (int64_t prompt = 0; prompt < 2; ++prompt) {
+    EXPECT_EQ(samples[static_cast<size_t>(prompt)].lease, (LeaseId{{.prompt = prompt}, 1}));
+    EXPECT_EQ(samples[static_cast<size_t>(prompt)].lane, Lane::kTrain);
+  }
+  batch.step = 2;
+  EXPECT_TRUE(metrics.samples_of_batch(batch).empty());
+  batch.step = 11;
+  EXPECT_EQ(metrics.samples_of_batch(batch).size(), 2u);
+
+  EvalDone report{.policy = 0, .version = 0, .items = {}};
+  report.items.push_back({{{.prompt = 0}, 1}, std::nullopt});  // failed: nothing to show
+  report.items.push_back({{{.prompt = 1}, 1}, 0.5});
+  ASSERT_EQ(metrics.samples_of_evaluation(report).size(), 1u);
+  EXPECT_EQ(metrics.samples_of_evaluation(report)[0], (BodyId{Lane::kEval, {{.prompt = 1}, 1}}));
+  metrics.on_evaluation(report, {});
+  EXPECT_TRUE(metrics.samples_of_evaluation(report).empty()) << "it has its row";
+  EXPECT_TRUE(metrics.samples_of_batch(batch).empty());
+
+  metrics.write_samples(3, {});
+  EXPECT_FALSE(std::filesystem::exists(f.paths.samples()));
+  Trajectory shown = make_trajectory({{.prompt = 1}, 1}, Lane::kEval, 3);
+  shown.reward = 0.5;
+  metrics.write_samples(3, {{shown}});
+  EXPECT_TRUE(std::filesystem::exists(f.paths.samples()));
 }
 
 TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {

@@ -34,6 +34,8 @@ Config run_config(int64_t steps) {
   config.steps = steps;
   config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 2};
   config.retries.lost = 1000;
+  config.checkpoint_interval = 3;
+  config.deadlines.save = std::chrono::seconds(20);
   return config;
 }
 
@@ -47,8 +49,7 @@ struct TestRun {
     options.paths.root = folder.path();
     options.endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
     options.link = fast_link();
-    options.segments = {.store_bytes = 4096, .journal_bytes = 4096};
-    options.save_timeout = std::chrono::seconds(20);
+    options.storage = {.store_bytes = 4096, .journal_bytes = 4096};
   }
 
   std::unique_ptr<Service> make_service(Log& log) {
@@ -81,7 +82,7 @@ TEST(Service, TakesARunFromStartToEnd) {
   TrainerDisk disk;
   FakeRollout w0("rollout-0", run.options.endpoint), w1("rollout-1", run.options.endpoint);
   FakeReward r0("reward-0", run.options.endpoint);
-  FakeTrainer trainer(run.options.endpoint, disk, 5, 3);
+  FakeTrainer trainer(run.options.endpoint, disk, 5);
   w0.fail_next = 2;
   for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &w1, &r0, &trainer}) worker->start();
   const ServiceResult result = service->run();
@@ -93,11 +94,10 @@ TEST(Service, TakesARunFromStartToEnd) {
   EXPECT_EQ(disk.checkpoint, 5);
   for (const auto& [step, batch] : disk.batches) {
     ASSERT_EQ(batch.size(), 4u);
-    for (const auto& bytes : batch) {
-      const auto trajectory = wire::decode_trajectory(bytes);
+    for (const TrainerDisk::Sample& sample : batch) {
+      const auto trajectory = wire::decode_trajectory(sample.body);
       ASSERT_TRUE(trajectory);
-      EXPECT_EQ(trajectory.value().reward,
-                static_cast<double>(trajectory.value().lease.member.member));
+      EXPECT_EQ(sample.reward, static_cast<double>(trajectory.value().lease.member.member));
     }
   }
   expect_complete_metrics(run, 5);
@@ -128,7 +128,7 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
     auto service = run.make_service(log);
     FakeRollout w0("rollout-0", run.options.endpoint, milliseconds(5));
     FakeReward r0("reward-0", run.options.endpoint);
-    FakeTrainer trainer(run.options.endpoint, disk, 6, 100);
+    FakeTrainer trainer(run.options.endpoint, disk, 6);
     for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &r0, &trainer}) worker->start();
     std::thread stopper([&] {
       while (true) {
@@ -149,7 +149,7 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
   auto service = run.make_service(log);
   FakeRollout w0("rollout-0", run.options.endpoint);
   FakeReward r0("reward-0", run.options.endpoint);
-  FakeTrainer trainer(run.options.endpoint, disk, 6, 100);
+  FakeTrainer trainer(run.options.endpoint, disk, 6);
   for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &r0, &trainer}) worker->start();
   const ServiceResult result = service->run();
   EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
@@ -163,7 +163,7 @@ TEST(Service, EndsWithTheReasonWhenAWorkerCannotGoOn) {
   class Failing : public FakeWorker {
    public:
     explicit Failing(const std::string& endpoint)
-        : FakeWorker(wire::Role::kTrainer, "trainer-0", endpoint) {}
+        : FakeWorker(Role::kTrainer, "trainer-0", endpoint) {}
     ~Failing() override { kill(); }
 
    private:
@@ -282,7 +282,7 @@ TEST(ServiceChaos, ARunWhosePartsAreKilledEndsTheSame) {
       std::make_unique<FakeRollout>("rollout-1", run.options.endpoint, milliseconds(4)));
   workers.push_back(std::make_unique<FakeReward>("reward-0", run.options.endpoint));
   workers.push_back(
-      std::make_unique<FakeTrainer>(run.options.endpoint, disk, kSteps, 3, milliseconds(10)));
+      std::make_unique<FakeTrainer>(run.options.endpoint, disk, kSteps, milliseconds(10)));
   launcher.start();
   for (auto& worker : workers) worker->start();
   Rng rng(5);
@@ -312,7 +312,7 @@ TEST(ServiceChaos, ARunWhosePartsAreKilledEndsTheSame) {
     const auto& batch = disk.batches[step];
     ASSERT_EQ(batch.size(), 4u) << "step " << step;
     for (int64_t i = 0; i < 4; ++i) {
-      const auto t = wire::decode_trajectory(batch[static_cast<size_t>(i)]);
+      const auto t = wire::decode_trajectory(batch[static_cast<size_t>(i)].body);
       ASSERT_TRUE(t);
       EXPECT_EQ(t.value().lease.member.prompt, 2 * (step - 1) + i / 2);
       EXPECT_EQ(t.value().lease.member.member, i % 2);

@@ -13,10 +13,13 @@ std::vector<JournalEntry> make_run(const State& start) {
   Time now{seconds(5)};
   const auto tell = [&](const Event& event) {
     now += seconds(1);
-    entries.push_back({now, event});
-    return decide(state, event, now);
+    Actions actions = decide(state, event, now);
+    entries.push_back({now, event, digest_of(actions)});
+    return actions;
   };
   (void)tell(WorkerUp{.worker = "w0", .slots = 8});
+  (void)tell(WorkerUp{.worker = "t", .role = Role::kTrainer});
+  (void)tell(rolled_back(-1));
   (void)tell(published(0));
   for (int64_t step = 1; step <= 3; ++step) {
     const Actions granted = tell(Installed{"w0", 0, step - 1, digest_of(step - 1)});
@@ -27,11 +30,17 @@ std::vector<JournalEntry> make_run(const State& start) {
       result.reward = 0.5 * grant.lease.member.member;
       (void)tell(result);
     }
-    (void)tell(TrainerWants{0, step});
+    (void)tell(wants(step));
     (void)tell(published(step));
-    (void)tell(Durable{0, step - 1});
+    (void)tell(durable(step - 1));
   }
   return entries;
+}
+
+// As the service does: decided on, then written.
+void append(Journal& journal, State& state, const JournalEntry& entry) {
+  journal.append(entry.event, entry.now, decide(state, entry.event, entry.now));
+  ASSERT_TRUE(journal.commit(false));
 }
 
 State replay(State state, const std::vector<JournalEntry>& entries, size_t count) {
@@ -44,10 +53,11 @@ TEST(Journal, RestoresTheStateAtEveryEvent) {
   const auto entries = make_run(start);
   ASSERT_GT(entries.size(), 20u);
   ScratchFolder folder;
-  auto journal = Journal::open(folder.path(), start, 1 << 20);
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
   ASSERT_TRUE(journal) << journal.failure().message;
   for (size_t i = 0; i < entries.size(); ++i) {
-    journal.value().append(entries[i].event, entries[i].now);
+    append(journal.value(), state, entries[i]);
     ASSERT_TRUE(journal.value().commit(i % 5 == 0));
     const auto restored = restore(folder.path());
     ASSERT_TRUE(restored) << restored.failure().message;
@@ -67,14 +77,14 @@ TEST(Journal, RotatesAndKeepsOnePairToFallBackOn) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  auto journal = Journal::open(folder.path(), start, 600);
+  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600});
   ASSERT_TRUE(journal);
   State state = start;
   for (const JournalEntry& entry : entries) {
-    journal.value().append(entry.event, entry.now);
-    ASSERT_TRUE(journal.value().commit(false));
-    (void)decide(state, entry.event, entry.now);
-    ASSERT_TRUE(journal.value().rotate_if_large(state));
+    append(journal.value(), state, entry);
+    if (journal.value().is_large()) {
+      ASSERT_TRUE(journal.value().rotate(state));
+    }
   }
   std::vector<std::filesystem::path> snapshots;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
@@ -101,19 +111,20 @@ TEST(Journal, ACutTailLosesTheCutEventsAndNothingElse) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  auto journal = Journal::open(folder.path(), start, 1 << 20);
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
   ASSERT_TRUE(journal);
   const auto file = folder.path() / "journal-000001.log";
   std::vector<int64_t> ends;
   for (const JournalEntry& entry : entries) {
-    journal.value().append(entry.event, entry.now);
-    ASSERT_TRUE(journal.value().commit(false));
+    append(journal.value(), state, entry);
     ends.push_back(size_of(file));
   }
   for (size_t keep = entries.size(); keep-- > 0;) {
     for (const int64_t extra :
-         {int64_t{1}, int64_t{17}, ends[keep] - (keep > 0 ? ends[keep - 1] : 16) - 1}) {
-      const int64_t begin = keep > 0 ? ends[keep - 1] : 16;
+         {int64_t{1}, int64_t{17},
+          ends[keep] - (keep > 0 ? ends[keep - 1] : RecordFile::kFileHeaderBytes) - 1}) {
+      const int64_t begin = keep > 0 ? ends[keep - 1] : RecordFile::kFileHeaderBytes;
       if (begin + extra > size_of(file)) continue;
       std::filesystem::resize_file(file, static_cast<uintmax_t>(begin + extra));
       break;
@@ -124,8 +135,8 @@ TEST(Journal, ACutTailLosesTheCutEventsAndNothingElse) {
     EXPECT_EQ(*restored.value().state, replay(start, entries, keep)) << keep;
   }
   // Opening again never writes behind a cut tail.
-  const State state = *restore(folder.path()).value().state;
-  ASSERT_TRUE(Journal::open(folder.path(), state, 1 << 20));
+  const State cut = *restore(folder.path()).value().state;
+  ASSERT_TRUE(Journal::open(folder.path(), cut, {}));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "journal-000002.log"));
 }
 
@@ -133,13 +144,13 @@ TEST(Journal, ADamagedEventEndsTheReplayBeforeIt) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  auto journal = Journal::open(folder.path(), start, 1 << 20);
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
   const auto file = folder.path() / "journal-000001.log";
   int64_t tenth = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (i == 10) tenth = size_of(file);
-    journal.value().append(entries[i].event, entries[i].now);
-    ASSERT_TRUE(journal.value().commit(false));
+    append(journal.value(), state, entries[i]);
   }
   flip_byte(file, tenth + 20);
   const auto restored = restore(folder.path());
@@ -152,11 +163,87 @@ TEST(Journal, ADamagedEventEndsTheReplayBeforeIt) {
 TEST(Journal, AnotherFormatIsRefusedWithAdvice) {
   const State start(small_config(2, 2));
   ScratchFolder folder;
-  ASSERT_TRUE(Journal::open(folder.path(), start, 1 << 20));
+  ASSERT_TRUE(Journal::open(folder.path(), start, {}));
   flip_byte(folder.path() / "journal-000001.log", 12);
   const auto restored = restore(folder.path());
   ASSERT_FALSE(restored);
   EXPECT_NE(restored.failure().message.find("format"), std::string::npos);
+}
+
+// Where the two files carry the number of the law.
+constexpr int64_t kLawInJournal = 16, kLawInSnapshot = 12;
+
+TEST(Journal, EventsOfAnotherLawAreNotReplayed) {
+  const State start(small_config(2, 2));
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
+  append(journal.value(), state, make_run(start).front());
+  flip_byte(folder.path() / "journal-000001.log", kLawInJournal);
+  const auto restored = restore(folder.path());
+  ASSERT_FALSE(restored);
+  EXPECT_NE(restored.failure().message.find("law"), std::string::npos);
+  EXPECT_NE(restored.failure().message.find("Ctrl-C"), std::string::npos) << "says what to do";
+}
+
+// What a clean stop leaves.
+TEST(Journal, ASnapshotCrossesLaws) {
+  const State start(small_config(2, 2));
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
+  for (const JournalEntry& entry : make_run(start)) append(journal.value(), state, entry);
+  ASSERT_TRUE(journal.value().rotate(state));
+  flip_byte(folder.path() / "snapshot-000002.bin", kLawInSnapshot);
+  flip_byte(folder.path() / "journal-000002.log", kLawInJournal);
+  const auto restored = restore(folder.path());
+  ASSERT_TRUE(restored) << restored.failure().message;
+  EXPECT_EQ(*restored.value().state, state);
+}
+
+// Somebody changed the law and forgot to say so: the first event that gives other actions is named.
+TEST(Journal, ActionsThatAreNotThoseOfThenAreNoticed) {
+  const State start(small_config(2, 2));
+  const auto entries = make_run(start);
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {});
+  for (size_t i = 0; i < 10; ++i) append(journal.value(), state, entries[i]);
+  journal.value().append(entries[10].event, entries[10].now, {Halt{"another law said so"}});
+  ASSERT_TRUE(journal.value().commit(false));
+  const auto restored = restore(folder.path());
+  ASSERT_FALSE(restored);
+  EXPECT_NE(restored.failure().message.find("event 11"), std::string::npos)
+      << restored.failure().message;
+}
+
+TEST(Journal, AnArchiveKeepsTheRunWhole) {
+  const State start(small_config(2, 2));
+  const auto entries = make_run(start);
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600, .archive = true});
+  for (const JournalEntry& entry : entries) {
+    append(journal.value(), state, entry);
+    if (journal.value().is_large()) {
+      ASSERT_TRUE(journal.value().rotate(state));
+    }
+  }
+  State again = start;
+  size_t events = 0;
+  for (int64_t number = 1;; ++number) {
+    const auto path = folder.path() / fmt::format("journal-{:06}.log", number);
+    if (!std::filesystem::exists(path)) break;
+    const auto file = read_journal(path, nullptr);
+    ASSERT_TRUE(file) << file.failure().message;
+    EXPECT_EQ(file.value().law, kLawVersion);
+    for (const JournalEntry& entry : file.value().entries) {
+      EXPECT_EQ(digest_of(decide(again, entry.event, entry.now)), entry.actions);
+      ++events;
+    }
+  }
+  EXPECT_EQ(events, entries.size());
+  EXPECT_EQ(again, state);
 }
 
 }  // namespace

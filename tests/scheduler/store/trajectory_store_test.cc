@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "core/base/random.h"
+#include "core/wire/trajectory_codec.h"
 #include "tests/scheduler/store/files.h"
 
 namespace tailrace::scheduler {
@@ -51,6 +52,20 @@ TEST(TrajectoryStore, GivesBackWhatWasPutAlsoAfterReopening) {
   for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(store.get(body_id(i)).value(), body_of(i));
   EXPECT_EQ(store.get(body_id(3, Lane::kEval)).value(), body_of(1003));
   EXPECT_FALSE(store.get(body_id(100)));
+}
+
+TEST(TrajectoryStore, KnowsSizeAndChecksumWithoutReading) {
+  ScratchFolder folder;
+  {
+    TrajectoryStore store = open_store(folder.path());
+    ASSERT_TRUE(store.put(body_id(1), body_of(1)));
+  }
+  const TrajectoryStore store = open_store(folder.path());
+  const auto entry = store.find(body_id(1));
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->bytes, std::ssize(body_of(1)));
+  EXPECT_EQ(entry->checksum, wire::checksum_of(body_of(1))) << "the trainer proves it by the same";
+  EXPECT_FALSE(store.find(body_id(2)));
 }
 
 TEST(TrajectoryStore, PutTwiceKeepsTheFirst) {
@@ -101,7 +116,7 @@ TEST(TrajectoryStore, RetainOnlyDropsWhatACrashLeftBehind) {
 TEST(TrajectoryStore, ACutTailLosesTheCutBodyOnly) {
   ScratchFolder folder;
   const auto file = folder.path() / "bodies-000001.seg";
-  std::vector<int64_t> ends{16};
+  std::vector<int64_t> ends{RecordFile::kFileHeaderBytes};
   {
     TrajectoryStore store = open_store(folder.path(), 1 << 20);
     for (int64_t i = 0; i < 10; ++i) {

@@ -26,6 +26,7 @@ class FakeScheduler {
 
   std::vector<wire::Message> heard;
   std::map<int64_t, Digest> digests;  // of published versions
+  int64_t save_interval = 2;          // in versions
   // What to do beside answering; true: nothing more is to come.
   std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
     return false;
@@ -36,13 +37,16 @@ class FakeScheduler {
     auto deadline = std::chrono::steady_clock::now() + 60s;
     while (!done_ && std::chrono::steady_clock::now() < deadline) {
       for (wire::ServerEvent& event : server_.receive(20ms)) {
+        if (auto* up = std::get_if<wire::WorkerUp>(&event)) session_ = up->session;
         if (auto* incoming = std::get_if<wire::Incoming>(&event)) take(*incoming);
       }
     }
     EXPECT_TRUE(done_) << "timed out";
     server_.flush(5s);
   }
-  void send(const wire::Message& message) { server_.send("trainer-0", message); }
+  void send(const wire::Message& message) {
+    EXPECT_TRUE(server_.send("trainer-0", session_, message)) << wire::describe(message);
+  }
   void shut_down() { send(wire::Shutdown{"test"}); }
 
   template <class M>
@@ -60,25 +64,46 @@ class FakeScheduler {
     heard.push_back(incoming.message);
     if (auto* published = std::get_if<wire::Published>(&incoming.message)) {
       digests[published->version] = published->digest;
+      if (published->version > 0 && published->version % save_interval == 0)
+        send(wire::Save{.version = published->version});
     }
     if (on_message(*this, incoming.message)) {
       shut_down();
       done_ = true;
     } else if (auto* wants = std::get_if<wire::TrainerWants>(&incoming.message)) {
       send(batch(wants->step));
+    } else if (auto* fetch = std::get_if<wire::Fetch>(&incoming.message)) {
+      send(payload(*fetch));
     }
   }
 
   // Depends on the step only, so that a repeated run trains on the same.
-  static wire::Batch batch(int64_t step) {
-    wire::Batch message{.step = step, .trajectories = {}};
+  wire::Batch batch(int64_t step) {
+    wire::Batch message{.step = step, .items = {}};
     for (const Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
-      message.trajectories.push_back(wire::encode_trajectory(t));
+      const auto bytes = wire::encode_trajectory(t);
+      message.items.push_back({.lease = t.lease,
+                               .reward = *t.reward,
+                               .bytes = std::ssize(bytes),
+                               .checksum = wire::checksum_of(bytes)});
+      bodies_[t.lease] = bytes;
     }
     return message;
   }
 
+  wire::Payload payload(const wire::Fetch& fetch) {
+    std::vector<std::byte> all;
+    for (const BodyId& id : fetch.bodies) {
+      const auto& body = bodies_.at(id.lease);
+      all.insert(all.end(), body.begin(), body.end());
+    }
+    const auto begin = all.begin() + fetch.offset;
+    return {fetch.request, {begin, begin + std::min<int64_t>(fetch.max_bytes, all.end() - begin)}};
+  }
+
   wire::WorkerServer server_;
+  uint64_t session_ = 0;
+  std::map<LeaseId, std::vector<std::byte>> bodies_;  // of the newest batch of each lease
   bool done_ = false;
 };
 
@@ -98,7 +123,7 @@ class TrainerWorkerTest : public ::testing::Test {
     config.max_sequence_tokens = 64;
     config.optim.lr = 1e-2;
     config.train.threads = 1;
-    config.checkpoint = {.interval_steps = 2, .keep_last = 2};
+    config.checkpoint.keep_last = 2;
     return config;
   }
 
@@ -196,14 +221,19 @@ TEST_F(TrainerWorkerTest, ComesBackWithItsCheckpointAndGivesTheSameWeights) {
   EXPECT_EQ(second.digests.at(4), straight.digests.at(4));
 }
 
-TEST_F(TrainerWorkerTest, SaveWritesACheckpointOfThePresentVersion) {
+TEST_F(TrainerWorkerTest, SavesTheVersionThatItIsAskedForAndNoOther) {
   FakeScheduler scheduler(endpoint_);
+  scheduler.save_interval = 100;
   scheduler.on_message = [](FakeScheduler& s, const wire::Message& m) {
-    if (is_published(m, 1)) s.send(wire::Save{});
-    return is_durable(m, 1) || is_durable(m, 2);
+    if (is_published(m, 1)) s.send(wire::Save{.version = 1});
+    if (is_published(m, 2)) s.send(wire::Save{.version = 1});  // too late: it has gone on
+    if (is_published(m, 3)) s.send(wire::Save{.version = 3});
+    return is_durable(m, 3);
   };
   EXPECT_EQ(serve(config(), scheduler), 0);
   EXPECT_TRUE(fs::exists(config().run.checkpoints() / "step_000001"));
+  EXPECT_FALSE(fs::exists(config().run.checkpoints() / "step_000002"));
+  EXPECT_TRUE(fs::exists(config().run.checkpoints() / "step_000003"));
 }
 
 TEST_F(TrainerWorkerTest, KeepsTheReferencePolicyThroughARestart) {

@@ -1,0 +1,138 @@
+#include "scheduler/decide/health.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace tailrace::scheduler {
+namespace {
+
+bool same_pool(const Health& health, const Worker& worker) {
+  return worker.role == health.role && worker.policy == health.policy;
+}
+
+int64_t pool_size(const State& state, const Worker& like) {
+  return std::ranges::count_if(state.workers, [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    return worker.connected && worker.role == like.role && worker.policy == like.policy;
+  });
+}
+
+Health& health_of(State& state, const WorkerId& id) {
+  const Worker& worker = state.workers.at(id);
+  Health& health = state.health[id];
+  health.role = worker.role;
+  health.policy = worker.policy;
+  return health;
+}
+
+// Halts when nobody is left who could do the work of this one. Who went away in quarantine counts
+// as one who may come back, but not for ever.
+void check_pool(Context& context, const WorkerId& last) {
+  const State& state = context.state;
+  const QuarantineConfig& config = state.config.quarantine;
+  const Health& health = state.health.at(last);
+  if (health.quarantines < config.limit) return;
+  for (const auto& [id, worker] : state.workers) {
+    if (!worker.connected || !same_pool(health, worker)) continue;
+    const auto other = state.health.find(id);
+    if (other == state.health.end() || other->second.quarantines < config.limit) return;
+  }
+  for (const auto& [id, other] : state.health) {
+    const bool away = !state.workers.contains(id) || !state.workers.at(id).connected;
+    if (!away || other.role != health.role || other.policy != health.policy) continue;
+    const bool may_return = other.until + config.longest > state.now;
+    if (other.quarantines > 0 && other.quarantines < config.limit && may_return) return;
+  }
+  halt(context,
+       fmt::format("no {} worker is fit for work: {} was given up {} times in a row, the "
+                   "last time ({}): {}",
+                   name(health.role), last, health.quarantines, name(health.fault), health.reason));
+}
+
+// Halts when more than half of a pool of `pool` workers fail most of their attempts for this cause.
+void check_window(Context& context, Outcome cause, int64_t pool) {
+  const Breaker& breaker = context.state.breaker;
+  const BreakerConfig& config = context.config().breaker;
+  if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
+  const auto exceeds = [&](int64_t failed, int64_t of) {
+    return static_cast<double>(failed) > config.share * static_cast<double>(of);
+  };
+  struct Count {
+    int64_t failed = 0, all = 0;
+  };
+  Count total;
+  std::map<WorkerId, Count> workers;
+  for (const Breaker::Attempt& attempt : breaker.window) {
+    const bool failed = attempt.outcome == cause;
+    for (Count* count : {&total, &workers[attempt.worker]}) ++count->all, count->failed += failed;
+  }
+  if (!exceeds(total.failed, total.all)) return;
+  const auto failing = std::ranges::count_if(
+      workers, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
+  if (2 * failing <= pool) return;
+  const auto last = breaker.last_reason.find(cause);
+  halt(context,
+       fmt::format("{} of the last {} attempts ended as {}{}", total.failed, total.all, name(cause),
+                   last == breaker.last_reason.end() ? "" : "; the last one: " + last->second));
+}
+
+}  // namespace
+
+void halt(Context& context, std::string reason) {
+  if (!context.state.halted.empty()) return;
+  context.state.halted = std::move(reason);
+  context.act(Halt{context.state.halted});
+}
+
+void record_good(Context& context, const WorkerId& id) {
+  const auto it = context.state.health.find(id);
+  if (it == context.state.health.end()) return;
+  if (it->second.quarantines > 0) context.act(Quarantine{.worker = id, .until = {}, .reason = {}});
+  context.state.health.erase(it);
+}
+
+void quarantine(Context& context, const WorkerId& id, Fault fault, const std::string& reason) {
+  State& state = context.state;
+  const QuarantineConfig& config = state.config.quarantine;
+  Health& health = health_of(state, id);
+  health.faults = 0;
+  health.fault = fault;
+  health.reason = reason;
+  // Doubling stops well before it could overflow.
+  const int64_t doublings = std::min<int64_t>(health.quarantines++, 20);
+  health.until = state.now + std::min(config.longest, config.first * (int64_t{1} << doublings));
+  context.act(Quarantine{.worker = id, .until = health.until, .reason = reason});
+  check_pool(context, id);
+}
+
+void record_fault(Context& context, const WorkerId& id, Fault fault, const std::string& reason) {
+  Health& health = health_of(context.state, id);
+  health.fault = fault;
+  health.reason = reason;
+  // While it is in quarantine, what it held before may still go wrong: that was counted.
+  if (in_quarantine(context.state, id)) return;
+  const bool on_trial = health.quarantines > 0;
+  if (++health.faults < context.config().quarantine.faults && !on_trial) return;
+  quarantine(context, id, fault, reason);
+}
+
+void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
+                    const std::string& reason) {
+  State& state = context.state;
+  Breaker& breaker = state.breaker;
+  breaker.window.push_back({id, outcome});
+  while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
+  if (has_sample(outcome)) return record_good(context, id);
+  if (!reason.empty()) breaker.last_reason[outcome] = reason;
+  const int64_t pool = pool_size(state, state.workers.at(id));
+  if (pool > 1) {
+    record_fault(context, id,
+                 outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
+                 reason);
+  }
+  check_window(context, outcome, pool);
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,114 @@
+#include "scheduler/decide/sessions.h"
+
+#include <fmt/format.h>
+
+#include "scheduler/decide/attempts.h"
+#include "scheduler/decide/evaluation.h"
+#include "scheduler/decide/health.h"
+#include "scheduler/decide/lineage.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// What was said to it in an older session may be lost: it asks again, and is answered again.
+void begin_trainer_session(Policy& policy) {
+  policy.handed = false;
+  policy.saving = -1;
+}
+
+// Its process is gone. With work in hand that is a fault; a worker that leaves with empty hands
+// has done nothing wrong.
+void lose_worker(Context& context, const WorkerId& id) {
+  State& state = context.state;
+  const Worker& worker = state.workers.at(id);
+  const auto policy = state.policies.find(worker.policy);
+  bool had_work = lose_leases(context, id) > 0;
+  if (worker.role == Role::kTrainer && policy != state.policies.end() &&
+      policy->second.trainer == id) {
+    had_work = had_work || policy->second.handed;
+    on_trainer_lost(policy->second);
+  }
+  if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");
+  state.workers.erase(id);
+}
+
+}  // namespace
+
+void on_worker_up(Context& context, const WorkerUp& event) {
+  State& state = context.state;
+  const auto known = state.workers.find(event.worker);
+  if (known != state.workers.end() && known->second.incarnation != event.incarnation)
+    lose_worker(context, event.worker);
+  Worker& worker = state.workers[event.worker];
+  worker.role = event.role;
+  worker.policy = event.policy;
+  worker.incarnation = event.incarnation;
+  worker.session = event.session;
+  worker.connected = true;
+  worker.slots = event.slots;
+  // It proves its weights anew in every session: it may have come by others since.
+  worker.phase = WorkerPhase::kClosed;
+  if (worker.role == Role::kTrainer) {
+    const auto policy = state.policies.find(event.policy);
+    if (policy != state.policies.end() && policy->second.trainer == event.worker)
+      begin_trainer_session(policy->second);
+  } else {
+    tell_leases(context, event.worker);
+  }
+}
+
+void on_worker_down(Context& context, const WorkerDown& event) {
+  const auto it = context.state.workers.find(event.worker);
+  if (it == context.state.workers.end() || it->second.session != event.session) return;
+  lose_worker(context, event.worker);
+}
+
+void on_worker_failed(Context& context, const WorkerFailed& event) {
+  State& state = context.state;
+  const auto it = state.workers.find(event.worker);
+  if (it == state.workers.end()) return;
+  if (!state.begun) return halt(context, fmt::format("{}: {}", event.worker, event.reason));
+  Worker& worker = it->second;
+  lose_leases(context, event.worker);
+  worker.phase = WorkerPhase::kClosed;
+  const auto policy = state.policies.find(worker.policy);
+  if (worker.role == Role::kTrainer && policy != state.policies.end() &&
+      policy->second.trainer == event.worker) {
+    on_trainer_lost(policy->second);
+  }
+  quarantine(context, event.worker, Fault::kFailed, event.reason);
+}
+
+void on_restarted(Context& context, const Restarted& event) {
+  State& state = context.state;
+  if (event.config && event.config->domains.size() == state.config.domains.size())
+    state.config = *event.config;
+  // A person has looked: everybody gets another chance.
+  state.halted.clear();
+  state.health.clear();
+  state.breaker = {};
+  state.stopping = false;
+  for (auto& [id, worker] : state.workers) {
+    worker.connected = false;
+    worker.phase = WorkerPhase::kClosed;
+    worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
+  }
+  for (auto& [id, policy] : state.policies) {
+    policy.wanted.reset();
+    begin_trainer_session(policy);
+    if (policy.evaluation && !evaluating(policy))
+      context.act(evaluation_report(id, *policy.evaluation));
+  }
+  reopen(context);
+}
+
+void expire_absences(Context& context) {
+  State& state = context.state;
+  std::vector<WorkerId> absent;
+  for (const auto& [id, worker] : state.workers) {
+    if (!worker.connected && worker.reconnect_deadline <= state.now) absent.push_back(id);
+  }
+  for (const WorkerId& id : absent) lose_worker(context, id);
+}
+
+}  // namespace tailrace::scheduler

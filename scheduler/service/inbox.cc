@@ -1,0 +1,217 @@
+#include "scheduler/service/inbox.h"
+
+#include <algorithm>
+
+#include "core/wire/trajectory_codec.h"
+#include "scheduler/service/lost_bodies.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+constexpr size_t kReasonBytes = 400;
+// Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
+constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
+// A run trains one policy. With several, a worker says which one is its own (Hello).
+constexpr PolicyId kPolicy = 0;
+
+AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
+  return {.worker = worker,
+          .lease = header.lease,
+          .lane = header.lane,
+          .outcome = header.outcome,
+          .tokens = header.num_sampled,
+          .min_version = header.min_version,
+          .max_version = header.max_version,
+          .reward = header.reward,
+          .needs_verifier = !header.reward && !header.verifier.empty(),
+          .reason = has_sample(header.outcome) ? "" : header.evidence.substr(0, kReasonBytes)};
+}
+
+}  // namespace
+
+Inbox::Inbox(const State& state, Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
+             RunMetrics& metrics, Verdicts& verdicts, Log& log)
+    : state_(state),
+      feed_(std::move(feed)),
+      now_(std::move(now)),
+      store_(store),
+      server_(server),
+      metrics_(metrics),
+      verdicts_(verdicts),
+      log_(log) {}
+
+void Inbox::take(wire::ServerEvent event) {
+  if (const auto* up = std::get_if<wire::WorkerUp>(&event)) return on_up(*up);
+  if (const auto* down = std::get_if<wire::WorkerDown>(&event)) return on_down(*down);
+  auto& incoming = std::get<wire::Incoming>(event);
+  arrived_[incoming.worker] = incoming.sequence;
+  std::visit([&](auto& message) { on(incoming, message); }, incoming.message);
+}
+
+void Inbox::acknowledge() {
+  for (auto& [worker, last] : arrived_) {
+    const auto& waiting = at_store_[worker];
+    server_.acknowledge(worker, waiting.empty() ? last : *waiting.begin() - 1);
+  }
+  std::erase_if(at_store_, [](const auto& entry) { return entry.second.empty(); });
+  std::erase_if(arrived_, [&](const auto& entry) { return !at_store_.contains(entry.first); });
+}
+
+void Inbox::on_up(const wire::WorkerUp& up) {
+  const wire::Hello& hello = up.hello;
+  log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name(hello.role), hello.pid,
+            hello.slots, hello.numerics_class);
+  check_numerics(hello);
+  feed_(WorkerUp{.worker = hello.worker,
+                 .session = up.session,
+                 .role = hello.role,
+                 .policy = kPolicy,
+                 .incarnation = hello.incarnation,
+                 .slots = hello.slots});
+}
+
+// Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected
+// for.
+void Inbox::check_numerics(const wire::Hello& hello) {
+  if (hello.role == Role::kReward || hello.numerics_class.empty()) return;
+  if (numerics_class_.empty()) numerics_class_ = hello.numerics_class;
+  if (hello.numerics_class == numerics_class_) return;
+  log_.warning(
+      "{} computes as {}, others as {}: sampled and trained log-probabilities will not be equal "
+      "bit for bit",
+      hello.worker, hello.numerics_class, numerics_class_);
+}
+
+void Inbox::on_down(const wire::WorkerDown& down) {
+  log_.warning("{} is gone: {}", down.worker, down.reason);
+  feed_(WorkerDown{down.worker, down.session});
+}
+
+void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
+  auto read = wire::read_trajectory_header(message.body);
+  if (!read) {
+    // Which lease it meant is not known: it runs out, and counts against the worker then.
+    log_.warning("{} sent a result that cannot be read: {}", from.worker, read.failure().message);
+    return;
+  }
+  const TrajectoryHeader& header = read.value();
+  if (!expects_result(state_, from.worker, header.lane, header.lease)) return;  // late: fenced
+  metrics_.on_attempt(header.outcome);
+  if (!has_sample(header.outcome)) {
+    const AttemptResult event = event_of(from.worker, header);
+    log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker, name(header.outcome),
+              event.reason);
+    return feed_(event);
+  }
+  at_store_[from.worker].insert(from.sequence);
+  store_.put({header.lane, header.lease}, std::move(message.body),
+             [this, worker = from.worker, sequence = from.sequence,
+              header](const StoreActor::Stored& stored) {
+               at_store_[worker].erase(sequence);
+               arrived_[worker] = std::max(arrived_[worker], sequence);
+               on_stored(worker, header, stored);
+             });
+}
+
+void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
+                      const StoreActor::Stored& stored) {
+  if (!stored.failure.empty()) {
+    if (failure_.empty()) failure_ = stored.failure;
+    return;
+  }
+  AttemptResult event = event_of(worker, header);
+  if (!stored.refused.empty()) {
+    log_.warning("{} sent a result that is refused: {}", worker, stored.refused);
+    event.outcome = Outcome::kLost;
+    event.reason = stored.refused.substr(0, kReasonBytes);
+  }
+  const BodyId id{header.lane, header.lease};
+  feed_(event);
+  // Its lease may have ended while it was being stored. A second copy of a result that was taken
+  // must not take the body away.
+  if (stored.ok() && !holds_body(state_, id)) store_.release({id});
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
+  if (verdict.reward) {
+    verdicts_.keep({verdict.lane, verdict.lease}, verdict.metrics);
+  } else {
+    log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,
+              verdict.failure);
+  }
+  feed_(Reward{from.worker, verdict.lease, verdict.lane, verdict.verify_attempt, verdict.reward,
+               verdict.failure.substr(0, kReasonBytes)});
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
+  feed_(Installed{from.worker, message.policy, message.version, message.digest});
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
+  log_.warning("{} could not install version {}: {}", from.worker, message.version, message.reason);
+  feed_(InstallFailed{from.worker, message.policy, message.version,
+                      message.reason.substr(0, kReasonBytes)});
+}
+
+int64_t Inbox::published(PolicyId policy) const {
+  const auto it = state_.policies.find(policy);
+  return it == state_.policies.end() ? -1 : it->second.published;
+}
+
+// A row of metrics is written before the event that caused it is committed: after a kill in between
+// the message comes again, and the row is known.
+void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
+  const int64_t before = published(ready.policy);
+  if (ready.version != before)
+    log_.info("{} holds version {}, the run is at {}", from.worker, ready.version, before);
+  feed_(RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
+  if (published(ready.policy) > before) metrics_.on_published(ready.version, ready.metrics, now_());
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
+  feed_(TrainerWants{from.worker, message.policy, message.step});
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
+  const int64_t before = published(message.policy);
+  feed_(Published{from.worker, message.policy, message.version, message.digest, message.manifest});
+  if (published(message.policy) > before)
+    metrics_.on_published(message.version, message.metrics, now_());
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {
+  log_.info("checkpoint of version {}: {}", message.version, message.path);
+  feed_(Durable{from.worker, message.policy, message.version});
+}
+
+void Inbox::on(const wire::Incoming&, const wire::Progress& message) {
+  if (!message.metrics.empty()) metrics_.on_progress(message);
+}
+
+void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
+  log_.error("{} cannot go on: {}", from.worker, message.reason);
+  feed_(WorkerFailed{from.worker, message.reason});
+}
+
+// Answered in the session that asked; one that is over will ask again.
+void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
+  const auto worker = state_.workers.find(from.worker);
+  if (worker == state_.workers.end()) return;
+  store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
+              [this, id = from.worker, session = worker->second.session, request = message.request](
+                  std::vector<std::byte> bytes, const std::vector<StoreActor::Lost>& lost) {
+                if (lost.empty()) {
+                  (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
+                } else {
+                  lose_bodies(lost, feed_, log_);
+                }
+              });
+}
+
+// Heartbeats stay inside the link; the rest goes the other way and is refused by the server.
+template <class Other>
+void Inbox::on(const wire::Incoming& from, const Other&) {
+  log_.warning("{} sent a message that is not a worker's to send", from.worker);
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,79 @@
+// From messages of workers to events: what of them concerns decide(), and when a message may be
+// acknowledged.
+//
+// A result is acknowledged when its body is in the store and its event in the journal; what its
+// worker said after it waits for that, because acknowledgements count up to a message.
+//
+// Thread: the service's only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include "core/base/log.h"
+#include "core/wire/server.h"
+#include "scheduler/service/run_metrics.h"
+#include "scheduler/service/store_actor.h"
+#include "scheduler/service/verdicts.h"
+#include "scheduler/state/event.h"
+#include "scheduler/state/state.h"
+
+namespace tailrace::scheduler {
+
+class Inbox {
+ public:
+  using Feed = std::function<void(const Event&)>;
+  using Now = std::function<Time()>;
+
+  // All are borrowed. `feed` applies an event to `state` before it returns.
+  Inbox(const State& state, Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
+        RunMetrics& metrics, Verdicts& verdicts, Log& log);
+
+  void take(wire::ServerEvent event);
+
+  // The journal holds all events that were fed: says so to the workers.
+  void acknowledge();
+
+  // Something that no worker is to blame for and no retry mends; empty: nothing.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  void on_up(const wire::WorkerUp& up);
+  void on_down(const wire::WorkerDown& down);
+  void on(const wire::Incoming& from, wire::TrajectoryResult& message);  // its body is moved on
+  void on(const wire::Incoming& from, const wire::Verdict& message);
+  void on(const wire::Incoming& from, const wire::Installed& message);
+  void on(const wire::Incoming& from, const wire::InstallFailed& message);
+  void on(const wire::Incoming& from, const wire::TrainerReady& message);
+  void on(const wire::Incoming& from, const wire::TrainerWants& message);
+  void on(const wire::Incoming& from, const wire::Published& message);
+  void on(const wire::Incoming& from, const wire::Durable& message);
+  void on(const wire::Incoming& from, const wire::Progress& message);
+  void on(const wire::Incoming& from, const wire::WorkerFailed& message);
+  void on(const wire::Incoming& from, const wire::Fetch& message);
+  template <class Other>
+  void on(const wire::Incoming& from, const Other&);
+
+  void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
+                 const StoreActor::Stored& stored);
+  void check_numerics(const wire::Hello& hello);
+  int64_t published(PolicyId policy) const;
+
+  const State& state_;
+  Feed feed_;
+  Now now_;
+  StoreActor& store_;
+  wire::WorkerServer& server_;
+  RunMetrics& metrics_;
+  Verdicts& verdicts_;
+  Log& log_;
+  std::map<WorkerId, uint64_t> arrived_;             // the last message of each
+  std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
+  std::string numerics_class_;                       // of the first worker that computes
+  std::string failure_;
+};
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,136 @@
+#include "scheduler/service/outbox.h"
+
+#include <map>
+
+#include "scheduler/service/lost_bodies.h"
+
+namespace tailrace::scheduler {
+
+Outbox::Outbox(Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
+               RunMetrics& metrics, Verdicts& verdicts, Log& log)
+    : feed_(std::move(feed)),
+      now_(std::move(now)),
+      store_(store),
+      server_(server),
+      metrics_(metrics),
+      verdicts_(verdicts),
+      log_(log) {}
+
+void Outbox::perform(const Action& action) {
+  std::visit([this](const auto& a) { act(a); }, action);
+}
+
+void Outbox::act(const Hold& a) { send(a, wire::Hold{a.leases}); }
+void Outbox::act(const Grant& a) { send(a, wire::Grant{a.lease, a.lane, a.version}); }
+void Outbox::act(const Abort& a) { send(a, wire::Abort{a.lease, a.lane}); }
+void Outbox::act(const Install& a) {
+  send(a, wire::Install{a.policy, a.version, a.digest, a.manifest});
+}
+void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
+
+void Outbox::act(const Verify& a) {
+  store_.describe({{a.lane, a.lease}}, [this, a](const auto& found, const auto& lost) {
+    if (!lost.empty()) return lose_bodies(lost, feed_, log_);
+    const TrajectoryHeader& header = found.front().header;
+    send(a, wire::Verify{a.lease, a.lane, a.verify_attempt, header.verifier, header.evidence});
+  });
+}
+
+// The list goes out with what the trainer needs to fetch the bodies and to prove them.
+void Outbox::act(const HandOver& a) {
+  std::vector<BodyId> ids;
+  std::map<BodyId, double> rewards;
+  for (const HandOver::Item& item : a.items) {
+    ids.push_back({Lane::kTrain, item.lease});
+    rewards[ids.back()] = item.reward;
+  }
+  const Time handed = now_();
+  store_.describe(ids, [this, a, handed](const auto& found, const auto& lost) {
+    if (!lost.empty()) return lose_bodies(lost, feed_, log_);
+    wire::Batch batch{.policy = a.policy, .step = a.step, .items = {}};
+    std::vector<TrajectoryHeader> headers;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const TrajectoryStore::Entry& entry = found[i].entry;
+      batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
+      headers.push_back(found[i].header);
+      verdicts_.add_to(headers.back());
+    }
+    metrics_.on_batch(a.step, headers, handed);
+    send(a, batch);
+  });
+  show_samples(a.step - 1, metrics_.samples_of_batch(a), std::move(rewards), [] {});
+}
+
+void Outbox::show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
+                          std::function<void()> then) {
+  if (ids.empty()) return then();
+  store_.decode(std::move(ids), [this, step, rewards = std::move(rewards), then = std::move(then)](
+                                    std::vector<Trajectory> found, const auto&) {
+    for (Trajectory& trajectory : found) {
+      trajectory.reward = rewards.at({trajectory.lane, trajectory.lease});
+      verdicts_.add_to(trajectory);
+    }
+    metrics_.write_samples(step, found);
+    then();
+  });
+}
+
+// Reported when its rows are written: then its bodies can go. An episode that cannot be read back
+// is missing from the means, and nobody trains on it.
+void Outbox::act(const EvalDone& a) {
+  std::vector<BodyId> ids;
+  std::map<BodyId, double> rewards;
+  for (const EvalDone::Item& item : a.items) {
+    if (!item.reward) continue;
+    ids.push_back({Lane::kEval, item.lease});
+    rewards[ids.back()] = *item.reward;
+  }
+  store_.describe(ids, [this, a, rewards](const auto& found, const auto& lost) {
+    for (const StoreActor::Lost& body : lost)
+      log_.warning("{}: {}", to_string(body.body.lease), body.reason);
+    std::vector<TrajectoryHeader> headers;
+    for (const StoreActor::Described& body : found) {
+      headers.push_back(body.header);
+      verdicts_.add_to(headers.back());
+    }
+    const std::vector<BodyId> shown = metrics_.samples_of_evaluation(a);
+    metrics_.on_evaluation(a, headers);
+    show_samples(a.version, shown, rewards, [this, a] {
+      feed_(EvalReported{a.policy, a.version});
+    });
+  });
+}
+
+void Outbox::act(const Release& a) {
+  store_.release(a.bodies);
+  for (const BodyId& body : a.bodies) verdicts_.forget(body);
+}
+
+void Outbox::act(const TaskDone& a) {
+  metrics_.on_task_done(a.end);
+  if (a.end == TaskEnd::kFailed)
+    log_.warning("prompt {} of epoch {} failed for good", a.task.prompt, a.task.epoch);
+}
+
+void Outbox::act(const TaskWithdrawn& a) {
+  log_.info("prompt {} of epoch {} is sampled again", a.task.prompt, a.task.epoch);
+}
+
+void Outbox::act(const RunDone& a) {
+  log_.info("nothing more to do; {} prompts unreached", a.end.unreached);
+  run_done_ = true;
+}
+
+void Outbox::act(const Quarantine& a) {
+  if (a.until == Time{}) {
+    log_.info("{} is fit for work again", a.worker);
+  } else {
+    log_.warning("{} gets no work until it had a rest: {}", a.worker, a.reason);
+  }
+}
+
+void Outbox::act(const Halt& a) {
+  if (failure_.empty()) failure_ = a.reason;
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,73 @@
+// From actions to what they ask for: messages to workers, bodies to let go, rows for people.
+//
+// None is dropped: a message is queued in its worker's session, or that session is over, which
+// decide() hears or has heard, and then it asks again.
+//
+// Thread: the service's only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/wire/server.h"
+#include "scheduler/service/run_metrics.h"
+#include "scheduler/service/store_actor.h"
+#include "scheduler/service/verdicts.h"
+#include "scheduler/state/action.h"
+#include "scheduler/state/event.h"
+
+namespace tailrace::scheduler {
+
+class Outbox {
+ public:
+  using Feed = std::function<void(const Event&)>;
+  using Now = std::function<Time()>;
+
+  // All are borrowed.
+  Outbox(Feed feed, Now now, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
+         Verdicts& verdicts, Log& log);
+
+  void perform(const Action& action);
+
+  bool run_done() const { return run_done_; }
+  const std::string& failure() const { return failure_; }  // a Halt's reason; empty: none
+
+ private:
+  void act(const Hold& a);
+  void act(const Grant& a);
+  void act(const Abort& a);
+  void act(const Verify& a);
+  void act(const Install& a);
+  void act(const HandOver& a);
+  void act(const Save& a);
+  void act(const Release& a);
+  void act(const TaskDone& a);
+  void act(const TaskWithdrawn& a);
+  void act(const EvalDone& a);
+  void act(const RunDone& a);
+  void act(const Quarantine& a);
+  void act(const Halt& a);
+
+  // To the session that the action names, or to nobody.
+  template <class Named>
+  void send(const Named& to, const wire::Message& message) {
+    (void)server_.send(to.worker, to.session, message);
+  }
+  void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
+                    std::function<void()> then);
+
+  Feed feed_;
+  Now now_;
+  StoreActor& store_;
+  wire::WorkerServer& server_;
+  RunMetrics& metrics_;
+  Verdicts& verdicts_;
+  Log& log_;
+  bool run_done_ = false;
+  std::string failure_;
+};
+
+}  // namespace tailrace::scheduler

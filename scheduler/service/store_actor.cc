@@ -1,0 +1,175 @@
+#include "scheduler/service/store_actor.h"
+
+#include <future>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "core/wire/trajectory_codec.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// Requests that wait; a body is the largest. Beyond it the scheduler waits for the disk, and with
+// it the workers whose results it does not take.
+constexpr size_t kInbox = 256;
+// A disk that takes nothing for so long is broken.
+constexpr std::chrono::seconds kPatience{60};
+
+}  // namespace
+
+StoreActor::StoreActor(TrajectoryStore store, std::function<void()> wake)
+    : store_(std::move(store)),
+      wake_(std::move(wake)),
+      inbox_(kInbox),
+      thread_([this] { loop(); }) {}
+
+StoreActor::~StoreActor() { inbox_.close(); }
+
+void StoreActor::loop() {
+  while (auto job = inbox_.pop()) {
+    try {
+      (*job)(store_);
+    } catch (const std::exception& error) {
+      answer([this, why = std::string(error.what())] {
+        if (failure_.empty()) failure_ = "the trajectory store: " + why;
+      });
+    }
+  }
+}
+
+void StoreActor::post(Job job) {
+  if (!failure_.empty()) return;
+  if (!inbox_.push_for(job, kPatience))
+    failure_ = fmt::format("the trajectory store took nothing for {} s", kPatience.count());
+}
+
+void StoreActor::answer(std::function<void()> then) {
+  {
+    MutexLock lock(mutex_);
+    answers_.push_back(std::move(then));
+  }
+  wake_();
+}
+
+void StoreActor::run_answers() {
+  std::vector<std::function<void()>> ready;
+  {
+    MutexLock lock(mutex_);
+    ready.swap(answers_);
+  }
+  unanswered_ -= std::ssize(ready);
+  for (const auto& then : ready) then();
+}
+
+void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
+                     std::function<void(Stored)> then) {
+  ++unanswered_;
+  post([this, id, body = std::move(body), then = std::move(then)](TrajectoryStore& store) {
+    Stored stored;
+    if (auto trajectory = wire::decode_trajectory(body); !trajectory) {
+      stored.refused = trajectory.failure().message;
+    } else if (auto put = store.put(id, body); !put) {
+      stored.failure = put.failure().message;
+    }
+    answer([then, stored] { then(stored); });
+  });
+}
+
+namespace {
+
+// Reads each body and makes something of it; what fails is lost.
+template <class T, class Make>
+void read_each(const TrajectoryStore& store, const std::vector<BodyId>& ids, std::vector<T>& made,
+               std::vector<StoreActor::Lost>& lost, const Make& make) {
+  for (const BodyId& id : ids) {
+    auto bytes = store.get(id);
+    if (!bytes) {
+      lost.push_back({id, bytes.failure().message});
+      continue;
+    }
+    Result<T> item = make(id, bytes.value());
+    if (item) {
+      made.push_back(std::move(item).value());
+    } else {
+      lost.push_back({id, item.failure().message});
+    }
+  }
+}
+
+}  // namespace
+
+void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
+  ++unanswered_;
+  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) {
+    std::vector<Described> found;
+    std::vector<Lost> lost;
+    read_each(store, ids, found, lost,
+              [&](const BodyId& id, const std::vector<std::byte>& bytes) -> Result<Described> {
+                auto header = wire::read_trajectory_header(bytes);
+                if (!header) return header.failure();
+                return Described{std::move(header).value(), *store.find(id)};
+              });
+    answer([then, found = std::move(found), lost = std::move(lost)] { then(found, lost); });
+  });
+}
+
+void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
+  ++unanswered_;
+  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) {
+    std::vector<Trajectory> found;
+    std::vector<Lost> lost;
+    read_each(store, ids, found, lost, [](const BodyId&, const std::vector<std::byte>& bytes) {
+      return wire::decode_trajectory(bytes);
+    });
+    answer([then, found = std::move(found), lost = std::move(lost)] { then(found, lost); });
+  });
+}
+
+void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes,
+                      Reads<std::byte> then) {
+  ++unanswered_;
+  post([this, ids = std::move(ids), offset, max_bytes,
+        then = std::move(then)](TrajectoryStore& store) {
+    std::vector<std::byte> bytes;
+    std::vector<Lost> lost;
+    int64_t skip = offset;
+    for (const BodyId& id : ids) {
+      if (std::ssize(bytes) == max_bytes) break;
+      // A body that comes whole before what is asked for is not read.
+      const auto entry = store.find(id);
+      if (entry && skip >= entry->bytes) {
+        skip -= entry->bytes;
+        continue;
+      }
+      auto body = store.get(id);
+      if (!body) {
+        lost.push_back({id, body.failure().message});
+        break;
+      }
+      const auto begin = body.value().begin() + skip;
+      const int64_t count =
+          std::min(max_bytes - std::ssize(bytes), std::ssize(body.value()) - skip);
+      bytes.insert(bytes.end(), begin, begin + count);
+      skip = 0;
+    }
+    answer([then, bytes = std::move(bytes), lost = std::move(lost)] { then(bytes, lost); });
+  });
+}
+
+void StoreActor::release(std::vector<BodyId> bodies) {
+  post([bodies = std::move(bodies)](TrajectoryStore& store) { store.release(bodies); });
+}
+
+Result<void> StoreActor::sync() {
+  auto done = std::make_shared<std::promise<Result<void>>>();
+  auto synced = done->get_future();
+  post([done](TrajectoryStore& store) { done->set_value(store.sync()); });
+  if (!failure_.empty()) return Failure{failure_};
+  if (synced.wait_for(kPatience) != std::future_status::ready)
+    return Failure{
+        fmt::format("the trajectory store did not reach its disk within {} s", kPatience.count())};
+  return synced.get();
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,89 @@
+// The store of bodies on a thread of its own, so that neither its disk nor the reading of tokens
+// stands in the scheduler's way. Nobody else decodes a trajectory in the scheduler's process.
+//
+// A request goes into a bounded inbox and is answered by a call of `then` on the owner's thread, in
+// the order of the requests.
+//
+// Thread: owns one; all calls belong to the owner's.
+// Close: finishes what is in the inbox, without answers, then joins.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/bounded_queue.h"
+#include "core/base/ids.h"
+#include "core/base/result.h"
+#include "core/trajectory/trajectory.h"
+#include "kernels/base/mutex.h"
+#include "scheduler/store/trajectory_store.h"
+
+namespace tailrace::scheduler {
+
+class StoreActor {
+ public:
+  // `wake` is called, on the actor's thread, when an answer waits for run_answers().
+  StoreActor(TrajectoryStore store, std::function<void()> wake);
+  ~StoreActor();
+  StoreActor(const StoreActor&) = delete;
+
+  // Proves an encoded trajectory, tokens and all, and stores it as it is.
+  struct Stored {
+    bool ok() const { return refused.empty() && failure.empty(); }
+    std::string refused;  // the bytes are no sound trajectory: their sender's fault
+    std::string failure;  // of the disk
+  };
+  void put(const BodyId& id, std::vector<std::byte> body, std::function<void(Stored)> then);
+
+  struct Described {
+    TrajectoryHeader header;
+    TrajectoryStore::Entry entry;
+  };
+  // A body that is not there or does not read back: which, and why.
+  struct Lost {
+    BodyId body;
+    std::string reason;
+  };
+  template <class T>
+  using Reads = std::function<void(std::vector<T>, const std::vector<Lost>&)>;
+  // One for each id that reads back, in their order.
+  void describe(std::vector<BodyId> ids, Reads<Described> then);
+  void decode(std::vector<BodyId> ids, Reads<Trajectory> then);
+
+  // Of the bodies' bytes, one behind the other, at most `max_bytes` from `offset` on.
+  void read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes, Reads<std::byte> then);
+
+  void release(std::vector<BodyId> bodies);
+
+  // Waits until all that was put before is on disk.
+  Result<void> sync();
+
+  // Calls `then` of what has been answered.
+  void run_answers();
+  // Nothing is asked that was not answered.
+  bool idle() const { return unanswered_ == 0; }
+  // Why requests can no longer be taken; empty: they can.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  using Job = std::function<void(TrajectoryStore&)>;
+  void post(Job job);
+  void answer(std::function<void()> then);
+  void loop();
+
+  TrajectoryStore store_;
+  std::function<void()> wake_;
+  BoundedQueue<Job> inbox_;
+  Mutex mutex_;
+  std::vector<std::function<void()>> answers_ TR_GUARDED_BY(mutex_);
+  int64_t unanswered_ = 0;
+  std::string failure_;
+  std::jthread thread_;  // last: starts after, and is joined before, all that it uses
+};
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,635 @@
+#include "tests/scheduler/decide/world.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace tailrace::scheduler {
+
+Config random_config(Rng& rng) {
+  Config config;
+  config.domains.clear();
+  const int64_t num_domains = 1 + rng.below(2);
+  const bool by_steps = rng.chance(0.7);
+  for (int64_t i = 0; i < num_domains; ++i) {
+    DomainConfig domain{.prompts_per_step = 1 + rng.below(3)};
+    if (!by_steps || rng.chance(0.6)) {
+      domain.prompts_per_epoch = 1 + rng.below(7);
+      domain.epochs = !by_steps || rng.chance(0.7) ? 1 + rng.below(3) : 0;
+    }
+    config.domains.push_back(domain);
+  }
+  config.steps = by_steps ? 1 + rng.below(6) : 0;
+  config.group_size = 1 + rng.below(4);
+  config.replace_zero_signal = config.group_size > 1 && rng.chance(0.4);
+  config.retries = {
+      .env_failed = rng.below(3), .verifier_failed = rng.below(3), .lost = 1 + rng.below(6)};
+  config.deadlines = {
+      .lease = seconds(20), .verify = seconds(10), .install = seconds(15), .reconnect = seconds(5)};
+  config.checkpoint_interval = 1 + rng.below(4);
+  if (rng.chance(0.5)) {
+    config.eval = {.prompts = 1 + rng.below(3),
+                   .group_size = 1 + rng.below(2),
+                   .interval_steps = rng.below(4)};
+  }
+  config.quarantine = {
+      .faults = 1 + rng.below(4), .first = seconds(1), .longest = seconds(8), .limit = 1 << 30};
+  config.breaker = {.window = 0, .share = 1};
+  config.validate();
+  // No mode has it yet, and validate() refuses it. Rounds of several steps are then open at once,
+  // and batches hold older groups: what ties the state together must not rest on `ahead` = 0.
+  if (rng.chance(0.4)) config.mode.ahead = {1 + rng.below(2), 1};
+  return config;
+}
+
+World::World(uint64_t seed) : rng_(seed), state_(random_config(rng_)), snapshot_(to_bytes(state_)) {
+  faults_ = rng_.chance(0.8);
+  for (int i = 0; i < 1 + rng_.below(3); ++i) start_worker(fmt::format("w{}", i), Role::kRollout);
+  for (int i = 0; i < 1 + rng_.below(2); ++i) start_worker(fmt::format("r{}", i), Role::kReward);
+  start_trainer();
+}
+
+bool World::run() {
+  for (int event = 0; event < 20000; ++event) {
+    if (event == 1500) faults_ = false;  // all calms down in the end
+    if (!failure.empty()) return false;
+    if (state_.ended && state_.end->reason != RunEnd::Reason::kStopped && wire_.empty() &&
+        trainer_queue_.empty() && service_.empty()) {
+      // A person may want more of it.
+      if (state_.end->reason == RunEnd::Reason::kSteps && seen["more steps"] < 2 &&
+          rng_.chance(0.3)) {
+        restart(/*power_lost=*/false);
+      } else if (!faults_ || rng_.chance(0.5)) {
+        return check_accounts();
+      }
+    }
+    step();
+  }
+  return fail("the run did not end");
+}
+
+bool World::fail(std::string why) {
+  if (failure.empty()) failure = std::move(why);
+  return false;
+}
+
+void World::note(const Event& event, const Actions& actions) {
+  const auto first_word = [](const std::string& text) { return text.substr(0, text.find(' ')); };
+  log.push_back("<- " + describe(event));
+  ++seen[first_word(describe(event))];
+  for (const Action& action : actions) {
+    log.push_back("   -> " + describe(action));
+    ++seen[first_word(describe(action))];
+  }
+  while (log.size() > 400) log.pop_front();
+  const Policy& policy = state_.policies.at(0);
+  seen["fork"] += policy.forks > forks_;
+  forks_ = policy.forks;
+  seen["replay"] += std::holds_alternative<Published>(event) && policy.published < policy.frontier;
+  const auto ended = [&](TaskEnd end) {
+    return policy.domains[0].ended[static_cast<size_t>(end)] > 0;
+  };
+  seen["filtered"] += ended(TaskEnd::kFiltered);
+  seen["failed"] += ended(TaskEnd::kFailed);
+  seen["unreached"] += ended(TaskEnd::kUnreached);
+  seen["evaluation cut by a fork"] +=
+      policy.evaluation && !only<EvalDone>(actions).empty() && policy.forks > 0;
+}
+
+void World::check(const Event& event, const Actions& actions) {
+  if (const auto violation = find_violation(state_)) fail(*violation);
+  // Whatever was possible has been done: the same moment once more changes nothing.
+  if (rng_.chance(0.2)) {
+    State again = state_;
+    const Actions more = decide(again, Tick{}, state_.now);
+    if (!more.empty() || !(again == state_)) {
+      fail("after " + describe(event) +
+           " a tick of the same moment does something: " + describe_all(more));
+    }
+  }
+  for (const Action& action : actions) {
+    const auto* hold = std::get_if<Hold>(&action);
+    if (hold != nullptr && std::ssize(hold->leases) > nodes_.at(hold->worker).slots)
+      fail("a worker holds more than its slots");
+  }
+}
+
+void World::tell(const Event& event) {
+  if (!failure.empty()) return;
+  if (const auto* result = std::get_if<AttemptResult>(&event)) store(*result);
+  const Actions actions = decide(state_, event, now_);
+  Written written{to_bytes(event), now_, {}};
+  for (const Action& action : actions) {
+    if (const auto* done = std::get_if<TaskDone>(&action)) {
+      written.ends_before.emplace_back(done->task, std::nullopt);
+      if (!ended_.emplace(done->task, done->end).second) fail("a prompt ended twice");
+    }
+    if (const auto* withdrawn = std::get_if<TaskWithdrawn>(&action)) {
+      const auto ended = ended_.find(withdrawn->task);
+      if (ended == ended_.end()) return (void)fail("withdrawn, but never ended");
+      written.ends_before.emplace_back(ended->first, ended->second);
+      ended_.erase(ended);
+    }
+  }
+  journal_.push_back(std::move(written));
+  note(event, actions);
+  if (std::ranges::any_of(actions, needs_disk)) {
+    synced_ = journal_.size();
+    unsynced_bodies_.clear();
+  }
+  check(event, actions);
+  for (const Action& action : actions) std::visit([this](const auto& a) { act(a); }, action);
+  const auto held = held_bodies(state_);
+  for (const BodyId& body : held) {
+    if (!bodies_.contains(body)) fail("a body that is needed is gone: " + to_string(body.lease));
+  }
+  if (held.size() != bodies_.size()) fail("bodies leak");
+}
+
+void World::store(const AttemptResult& result) {
+  if (!has_sample(result.outcome) ||
+      !expects_result(state_, result.worker, result.lane, result.lease)) {
+    return;
+  }
+  const BodyId id{result.lane, result.lease};
+  if (!bodies_.insert(id).second) fail("a body is stored twice");
+  unsynced_bodies_.insert(id);
+}
+
+// ---- what decide() asks for
+
+// Null: that session is over, and with it what was said in it.
+World::Node* World::session_of(const WorkerId& id, uint64_t session) {
+  Node& node = nodes_.at(id);
+  if (node.connected && node.session != session) fail("said to another session of " + id);
+  return node.alive && node.connected ? &node : nullptr;
+}
+
+void World::act(const Hold& hold) {
+  Node* node = session_of(hold.worker, hold.session);
+  if (node == nullptr) return;
+  const auto held = [&](Lane lane, const LeaseId& lease) {
+    return std::ranges::find(hold.leases, BodyId{lane, lease}) != hold.leases.end();
+  };
+  std::erase_if(node->grants, [&](const Grant& g) { return !held(g.lane, g.lease); });
+  std::erase_if(node->verifies, [&](const Verify& v) { return !held(v.lane, v.lease); });
+}
+
+void World::act(const Grant& grant) {
+  Node* node = session_of(grant.worker, grant.session);
+  if (node == nullptr) return;
+  for (const Grant& held : node->grants) {
+    if (held.lease == grant.lease && held.lane == grant.lane) return;  // said again
+  }
+  if (grant.lane == Lane::kTrain && !leases_.insert(grant.lease).second && seen["restarted"] == 0 &&
+      node->session == 0) {
+    fail("a lease is given twice");
+  }
+  node->grants.push_back(grant);
+}
+
+void World::act(const Abort& abort) {
+  Node* node = session_of(abort.worker, abort.session);
+  if (node == nullptr) return;
+  std::erase_if(node->grants, [&](const Grant& g) {
+    return g.lease == abort.lease && g.lane == abort.lane &&
+           rng_.chance(0.7);  // or the abort comes late
+  });
+}
+
+void World::act(const Verify& verify) {
+  if (!bodies_.contains({verify.lane, verify.lease}))
+    fail("verification of a body that is not there");
+  Node* node = session_of(verify.worker, verify.session);
+  if (node == nullptr) return;
+  for (const Verify& held : node->verifies) {
+    if (held.lease == verify.lease && held.lane == verify.lane &&
+        held.verify_attempt == verify.verify_attempt)
+      return;
+  }
+  node->verifies.push_back(verify);
+}
+
+void World::act(const Install& install) {
+  Node* node = session_of(install.worker, install.session);
+  if (node == nullptr) return;
+  if (faults_ && (node->hangs || rng_.chance(0.05))) return;  // no answer
+  if (faults_ && rng_.chance(0.05)) {
+    wire_.push_back(InstallFailed{install.worker, install.policy, install.version, "on purpose"});
+    return;
+  }
+  node->version = install.version;
+  wire_.push_back(Installed{install.worker, install.policy, install.version, install.digest});
+}
+
+void World::act(const HandOver& batch) {
+  const auto known = batches_.find(batch.step);
+  if (known != batches_.end() && known->second != batch.items) fail("a step's list has changed");
+  batches_[batch.step] = batch.items;
+  if (batch.items.empty()) fail("an empty batch");
+  for (size_t i = 1; i < batch.items.size(); ++i) {
+    const MemberId &a = batch.items[i - 1].lease.member, &b = batch.items[i].lease.member;
+    if (std::tie(a.epoch, a.prompt, a.domain, a.member) >=
+        std::tie(b.epoch, b.prompt, b.domain, b.member)) {
+      fail("a batch out of order");
+    }
+  }
+  for (const HandOver::Item& item : batch.items) {
+    if (!bodies_.contains({Lane::kTrain, item.lease})) fail("a batch without its bodies");
+    if (unsynced_bodies_.contains({Lane::kTrain, item.lease})) fail("a batch before its bodies");
+  }
+  if (synced_ < journal_.size()) fail("a batch before its journal");
+  if (!trainer_alive_ || !trainer_connected_) return;
+  if (batch.session != trainer_session_) fail("a batch for another session");
+  if (trainer_version_ + 1 == batch.step) trainer_batch_ = true;
+}
+
+void World::act(const Save& request) {
+  if (!trainer_alive_ || !trainer_connected_ || request.session != trainer_session_) return;
+  if (request.version != trainer_version_) return;  // it has gone on, or back
+  save(trainer_version_);
+  trainer_queue_.push_back(durable(trainer_version_));
+}
+
+void World::act(const Release& release) {
+  for (const BodyId& body : release.bodies) {
+    unsynced_bodies_.erase(body);
+    if (bodies_.erase(body) == 0 && !lost_.contains(body))
+      fail("released what is not stored: " + to_string(body.lease));
+  }
+}
+
+void World::act(const EvalDone& report) {
+  const size_t expected =
+      state_.config.domains.size() *
+      static_cast<size_t>(state_.config.eval.prompts * state_.config.eval.group_size);
+  if (report.items.size() != expected) fail("an evaluation is incomplete");
+  for (const EvalDone::Item& item : report.items) {
+    if (item.reward && !bodies_.contains({Lane::kEval, item.lease}))
+      fail("an evaluation without its bodies");
+  }
+  evaluated_[report.version] = state_.policies.at(0).lineage.at(report.version).digest;
+  service_.push_back(EvalReported{report.policy, report.version});
+}
+
+// ---- what the world does
+
+void World::start_worker(const WorkerId& id, Role role) {
+  Node& node = nodes_[id];
+  node = {};
+  node.role = role;
+  node.incarnation = ++incarnations_;
+  node.slots = 1 + rng_.below(5);
+  connect(id, node);
+}
+
+void World::connect(const WorkerId& id, Node& node) {
+  node.session = ++sessions_;
+  node.connected = true;
+  tell(WorkerUp{.worker = id,
+                .session = node.session,
+                .role = node.role,
+                .incarnation = node.incarnation,
+                .slots = node.slots});
+}
+
+// Answers of an old session other than results are fenced by the connection.
+void World::cut_session(const WorkerId& id) {
+  std::erase_if(wire_, [&](const Event& event) {
+    const auto* installed = std::get_if<Installed>(&event);
+    const auto* failed = std::get_if<InstallFailed>(&event);
+    const auto* gave_up = std::get_if<WorkerFailed>(&event);
+    return (installed != nullptr && installed->worker == id) ||
+           (failed != nullptr && failed->worker == id) ||
+           (gave_up != nullptr && gave_up->worker == id);
+  });
+}
+
+void World::start_trainer() {
+  trainer_alive_ = true;
+  trainer_batch_ = false;
+  trainer_version_ = durable_;
+  trainer_queue_.clear();
+  unacknowledged_.clear();
+  trainer_incarnation_ = ++incarnations_;
+  if (durable_ >= 0) {
+    // A checkpoint of other weights; or training that is not exact from here on.
+    if (rng_.chance(0.25)) digests_[durable_] = new_digest(durable_);
+    if (rng_.chance(0.5)) digests_.erase(digests_.upper_bound(durable_), digests_.end());
+  }
+  const bool fresh = durable_ < 0;
+  connect_trainer();
+  if (!fresh) return;
+  trainer_queue_.pop_back();  // it asks when it has something to go on from
+  publish(0);
+  ask();
+}
+
+// A session begins; the trainer says what it holds, and asks.
+void World::connect_trainer() {
+  trainer_connected_ = true;
+  trainer_session_ = ++sessions_;
+  tell(WorkerUp{.worker = "t",
+                .session = trainer_session_,
+                .role = Role::kTrainer,
+                .incarnation = trainer_incarnation_});
+  trainer_queue_.push_back(RolledBack{
+      "t", 0, trainer_version_, trainer_version_ < 0 ? "" : digests_.at(trainer_version_), ""});
+  ask();
+}
+
+void World::ask() { trainer_queue_.push_back(wants(trainer_version_ + 1)); }
+
+void World::publish(int64_t version) {
+  trainer_version_ = version;
+  if (!digests_.contains(version)) digests_[version] = new_digest(version);
+  if (version == 0) save(version);  // its checkpoint comes before anybody hears of it
+  trainer_queue_.push_back(Published{"t", 0, version, digests_.at(version), "m"});
+  if (durable_ == version) trainer_queue_.push_back(durable(version));
+}
+
+void World::save(int64_t version) { durable_ = version; }
+
+void World::deliver() {
+  if (!service_.empty() && rng_.chance(0.5)) {
+    const Event event = service_.front();
+    service_.erase(service_.begin());
+    return tell(event);
+  }
+  if (trainer_connected_ && !trainer_queue_.empty() && (wire_.empty() || rng_.chance(0.3))) {
+    const Event event = trainer_queue_.front();
+    trainer_queue_.pop_front();
+    unacknowledged_.push_back(event);
+    if (rng_.chance(0.3)) unacknowledged_.clear();
+    forget_abandoned(event);
+    return tell(event);
+  }
+  if (wire_.empty()) return;
+  const size_t index = faults_ ? static_cast<size_t>(rng_.below(std::ssize(wire_))) : 0;
+  const Event event = wire_[index];
+  // Doubled: the copy stays on the wire and comes later, perhaps much later.
+  if (!(faults_ && rng_.chance(0.1)))
+    wire_.erase(wire_.begin() + static_cast<std::ptrdiff_t>(index));
+  tell(event);
+}
+
+// The batches that a change of lineage withdraws may be other ones next time.
+void World::forget_abandoned(const Event& event) {
+  const Policy& policy = state_.policies.at(0);
+  const auto differs = [&](int64_t version, const Digest& digest) {
+    const auto known = policy.lineage.find(version);
+    return known != policy.lineage.end() && known->second.digest != digest;
+  };
+  int64_t from = -1;
+  if (const auto* p = std::get_if<Published>(&event); p && differs(p->version, p->digest))
+    from = p->version;
+  if (const auto* r = std::get_if<RolledBack>(&event); r && differs(r->version, r->digest))
+    from = r->version;
+  if (from < 0) return;
+  batches_.erase(batches_.upper_bound(from), batches_.end());
+  evaluated_.erase(evaluated_.lower_bound(from), evaluated_.end());
+}
+
+void World::work(const WorkerId& id, Node& node) {
+  if (!node.grants.empty()) {
+    const size_t index = static_cast<size_t>(rng_.below(std::ssize(node.grants)));
+    const Grant grant = node.grants[index];
+    if (node.version < grant.version) return;  // its weights are on their way
+    node.grants.erase(node.grants.begin() + static_cast<std::ptrdiff_t>(index));
+    if (grant.lane == Lane::kEval && node.version != grant.version) {
+      AttemptResult late;
+      late.worker = id;
+      late.lease = grant.lease;
+      late.lane = grant.lane;
+      late.outcome = Outcome::kStale;
+      wire_.push_back(late);
+      return;
+    }
+    wire_.push_back(answer(id, node, grant));
+  } else if (!node.verifies.empty()) {
+    const Verify v = node.verifies.back();
+    node.verifies.pop_back();
+    Reward reward{id, v.lease, v.lane, v.verify_attempt, static_cast<double>(rng_.below(2)), ""};
+    if (faults_ && rng_.chance(0.15)) reward.reward.reset();
+    wire_.push_back(reward);
+  }
+}
+
+AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& grant) {
+  AttemptResult result;
+  result.worker = id;
+  result.lease = grant.lease;
+  result.lane = grant.lane;
+  result.tokens = rng_.below(20);
+  if (result.tokens > 0) result.min_version = result.max_version = node.version;
+  if (faults_ && rng_.chance(0.08)) {
+    result.outcome = rng_.chance(0.5) ? Outcome::kEnvFailed : Outcome::kLost;
+    return result;
+  }
+  if (rng_.chance(0.2)) result.outcome = Outcome::kTruncated;
+  if (rng_.chance(0.3)) {
+    result.needs_verifier = true;
+  } else {
+    result.reward = static_cast<double>(rng_.below(2));
+  }
+  return result;
+}
+
+void World::train() {
+  if (!trainer_alive_ || !trainer_batch_) return;
+  trainer_batch_ = false;
+  publish(trainer_version_ + 1);
+  ask();
+}
+
+// What the journal gives back: the snapshot and all events that are still there.
+State World::replayed() {
+  auto copy = from_bytes<State>(snapshot_);
+  if (!copy) {
+    fail("the snapshot does not load");
+    return state_;
+  }
+  for (const Written& written : journal_) {
+    const auto event = from_bytes<Event>(written.event);
+    if (!event) {
+      fail("the journal does not load");
+      return state_;
+    }
+    (void)decide(*copy, *event, written.now);
+  }
+  return *std::move(copy);
+}
+
+// The scheduler's process dies and comes back. With the power, what was not forced out may go too;
+// workers and trainer are on other machines, and remember what it has forgotten.
+void World::restart(bool power_lost) {
+  service_.clear();
+  if (power_lost) {
+    ++seen["power lost"];
+    const auto kept =
+        synced_ +
+        static_cast<size_t>(rng_.below(static_cast<int64_t>(journal_.size() - synced_) + 1));
+    seen["events forgotten"] += static_cast<int64_t>(journal_.size() - kept);
+    while (journal_.size() > kept) {
+      // Newest first: what it said of ends was not so.
+      for (auto& ends = journal_.back().ends_before; !ends.empty(); ends.pop_back()) {
+        const auto& [task, before] = ends.back();
+        if (before) {
+          ended_[task] = *before;
+        } else {
+          ended_.erase(task);
+        }
+      }
+      journal_.pop_back();
+    }
+    for (const BodyId& body : unsynced_bodies_) {
+      if (rng_.chance(0.5)) bodies_.erase(body), lost_.insert(body);
+    }
+  }
+  State restored = replayed();
+  if (!power_lost && !(restored == state_))
+    return (void)fail("snapshot and journal give another state");
+  state_ = std::move(restored);
+  synced_ = journal_.size();  // the journal is opened anew, with a snapshot
+  BodiesLost lost;
+  std::set<BodyId> held;
+  for (const BodyId& body : held_bodies(state_)) {
+    held.insert(body);
+    if (!bodies_.contains(body)) lost.bodies.push_back(body);
+  }
+  std::erase_if(bodies_, [&](const BodyId& body) { return !held.contains(body); });
+  unsynced_bodies_.clear();
+  for (auto& [id, node] : nodes_) node.connected = false;
+  trainer_connected_ = false;
+  if (!lost.bodies.empty()) {
+    for (const BodyId& body : lost.bodies) lost_.insert(body), bodies_.insert(body);
+    for (const BodyId& body : lost.bodies) bodies_.erase(body);
+    tell(lost);
+  }
+  Restarted event;
+  if (state_.end && state_.end->reason == RunEnd::Reason::kSteps && rng_.chance(0.5)) {
+    event.config = state_.config;
+    event.config->steps += 1 + rng_.below(3);
+    ++seen["more steps"];
+  }
+  tell(event);
+  // What the dead scheduler did not acknowledge comes again, before anything new.
+  trainer_queue_.insert(trainer_queue_.begin(), unacknowledged_.begin(), unacknowledged_.end());
+  unacknowledged_.clear();
+}
+
+void World::fault() {
+  auto& [id, node] = *std::next(nodes_.begin(), rng_.below(std::ssize(nodes_)));
+  switch (rng_.below(9)) {
+    case 0:  // a worker dies, and is noticed now or when it is back
+      cut_session(id);
+      if (node.alive && node.connected && rng_.chance(0.5)) tell(WorkerDown{id, node.session});
+      node.alive = false;
+      break;
+    case 1:
+      if (trainer_alive_ && rng_.chance(0.4)) {
+        trainer_alive_ = false;
+        trainer_queue_.clear();
+        if (trainer_connected_ && rng_.chance(0.5)) tell(WorkerDown{"t", trainer_session_});
+        trainer_connected_ = false;
+      }
+      break;
+    case 2:
+      if (rng_.chance(0.3)) {
+        snapshot_ = to_bytes(state_);
+        journal_.clear();
+        synced_ = 0;
+      }
+      break;
+    case 3:
+      if (rng_.chance(0.4)) restart(/*power_lost=*/rng_.chance(0.5));
+      break;
+    case 4:
+      if (rng_.chance(0.1)) tell(StopRequested{});
+      break;
+    case 5:
+      now_ += seconds(8);
+      tell(Tick{});
+      break;
+    case 6:  // its connection breaks, and is made anew
+      if (node.alive && node.connected) connect(id, node);
+      break;
+    case 7:
+      node.hangs = !node.hangs;
+      if (node.alive && node.connected && state_.begun && rng_.chance(0.1)) {
+        wire_.push_back(WorkerFailed{id, "on purpose"});
+        node.hangs = true;
+      }
+      break;
+    default:
+      now_ -= seconds(1);  // a clock that was set back
+      tell(Tick{});
+      now_ += seconds(1);
+  }
+}
+
+void World::revive() {
+  for (auto& [id, node] : nodes_) {
+    if (!node.alive && rng_.chance(0.5)) {
+      start_worker(id, node.role);
+    } else if (node.alive && !node.connected && rng_.chance(0.5)) {
+      connect(id, node);
+    }
+    if (!faults_) node.hangs = false;
+  }
+  if (!trainer_alive_) {
+    start_trainer();
+  } else if (!trainer_connected_) {
+    connect_trainer();
+  }
+  if (state_.ended && state_.end->reason == RunEnd::Reason::kStopped) restart(false);
+}
+
+void World::step() {
+  now_ += std::chrono::milliseconds(rng_.below(200));
+  if (faults_ && rng_.chance(0.05)) return fault();
+  if (rng_.chance(0.05)) revive();
+  if (!failure.empty()) return;
+  const int64_t what = rng_.below(10);
+  if (what == 0) return train();
+  if (what < 4) {
+    auto& [id, node] = *std::next(nodes_.begin(), rng_.below(std::ssize(nodes_)));
+    if (node.alive && !node.hangs) work(id, node);
+    return;
+  }
+  if (wire_.empty() && trainer_queue_.empty() && service_.empty()) {
+    now_ += seconds(1);
+    return tell(Tick{});
+  }
+  deliver();
+}
+
+bool World::check_accounts() {
+  int64_t total = 0, unreached = 0;
+  for (const auto& [id, end] : ended_) unreached += end == TaskEnd::kUnreached;
+  bool finite = true;
+  for (const DomainConfig& domain : state_.config.domains) {
+    finite = finite && domain.prompts_per_epoch > 0 && domain.epochs > 0;
+    total += domain.prompts_per_epoch * domain.epochs;
+  }
+  const int64_t reached = std::ssize(ended_) - unreached;
+  if (finite && reached + state_.end->unreached != total) {
+    return fail(
+        fmt::format("{} prompts: {} ended, {} unreached", total, reached, state_.end->unreached));
+  }
+  if (state_.end->reason == RunEnd::Reason::kDataEnd && state_.end->unreached != 0)
+    return fail("the data ended, but not for all");
+  const Policy& policy = state_.policies.at(0);
+  if (state_.config.eval.prompts > 0) {
+    for (const auto& [version, digest] : policy.lineage) {
+      const int64_t interval = state_.config.eval.interval_steps;
+      const bool due =
+          version == policy.published || version == 0 || (interval > 0 && version % interval == 0);
+      const auto found = evaluated_.find(version);
+      if (due && (found == evaluated_.end() || found->second != digest.digest))
+        return fail(fmt::format("version {} was not evaluated", version));
+    }
+  }
+  return failure.empty();
+}
+
+}  // namespace tailrace::scheduler

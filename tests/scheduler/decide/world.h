@@ -1,0 +1,120 @@
+// A made-up world around decide(): workers, a trainer, a wire that doubles, delays and reorders, a
+// disk that may forget what was not forced out. After every event it checks the invariants and that
+// nothing more would happen by itself; at the end, the accounts.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/random.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+
+// A legal configuration, and some that no mode has yet (whole steps of `ahead`).
+Config random_config(Rng& rng);
+
+class World {
+ public:
+  explicit World(uint64_t seed);
+
+  // Runs to the end of the run. False with a reason in `failure`.
+  bool run();
+
+  std::string failure;
+  std::deque<std::string> log;          // the last events and actions
+  std::map<std::string, int64_t> seen;  // what this run has gone through, how often
+
+ private:
+  struct Node {
+    Role role = Role::kRollout;
+    uint64_t incarnation = 0, session = 0;
+    int64_t slots = 1, version = -1;
+    bool alive = true;      // its process runs
+    bool connected = true;  // it has a session with the scheduler that runs now
+    bool hangs = false;     // it heartbeats and does nothing
+    std::vector<Grant> grants;
+    std::vector<Verify> verifies;
+  };
+  // What the scheduler has written, and how it can be taken back.
+  struct Written {
+    std::string event;
+    Time now{};
+    std::vector<std::pair<TaskId, std::optional<TaskEnd>>> ends_before;  // of tasks it spoke of
+  };
+
+  bool fail(std::string why);
+  void tell(const Event& event);
+  void check(const Event& event, const Actions& actions);
+  void note(const Event& event, const Actions& actions);
+  void store(const AttemptResult& result);
+
+  void act(const Hold& hold);
+  void act(const Grant& grant);
+  void act(const Abort& abort);
+  void act(const Verify& verify);
+  void act(const Install& install);
+  void act(const HandOver& batch);
+  void act(const Save& save);
+  void act(const Release& release);
+  void act(const TaskDone&) {}
+  void act(const TaskWithdrawn&) {}
+  void act(const EvalDone& report);
+  void act(const RunDone&) {}
+  void act(const Quarantine&) {}
+  void act(const Halt& halt) { fail("halted: " + halt.reason); }
+
+  Node* session_of(const WorkerId& id, uint64_t session);
+  void start_worker(const WorkerId& id, Role role);
+  void connect(const WorkerId& id, Node& node);
+  void cut_session(const WorkerId& id);
+  void start_trainer();
+  void connect_trainer();
+  void ask();
+  void publish(int64_t version);
+  void save(int64_t version);
+  std::string new_digest(int64_t version) { return fmt::format("v{}-{}", version, ++salt_); }
+  void deliver();
+  void forget_abandoned(const Event& event);
+  void work(const WorkerId& id, Node& node);
+  AttemptResult answer(const WorkerId& id, const Node& node, const Grant& grant);
+  void train();
+
+  void restart(bool power_lost);
+  State replayed();
+  void fault();
+  void revive();
+  void step();
+  bool check_accounts();
+
+  Rng rng_;
+  State state_;
+  Time now_{seconds(100)};
+  bool faults_ = false;
+  std::string snapshot_;
+  std::vector<Written> journal_;  // since the snapshot
+  size_t synced_ = 0;             // of these are on disk
+  std::set<BodyId> bodies_, unsynced_bodies_;
+  std::set<BodyId> lost_;
+  std::map<WorkerId, Node> nodes_;
+  std::vector<Event> wire_;            // from workers: any order, doubled
+  std::vector<Event> service_;         // from the scheduler's own process: gone with it
+  std::deque<Event> trainer_queue_;    // in order; kept by the trainer until it is acknowledged
+  std::vector<Event> unacknowledged_;  // delivered, but a dead scheduler might not have said so
+  uint64_t incarnations_ = 0, sessions_ = 0;
+  uint64_t trainer_incarnation_ = 0, trainer_session_ = 0;
+  bool trainer_alive_ = false, trainer_connected_ = false, trainer_batch_ = false;
+  int64_t trainer_version_ = -1, durable_ = -1;
+  int salt_ = 0;
+  int32_t forks_ = 0;
+  std::map<int64_t, std::string> digests_;
+  std::map<int64_t, std::vector<HandOver::Item>> batches_;
+  std::map<TaskId, TaskEnd> ended_;
+  std::map<int64_t, Digest> evaluated_;
+  std::set<LeaseId> leases_;
+};
+
+}  // namespace tailrace::scheduler
