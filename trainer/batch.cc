@@ -108,9 +108,9 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
 
 BatchOptions batch_options(const AlgoOptions& options, int64_t vocab_size,
                            int64_t max_sequence_tokens) {
-  return {.advantage = parse_advantage(options.advantage),
+  return {.advantage = options.advantage,
           .std_eps = options.std_eps,
-          .drop_zero_signal = options.filter_zero_signal == "drop",
+          .drop_zero_signal = options.filter_zero_signal == ZeroSignalFilter::kDrop,
           .vocab_size = vocab_size,
           .max_sequence_tokens = max_sequence_tokens};
 }

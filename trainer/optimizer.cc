@@ -32,13 +32,18 @@ double learning_rate(const OptimOptions& options, int64_t update, int64_t total_
   if (update < options.warmup_updates) {
     return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
   }
-  if (options.schedule == "constant") return options.lr;
   double span = static_cast<double>(std::max<int64_t>(1, total_updates - options.warmup_updates));
   double done = std::min(1.0, static_cast<double>(update - options.warmup_updates) / span);
   double low = options.lr * options.min_lr_ratio;
-  double share =
-      options.schedule == "linear" ? 1 - done : (1 + std::cos(std::numbers::pi * done)) / 2;
-  return low + (options.lr - low) * share;
+  switch (options.schedule) {
+    case LrSchedule::kConstant:
+      break;
+    case LrSchedule::kLinear:
+      return low + (options.lr - low) * (1 - done);
+    case LrSchedule::kCosine:
+      return low + (options.lr - low) * ((1 + std::cos(std::numbers::pi * done)) / 2);
+  }
+  return options.lr;
 }
 
 Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,

@@ -17,8 +17,7 @@ void OptimOptions::visit(OptionVisitor& v) {
           {.help = "updates over which the rate rises linearly",
            .min = 0,
            .aliases = {"lr_warmup_steps", "warmup_steps"}});
-  v.field("schedule", schedule,
-          {.help = "of the rate after the warm-up", .allowed = {"constant", "linear", "cosine"}});
+  v.field("schedule", schedule, {.help = "of the rate after the warm-up"});
   v.field("min_lr_ratio", min_lr_ratio,
           {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
   v.field("max_grad_norm", max_grad_norm,

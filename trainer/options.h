@@ -9,9 +9,18 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
 #include "core/base/options.h"
 
 namespace tailrace {
+
+// What the learning rate does after its warm-up.
+enum class LrSchedule : uint8_t { kConstant, kLinear, kCosine };
+constexpr auto enum_names(LrSchedule) {
+  using enum LrSchedule;
+  return name_table<LrSchedule>(
+      {{kConstant, "constant"}, {kLinear, "linear"}, {kCosine, "cosine"}});
+}
 
 struct OptimOptions {
   double lr = 1e-6;
@@ -20,7 +29,7 @@ struct OptimOptions {
   double weight_decay = 0;
   bool decay_norms = false;
   int64_t warmup_updates = 0;
-  std::string schedule = "constant";
+  LrSchedule schedule = LrSchedule::kConstant;
   double min_lr_ratio = 0.1;
   double max_grad_norm = 1;
 

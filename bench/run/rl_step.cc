@@ -13,6 +13,7 @@
 #include "core/trajectory/trajectory.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
+#include "trainer/loss/options.h"
 #include "trainer/policy_trainer.h"
 
 namespace tailrace {
@@ -198,7 +199,7 @@ class Bench {
   }
 
   Trained train(const std::vector<Trajectory>& trajectories, int64_t version) {
-    AlgoOptions algo = AlgoOptions::preset("grpo");
+    AlgoOptions algo = AlgoOptions::preset(AlgoPreset::kGrpo);
     algo.kl.coef = 0;  // as the peer: no reference policy
     auto batch = build_batch(trajectories,
                              batch_options(algo, setup_.vocab, trainer_.max_sequence_tokens()));

@@ -47,7 +47,7 @@ int work(const WorkerArguments& arguments, const Registries& registries) {
   const LoadedRun run = load_run_options(paths.config(), {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
-  Log log(arguments.name.text(), "", log_level(run.options.log.level));
+  Log log(arguments.name.text(), "", run.options.log.level);
   if (arguments.name.role == "scheduler") {
     const StopOnSignal stop;
     return run_role(arguments.name, context, log, stop.token());

@@ -22,8 +22,7 @@ class RoleThread {
  public:
   RoleThread(RoleName name, const RoleContext& context)
       : name_(std::move(name)),
-        log_(name_.text(), context.run.log(name_.role, name_.index),
-             log_level(context.options.log.level)),
+        log_(name_.text(), context.run.log(name_.role, name_.index), context.options.log.level),
         thread_([this, &context](std::stop_token stop) { play(context, stop); }) {}
 
   void stop() { thread_.request_stop(); }

@@ -67,9 +67,7 @@ void RewardSection::visit(OptionVisitor& v) {
 }
 
 void LogSection::visit(OptionVisitor& v) {
-  v.field("level", level,
-          {.help = "least important lines of the logs",
-           .allowed = {"debug", "info", "warning", "error"}});
+  v.field("level", level, {.help = "least important lines of the logs"});
 }
 
 void RunOptions::visit(OptionVisitor& v) {

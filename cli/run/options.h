@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/model/model_config.h"
 #include "rollout/episode/options.h"
@@ -67,7 +68,7 @@ struct RewardSection {
 };
 
 struct LogSection {
-  std::string level = "info";
+  LogLevel level = LogLevel::kInfo;
 
   void visit(OptionVisitor& v);
 };

@@ -98,7 +98,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.warm_up = plan_warm_up(o, config);
 
   int64_t weights = model.layout().size() * kFloat;
-  bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == "ref";
+  bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kReference;
   plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
                   {"gradients", weights * num_gradient_buffers(o.train.gradient_slots)},
                   {"AdamW moments", 2 * weights},

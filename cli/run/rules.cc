@@ -198,11 +198,11 @@ void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
         "{} is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
         at(keys, "train.microbatch_tokens"), o.train.microbatch_tokens,
         o.rollout.engine.max_context_tokens, o.rollout.engine.max_context_tokens);
-  if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != "constant")
+  if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != LrSchedule::kConstant)
     throw UserError(
         "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). "
         "Set run.steps, or try optim.schedule=constant.",
-        at(keys, "optim.schedule"), o.optim.schedule);
+        at(keys, "optim.schedule"), name_of(o.optim.schedule));
 }
 
 void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
@@ -225,16 +225,17 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                               counted(environment.max_turns, "turn")));
   if (o.algo.kl.coef == 0)
     effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
-  if (o.algo.correction.kind == "none")
+  if (o.algo.correction.kind == CorrectionKind::kNone)
     effect.refuse("algo.correction.", {"algo.correction.kind"}, "algo.correction.kind is none");
-  if (o.algo.surrogate == "cispo")
+  if (o.algo.surrogate.kind == SurrogateKind::kCispo)
     effect.refuse("algo.clip_low", {"algo.surrogate"}, "surrogate cispo has no lower bound");
-  if (o.algo.advantage == "group_mean" || o.algo.advantage == "leave_one_out")
-    effect.refuse("algo.std_eps", {"algo.advantage", "algo.name"},
-                  fmt::format("algo.advantage is {}, which divides by nothing", o.algo.advantage));
-  if (o.optim.schedule == "constant")
+  if (!divides_by_std(o.algo.advantage))
+    effect.refuse(
+        "algo.std_eps", {"algo.advantage", "algo.name"},
+        fmt::format("algo.advantage is {}, which divides by nothing", name_of(o.algo.advantage)));
+  if (o.optim.schedule == LrSchedule::kConstant)
     effect.refuse("optim.min_lr_ratio", {"optim.schedule"}, "optim.schedule is constant");
-  if (o.sft.optim.schedule == "constant")
+  if (o.sft.optim.schedule == LrSchedule::kConstant)
     effect.refuse("sft.optim.min_lr_ratio", {"sft.optim.schedule"},
                   "sft.optim.schedule is constant");
   if (o.optim.weight_decay == 0)

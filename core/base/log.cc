@@ -68,12 +68,4 @@ void Log::write(LogLevel level, std::string_view line) {
 
 void Log::flush() { impl_->logger.flush(); }
 
-LogLevel log_level(std::string_view name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "info") return LogLevel::kInfo;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
-  throw UserError("log level '{}' is unknown; it must be debug, info, warning or error", name);
-}
-
 }  // namespace tailrace

@@ -14,9 +14,16 @@
 
 #include <fmt/format.h>
 
+#include "core/base/enum_names.h"
+
 namespace tailrace {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+constexpr auto enum_names(LogLevel) {
+  using enum LogLevel;
+  return name_table<LogLevel>(
+      {{kDebug, "debug"}, {kInfo, "info"}, {kWarning, "warning"}, {kError, "error"}});
+}
 
 class Log {
  public:
@@ -54,8 +61,5 @@ class Log {
   LogLevel level_;
   std::unique_ptr<Impl> impl_;
 };
-
-// "debug", "info", "warning", "error" (an allowed value of log.level).
-LogLevel log_level(std::string_view name);
 
 }  // namespace tailrace

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace tailrace {
 
@@ -23,6 +24,10 @@ std::string range_text(const OptionInfo& info) {
   if (low) return fmt::format(">= {}", format_bound(info.min));
   if (high) return fmt::format("<= {}", format_bound(info.max));
   return "";
+}
+
+std::string choice_text(std::span<const std::string_view> names) {
+  return fmt::format("one of: {}", fmt::join(names, ", "));
 }
 
 }  // namespace tailrace

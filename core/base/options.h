@@ -8,16 +8,21 @@
 //     }
 //   };
 //
-// A nested struct is a section: v.section("sampling", sampling, "how tokens are drawn").
+// A nested struct is a section: v.section("sampling", sampling, "how tokens are drawn"). A choice
+// among names is an enum with a table of them (enum_names.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
@@ -25,7 +30,6 @@ struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
   double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string_view> allowed = {};  // strings only; empty: any
   std::vector<std::string_view> aliases = {};  // names of rival frameworks, accepted with a note
   bool required = false;                       // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
@@ -48,6 +52,13 @@ class OptionVisitor {
   virtual void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
                      const OptionInfo& info) = 0;
 
+  template <NamedEnum Enum>
+  void field(std::string_view key, Enum& value, const OptionInfo& info) {
+    auto index = static_cast<size_t>(value);
+    choice(key, index, kEnumNames<Enum>, info);
+    value = static_cast<Enum>(index);
+  }
+
   template <class Section>
   void section(std::string_view key, Section& value, std::string_view help) {
     if (enter(key, help)) {
@@ -57,6 +68,9 @@ class OptionVisitor {
   }
 
  protected:
+  // One of a few names; `index` is the place of the chosen one.
+  virtual void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
+                      const OptionInfo& info) = 0;
   virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
   virtual void leave() = 0;
 };
@@ -72,5 +86,8 @@ std::string format_bound(double value);
 
 // What numbers are accepted: ">= 1", "<= 5", "0 to 1" or nothing.
 std::string range_text(const OptionInfo& info);
+
+// What words are accepted: "one of: token, turn".
+std::string choice_text(std::span<const std::string_view> names);
 
 }  // namespace tailrace

@@ -8,7 +8,6 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
@@ -138,7 +137,6 @@ class ConfigBinder final : public OptionVisitor {
     if (node->kind != Kind::kScalar)
       return refuse(*node, key, "text",
                     node->kind == Kind::kNull ? "Write \"\" for an empty text." : "");
-    if (!is_allowed(node->text, info)) return refuse_word(*node, key, node->text, info);
     value = info.path && !node->text.empty() ? absolute_path(*node) : node->text;
   }
 
@@ -171,7 +169,6 @@ class ConfigBinder final : public OptionVisitor {
     for (const ConfigNode& item : node->items) {
       const std::string element = fmt::format("{}[{}]", key, read.size());
       if (item.kind != Kind::kScalar) return refuse(item, element, "text", "");
-      if (!is_allowed(item.text, info)) return refuse_word(item, element, item.text, info);
       read.push_back(item.text);
     }
     value = std::move(read);
@@ -216,6 +213,18 @@ class ConfigBinder final : public OptionVisitor {
   }
 
  protected:
+  void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
+              const OptionInfo& info) override {
+    const ConfigNode* node = take(key, info);
+    if (!node) return;
+    const auto found = std::ranges::find(names, node->text);
+    if (node->kind == Kind::kScalar && found != names.end()) {
+      index = static_cast<size_t>(found - names.begin());
+      return;
+    }
+    refuse(*node, key, choice_text(names), word_advice(*node, names));
+  }
+
   bool enter(std::string_view key, std::string_view) override {
     Section& parent = stack_.back();
     std::string full = join_key(parent.key, key);
@@ -303,16 +312,17 @@ class ConfigBinder final : public OptionVisitor {
     return is_plain(node) && node.text.find_first_not_of("+-0123456789") == std::string::npos &&
            parse_number(node.text) && !parse_integer(node.text);
   }
-  static bool is_allowed(std::string_view text, const OptionInfo& info) {
-    return info.allowed.empty() ||
-           std::find(info.allowed.begin(), info.allowed.end(), text) != info.allowed.end();
-  }
   // `fallback`: what is there when the key is left out.
   static std::string scalar_advice(const ConfigNode& node, bool integer, double fallback,
                                    const OptionInfo& info) {
     if (node.kind != Kind::kScalar) return "";
     if (node.quoted && parse_number(node.text)) return "Remove the quotes.";
     return number_advice(node.text, integer, fallback, info);
+  }
+  static std::string word_advice(const ConfigNode& node, std::span<const std::string_view> names) {
+    if (node.kind != Kind::kScalar) return "";
+    const std::vector<std::string> known(names.begin(), names.end());
+    return fmt::format("Try {}.", nearest_name(node.text, known));
   }
   static std::string list_advice(const ConfigNode& node) {
     return node.kind == Kind::kScalar ? fmt::format("Try [{}].", node.text) : "";
@@ -322,13 +332,6 @@ class ConfigBinder final : public OptionVisitor {
               const std::string& advice) {
     add_error(node.place, "{} is {}; it must be {}.{}{}", join_key(stack_.back().key, key),
               node.describe(), accepted, advice.empty() ? "" : " ", advice);
-  }
-
-  void refuse_word(const ConfigNode& node, std::string_view key, std::string_view word,
-                   const OptionInfo& info) {
-    std::vector<std::string> allowed(info.allowed.begin(), info.allowed.end());
-    refuse(node, key, fmt::format("one of: {}", fmt::join(allowed, ", ")),
-           fmt::format("Try {}.", nearest_name(word, allowed)));
   }
 
   void report_unknown() {

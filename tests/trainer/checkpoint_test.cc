@@ -36,7 +36,8 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
-  OptimOptions optim{.lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = "cosine"};
+  OptimOptions optim{
+      .lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = LrSchedule::kCosine};
   TrainOptions train{.minibatches_per_step = 2};
   auto step = [](PolicyTrainer& trainer, int64_t n) {
     TrainBatch batch = make_batch(testing::random_trajectories(4, static_cast<uint64_t>(n)));

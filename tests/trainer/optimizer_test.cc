@@ -88,22 +88,23 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
   OptimOptions options{
       .lr = block.at("lr"),
       .warmup_updates = block.at("warmup"),
-      .schedule = "cosine",
+      .schedule = LrSchedule::kCosine,
       .min_lr_ratio = block.at("min_lr").get<double>() / block.at("lr").get<double>()};
   for (size_t i = 0; i < block.at("steps").size(); ++i) {
     EXPECT_NEAR(learning_rate(options, block.at("steps")[i], block.at("total")),
                 block.at("values")[i].get<double>(), 1e-14);
   }
-  options.schedule = "linear";
+  options.schedule = LrSchedule::kLinear;
   EXPECT_NEAR(learning_rate(options, 15, 25), (1e-3 + 1e-4) / 2, 1e-15);
   EXPECT_NEAR(learning_rate(options, 99, 25), 1e-4, 1e-15);
-  options.schedule = "constant";
+  options.schedule = LrSchedule::kConstant;
   EXPECT_EQ(learning_rate(options, 99, 25), 1e-3);
 }
 
 TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   testing::TempDir dir;
-  OptimOptions options{.lr = .01, .weight_decay = .1, .warmup_updates = 3, .schedule = "linear"};
+  OptimOptions options{
+      .lr = .01, .weight_decay = .1, .warmup_updates = 3, .schedule = LrSchedule::kLinear};
   auto run = [&](int stop_after) {
     Rng rng(3);
     Parameters p(layout_), g(layout_);

@@ -102,7 +102,8 @@ TEST(SftBatches, HoldEveryRowOnceInAnOrderOfSeedAndEpoch) {
 
 TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   auto trainer = testing::tiny_trainer({});
-  SftOptions options{.epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = "linear"}};
+  SftOptions options{
+      .epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
   SftTask task(*trainer, options, random_rows(100), 1);
   double first = 0, last = 0;
   int64_t updates = 0;

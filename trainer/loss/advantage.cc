@@ -7,13 +7,8 @@
 
 namespace tailrace {
 
-AdvantageKind parse_advantage(std::string_view name) {
-  if (name == "group_mean") return AdvantageKind::kGroupMean;
-  if (name == "group_mean_std") return AdvantageKind::kGroupMeanStd;
-  if (name == "group_mean_batch_std") return AdvantageKind::kGroupMeanBatchStd;
-  if (name == "leave_one_out") return AdvantageKind::kLeaveOneOut;
-  TR_CHECK(false, "advantage '{}' passed the options but is unknown", name);
-  return {};
+bool divides_by_std(AdvantageKind kind) {
+  return kind == AdvantageKind::kGroupMeanStd || kind == AdvantageKind::kGroupMeanBatchStd;
 }
 
 MeanStd mean_std(std::span<const double> values) {

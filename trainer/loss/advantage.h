@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
@@ -16,7 +17,26 @@ enum class AdvantageKind : uint8_t {
   kGroupMeanBatchStd,  // (r - mean) / (std of all raw rewards + eps)   Lite PPO, 2508.08221
   kLeaveOneOut,        // r - mean of the others = n / (n - 1) (r - mean)   RLOO
 };
-AdvantageKind parse_advantage(std::string_view name);  // a value of algo.advantage
+constexpr auto enum_names(AdvantageKind) {
+  using enum AdvantageKind;
+  return name_table<AdvantageKind>({{kGroupMean, "group_mean"},
+                                    {kGroupMeanStd, "group_mean_std"},
+                                    {kGroupMeanBatchStd, "group_mean_batch_std"},
+                                    {kLeaveOneOut, "leave_one_out"}});
+}
+
+// Whether it divides by a deviation, and so reads std_eps.
+bool divides_by_std(AdvantageKind kind);
+
+// What becomes of groups whose rewards are all equal.
+enum class ZeroSignalFilter : uint8_t {
+  kNone,  // they stay, with advantages of 0
+  kDrop,  // they leave the batch and the denominators
+};
+constexpr auto enum_names(ZeroSignalFilter) {
+  using enum ZeroSignalFilter;
+  return name_table<ZeroSignalFilter>({{kNone, "none"}, {kDrop, "drop"}});
+}
 
 struct GroupAdvantages {
   std::vector<double> advantage;  // [samples]

@@ -6,7 +6,8 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
@@ -15,11 +16,16 @@ enum class AggregationKind : uint8_t {
   kSeqMeanTokenMean,      // 1 / (trajectories * tokens of this trajectory)
   kSeqMeanTokenSumConst,  // 1 / (trajectories * const_tokens)
 };
-AggregationKind parse_aggregation(std::string_view name);  // a value of algo.loss_agg
+constexpr auto enum_names(AggregationKind) {
+  using enum AggregationKind;
+  return name_table<AggregationKind>({{kTokenMean, "token_mean_global"},
+                                      {kSeqMeanTokenMean, "seq_mean_token_mean"},
+                                      {kSeqMeanTokenSumConst, "seq_mean_token_sum_const"}});
+}
 
 struct AggregationConfig {
   AggregationKind kind = AggregationKind::kTokenMean;
-  double const_tokens = 0;
+  int64_t const_tokens = 0;  // kSeqMeanTokenSumConst only
 };
 
 // Trained tokens of the whole minibatch. A trajectory of many segments counts once; one without

@@ -3,27 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/check.h"
-
 namespace tailrace {
 
-CorrectionKind parse_correction(std::string_view name) {
-  if (name == "none") return CorrectionKind::kNone;
-  if (name == "tis") return CorrectionKind::kTis;
-  TR_CHECK(false, "correction '{}' passed the options but is unknown", name);
-  return {};
+void CorrectionOptions::visit(OptionVisitor& v) {
+  v.field("kind", kind,
+          {.help = "tis: multiply the loss by min(exp(l_old - l_inf), cap); 1 for tokens that the "
+                   "current weights sampled"});
+  v.field("level", level, {.help = "one weight a token, or the product over a sequence"});
+  v.field("cap", cap,
+          {.help = "largest weight", .min = 1e-6, .aliases = {"tis_clip", "rollout_is_threshold"}});
 }
 
-CorrectionLevel parse_correction_level(std::string_view name) {
-  if (name == "token") return CorrectionLevel::kToken;
-  if (name == "sequence") return CorrectionLevel::kSequence;
-  TR_CHECK(false, "correction level '{}' passed the options but is unknown", name);
-  return {};
-}
-
-int64_t correction_weights(const CorrectionConfig& config, std::span<const double> log_weight,
+int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,
                            std::span<double> weight) {
-  if (config.kind == CorrectionKind::kNone) {
+  if (options.kind == CorrectionKind::kNone) {
     std::ranges::fill(weight, 1.0);
     return 0;
   }
@@ -32,9 +25,9 @@ int64_t correction_weights(const CorrectionConfig& config, std::span<const doubl
   int64_t capped = 0;
   for (size_t i = 0; i < weight.size(); ++i) {
     // Compared in the log domain: a long sequence's product may overflow.
-    double x = config.level == CorrectionLevel::kToken ? log_weight[i] : sum;
-    bool cut = x > std::log(config.cap);
-    weight[i] = cut ? config.cap : std::exp(x);
+    double x = options.level == CorrectionLevel::kToken ? log_weight[i] : sum;
+    bool cut = x > std::log(options.cap);
+    weight[i] = cut ? options.cap : std::exp(x);
     capped += cut;
   }
   return capped;

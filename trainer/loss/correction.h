@@ -4,27 +4,38 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "core/base/options.h"
 
 namespace tailrace {
 
 enum class CorrectionKind : uint8_t { kNone, kTis };
-enum class CorrectionLevel : uint8_t { kToken, kSequence };
+constexpr auto enum_names(CorrectionKind) {
+  using enum CorrectionKind;
+  return name_table<CorrectionKind>({{kNone, "none"}, {kTis, "tis"}});
+}
 
-struct CorrectionConfig {
+enum class CorrectionLevel : uint8_t { kToken, kSequence };
+constexpr auto enum_names(CorrectionLevel) {
+  using enum CorrectionLevel;
+  return name_table<CorrectionLevel>({{kToken, "token"}, {kSequence, "sequence"}});
+}
+
+// The section `algo.correction`.
+struct CorrectionOptions {
   CorrectionKind kind = CorrectionKind::kTis;
   CorrectionLevel level = CorrectionLevel::kToken;
   double cap = 2;
+
+  void visit(OptionVisitor& v);
 };
-CorrectionKind parse_correction(std::string_view name);         // a value of algo.correction.kind
-CorrectionLevel parse_correction_level(std::string_view name);  // a value of algo.correction.level
 
 // Truncated importance sampling: weight = min(exp(l_old - l_inf), cap); at level kSequence the
 // exponent is the sum over the sequence.
 //   log_weight [tokens] l_old - l_inf, already clamped; one sequence
 //   weight     [tokens]
 // Returns how many weights the cap has cut.
-int64_t correction_weights(const CorrectionConfig& config, std::span<const double> log_weight,
+int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,
                            std::span<double> weight);
 
 }  // namespace tailrace

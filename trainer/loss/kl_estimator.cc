@@ -6,14 +6,6 @@
 
 namespace tailrace {
 
-KlEstimator parse_kl_estimator(std::string_view name) {
-  if (name == "k1") return KlEstimator::kK1;
-  if (name == "k2") return KlEstimator::kK2;
-  if (name == "k3") return KlEstimator::kK3;
-  TR_CHECK(false, "KL estimator '{}' passed the options but is unknown", name);
-  return {};
-}
-
 KlTerm kl_term(KlEstimator estimator, double x) {
   switch (estimator) {
     case KlEstimator::kK1:

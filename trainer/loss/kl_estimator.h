@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
 enum class KlEstimator : uint8_t { kK1, kK2, kK3 };
-KlEstimator parse_kl_estimator(std::string_view name);  // a value of algo.kl.estimator
+constexpr auto enum_names(KlEstimator) {
+  using enum KlEstimator;
+  return name_table<KlEstimator>({{kK1, "k1"}, {kK2, "k2"}, {kK3, "k3"}});
+}
 
 struct KlTerm {
   double value = 0, d_logprob = 0;

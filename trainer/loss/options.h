@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
+#include "core/base/enum_names.h"
 #include "core/base/options.h"
+#include "trainer/loss/advantage.h"
+#include "trainer/loss/aggregation.h"
+#include "trainer/loss/correction.h"
+#include "trainer/loss/kl_estimator.h"
+#include "trainer/loss/policy_loss.h"
+#include "trainer/loss/surrogate.h"
 
 namespace tailrace {
 
@@ -14,46 +19,56 @@ namespace tailrace {
 // Schulman).
 struct KlOptions {
   double coef = 0;
-  std::string estimator = "k3";
-  std::string target = "ref";
+  KlEstimator estimator = KlEstimator::kK3;
+  KlTarget target = KlTarget::kReference;
 
   void visit(OptionVisitor& v);
 };
 
-// What is done when the policy that sampled a token is not the one that the update starts from.
-struct CorrectionOptions {
-  std::string kind = "tis";
-  std::string level = "token";
-  double cap = 2;
-
-  void visit(OptionVisitor& v);
+// Values of all axes that belong together.
+enum class AlgoPreset : uint8_t {
+  kDefault,
+  kGrpo,     // DeepSeekMath, 2402.03300
+  kDapo,     // 2503.14476
+  kDrGrpo,   // 2503.20783; loss_const_tokens must be given
+  kGspo,     // 2507.18071
+  kLitePpo,  // 2508.08221
 };
+constexpr auto enum_names(AlgoPreset) {
+  using enum AlgoPreset;
+  return name_table<AlgoPreset>({{kDefault, "default"},
+                                 {kGrpo, "grpo"},
+                                 {kDapo, "dapo"},
+                                 {kDrGrpo, "dr_grpo"},
+                                 {kGspo, "gspo"},
+                                 {kLitePpo, "lite_ppo"}});
+}
 
 // The policy loss as a point on independent axes. `name` is a preset: reading it sets every field
-// to the values of its paper, and the fields that follow it override them.
+// to the values of its paper, and the fields that follow it override them. What an axis needs is
+// the struct of its own file; its keys stand side by side in `algo`.
 struct AlgoOptions {
-  std::string name = "default";
-  std::string advantage = "group_mean";
+  AlgoPreset name = AlgoPreset::kDefault;
+  AdvantageKind advantage = AdvantageKind::kGroupMean;
   double std_eps = 1e-6;
-  std::string filter_zero_signal = "drop";
-  std::string ratio = "token";
-  std::string surrogate = "ppo_clip";
-  double clip_low = 0.2, clip_high = 0.28, clip_c = 0;
-  std::string loss_agg = "token_mean_global";
-  int64_t loss_const_tokens = 0;
+  ZeroSignalFilter filter_zero_signal = ZeroSignalFilter::kDrop;
+  RatioUnit ratio = RatioUnit::kToken;
+  SurrogateConfig surrogate;
+  AggregationConfig aggregation;  // loss_agg, loss_const_tokens
   KlOptions kl;
   double entropy_coef = 0;
   CorrectionOptions correction;
 
-  // The values of a preset; the name must be one of preset_names().
-  static AlgoOptions preset(std::string_view name);
-  static std::vector<std::string_view> preset_names();
+  static AlgoOptions preset(AlgoPreset preset);
 
   void visit(OptionVisitor& v);
 
  private:
-  std::string applied_preset_ = "default";  // what `name` was when its values were last set
+  AlgoPreset applied_preset_ = AlgoPreset::kDefault;  // `name` when its values were last set
 };
+
+// The part that the loss reads.
+PolicyLossConfig policy_loss_config(const AlgoOptions& options);
 
 // Rules over several fields. `where` names the section in the message ("algo"). Throws UserError.
 void validate(const AlgoOptions& options, std::string_view where);

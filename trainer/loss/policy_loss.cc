@@ -9,14 +9,6 @@
 namespace tailrace {
 namespace {
 
-RatioUnit parse_ratio(std::string_view name) {
-  if (name == "token") return RatioUnit::kToken;
-  if (name == "turn") return RatioUnit::kTurn;
-  if (name == "sequence") return RatioUnit::kSequence;
-  TR_CHECK(false, "ratio '{}' passed the options but is unknown", name);
-  return {};
-}
-
 // A difference of log-probabilities, cut to what exp() can bear.
 struct Clamped {
   double value;
@@ -160,25 +152,6 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
 }
 
 }  // namespace
-
-PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
-  PolicyLossConfig config;
-  config.ratio = parse_ratio(options.ratio);
-  config.surrogate = {.kind = parse_surrogate(options.surrogate),
-                      .clip_low = options.clip_low,
-                      .clip_high = options.clip_high,
-                      .clip_c = options.clip_c};
-  config.correction = {.kind = parse_correction(options.correction.kind),
-                       .level = parse_correction_level(options.correction.level),
-                       .cap = options.correction.cap};
-  config.aggregation = {.kind = parse_aggregation(options.loss_agg),
-                        .const_tokens = static_cast<double>(options.loss_const_tokens)};
-  config.kl_coef = options.kl.coef;
-  config.kl_estimator = parse_kl_estimator(options.kl.estimator);
-  config.kl_target = options.kl.target == "ref" ? KlTarget::kReference : KlTarget::kBehaviour;
-  config.entropy_coef = options.entropy_coef;
-  return config;
-}
 
 void PolicyLossStats::add(const PolicyLossStats& o) {
   tokens += o.tokens;

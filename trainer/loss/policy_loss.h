@@ -18,30 +18,39 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
+#include "core/base/enum_names.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
 #include "trainer/loss/kl_estimator.h"
-#include "trainer/loss/options.h"
 #include "trainer/loss/surrogate.h"
 
 namespace tailrace {
 
+// The tokens that share one probability ratio.
 enum class RatioUnit : uint8_t { kToken, kTurn, kSequence };
+constexpr auto enum_names(RatioUnit) {
+  using enum RatioUnit;
+  return name_table<RatioUnit>({{kToken, "token"}, {kTurn, "turn"}, {kSequence, "sequence"}});
+}
+
+// The other policy of the KL term.
 enum class KlTarget : uint8_t { kReference, kBehaviour };
+constexpr auto enum_names(KlTarget) {
+  using enum KlTarget;
+  return name_table<KlTarget>({{kReference, "ref"}, {kBehaviour, "behaviour"}});
+}
 
 struct PolicyLossConfig {
   RatioUnit ratio = RatioUnit::kToken;
   SurrogateConfig surrogate;
-  CorrectionConfig correction;
+  CorrectionOptions correction;
   AggregationConfig aggregation;
   double kl_coef = 0;
   KlEstimator kl_estimator = KlEstimator::kK3;
   KlTarget kl_target = KlTarget::kReference;
   double entropy_coef = 0;
 };
-PolicyLossConfig policy_loss_config(const AlgoOptions& options);
 
 // Log-ratios, correction exponents and KL arguments are cut to [-kMaxLogRatio, kMaxLogRatio];
 // beyond it there is no gradient, and the event is counted.

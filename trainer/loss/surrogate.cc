@@ -6,14 +6,6 @@
 #include "kernels/base/check.h"
 
 namespace tailrace {
-
-SurrogateKind parse_surrogate(std::string_view name) {
-  if (name == "ppo_clip") return SurrogateKind::kPpoClip;
-  if (name == "cispo") return SurrogateKind::kCispo;
-  TR_CHECK(false, "surrogate '{}' passed the options but is unknown", name);
-  return {};
-}
-
 namespace {
 
 SurrogateTerm ppo_clip(const SurrogateConfig& config, double log_ratio, double advantage) {

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
@@ -11,13 +12,16 @@ enum class SurrogateKind : uint8_t {
   kPpoClip,  // max(-r A, -clip(r, 1 - low, 1 + high) A), dual clip for A < 0   (1707.06347)
   kCispo,    // -sg(min(r, 1 + high)) A l   (2506.13585)
 };
+constexpr auto enum_names(SurrogateKind) {
+  using enum SurrogateKind;
+  return name_table<SurrogateKind>({{kPpoClip, "ppo_clip"}, {kCispo, "cispo"}});
+}
 
 struct SurrogateConfig {
   SurrogateKind kind = SurrogateKind::kPpoClip;
   double clip_low = 0.2, clip_high = 0.28;
   double clip_c = 0;  // 0: off
 };
-SurrogateKind parse_surrogate(std::string_view name);  // a value of algo.surrogate
 
 struct SurrogateTerm {
   double value = 0;

@@ -66,7 +66,7 @@ TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
   EXPECT_GT(
       make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
       without);
-  options.algo.kl.target = "behaviour";
+  options.algo.kl.target = KlTarget::kBehaviour;
   EXPECT_EQ(
       make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
       without);

@@ -213,7 +213,7 @@ TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
               o.train.threads = 2;
               o.eval.prompts = 5;
               o.checkpoint.interval_steps = 7;
-              o.log.level = "debug";
+              o.log.level = LogLevel::kDebug;
             }),
             "");
   EXPECT_NE(error_with([](RunOptions& o) { o.run.steps -= 1; }).find("run.steps may only grow"),

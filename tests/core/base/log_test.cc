@@ -46,10 +46,5 @@ TEST(Log, SurvivesAFullDisk) {
 
 TEST(Log, NamesAFileThatCannotBeOpened) { EXPECT_THROW(Log("a", "/proc/no/such.log"), UserError); }
 
-TEST(LogLevel, KnowsItsNames) {
-  EXPECT_EQ(log_level("debug"), LogLevel::kDebug);
-  EXPECT_THROW(log_level("loud"), UserError);
-}
-
 }  // namespace
 }  // namespace tailrace

@@ -35,15 +35,20 @@ struct Rollout {
   }
 };
 
+enum class Mode { kSync, kAsync };
+constexpr auto enum_names(Mode) {
+  return name_table<Mode>({{Mode::kSync, "sync"}, {Mode::kAsync, "async"}});
+}
+
 struct Root {
   std::string name = "run";
-  std::string mode = "sync";
+  Mode mode = Mode::kSync;
   bool verbose = false;
   std::vector<std::pair<std::string, std::string>> settings;
   Rollout rollout;
   void visit(OptionVisitor& v) {
     v.field("name", name, {.help = "of the run"});
-    v.field("mode", mode, {.help = "how", .allowed = {"sync", "async"}});
+    v.field("mode", mode, {.help = "how"});
     v.field("verbose", verbose, {.help = "says more"});
     v.field("settings", settings, {.help = "of the environment"});
     v.section("rollout", rollout, "how episodes are made");
@@ -82,7 +87,7 @@ TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
       "1e-1]\n"
       "  sampling: {temperature: 0.5}\n");
   EXPECT_EQ(root.name, "12");
-  EXPECT_EQ(root.mode, "async");
+  EXPECT_EQ(root.mode, Mode::kAsync);
   EXPECT_TRUE(root.verbose);
   EXPECT_EQ(root.settings,
             (std::vector<std::pair<std::string, std::string>>{{"size", "6"}, {"kind", "a b"}}));
@@ -167,6 +172,10 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "a.yaml:4: rollout.stop[1] is a list; it must be text.");
   EXPECT_EQ(error_of("mode: asink\n" + std::string(kMinimal)),
             "a.yaml:1: mode is asink; it must be one of: sync, async. Try async.");
+  EXPECT_EQ(error_of("mode: [sync]\n" + std::string(kMinimal)),
+            "a.yaml:1: mode is a list; it must be one of: sync, async.");
+  EXPECT_EQ(error_of("mode:\n" + std::string(kMinimal)),
+            "a.yaml:1: mode is nothing; it must be one of: sync, async.");
   EXPECT_EQ(error_of("verbose: yes\n" + std::string(kMinimal)),
             "a.yaml:1: verbose is yes; it must be true or false. Try true.");
   EXPECT_EQ(error_of("name: {a: b}\n" + std::string(kMinimal)),

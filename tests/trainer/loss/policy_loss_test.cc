@@ -235,7 +235,7 @@ TEST(PolicyLoss, AggregationMatchesGoldenAgg1) {
   tokens.add({-1, -1, -1}, {-1, -1, -1}, 0);
   tokens.add({-1}, {-1}, 0);
   tokens.advantage = {-1, -2, -3, -5};
-  auto with = [&](AggregationKind kind, double const_tokens = 0) {
+  auto with = [&](AggregationKind kind, int64_t const_tokens = 0) {
     PolicyLossConfig config = plain(.2, .2);
     config.aggregation = {kind, const_tokens};
     return evaluate(config, tokens).result.loss;

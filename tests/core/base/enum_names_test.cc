@@ -1,0 +1,36 @@
+#include "core/base/enum_names.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/log.h"
+#include "tests/core/base/enum_contract.h"
+
+namespace tailrace {
+namespace {
+
+enum class Colour : uint8_t { kRed, kDarkGreen };
+constexpr auto enum_names(Colour) {
+  using enum Colour;
+  return name_table<Colour>({{kRed, "red"}, {kDarkGreen, "dark_green"}});
+}
+
+enum class Nameless : uint8_t { kOne };
+
+TEST(EnumNames, NameTheirEnumerators) {
+  EXPECT_EQ(name_of(Colour::kRed), "red");
+  EXPECT_EQ(name_of(Colour::kDarkGreen), "dark_green");
+  static_assert(NamedEnum<Colour> && !NamedEnum<Nameless> && !NamedEnum<int>);
+}
+
+TEST(EnumNames, TheContractCountsEnumerators) {
+  EXPECT_EQ(num_enumerators<Colour>(), 2);
+  EXPECT_EQ(num_enumerators<Nameless>(), 1);
+}
+
+TEST(EnumNames, AreComplete) {
+  check_enum_names<Colour>();
+  check_enum_names<LogLevel>();
+}
+
+}  // namespace
+}  // namespace tailrace
