@@ -33,7 +33,8 @@ void TrainOptions::visit(OptionVisitor& v) {
       "microbatch_tokens", microbatch_tokens,
       {.help = "tokens a forward and backward pass; memory grows with it, results do not change",
        .min = 1,
-       .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"}});
+       .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
+       .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step",
            .min = 1,
@@ -42,7 +43,9 @@ void TrainOptions::visit(OptionVisitor& v) {
           {.help = "fixed parts that gradients are summed in; ranks own whole slots",
            .min = 1,
            .max = 256});
-  v.field("threads", threads, {.help = "threads of the trainer; 0: one a core", .min = 0});
+  v.field(
+      "threads", threads,
+      {.help = "threads of the trainer; 0: one a core", .min = 0, .resume = Resume::kMayChange});
 }
 
 void SftOptions::visit(OptionVisitor& v) {
@@ -63,8 +66,10 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("interval_steps", interval_steps,
           {.help = "steps from one checkpoint to the next; the last step always makes one",
            .min = 1,
-           .aliases = {"save_freq", "save_steps", "ckpt_interval"}});
-  v.field("keep_last", keep_last, {.help = "older checkpoints are deleted", .min = 1});
+           .aliases = {"save_freq", "save_steps", "ckpt_interval"},
+           .resume = Resume::kMayChange});
+  v.field("keep_last", keep_last,
+          {.help = "older checkpoints are deleted", .min = 1, .resume = Resume::kMayChange});
 }
 
 void validate(const OptimOptions& o, std::string_view where) {

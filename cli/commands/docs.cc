@@ -25,9 +25,10 @@ std::string option_row(const OptionDoc& option) {
       option.accepted.empty() ? option.type : fmt::format("{}, {}", option.type, option.accepted);
   std::string text = option.help;
   if (!option.aliases.empty()) text += fmt::format(" (also: {})", fmt::join(option.aliases, ", "));
-  return fmt::format("| `{}` | {} | {} | {} |\n", option.key,
-                     option.required ? "required" : fmt::format("`{}`", cell(option.default_text)),
-                     cell(accepted), cell(text));
+  return fmt::format("| `{}` | {} | {} | {} | {} |\n", option.key,
+                     option.required ? "required" : fmt::format("`{}`", cell(option.value)),
+                     cell(accepted), option.resume == Resume::kFixed ? "" : name_of(option.resume),
+                     cell(text));
 }
 
 std::string configuration_reference() {
@@ -41,11 +42,13 @@ std::string configuration_reference() {
       "effect because an override\n"
       "switches off what they belong to (`sft.demonstrations=0`) go back to their defaults. "
       "Relative paths are relative to the file\n"
-      "that holds them.\n";
+      "that holds them. The column `resume` says what a launch that continues a run may change; "
+      "every other key keeps its value.\n";
   for (const SectionDoc& section : describe_options(RunOptions{})) {
     if (section.options.empty()) continue;
     out += fmt::format(
-        "\n## {}\n\n{}.\n\n| key | default | accepted | meaning |\n| --- | --- | --- | --- |\n",
+        "\n## {}\n\n{}.\n\n| key | default | accepted | resume | meaning |\n"
+        "| --- | --- | --- | --- | --- |\n",
         section.key.empty() ? "top" : section.key, section.help);
     for (const OptionDoc& option : section.options) out += option_row(option);
   }

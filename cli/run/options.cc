@@ -5,22 +5,24 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/base/config_printer.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
 
 void RunSection::visit(OptionVisitor& v) {
-  v.field("name", name, {.help = "names the run in reports and in its directory"});
+  v.field("name", name,
+          {.help = "names the run in reports and in its directory", .resume = Resume::kMayChange});
   v.field("dir", dir,
           {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME; "
                    "--run-dir of the command line wins",
-           .aliases = {"output_dir"}});
+           .aliases = {"output_dir"},
+           .resume = Resume::kMayChange});
   v.field("seed", seed, {.help = "of everything that is drawn at random", .min = 0});
   v.field("steps", steps,
           {.help = "steps of the run; 0: until the epochs end",
            .min = 0,
-           .aliases = {"max_steps", "total_training_steps", "num_rollout"}});
+           .aliases = {"max_steps", "total_training_steps", "num_rollout"},
+           .resume = Resume::kMayGrow});
   v.field("epochs", epochs,
           {.help = "passes over env.dataset; 0: as many as the steps need",
            .min = 0,
@@ -63,11 +65,13 @@ void EnvSection::visit(OptionVisitor& v) {
 }
 
 void RewardSection::visit(OptionVisitor& v) {
-  v.field("workers", workers, {.help = "processes that run verifiers", .min = 1});
+  v.field("workers", workers,
+          {.help = "processes that run verifiers", .min = 1, .resume = Resume::kMayChange});
 }
 
 void LogSection::visit(OptionVisitor& v) {
-  v.field("level", level, {.help = "least important lines of the logs"});
+  v.field("level", level,
+          {.help = "least important lines of the logs", .resume = Resume::kMayChange});
 }
 
 void RunOptions::visit(OptionVisitor& v) {
@@ -86,11 +90,11 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("log", log, "what is logged");
 }
 
-std::map<std::string, std::string> option_values(const RunOptions& options) {
-  std::map<std::string, std::string> values;
+std::map<std::string, OptionDoc> options_by_key(const RunOptions& options) {
+  std::map<std::string, OptionDoc> by_key;
   for (const SectionDoc& section : describe_options(options))
-    for (const OptionDoc& option : section.options) values[option.key] = option.default_text;
-  return values;
+    for (const OptionDoc& option : section.options) by_key.emplace(option.key, option);
+  return by_key;
 }
 
 ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {

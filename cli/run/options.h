@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/config_printer.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/model/model_config.h"
@@ -91,8 +92,8 @@ struct RunOptions {
   void visit(OptionVisitor& v);
 };
 
-// The value of every key, as YAML, by its full name.
-std::map<std::string, std::string> option_values(const RunOptions& options);
+// Every key with its value, by its full name.
+std::map<std::string, OptionDoc> options_by_key(const RunOptions& options);
 
 // The shape of the policy that model.create asks for.
 ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size);

@@ -27,8 +27,8 @@ class EffectChecker {
   EffectChecker(RunOptions& options, ConfigKeys& keys) : options_(options), keys_(keys) {
     RunOptions defaults;
     defaults.algo = AlgoOptions::preset(options.algo.name);
-    values_ = option_values(options);
-    defaults_ = option_values(defaults);
+    values_ = options_by_key(options);
+    defaults_ = options_by_key(defaults);
   }
 
   // `key`: a full key, or a section with a dot at its end. `switches`: the keys that decide whether
@@ -44,7 +44,7 @@ class EffectChecker {
       const std::string& name = entry->first;
       const ConfigPlace* place = keys_.place(name);
       if (key.back() != '.' && name != key) continue;
-      if (!place || entry->second == defaults_.at(name)) continue;
+      if (!place || entry->second.value == defaults_.at(name).value) continue;
       if (std::ranges::find(switches, name) != switches.end()) continue;
       if (place->layer >= switched)
         throw UserError("{}: {} has no effect: {}. Remove it.", place->text(), name, reason);
@@ -60,14 +60,14 @@ class EffectChecker {
     // What has no default is given again.
     std::vector<std::string> values = {fmt::format("env.name={}", options_.env.name)};
     for (const std::string& name : names)
-      values.push_back(fmt::format("{}={}", name, defaults_.at(name)));
+      values.push_back(fmt::format("{}={}", name, defaults_.at(name).value));
     bind_config(parse_config("", "the defaults", values), options_);
-    values_ = option_values(options_);
+    values_ = options_by_key(options_);
   }
 
   RunOptions& options_;
   ConfigKeys& keys_;
-  std::map<std::string, std::string> values_, defaults_;
+  std::map<std::string, OptionDoc> values_, defaults_;
 };
 
 // "configs/a.yaml:14: model.path" for messages about one key.

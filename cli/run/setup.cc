@@ -1,10 +1,12 @@
 #include "cli/run/setup.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/run/demonstrations.h"
 #include "cli/run/load.h"
@@ -31,46 +33,26 @@ void write_or_throw(const fs::path& file, std::string_view bytes) {
     throw UserError("{}", written.failure().message);
 }
 
-// Keys, and sections with a dot at their end, that a continued run may change: they do not decide
-// what is sampled or learned, only how long it takes, what is measured, and what is kept.
-constexpr auto kMayChange = std::to_array<std::string_view>({
-    "checkpoint.",
-    "eval.",
-    "log.",
-    "reward.workers",
-    "rollout.env_threads",
-    "rollout.kv_cache_blocks",
-    "rollout.kv_cache_mb",
-    "rollout.max_batch_tokens",
-    "rollout.max_sequences",
-    "rollout.step_timeout_s",
-    "rollout.threads",
-    "rollout.workers",
-    "run.dir",
-    "run.name",
-    "scheduler.breaker_share_ratio",
-    "scheduler.breaker_window",
-    "scheduler.install_seconds",
-    "scheduler.archive",
-    "scheduler.lease_seconds",
-    "scheduler.quarantine_faults",
-    "scheduler.quarantine_limit",
-    "scheduler.quarantine_longest_seconds",
-    "scheduler.quarantine_seconds",
-    "scheduler.reconnect_seconds",
-    "scheduler.save_seconds",
-    "scheduler.retries_env_failed",
-    "scheduler.retries_lost",
-    "scheduler.retries_verifier_failed",
-    "scheduler.verify_seconds",
-    "train.microbatch_tokens",
-    "train.threads",
-});
+// Whether a run that goes on may have `here` for what was `there`.
+bool may_become(const OptionDoc& there, const OptionDoc& here) {
+  switch (there.resume) {
+    case Resume::kFixed:
+      return false;
+    case Resume::kMayChange:
+      return true;
+    case Resume::kMayGrow:
+      return here.integer > there.integer;
+  }
+  return false;
+}
 
-bool may_change(std::string_view key) {
-  return std::ranges::any_of(kMayChange, [key](std::string_view known) {
-    return known.ends_with('.') ? key.starts_with(known) : key == known;
-  });
+// "run.steps may grow, and ...": what a launch may change, for a person who changed something else.
+std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
+  std::vector<std::string> growing;
+  for (const auto& [key, option] : options)
+    if (option.resume == Resume::kMayGrow) growing.push_back(key);
+  return fmt::format("{} may grow, and what decides how and where the work is done may change",
+                     fmt::join(growing, ", "));
 }
 
 void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
@@ -191,19 +173,17 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
 void check_same_run(const RunPaths& paths, const RunOptions& options,
                     const Registries& registries) {
   const RunOptions stored = load_run_options(paths.config(), {}, registries).options;
-  const auto theirs = option_values(stored), ours = option_values(options);
+  const auto theirs = options_by_key(stored), ours = options_by_key(options);
   for (const auto& [key, there] : theirs) {
-    const std::string& here = ours.at(key);
-    const bool longer = key == "run.steps" && options.run.steps > stored.run.steps;
-    if (here == there || longer || may_change(key)) continue;
+    const OptionDoc& here = ours.at(key);
+    if (here.value == there.value || may_become(there, here)) continue;
     throw UserError(
         "{} holds a run with another config: {} is {} there, {} here. A run that goes on keeps it; "
         "{}.\n       Try 'tailrace launch --run-dir {}' to continue that one, or another "
         "--run-dir.",
-        paths.root.string(), key, there, here,
-        key == "run.steps" ? "run.steps may only grow"
-                           : "run.steps may grow, and what decides how and where the work is done "
-                             "may change",
+        paths.root.string(), key, there.value, here.value,
+        there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
+                                         : allowed_changes(theirs),
         paths.root.string());
   }
 }

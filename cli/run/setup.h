@@ -39,8 +39,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
 std::string resolved_config(const RunOptions& options);
 
 // For a directory that holds a run: throws UserError, naming the first key that differs, when
-// `options` are not the run's own. More steps are, and so are other values of keys that decide only
-// how the work is done: workers, threads, memory, deadlines, evaluations, checkpoints, logs.
+// `options` are not the run's own, nor such as a run that goes on may have (OptionInfo::resume).
 void check_same_run(const RunPaths& paths, const RunOptions& options, const Registries& registries);
 
 }  // namespace tailrace

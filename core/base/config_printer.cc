@@ -55,38 +55,43 @@ std::string yaml_map(const std::vector<std::pair<std::string, std::string>>& val
 class ValueVisitor : public OptionVisitor {
  public:
   void field(std::string_view key, bool& value, const OptionInfo& info) override {
-    add(key, "true/false", value ? "true" : "false", "", info);
+    add(key, {"true/false", value ? "true" : "false"}, info);
   }
   void field(std::string_view key, int64_t& value, const OptionInfo& info) override {
-    add(key, "integer", fmt::format("{}", value), range_text(info), info);
+    add(key, {"integer", fmt::format("{}", value), range_text(info), value}, info);
   }
   void field(std::string_view key, double& value, const OptionInfo& info) override {
     // The shortest text that reads back to the same bits.
-    add(key, "number", fmt::format("{}", value), range_text(info), info);
+    add(key, {"number", fmt::format("{}", value), range_text(info)}, info);
   }
   void field(std::string_view key, std::string& value, const OptionInfo& info) override {
-    add(key, info.path ? "path" : "text", yaml_text(value), "", info);
+    add(key, {info.path ? "path" : "text", yaml_text(value)}, info);
   }
   void field(std::string_view key, std::vector<double>& value, const OptionInfo& info) override {
-    add(key, "list of numbers", yaml_list(value), range_text(info), info);
+    add(key, {"list of numbers", yaml_list(value), range_text(info)}, info);
   }
   void field(std::string_view key, std::vector<std::string>& value,
              const OptionInfo& info) override {
-    add(key, "list of texts", yaml_list(value), "", info);
+    add(key, {"list of texts", yaml_list(value)}, info);
   }
   void field(std::string_view key, std::vector<std::pair<std::string, std::string>>& value,
              const OptionInfo& info) override {
-    add(key, "map", yaml_map(value), "", info);
+    add(key, {"map", yaml_map(value)}, info);
   }
 
  protected:
   void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
               const OptionInfo& info) override {
-    add(key, "text", yaml_text(std::string(names[index])), choice_text(names), info);
+    add(key, {"text", yaml_text(std::string(names[index])), choice_text(names)}, info);
   }
 
-  virtual void add(std::string_view key, std::string_view type, std::string value,
-                   std::string accepted, const OptionInfo& info) = 0;
+  struct Shown {
+    std::string_view type;
+    std::string value;
+    std::string accepted = {};
+    std::optional<int64_t> integer = {};
+  };
+  virtual void add(std::string_view key, Shown shown, const OptionInfo& info) = 0;
 };
 
 class Printer final : public ValueVisitor {
@@ -94,9 +99,8 @@ class Printer final : public ValueVisitor {
   std::string take() { return std::move(text_); }
 
  protected:
-  void add(std::string_view key, std::string_view, std::string value, std::string,
-           const OptionInfo&) override {
-    text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, value);
+  void add(std::string_view key, Shown shown, const OptionInfo&) override {
+    text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, shown.value);
   }
   bool enter(std::string_view key, std::string_view) override {
     text_ += fmt::format("{:{}}{}:\n", "", indent_, key);
@@ -122,15 +126,16 @@ class Describer final : public ValueVisitor {
   }
 
  protected:
-  void add(std::string_view key, std::string_view type, std::string value, std::string accepted,
-           const OptionInfo& info) override {
+  void add(std::string_view key, Shown shown, const OptionInfo& info) override {
     OptionDoc option;
     option.key = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
-    option.type = type;
-    option.required = info.required;
-    option.default_text = std::move(value);
-    option.accepted = std::move(accepted);
+    option.type = shown.type;
+    option.value = std::move(shown.value);
+    option.accepted = std::move(shown.accepted);
+    option.integer = shown.integer;
     option.help = info.help;
+    option.required = info.required;
+    option.resume = info.resume;
     option.aliases.assign(info.aliases.begin(), info.aliases.end());
     sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
   }

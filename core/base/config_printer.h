@@ -4,6 +4,8 @@
 // Thread: any.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +18,16 @@ std::string print_config(const VisitOptions& options);
 
 // One key of the reference: docs/configuration.md and --help.
 struct OptionDoc {
-  std::string key;   // full dotted name
-  std::string type;  // "true/false", "integer", "number", "text", "path", "list of numbers", "list
-                     // of texts", "map"
-  std::string default_text;  // as YAML: the value in the struct that was described
-  std::string accepted;      // ">= 1", "0 to 1", "one of: a, b"; empty: anything
+  std::string key;    // full dotted name
+  std::string type;   // "true/false", "integer", "number", "text", "path", "list of numbers", "list
+                      // of texts", "map"
+  std::string value;  // as YAML; the default, when a struct of defaults was described
+  std::string accepted;  // ">= 1", "0 to 1", "one of: a, b"; empty: anything
   std::string help;
   std::vector<std::string> aliases;
   bool required = false;
+  Resume resume = Resume::kFixed;
+  std::optional<int64_t> integer = {};  // the value, where the type is one
 };
 struct SectionDoc {
   std::string key;  // empty: the top

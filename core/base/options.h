@@ -26,6 +26,18 @@
 
 namespace tailrace {
 
+// What a launch that continues a run may give another value.
+enum class Resume : uint8_t {
+  kFixed,      // it decides what is sampled or learned
+  kMayChange,  // it decides how and where the work is done, what is measured, what is kept
+  kMayGrow,    // an integer that may become larger
+};
+constexpr auto enum_names(Resume) {
+  using enum Resume;
+  return name_table<Resume>(
+      {{kFixed, "fixed"}, {kMayChange, "may change"}, {kMayGrow, "may grow"}});
+}
+
 struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
@@ -35,6 +47,7 @@ struct OptionInfo {
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
   // (on the command line: to the working directory) and becomes absolute when it is read.
   bool path = false;
+  Resume resume = Resume::kFixed;
 };
 
 // What walks over an options struct: the YAML reader, the printer, the documentation.

@@ -36,13 +36,19 @@ void EngineOptions::visit(OptionVisitor& v) {
   v.field("block_tokens", block_tokens,
           {.help = "positions in a KV cache block, a power of two", .min = 8, .max = 128});
   v.field("kv_cache_mb", kv_cache_mb,
-          {.help = "most memory that a worker's KV cache takes (MiB)", .min = 1});
+          {.help = "most memory that a worker's KV cache takes (MiB)",
+           .min = 1,
+           .resume = Resume::kMayChange});
   v.field("kv_cache_blocks", kv_cache_blocks,
           {.help = "blocks of a worker's KV cache; 0: as many as are of use and kv_cache_mb holds",
-           .min = 0});
+           .min = 0,
+           .resume = Resume::kMayChange});
   v.field("max_batch_tokens", max_batch_tokens,
-          {.help = "tokens in one forward pass; longer prompts are prefilled in pieces", .min = 1});
-  v.field("max_sequences", max_sequences, {.help = "sequences decoded together", .min = 1});
+          {.help = "tokens in one forward pass; longer prompts are prefilled in pieces",
+           .min = 1,
+           .resume = Resume::kMayChange});
+  v.field("max_sequences", max_sequences,
+          {.help = "sequences decoded together", .min = 1, .resume = Resume::kMayChange});
 }
 
 }  // namespace tailrace

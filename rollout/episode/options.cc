@@ -36,12 +36,18 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 0,
            .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
   engine.visit(v);
-  v.field("workers", workers, {.help = "rollout worker processes", .min = 1});
-  v.field("threads", threads, {.help = "threads of a worker's decode engine", .min = 1});
+  v.field("workers", workers,
+          {.help = "rollout worker processes", .min = 1, .resume = Resume::kMayChange});
+  v.field("threads", threads,
+          {.help = "threads of a worker's decode engine", .min = 1, .resume = Resume::kMayChange});
   v.field("env_threads", env_threads,
-          {.help = "threads of a worker that run environments", .min = 1});
+          {.help = "threads of a worker that run environments",
+           .min = 1,
+           .resume = Resume::kMayChange});
   v.field("step_timeout_s", step_timeout_s,
-          {.help = "deadline of one reset or step of an environment (s)", .min = 1e-3});
+          {.help = "deadline of one reset or step of an environment (s)",
+           .min = 1e-3,
+           .resume = Resume::kMayChange});
 }
 
 void RolloutOptions::validate() {

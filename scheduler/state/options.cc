@@ -9,23 +9,29 @@ namespace {
 void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::string_view help) {
   using Seconds = std::chrono::duration<double>;
   double seconds = Seconds(value).count();
-  v.field(key, seconds, {.help = help, .min = 0.001, .max = 1e8});
+  v.field(key, seconds, {.help = help, .min = 0.001, .max = 1e8, .resume = Resume::kMayChange});
   value = std::chrono::duration_cast<Time>(Seconds(seconds));
 }
 
 }  // namespace
 
 void EvalOptions::visit(OptionVisitor& v) {
-  v.field(
-      "prompts", prompts,
-      {.help = "held-out prompts of an evaluation; 0: none", .min = 0, .aliases = {"episodes"}});
+  v.field("prompts", prompts,
+          {.help = "held-out prompts of an evaluation; 0: none",
+           .min = 0,
+           .aliases = {"episodes"},
+           .resume = Resume::kMayChange});
   v.field("group_size", group_size,
-          {.help = "samples of each held-out prompt", .min = 1, .aliases = {"n"}});
+          {.help = "samples of each held-out prompt",
+           .min = 1,
+           .aliases = {"n"},
+           .resume = Resume::kMayChange});
   v.field("interval_steps", interval_steps,
           {.help = "evaluate every so many steps, and before the first and after the last; 0: "
                    "only those two",
            .min = 0,
-           .aliases = {"test_freq", "eval_interval", "val_period"}});
+           .aliases = {"test_freq", "eval_interval", "val_period"},
+           .resume = Resume::kMayChange});
 }
 
 void SchedulerOptions::visit(OptionVisitor& v) {
@@ -33,11 +39,17 @@ void SchedulerOptions::visit(OptionVisitor& v) {
       "replace_zero_signal", replace_zero_signal,
       {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});
   v.field("retries_env_failed", retries.env_failed,
-          {.help = "how often a sample is tried again after its environment failed", .min = 0});
+          {.help = "how often a sample is tried again after its environment failed",
+           .min = 0,
+           .resume = Resume::kMayChange});
   v.field("retries_verifier_failed", retries.verifier_failed,
-          {.help = "how often a sample is verified again after its verifier failed", .min = 0});
+          {.help = "how often a sample is verified again after its verifier failed",
+           .min = 0,
+           .resume = Resume::kMayChange});
   v.field("retries_lost", retries.lost,
-          {.help = "how often a sample is tried again after its worker was lost", .min = 0});
+          {.help = "how often a sample is tried again after its worker was lost",
+           .min = 0,
+           .resume = Resume::kMayChange});
   seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
   seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
@@ -46,28 +58,35 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   seconds_field(v, "save_seconds", deadlines.save,
                 "longest time for the last checkpoint of a run, and for the step before a stop");
   v.field("quarantine_faults", quarantine.faults,
-          {.help = "a worker with so many faults in a row gets no work for a while", .min = 1});
+          {.help = "a worker with so many faults in a row gets no work for a while",
+           .min = 1,
+           .resume = Resume::kMayChange});
   seconds_field(v, "quarantine_seconds", quarantine.first,
                 "for how long at first; the time doubles while it goes on");
   seconds_field(v, "quarantine_longest_seconds", quarantine.longest, "but it is never longer");
   v.field("quarantine_limit", quarantine.limit,
           {.help = "the run halts when every worker of a role was given up so often in a row",
-           .min = 1});
+           .min = 1,
+           .resume = Resume::kMayChange});
   v.field("breaker_window", breaker.window,
-          {.help = "the breaker looks at the last so many attempts; 0: no breaker", .min = 0});
+          {.help = "the breaker looks at the last so many attempts; 0: no breaker",
+           .min = 0,
+           .resume = Resume::kMayChange});
   v.field(
       "breaker_share_ratio", breaker.share,
       {.help = "and halts the run when more than this part of them failed for one cause, at more "
                "than half of the workers",
        .min = 0,
-       .max = 1});
+       .max = 1,
+       .resume = Resume::kMayChange});
   v.field("store_segment_bytes", storage.store_bytes,
           {.help = "size of a file of the trajectory store", .min = 4096});
   v.field(
       "journal_segment_bytes", storage.journal_bytes,
       {.help = "the journal begins a new file, with a snapshot, after so many bytes", .min = 4096});
   v.field("archive", storage.archive,
-          {.help = "keep the whole journal, so that the run can be replayed from its start"});
+          {.help = "keep the whole journal, so that the run can be replayed from its start",
+           .resume = Resume::kMayChange});
 }
 
 Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run) {

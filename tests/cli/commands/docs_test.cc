@@ -18,6 +18,8 @@ TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
   std::string text = run_binary("docs").out;
   EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, >= 1 |"), std::string::npos);
   EXPECT_NE(text.find("| `env.name` | required |"), std::string::npos);
+  EXPECT_NE(text.find("| `run.steps` | `100` | integer, >= 0 | may grow |"), std::string::npos);
+  EXPECT_NE(text.find("| `run.seed` | `0` | integer, >= 0 |  |"), std::string::npos);
   EXPECT_NE(text.find("also: rollout_batch_size"), std::string::npos);
 }
 

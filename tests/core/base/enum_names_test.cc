@@ -30,6 +30,7 @@ TEST(EnumNames, TheContractCountsEnumerators) {
 TEST(EnumNames, AreComplete) {
   check_enum_names<Colour>();
   check_enum_names<LogLevel>();
+  EXPECT_EQ(static_cast<int>(kEnumNames<Resume>.size()), num_enumerators<Resume>());
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct Root {
   void visit(OptionVisitor& v) {
     v.field("name", name, {.help = "of the run"});
     v.field("mode", mode, {.help = "how"});
-    v.field("verbose", verbose, {.help = "says more"});
+    v.field("verbose", verbose, {.help = "says more", .resume = Resume::kMayChange});
     v.field("settings", settings, {.help = "of the environment"});
     v.section("rollout", rollout, "how episodes are made");
   }
@@ -293,11 +293,15 @@ TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
   const OptionDoc& group = sections[1].options[0];
   EXPECT_EQ(group.key, "rollout.group_size");
   EXPECT_EQ(group.type, "integer");
-  EXPECT_EQ(group.default_text, "8");
+  EXPECT_EQ(group.value, "8");
   EXPECT_EQ(group.accepted, ">= 1");
+  EXPECT_EQ(group.integer, 8);
+  EXPECT_EQ(group.resume, Resume::kFixed);
+  EXPECT_EQ(sections[0].options[2].resume, Resume::kMayChange);
+  EXPECT_FALSE(sections[0].options[2].integer.has_value());
   EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations"}));
   EXPECT_TRUE(sections[1].options[1].required);
-  EXPECT_EQ(sections[1].options[1].default_text, "0");  // required; what it holds is still told
+  EXPECT_EQ(sections[1].options[1].value, "0");  // required; what it holds is still told
   EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
 }
 
