@@ -360,12 +360,6 @@ class ConfigBinder final : public OptionVisitor {
   std::vector<Error> errors_;
 };
 
-bool ConfigKeys::section_given(std::string_view section) const {
-  std::string prefix = fmt::format("{}.", section);
-  auto found = places_.lower_bound(prefix);
-  return found != places_.end() && found->first.starts_with(prefix);
-}
-
 const ConfigPlace* ConfigKeys::place(std::string_view key) const {
   auto found = places_.find(key);
   return found == places_.end() ? nullptr : &found->second;

@@ -24,7 +24,6 @@ namespace tailrace {
 class ConfigKeys {
  public:
   bool given(std::string_view key) const { return places_.contains(key); }  // a full dotted key
-  bool section_given(std::string_view section) const;                       // any key below it
   const ConfigPlace* place(std::string_view key) const;                     // null: not given
   std::string where(std::string_view key) const;  // "a.yaml:14", or "the defaults" when not given
 

@@ -226,8 +226,6 @@ TEST(BindConfig, KnowsWhatWasGivenAndWhere) {
        &keys);
   EXPECT_TRUE(keys.given("rollout.sampling.top_k"));
   EXPECT_FALSE(keys.given("rollout.group_size"));
-  EXPECT_TRUE(keys.section_given("rollout.sampling"));
-  EXPECT_FALSE(keys.section_given("roll"));
   EXPECT_EQ(keys.where("rollout.max_response_tokens"), "a.yaml:2");
   EXPECT_EQ(keys.where("settings.size"), "a.yaml:3");
   EXPECT_EQ(keys.where("rollout.sampling.top_k"), "override rollout.sampling.top_k=5");
