@@ -72,27 +72,25 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           {.help = "older checkpoints are deleted", .min = 1, .resume = Resume::kMayChange});
 }
 
-void validate(const OptimOptions& o, std::string_view where) {
-  if (o.betas.size() != 2) {
-    throw UserError("{}.betas has {} numbers; it must have 2. Try [0.9, 0.999].", where,
-                    o.betas.size());
-  }
+void validate(const OptimOptions& o, std::string_view section) {
+  const std::string betas = join_key(section, "betas");
+  if (o.betas.size() != 2)
+    throw UserError::at(betas, "has {} numbers; it must have 2. Try [0.9, 0.999].", o.betas.size());
   for (double beta : o.betas) {
-    if (!(beta >= 0 && beta < 1)) {
-      throw UserError("{}.betas holds {}; both must be from 0 to below 1. Try [0.9, 0.999].", where,
-                      beta);
-    }
+    if (beta >= 0 && beta < 1) continue;
+    throw UserError::at(betas, "holds {}; both must be from 0 to below 1. Try [0.9, 0.999].", beta);
   }
-  if (!std::isfinite(o.lr)) throw UserError("{}.lr is {}; it must be finite.", where, o.lr);
+  if (!std::isfinite(o.lr))
+    throw UserError::at(join_key(section, "lr"), "is {}; it must be finite.", o.lr);
 }
 
-void validate(const SftOptions& o, std::string_view where) {
+void validate(const SftOptions& o, std::string_view section) {
   if (!o.data.empty() && o.demonstrations > 0) {
-    throw UserError(
-        "{}.data and {}.demonstrations are both set; the warm-up learns from one of them.", where,
-        where);
+    throw UserError::at(join_key(section, "data"),
+                        "and {} are both set; the warm-up learns from one of them.",
+                        join_key(section, "demonstrations"));
   }
-  validate(o.optim, std::string(where) + ".optim");
+  validate(o.optim, join_key(section, "optim"));
 }
 
 }  // namespace tailrace

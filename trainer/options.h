@@ -65,9 +65,9 @@ struct CheckpointOptions {
   void visit(OptionVisitor& v);
 };
 
-// Rules over several fields. `where` names the section in the message ("configs/a.yaml: algo").
-// Each throws UserError.
-void validate(const OptimOptions& options, std::string_view where);
-void validate(const SftOptions& options, std::string_view where);
+// Rules over several fields. `section`: its full key ("sft.optim"). Each throws UserError with the
+// key.
+void validate(const OptimOptions& options, std::string_view section);
+void validate(const SftOptions& options, std::string_view section);
 
 }  // namespace tailrace

@@ -194,46 +194,22 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
   const ConfigPlace* place = keys.place("run.dir");
   const bool is_override = place != nullptr && place->line == 0;
   if (is_override && !arguments.run_dir.empty())
-    throw UserError("{}: --run-dir {} says it too. Remove one of them.", place->text(),
-                    arguments.run_dir);
-}
-
-// With the line of the config that the message is about: of the key that it begins with, or of the
-// file that it names.
-std::string with_place(const LoadedRun& loaded, const std::string& message) {
-  const RunOptions& o = loaded.options;
-  const std::pair<std::string_view, const std::string&> files[] = {
-      {"model.path", o.model.path},
-      {"env.dataset", o.env.dataset},
-      {"env.eval_dataset", o.env.eval_dataset},
-      {"sft.data", o.sft.data},
-  };
-  for (const auto& [key, file] : files) {
-    if (!file.empty() && loaded.keys.given(key) && !message.starts_with(key) &&
-        message.find(file) != std::string::npos)
-      return fmt::format("{}: {}: {}", loaded.keys.where(key), key, message);
-  }
-  return loaded.keys.with_place(message);
+    throw UserError("--run-dir {} says it too. Remove one of them.", arguments.run_dir)
+        .about("run.dir");
 }
 
 // What the run will do, when all that it reads is as it should be.
-std::string checked_plan(const LoadedRun& loaded, const Registries& registries, bool is_new) {
-  const RunOptions& options = loaded.options;
+std::string checked_plan(const RunOptions& options, const Registries& registries, bool is_new) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
-  try {
-    const Plan plan =
-        make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
-    check_inputs(options, environments);
-    if (is_new) check_policy(options, environments);
-    return format_plan(plan, options);
-  } catch (const UserError& error) {
-    throw UserError("{}", with_place(loaded, error.what()));
-  }
+  const Plan plan =
+      make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
+  check_inputs(options, environments);
+  if (is_new) check_policy(options, environments);
+  return format_plan(plan, options);
 }
 
-int launch(const LaunchArguments& arguments, const Registries& registries) {
-  const Moment start = std::chrono::steady_clock::now();
-  const LoadedRun loaded = load(arguments, registries);
+int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& registries,
+           Moment start) {
   const RunOptions& options = loaded.options;
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
@@ -243,7 +219,7 @@ int launch(const LaunchArguments& arguments, const Registries& registries) {
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
   const bool is_new = !fs::exists(RunPaths{directory}.config());
-  const std::string plan = checked_plan(loaded, registries, is_new);
+  const std::string plan = checked_plan(options, registries, is_new);
   if (arguments.dry_run) {
     show(stdout, plan);
     return 0;
@@ -254,6 +230,16 @@ int launch(const LaunchArguments& arguments, const Registries& registries) {
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   prepare_run(run.paths(), options, registries, say);
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
+}
+
+int launch(const LaunchArguments& arguments, const Registries& registries) {
+  const Moment start = std::chrono::steady_clock::now();
+  const LoadedRun loaded = load(arguments, registries);
+  try {
+    return launch(loaded, arguments, registries, start);
+  } catch (const UserError& error) {
+    throw loaded.keys.placed(error);
+  }
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ template <class T>
 T checked(const sandbox::Environment& environment, Result<T> result) {
   if (result) return std::move(result).value();
   throw UserError("sft.demonstrations: environment {} failed: {}", environment.info().name,
-                  result.failure().message);
+                  result.failure().message)
+      .about("sft.demonstrations");
 }
 
 sandbox::StepResult step(sandbox::Environment& environment, const std::string& action) {
@@ -72,7 +73,8 @@ class Demonstrator {
         throw UserError(
             "sft.demonstrations: environment {} has no demonstrator.\n"
             "       Try sft.data with rows of your own, or sft.demonstrations = 0.",
-            environment_.info().name);
+            environment_.info().name)
+            .about("sft.demonstrations");
       }
       const auto tokens = tokenizer_.encode(*action);
       if (!row.fits(tokens.size(), max_tokens_)) break;

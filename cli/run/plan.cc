@@ -6,6 +6,7 @@
 
 #include "cli/run/counted.h"
 #include "cli/run/machine.h"
+#include "cli/run/named_file.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
@@ -29,8 +30,9 @@ int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
 WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   WarmUpPlan plan{.rows = o.sft.demonstrations};
   if (o.sft.data.empty()) return plan;
-  const auto rows =
-      read_sft_rows(o.sft.data, config.vocab_size, o.rollout.engine.max_context_tokens);
+  const auto rows = read_named("sft.data", [&] {
+    return read_sft_rows(o.sft.data, config.vocab_size, o.rollout.engine.max_context_tokens);
+  });
   plan.rows = std::ssize(rows);
   for (const SftRow& row : rows) plan.tokens += std::ssize(row.tokens);
   plan.updates =
@@ -79,7 +81,8 @@ int64_t Plan::total_bytes() const {
 
 ModelConfig planned_model(const RunOptions& options,
                           const sandbox::EnvironmentRegistry& environments) {
-  if (!options.model.creates()) return read_model_config(options.model.path);
+  if (!options.model.creates())
+    return read_named("model.path", [&] { return read_model_config(options.model.path); });
   auto environment = environments.make(options.env.name, options.env.settings);
   return model_config(options.model.create,
                       text::kFirstWord + std::ssize(environment->info().vocabulary));

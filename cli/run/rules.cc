@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
+#include "cli/run/named_file.h"
 #include "core/base/error.h"
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
@@ -47,7 +48,7 @@ class EffectChecker {
       if (!place || entry->second.value == defaults_.at(name).value) continue;
       if (std::ranges::find(switches, name) != switches.end()) continue;
       if (place->layer >= switched)
-        throw UserError("{}: {} has no effect: {}. Remove it.", place->text(), name, reason);
+        throw UserError::at(name, "has no effect: {}. Remove it.", reason);
       idle.push_back(name);
     }
     if (idle.empty()) return;
@@ -70,139 +71,153 @@ class EffectChecker {
   std::map<std::string, OptionDoc> values_, defaults_;
 };
 
-// "configs/a.yaml:14: model.path" for messages about one key.
-std::string at(const ConfigKeys& keys, std::string_view key) {
-  return keys.given(key) ? fmt::format("{}: {}", keys.where(key), key) : std::string(key);
-}
-
-void validate_model(const RunOptions& o, const ConfigKeys& keys) {
+void validate_model(const RunOptions& o) {
   if (!o.model.path.empty() && o.model.creates())
-    throw UserError(
-        "{} and model.create are both given; the policy is loaded or made, not both. Remove one.",
-        at(keys, "model.path"));
+    throw UserError::at(
+        "model.path",
+        "and model.create are both given; the policy is loaded or made, not both. Remove one.");
   if (o.model.path.empty() && !o.model.creates())
-    throw UserError(
-        "model.path is missing; it is the Hugging Face folder to start from (or give "
-        "model.create.hidden_size "
+    throw UserError::at(
+        "model.path",
+        "is missing; it is the Hugging Face folder to start from (or give model.create.hidden_size "
         "and its neighbours for random weights). Try model.path=DIR.");
   if (!o.model.creates()) return;
   const ModelCreateSection& c = o.model.create;
   auto need = [&](std::string_view key, int64_t value) {
-    if (value < 1)
-      throw UserError("model.create.{} is missing; a policy from random weights needs it", key);
+    if (value < 1) throw UserError::at(key, "is missing; a policy from random weights needs it");
   };
-  need("layers", c.layers);
-  need("heads", c.heads);
+  need("model.create.layers", c.layers);
+  need("model.create.heads", c.heads);
   if (c.hidden_size % c.heads != 0)
-    throw UserError("{} is {}; it must be a multiple of model.create.heads = {}. Try {}.",
-                    at(keys, "model.create.hidden_size"), c.hidden_size, c.heads,
-                    (c.hidden_size / (2 * c.heads) + 1) * 2 * c.heads);
+    throw UserError::at("model.create.hidden_size",
+                        "is {}; it must be a multiple of model.create.heads = {}. Try {}.",
+                        c.hidden_size, c.heads, (c.hidden_size / (2 * c.heads) + 1) * 2 * c.heads);
   const int64_t head_dim = c.hidden_size / c.heads;
   if (head_dim % 2 != 0 || head_dim > kMaxHeadDim)
-    throw UserError(
-        "{} = {} gives heads of {}; hidden_size / heads must be an even number up to {}. Try "
+    throw UserError::at(
+        "model.create.heads",
+        "= {} gives heads of {}; hidden_size / heads must be an even number up to {}. Try "
         "model.create.heads={}.",
-        at(keys, "model.create.heads"), c.heads, head_dim, kMaxHeadDim,
-        std::max<int64_t>(1, c.hidden_size / 64));
+        c.heads, head_dim, kMaxHeadDim, std::max<int64_t>(1, c.hidden_size / 64));
   if (c.kv_heads > 0 && c.heads % c.kv_heads != 0)
-    throw UserError("{} is {}; model.create.heads = {} must be a multiple of it. Try {}.",
-                    at(keys, "model.create.kv_heads"), c.kv_heads, c.heads, c.heads);
+    throw UserError::at("model.create.kv_heads",
+                        "is {}; model.create.heads = {} must be a multiple of it. Try {}.",
+                        c.kv_heads, c.heads, c.heads);
+}
+
+int64_t max_positions(const ModelSection& model) {
+  if (model.creates()) return model.create.max_positions;
+  return read_named("model.path", [&] { return read_model_config(model.path).max_positions; });
 }
 
 // Episodes that nobody limits have the room that the policy has.
-void validate_rollout(RunOptions& o, const ConfigKeys& keys) {
+void validate_rollout(RunOptions& o) {
   int64_t& context = o.rollout.engine.max_context_tokens;
   if (context == 0 && (o.rollout.max_prompt_tokens == 0 || o.rollout.max_response_tokens == 0)) {
-    const int64_t positions = o.model.creates() ? o.model.create.max_positions
-                                                : read_model_config(o.model.path).max_positions;
-    context = std::min(positions, o.train.microbatch_tokens);
+    context = std::min(max_positions(o.model), o.train.microbatch_tokens);
   }
   o.rollout.validate();
   if (o.model.creates() && context > o.model.create.max_positions)
-    throw UserError(
-        "{} is {}; the policy has model.create.max_positions = {}. Try max_positions = {}.",
-        at(keys, "rollout.max_context_tokens"), context, o.model.create.max_positions, context);
+    throw UserError::at(
+        "rollout.max_context_tokens",
+        "is {}; the policy has model.create.max_positions = {}. Try max_positions = {}.", context,
+        o.model.create.max_positions, context);
 }
 
-// The registries know nothing of files: their messages get the line of the setting or of the name
-// that they are about.
-std::unique_ptr<sandbox::Environment> make_environment(const RunOptions& o, const ConfigKeys& keys,
-                                                       const Registries& registries) {
+// Throws when nobody has the verifier that `environment` names: the mistake is in the setting that
+// gave the name, or else in the choice of the environment.
+void check_verifier(const EnvSection& env, const sandbox::Environment& environment,
+                    const VerifierRegistry& verifiers) {
+  const std::string& name = environment.info().verifier;
+  if (name.empty()) return;
   try {
-    auto environment = registries.environments.make(o.env.name, o.env.settings);
-    if (!environment->info().verifier.empty())
-      registries.verifiers->at(environment->info().verifier);
-    return environment;
+    verifiers.at(name);
   } catch (const UserError& error) {
-    std::string key = "env.name", message = error.what();
-    for (const auto& [setting, value] : o.env.settings)
-      if (message.find(setting) != std::string::npos) key = fmt::format("env.settings.{}", setting);
-    throw UserError("{}: {}", keys.where(key), message);
+    const auto setting =
+        std::ranges::find(env.settings, name, &sandbox::EnvironmentSettings::value_type::second);
+    throw setting == env.settings.end() ? error : error.about("env.settings." + setting->first);
   }
 }
 
-sandbox::EnvironmentInfo validate_environment(const RunOptions& o, const ConfigKeys& keys,
-                                              const Registries& registries) {
-  auto environment = make_environment(o, keys, registries);
+std::unique_ptr<sandbox::Environment> make_environment(const EnvSection& env,
+                                                       const Registries& registries) {
+  try {
+    auto environment = registries.environments.make(env.name, env.settings);
+    check_verifier(env, *environment, *registries.verifiers);
+    return environment;
+  } catch (const UserError& error) {
+    throw error.about("env.name");
+  }
+}
+
+sandbox::EnvironmentInfo validate_environment(const RunOptions& o, const Registries& registries) {
+  auto environment = make_environment(o.env, registries);
   const sandbox::EnvironmentInfo& info = environment->info();
   if (info.needs_dataset && o.env.dataset.empty())
-    throw UserError("{} is {}, which needs env.dataset: a JSONL file with a prompt in each row",
-                    at(keys, "env.name"), o.env.name);
+    throw UserError::at("env.name",
+                        "is {}, which needs env.dataset: a JSONL file with a prompt in each row",
+                        o.env.name);
   if (!info.needs_dataset && !o.env.dataset.empty())
-    throw UserError("{} has no effect: {} draws its own tasks. Remove it.", at(keys, "env.dataset"),
-                    o.env.name);
+    throw UserError::at("env.dataset", "has no effect: {} draws its own tasks. Remove it.",
+                        o.env.name);
   if (!info.needs_dataset && !o.env.eval_dataset.empty())
-    throw UserError("{} has no effect: {} draws its own tasks. Remove it.",
-                    at(keys, "env.eval_dataset"), o.env.name);
+    throw UserError::at("env.eval_dataset", "has no effect: {} draws its own tasks. Remove it.",
+                        o.env.name);
   if (info.needs_dataset && o.eval.prompts > 0 && o.env.eval_dataset.empty())
-    throw UserError(
-        "{} is {} but env.eval_dataset is missing; evaluations need prompts of their own. Give it, "
-        "or "
+    throw UserError::at(
+        "eval.prompts",
+        "is {} but env.eval_dataset is missing; evaluations need prompts of their own. Give it, or "
         "eval.prompts=0.",
-        at(keys, "eval.prompts"), o.eval.prompts);
+        o.eval.prompts);
   if (o.model.creates() && info.vocabulary.empty())
     throw UserError(
         "model.create takes its vocabulary from the environment, and {} has none. Use model.path.",
-        o.env.name);
+        o.env.name)
+        .about("env.name");
   if (o.sft.demonstrations > 0) {
     Rng rng(0);
     sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
     if (info.needs_dataset) {
-      const auto rows = text::read_dataset(o.env.dataset, o.env.prompt_key);
+      const auto rows = read_named(
+          "env.dataset", [&] { return text::read_dataset(o.env.dataset, o.env.prompt_key); });
       if (!rows.empty()) task.data = rows.front().json;
     }
     auto reset = environment->reset(task);
     if (!reset || !environment->demonstrate(rng))
-      throw UserError("{} is {}, but {} has no demonstrator. Use sft.data, or remove it.",
-                      at(keys, "sft.demonstrations"), o.sft.demonstrations, o.env.name);
+      throw UserError::at("sft.demonstrations",
+                          "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
+                          o.sft.demonstrations, o.env.name);
   }
   return info;
 }
 
-void validate_batches(const RunOptions& o, const ConfigKeys& keys) {
+void validate_batches(const RunOptions& o) {
   if (o.rollout.sampling.temperature == 0)
-    throw UserError(
-        "{} is 0; greedy members of a group are all the same and teach nothing. Try 1.0.",
-        at(keys, "rollout.sampling.temperature"));
+    throw UserError::at(
+        "rollout.sampling.temperature",
+        "is 0; greedy members of a group are all the same and teach nothing. Try 1.0.");
   if (o.rollout.group_size < 2)
-    throw UserError("{} is {}; advantages compare the members of a group. Try 8.",
-                    at(keys, "rollout.group_size"), o.rollout.group_size);
+    throw UserError::at("rollout.group_size",
+                        "is {}; advantages compare the members of a group. Try 8.",
+                        o.rollout.group_size);
   if (o.train.minibatches_per_step > o.rollout.prompts_per_step)
-    throw UserError(
-        "{} is {}, more than the {} groups of a step (rollout.prompts_per_step); groups stay "
-        "whole. Try {}.",
-        at(keys, "train.minibatches_per_step"), o.train.minibatches_per_step,
-        o.rollout.prompts_per_step, o.rollout.prompts_per_step);
-  if (o.train.microbatch_tokens < o.rollout.engine.max_context_tokens)
-    throw UserError(
-        "{} is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
-        at(keys, "train.microbatch_tokens"), o.train.microbatch_tokens,
-        o.rollout.engine.max_context_tokens, o.rollout.engine.max_context_tokens);
+    throw UserError::at(
+        "train.minibatches_per_step",
+        "is {}, more than the {} groups of a step (rollout.prompts_per_step); groups stay whole. "
+        "Try {}.",
+        o.train.minibatches_per_step, o.rollout.prompts_per_step, o.rollout.prompts_per_step);
+  const int64_t context = o.rollout.engine.max_context_tokens;
+  if (o.train.microbatch_tokens < context)
+    throw UserError::at(
+        "train.microbatch_tokens",
+        "is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
+        o.train.microbatch_tokens, context, context);
   if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != LrSchedule::kConstant)
-    throw UserError(
-        "{} is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). "
-        "Set run.steps, or try optim.schedule=constant.",
-        at(keys, "optim.schedule"), name_of(o.optim.schedule));
+    throw UserError::at(
+        "optim.schedule",
+        "is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). Set "
+        "run.steps, or try optim.schedule=constant.",
+        name_of(o.optim.schedule));
 }
 
 void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
@@ -249,20 +264,28 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                   "scheduler.breaker_window is 0");
 }
 
-}  // namespace
-
-void validate(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
+void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   validate(o.algo, "algo");
   validate(o.optim, "optim");
   validate(o.sft, "sft");
-  validate_model(o, keys);
-  validate_rollout(o, keys);
-  const sandbox::EnvironmentInfo environment = validate_environment(o, keys, registries);
-  validate_batches(o, keys);
+  validate_model(o);
+  validate_rollout(o);
+  const sandbox::EnvironmentInfo environment = validate_environment(o, registries);
+  validate_batches(o);
   refuse_without_effect(o, keys, environment);
 
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
+}
+
+}  // namespace
+
+void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries) {
+  try {
+    check_rules(options, keys, registries);
+  } catch (const UserError& error) {
+    throw keys.placed(error);
+  }
 }
 
 }  // namespace tailrace

@@ -12,7 +12,7 @@ namespace tailrace {
 // such a key belongs to, the key goes back to its default, with a note in `keys`. Fills in defaults
 // that depend on other sections. `registries` know which settings an environment takes and who can
 // score its episodes. What needs the length of the data is for scheduler_config() to refuse. Throws
-// UserError.
+// UserError, with its place.
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
 }  // namespace tailrace

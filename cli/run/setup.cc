@@ -10,6 +10,7 @@
 
 #include "cli/run/demonstrations.h"
 #include "cli/run/load.h"
+#include "cli/run/named_file.h"
 #include "cli/run/plan.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
@@ -68,6 +69,12 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   }
 }
 
+std::vector<text::DatasetRow> read_prompts(const RunOptions& options) {
+  return read_named("env.dataset", [&] {
+    return text::read_dataset(options.env.dataset, options.env.prompt_key);
+  });
+}
+
 // Readable rows whose prompts leave room for an answer. The number of rows.
 int64_t check_dataset(const std::string& file, const RunOptions& options,
                       sandbox::Environment& environment, const text::Tokenizer& tokenizer) {
@@ -96,8 +103,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   const fs::path file = paths.demonstrations();
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   std::vector<text::DatasetRow> dataset;
-  if (environment.info().needs_dataset)
-    dataset = text::read_dataset(options.env.dataset, options.env.prompt_key);
+  if (environment.info().needs_dataset) dataset = read_prompts(options);
   const DemonstrationPlan plan{options.sft.demonstrations, static_cast<uint64_t>(options.run.seed),
                                options.rollout.engine.max_context_tokens};
   const DemonstrationCounts counts =
@@ -109,16 +115,14 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
 }  // namespace
 
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
-  if (!options.model.creates())
-    check_parameters(options.model.path, planned_model(options, environments));
+  if (options.model.creates()) return;
+  const ModelConfig config = planned_model(options, environments);
+  read_named("model.path", [&] { check_parameters(options.model.path, config); });
 }
 
 scheduler::Config scheduler_config(const RunOptions& options) {
   // Without a dataset the environment draws its tasks without end.
-  const int64_t prompts =
-      options.env.dataset.empty()
-          ? 0
-          : std::ssize(text::read_dataset(options.env.dataset, options.env.prompt_key));
+  const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(read_prompts(options));
   return scheduler::make_config(options.scheduler, options.eval,
                                 {.prompts_per_step = options.rollout.prompts_per_step,
                                  .group_size = options.rollout.group_size,
@@ -131,24 +135,33 @@ scheduler::Config scheduler_config(const RunOptions& options) {
 void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
   (void)scheduler_config(options);
   if (options.model.creates()) return;  // its words are those of its environment
-  if (!fs::exists(fs::path(options.model.path) / "tokenizer.json"))
+  const std::string& model = options.model.path;
+  if (!fs::exists(fs::path(model) / "tokenizer.json"))
     throw UserError(
         "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
         "tokenizer.",
-        options.model.path);
-  auto tokenizer = text::load_tokenizer(options.model.path);
-  text::check_vocabulary(*tokenizer, planned_model(options, environments).vocab_size,
-                         "model.path: " + options.model.path);
+        model)
+        .about("model.path");
+  const int64_t vocab_size = planned_model(options, environments).vocab_size;
   auto environment = environments.make(options.env.name, options.env.settings);
-  // A word-level tokenizer names the word that it lacks.
-  for (const std::string& word : environment->info().vocabulary) (void)tokenizer->encode(word);
+  auto tokenizer = read_named("model.path", [&] {
+    auto loaded = text::load_tokenizer(model);
+    text::check_vocabulary(*loaded, vocab_size, model);
+    // A word-level tokenizer names the word that it lacks.
+    for (const std::string& word : environment->info().vocabulary) (void)loaded->encode(word);
+    return loaded;
+  });
   if (!environment->info().needs_dataset) return;
-  check_dataset(options.env.dataset, options, *environment, *tokenizer);
+  const auto check = [&](std::string_view key, const std::string& file) {
+    return read_named(key, [&] { return check_dataset(file, options, *environment, *tokenizer); });
+  };
+  check("env.dataset", options.env.dataset);
   if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
-  const int64_t rows = check_dataset(options.env.eval_dataset, options, *environment, *tokenizer);
+  const int64_t rows = check("env.eval_dataset", options.env.eval_dataset);
   if (options.eval.prompts <= rows) return;
-  throw UserError(
-      "eval.prompts is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
+  throw UserError::at(
+      "eval.prompts",
+      "is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
       "eval.prompts={}.",
       options.eval.prompts, options.env.eval_dataset, rows, rows);
 }
@@ -184,7 +197,8 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
         paths.root.string(), key, there.value, here.value,
         there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
                                          : allowed_changes(theirs),
-        paths.root.string());
+        paths.root.string())
+        .about(key);
   }
 }
 

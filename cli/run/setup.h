@@ -15,17 +15,18 @@
 
 namespace tailrace {
 
-// What the scheduler is told. Reads env.dataset for its length. Throws UserError: an unreadable
-// row; with the key, a run that could not end or go on.
+// What the scheduler is told. Reads env.dataset for its length. Throws UserError with its key: an
+// unreadable row; a run that could not end or go on.
 scheduler::Config scheduler_config(const RunOptions& options);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
-// UserError as scheduler_config() does; with file:line, for an unreadable row or a prompt that does
-// not fit the context; for more eval.prompts than held-out rows, and for a tokenizer that is
-// missing or has more tokens than the model.
+// UserError with its key: as scheduler_config() does; with file:line, for an unreadable row or a
+// prompt that does not fit the context; for more eval.prompts than held-out rows, and for a
+// tokenizer that is missing or has more tokens than the model.
 void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
 
-// Reads the weights that a new run starts from. Throws UserError as load_parameters() does.
+// Reads the weights that a new run starts from. Throws UserError about model.path, as
+// load_parameters() does.
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
@@ -38,7 +39,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
 // anywhere.
 std::string resolved_config(const RunOptions& options);
 
-// For a directory that holds a run: throws UserError, naming the first key that differs, when
+// For a directory that holds a run: throws UserError about the first key that differs, when
 // `options` are not the run's own, nor such as a run that goes on may have (OptionInfo::resume).
 void check_same_run(const RunPaths& paths, const RunOptions& options, const Registries& registries);
 

@@ -1,11 +1,14 @@
 // A person's mistake at start: a bad key, a missing file, a model that does not fit. Caught once,
 // in main, which prints "error: " and the message and ends with exit code 2.
 //
-// The message says where, what was found, what is accepted and what to try.
+// The message says where, what was found, what is accepted and what to try. Who finds a mistake in
+// the value of a config's key says which key; ConfigKeys (yaml_config.h), which knows where it was
+// given, puts file and line in front.
 #pragma once
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +20,25 @@ class UserError : public std::runtime_error {
   template <class... Args>
   explicit UserError(fmt::format_string<Args...> format, Args&&... args)
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
+
+  // A sentence that begins with the key that it is about:
+  //   throw UserError::at("rollout.group_size", "is {}; it must be at least 1", size);
+  template <class... Args>
+  static UserError at(std::string_view key, fmt::format_string<Args...> format, Args&&... args) {
+    return UserError("{} {}", key, fmt::format(format, std::forward<Args>(args)...)).about(key);
+  }
+
+  // The same message, as one about `key`; what is about a key already stays so.
+  UserError about(std::string_view key) const {
+    UserError error = *this;
+    if (error.key_.empty()) error.key_ = key;
+    return error;
+  }
+
+  const std::string& key() const { return key_; }  // full and dotted; empty: about none
+
+ private:
+  std::string key_;
 };
 
 }  // namespace tailrace

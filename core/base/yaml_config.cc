@@ -365,9 +365,8 @@ const ConfigPlace* ConfigKeys::place(std::string_view key) const {
   return found == places_.end() ? nullptr : &found->second;
 }
 
-std::string ConfigKeys::with_place(const std::string& message) const {
-  const std::string key = message.substr(0, message.find_first_of(" :"));
-  return given(key) ? fmt::format("{}: {}", where(key), message) : message;
+UserError ConfigKeys::placed(const UserError& error) const {
+  return given(error.key()) ? UserError("{}: {}", where(error.key()), error.what()) : error;
 }
 
 std::string ConfigKeys::where(std::string_view key) const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/config_document.h"
+#include "core/base/error.h"
 #include "core/base/options.h"
 
 namespace tailrace {
@@ -27,8 +28,9 @@ class ConfigKeys {
   const ConfigPlace* place(std::string_view key) const;                     // null: not given
   std::string where(std::string_view key) const;  // "a.yaml:14", or "the defaults" when not given
 
-  // A message that begins with a key that was given, with its place in front.
-  std::string with_place(const std::string& message) const;
+  // With the place of its key in front, if that was given. The result is about no key any more, so
+  // that nobody says the place twice.
+  UserError placed(const UserError& error) const;
 
   // For the log: aliases that were used, and what the reader of the options adds.
   const std::vector<std::string>& notes() const { return notes_; }

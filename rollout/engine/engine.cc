@@ -26,27 +26,28 @@ int blocks_per_sequence(const EngineOptions& options) {
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
-    throw UserError(
-        "rollout.max_context_tokens is {}; the model knows positions 0 to {}.\n       Try "
-        "max_context_tokens = {}.",
+    throw UserError::at(
+        "rollout.max_context_tokens",
+        "is {}; the model knows positions 0 to {}.\n       Try max_context_tokens = {}.",
         options.max_context_tokens, config.max_positions - 1, config.max_positions);
   }
   int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens));
   int64_t one = blocks_per_sequence(options);
   if (options.kv_cache_blocks > 0) {
     if (options.kv_cache_blocks >= one) return static_cast<int>(options.kv_cache_blocks);
-    throw UserError(
-        "rollout.kv_cache_blocks is {}, but one sequence of max_context_tokens = {} needs {} "
-        "blocks "
-        "of {} tokens.\n       Try kv_cache_blocks = {}.",
+    throw UserError::at(
+        "rollout.kv_cache_blocks",
+        "is {}, but one sequence of max_context_tokens = {} needs {} blocks of {} tokens.\n"
+        "       Try kv_cache_blocks = {}.",
         options.kv_cache_blocks, options.max_context_tokens, one, options.block_tokens,
         one * options.max_sequences);
   }
   int64_t affordable = options.kv_cache_mb * kMib / block_bytes;
   if (affordable < one) {
-    throw UserError(
-        "rollout.kv_cache_mb is {}: room for {} blocks of {} tokens, but one sequence of "
-        "max_context_tokens = {} needs {}.\n       Try kv_cache_mb = {}.",
+    throw UserError::at(
+        "rollout.kv_cache_mb",
+        "is {}: room for {} blocks of {} tokens, but one sequence of max_context_tokens = {} needs "
+        "{}.\n       Try kv_cache_mb = {}.",
         options.kv_cache_mb, affordable, options.block_tokens, options.max_context_tokens, one,
         (one * block_bytes + kMib - 1) / kMib);
   }

@@ -54,28 +54,29 @@ void RolloutOptions::validate() {
   int64_t needed = max_prompt_tokens + max_response_tokens;
   if (engine.max_context_tokens == 0) {
     if (max_prompt_tokens == 0 || max_response_tokens == 0) {
-      throw UserError(
-          "rollout.max_context_tokens is missing: give it, or both rollout.max_prompt_tokens and "
-          "rollout.max_response_tokens.");
+      throw UserError::at("rollout.max_context_tokens",
+                          "is missing: give it, or both rollout.max_prompt_tokens and "
+                          "rollout.max_response_tokens.");
     }
     engine.max_context_tokens = needed;
   }
   if (engine.max_context_tokens < 2) {
-    throw UserError(
-        "rollout.max_context_tokens is {}; a prompt and its answer need at least 2.\n       Try "
-        "max_context_tokens = 256.",
+    throw UserError::at(
+        "rollout.max_context_tokens",
+        "is {}; a prompt and its answer need at least 2.\n       Try max_context_tokens = 256.",
         engine.max_context_tokens);
   }
   if (engine.max_context_tokens < needed) {
-    throw UserError(
-        "rollout.max_context_tokens is {}, less than max_prompt_tokens + max_response_tokens = {} "
-        "+ {}.\n       Try max_context_tokens = {}.",
+    throw UserError::at(
+        "rollout.max_context_tokens",
+        "is {}, less than max_prompt_tokens + max_response_tokens = {} + {}.\n       Try "
+        "max_context_tokens = {}.",
         engine.max_context_tokens, max_prompt_tokens, max_response_tokens, needed);
   }
   if (!std::has_single_bit(static_cast<uint64_t>(engine.block_tokens))) {
-    throw UserError(
-        "rollout.block_tokens is {}; it must be a power of two from 8 to 128.\n       Try "
-        "block_tokens = {}.",
+    throw UserError::at(
+        "rollout.block_tokens",
+        "is {}; it must be a power of two from 8 to 128.\n       Try block_tokens = {}.",
         engine.block_tokens,
         std::clamp<uint64_t>(std::bit_ceil(static_cast<uint64_t>(engine.block_tokens)), 8, 128));
   }

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/base/error.h"
 #include "sandbox/builtin/settings_reader.h"
 
 namespace tailrace::sandbox {
@@ -57,8 +56,8 @@ class Countdown final : public Environment {
     demo_invalid_ = reader.number("demo_invalid", 0.05, 0, 1);
     reader.finish();
     if (max_numbers_ < min_numbers_) {
-      throw UserError("environment countdown: max_numbers is {}, below min_numbers {}",
-                      max_numbers_, min_numbers_);
+      throw reader.mistake("max_numbers", "max_numbers is {}, below min_numbers {}", max_numbers_,
+                           min_numbers_);
     }
     info_.verifier = "countdown";
     info_.name = "countdown";

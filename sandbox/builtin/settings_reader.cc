@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/base/error.h"
 #include "core/base/nearest.h"
 
 namespace tailrace::sandbox {
@@ -27,8 +26,8 @@ int64_t SettingsReader::integer(const std::string& key, int64_t fallback, int64_
   int64_t value = 0;
   auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < min || value > max) {
-    throw UserError("environment {}: {} is '{}'; it must be an integer from {} to {} (default {})",
-                    environment_, key, *text, min, max, fallback);
+    throw mistake(key, "{} is '{}'; it must be an integer from {} to {} (default {})", key, *text,
+                  min, max, fallback);
   }
   return value;
 }
@@ -40,8 +39,8 @@ double SettingsReader::number(const std::string& key, double fallback, double mi
   auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   bool whole = error == std::errc() && end == text->data() + text->size();
   if (!whole || !(value >= min && value <= max)) {
-    throw UserError("environment {}: {} is '{}'; it must be a number from {} to {} (default {})",
-                    environment_, key, *text, min, max, fallback);
+    throw mistake(key, "{} is '{}'; it must be a number from {} to {} (default {})", key, *text,
+                  min, max, fallback);
   }
   return value;
 }
@@ -55,8 +54,7 @@ std::string SettingsReader::choice(const std::string& key, const std::string& fa
                                    const std::vector<std::string>& allowed) {
   std::string value = text(key, fallback);
   if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
-    throw UserError("environment {}: {} is '{}'; accepted: {}", environment_, key, value,
-                    fmt::join(allowed, ", "));
+    throw mistake(key, "{} is '{}'; accepted: {}", key, value, fmt::join(allowed, ", "));
   }
   return value;
 }
@@ -64,10 +62,9 @@ std::string SettingsReader::choice(const std::string& key, const std::string& fa
 void SettingsReader::finish() const {
   for (const auto& [name, value] : settings_) {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-    if (known_.empty())
-      throw UserError("environment {}: it has no settings, but '{}' is given", environment_, name);
-    throw UserError("environment {}: there is no setting '{}'; did you mean '{}'? Settings: {}",
-                    environment_, name, nearest_name(name, known_), fmt::join(known_, ", "));
+    if (known_.empty()) throw mistake(name, "it has no settings, but '{}' is given", name);
+    throw mistake(name, "there is no setting '{}'; did you mean '{}'? Settings: {}", name,
+                  nearest_name(name, known_), fmt::join(known_, ", "));
   }
 }
 

@@ -4,13 +4,18 @@
 //   max_number_ = reader.integer("max_number", 25, 1, 99);
 //   reader.finish();  // refuses what nobody asked for
 //
-// All calls throw UserError. Thread: one.
+// All calls throw UserError about the key of the setting. Thread: one.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "sandbox/environment.h"
 
 namespace tailrace::sandbox {
@@ -25,6 +30,15 @@ class SettingsReader {
   std::string choice(const std::string& key, const std::string& fallback,
                      const std::vector<std::string>& allowed);
   void finish() const;
+
+  // What is wrong with a setting, for rules of the environment's own.
+  template <class... Args>
+  UserError mistake(std::string_view key, fmt::format_string<Args...> format,
+                    Args&&... args) const {
+    return UserError("environment {}: {}", environment_,
+                     fmt::format(format, std::forward<Args>(args)...))
+        .about(fmt::format("env.settings.{}", key));
+  }
 
  private:
   const std::string* find(const std::string& key);

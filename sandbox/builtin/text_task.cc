@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/base/error.h"
 #include "sandbox/builtin/settings_reader.h"
 
 namespace tailrace::sandbox {
@@ -20,7 +19,7 @@ class TextTask final : public Environment {
     info_.max_action_tokens = reader.integer("max_tokens", 64, 1, 1 << 20);
     reader.finish();
     if (verifier_.empty())
-      throw UserError("environment text: verifier is empty; name one, for example text_rules");
+      throw reader.mistake("verifier", "verifier is empty; name one, for example text_rules");
     info_.verifier = verifier_;
     info_.name = "text";
     if (!stop.empty()) info_.stop_strings = {stop};

@@ -16,17 +16,16 @@ int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size)
 
 void Config::validate() const {
   if (prompts_per_step() < 1) {
-    throw UserError("rollout.prompts_per_step is {}; a step needs at least one prompt",
-                    prompts_per_step());
+    throw UserError::at("rollout.prompts_per_step", "is {}; a step needs at least one prompt",
+                        prompts_per_step());
   }
   if (group_size < 1)
-    throw UserError("rollout.group_size is {}; it must be at least 1", group_size);
+    throw UserError::at("rollout.group_size", "is {}; it must be at least 1", group_size);
   if (replace_zero_signal && group_size < 2) {
-    throw UserError(
-        "scheduler.replace_zero_signal is true with rollout.group_size = 1, which would filter "
-        "every "
-        "group: one reward always equals itself.\n       Try rollout.group_size=8, or "
-        "scheduler.replace_zero_signal=false.");
+    throw UserError::at(
+        "scheduler.replace_zero_signal",
+        "is true with rollout.group_size = 1, which would filter every group: one reward always "
+        "equals itself.\n       Try rollout.group_size=8, or scheduler.replace_zero_signal=false.");
   }
   if (mode.ahead.numerator != 0) {
     throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
@@ -44,9 +43,9 @@ void Config::validate() const {
     data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;
   }
   if (steps == 0 && !data_ends) {
-    throw UserError(
-        "run.steps is 0 and the data has no end; the run would never end.\n       Try "
-        "run.steps=100{}.",
+    throw UserError::at(
+        "run.steps",
+        "is 0 and the data has no end; the run would never end.\n       Try run.steps=100{}.",
         could_end ? ", or run.epochs=1" : "");
   }
 }

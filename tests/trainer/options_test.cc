@@ -117,10 +117,11 @@ TEST(AlgoOptions, EveryPresetIsValidOnceItsConstantIsGiven) {
 template <class Options>
 void expect_refused(const Options& options, const std::string& part) {
   try {
-    validate(options, "x.yaml: section");
+    validate(options, "section");
     ADD_FAILURE() << "not refused: " << part;
   } catch (const UserError& e) {
-    EXPECT_NE(std::string(e.what()).find("x.yaml: section." + part), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("section." + part), 0u) << e.what();
+    EXPECT_EQ(e.key(), "section." + part.substr(0, part.find(' ')));
   }
 }
 
@@ -149,6 +150,14 @@ TEST(OptimOptions, BetasMustBeTwoNumbersBelowOne) {
   expect_refused(options, "betas has 1");
   options.betas = {.9, 1};
   expect_refused(options, "betas holds 1");
+}
+
+TEST(SftOptions, AWarmUpHasOneSource) {
+  SftOptions options{.data = "rows.jsonl", .demonstrations = 3};
+  expect_refused(options, "data and section.demonstrations are both set");
+  options = {};
+  options.optim.betas = {};
+  expect_refused(options.optim, "betas has 0");
 }
 
 }  // namespace

@@ -115,34 +115,35 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
           .entropy_coef = options.entropy_coef};
 }
 
-void validate(const AlgoOptions& o, std::string_view where) {
-  const double clip_c = o.surrogate.clip_c;
-  if (clip_c != 0 && clip_c <= 1) {
-    throw UserError("{}.clip_c is {}; it must be above 1, or 0 for off. Try clip_c = 3.", where,
-                    clip_c);
+void validate(const AlgoOptions& o, std::string_view section) {
+  const std::string clip_c = join_key(section, "clip_c");
+  if (o.surrogate.clip_c != 0 && o.surrogate.clip_c <= 1) {
+    throw UserError::at(clip_c, "is {}; it must be above 1, or 0 for off. Try clip_c = 3.",
+                        o.surrogate.clip_c);
   }
-  if (clip_c != 0 && o.surrogate.kind != SurrogateKind::kPpoClip) {
-    throw UserError("{}.clip_c is {} but surrogate {} does not clip that way. Remove clip_c.",
-                    where, clip_c, name_of(o.surrogate.kind));
+  if (o.surrogate.clip_c != 0 && o.surrogate.kind != SurrogateKind::kPpoClip) {
+    throw UserError::at(clip_c, "is {} but surrogate {} does not clip that way. Remove clip_c.",
+                        o.surrogate.clip_c, name_of(o.surrogate.kind));
   }
   const auto [kind, const_tokens] = o.aggregation;
   const bool needs_const = kind == AggregationKind::kSeqMeanTokenSumConst;
+  const std::string loss_const_tokens = join_key(section, "loss_const_tokens");
   if (needs_const && const_tokens < 1) {
-    throw UserError(
-        "{}.loss_const_tokens is {}; loss_agg {} divides by it. Try the response limit.", where,
-        const_tokens, name_of(kind));
+    throw UserError::at(loss_const_tokens,
+                        "is {}; loss_agg {} divides by it. Try the response limit.", const_tokens,
+                        name_of(kind));
   }
   if (!needs_const && const_tokens != 0) {
-    throw UserError("{}.loss_const_tokens is {} but loss_agg {} does not read it. Remove it.",
-                    where, const_tokens, name_of(kind));
+    throw UserError::at(loss_const_tokens, "is {} but loss_agg {} does not read it. Remove it.",
+                        const_tokens, name_of(kind));
   }
   // A ratio of many tokens has one value for all of them; weighting it by length is not its
   // objective.
   if (o.ratio != RatioUnit::kToken && kind == AggregationKind::kTokenMean) {
-    throw UserError(
-        "{}.ratio is {} with loss_agg {}, which weights each ratio by its length. "
-        "Try loss_agg = seq_mean_token_mean.",
-        where, name_of(o.ratio), name_of(kind));
+    throw UserError::at(join_key(section, "ratio"),
+                        "is {} with loss_agg {}, which weights each ratio by its length. "
+                        "Try loss_agg = seq_mean_token_mean.",
+                        name_of(o.ratio), name_of(kind));
   }
 }
 

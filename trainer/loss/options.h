@@ -70,7 +70,7 @@ struct AlgoOptions {
 // The part that the loss reads.
 PolicyLossConfig policy_loss_config(const AlgoOptions& options);
 
-// Rules over several fields. `where` names the section in the message ("algo"). Throws UserError.
-void validate(const AlgoOptions& options, std::string_view where);
+// Rules over several fields. `section`: its full key ("algo"). Throws UserError with the key.
+void validate(const AlgoOptions& options, std::string_view section);
 
 }  // namespace tailrace

@@ -47,6 +47,38 @@ TEST(Commands, ExplainAWrongCall) {
       "error: --model is required\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n");
 }
 
+// Each is found by another folder, which knows the key; launch adds the line.
+TEST(Launch, NamesTheLineOfTheKeyWhoseFileIsWrong) {
+  TemporaryDirectory folder;
+  const std::string rows = folder.write("rows.jsonl", "{\"input_ids\": [1, 9999]}\n").string();
+  const std::string prompts = folder.write("prompts.jsonl", "{\"prompt\": \"a\"}\n[]\n").string();
+  const std::string config =
+      folder
+          .write("a.yaml", "run: {steps: 1}\nmodel:\n  path: " + kStories +
+                               "\nenv:\n  name: text\n  dataset: prompts.jsonl\n")
+          .string();
+  auto error = [&](const std::string& overrides) {
+    auto result = run_binary("launch --dry-run " + config + " " + overrides);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_EQ(error("").find("error: " + config + ":6: env.dataset: " + prompts + ":2: the line is"),
+            0u)
+      << error("");
+  EXPECT_EQ(error("sft.data=" + rows)
+                .find("error: override sft.data=" + rows + ": sft.data: " + rows + ":1: input_ids"),
+            0u)
+      << error("sft.data=" + rows);
+  EXPECT_EQ(
+      error("rollout.kv_cache_blocks=1")
+          .find("error: override rollout.kv_cache_blocks=1: rollout.kv_cache_blocks is 1, but"),
+      0u)
+      << error("rollout.kv_cache_blocks=1");
+  EXPECT_EQ(error("model.path=" + folder.path().string())
+                .find("error: override model.path=" + folder.path().string() + ": model.path: "),
+            0u);
+}
+
 TEST(Commands, SayThatTheOutputCannotBeWritten) {
   auto result = run_binary("doctor --json > /dev/full");
   // The later redirection of the test wins in the shell, so the command is wrapped.

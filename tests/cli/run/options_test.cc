@@ -165,6 +165,38 @@ TEST(Validate, RefusesAVerifierThatIsNotThere) {
             "'number'? Verifiers: countdown, number, text_rules");
 }
 
+TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
+  const std::string file = std::string(kExample) + "algo:\n  clip_c: 0.5\n";
+  EXPECT_EQ(error_of({}, file),
+            "a.yaml:8: algo.clip_c is 0.5; it must be above 1, or 0 for off. Try clip_c = 3.");
+  EXPECT_EQ(error_of({"env.settings.max_turns=x"})
+                .find("override env.settings.max_turns=x: environment frozen_grid: max_turns is "
+                      "'x'; it must be"),
+            0u);
+  EXPECT_EQ(error_of({"env.name=countdown", "env.settings={min_numbers: 4, max_numbers: 3}"}),
+            "override env.settings={min_numbers: 4, max_numbers: 3}: environment countdown: "
+            "max_numbers is 3, below min_numbers 4");
+  EXPECT_EQ(error_of({"sft.data=x.jsonl", "sft.demonstrations=3"}),
+            "override sft.data=x.jsonl: sft.data and sft.demonstrations are both set; the warm-up "
+            "learns from one of them.");
+  EXPECT_EQ(error_of({"sft.demonstrations=3", "sft.optim.betas=[0.9, 1]"}),
+            "override sft.optim.betas=[0.9, 1]: sft.optim.betas holds 1; both must be from 0 to "
+            "below 1. Try [0.9, 0.999].");
+  EXPECT_EQ(error_of({"rollout.block_tokens=12"}),
+            "override rollout.block_tokens=12: rollout.block_tokens is 12; it must be a power of "
+            "two from 8 to 128.\n       Try block_tokens = 16.");
+}
+
+TEST(Validate, NamesTheLineOfAModelThatCannotBeRead) {
+  const std::string error =
+      error_of({"model.create.hidden_size=0", "model.create.layers=0", "model.create.heads=0",
+                "model.create.kv_heads=0", "model.path=/no/model", "rollout.max_context_tokens=0"});
+  EXPECT_EQ(error.find("override model.path=/no/model: model.path: /no/model/config.json: not "
+                       "found"),
+            0u)
+      << error;
+}
+
 TEST(Validate, RefusesWhatCannotWork) {
   EXPECT_EQ(error_of({"rollout.sampling.temperature=0"}),
             "override rollout.sampling.temperature=0: rollout.sampling.temperature is 0; greedy "

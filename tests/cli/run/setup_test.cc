@@ -18,14 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string error_of_check(const RunOptions& options) {
+// What check_inputs() says; empty: nothing.
+UserError refusal(const RunOptions& options) {
   try {
     check_inputs(options, sandbox::built_in_environments());
   } catch (const UserError& error) {
-    return error.what();
+    return error;
   }
-  return "";
+  return UserError("");
 }
+std::string error_of_check(const RunOptions& options) { return refusal(options).what(); }
 
 class RunSetupTest : public testing::Test {
  protected:
@@ -112,6 +114,7 @@ TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
   use_model([](auto&) {});
   fs::remove(fs::path(options_.model.path) / "tokenizer.json");
   EXPECT_NE(error_of_check(options_).find("has no tokenizer.json"), std::string::npos);
+  EXPECT_EQ(refusal(options_).key(), "model.path");
 }
 
 TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
@@ -122,6 +125,7 @@ TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("found neither model.safetensors"), std::string::npos)
         << error.what();
+    EXPECT_EQ(error.key(), "model.path");
   }
   options_.model.path = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
   EXPECT_NO_THROW(check_policy(options_, sandbox::built_in_environments()));
@@ -150,6 +154,7 @@ TEST_F(RunSetupTest, WhatTheSchedulerRefusesIsNamedBeforeTheRun) {
   options_.run.steps = 0;
   const std::string error = error_of_check(options_);
   EXPECT_EQ(error.find("run.steps is 0"), 0u) << error;
+  EXPECT_EQ(refusal(options_).key(), "run.steps");
   EXPECT_NE(error.find("never end"), std::string::npos) << error;
   options_.run.steps = 1;
   EXPECT_EQ(error_of_check(options_), "");
@@ -163,6 +168,7 @@ TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
   options_.env.dataset = options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
   options_.eval.prompts = 3;
   EXPECT_NE(error_of_check(options_).find("Try eval.prompts=2"), std::string::npos);
+  EXPECT_EQ(refusal(options_).key(), "eval.prompts");
   options_.eval.prompts = 2;
   EXPECT_EQ(error_of_check(options_), "");
 }
@@ -177,8 +183,26 @@ TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
   options_.eval.prompts = 0;
   const std::string error = error_of_check(options_);
-  EXPECT_NE(error.find("prompts.jsonl:3: the prompt has "), std::string::npos) << error;
+  EXPECT_EQ(error.find(fmt::format("env.dataset: {}:3: the prompt has ", options_.env.dataset)), 0u)
+      << error;
+  EXPECT_EQ(refusal(options_).key(), "env.dataset");
   EXPECT_NE(error.find("rollout.max_context_tokens"), std::string::npos) << error;
+}
+
+TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
+  use_model([](auto&) {});
+  options_.env.name = "text";
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  EXPECT_EQ(refusal(options_).key(), "env.dataset");
+  std::ofstream(options_.env.dataset) << "{\"prompt\": \"a\"}\n";
+  options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
+  std::ofstream(options_.env.eval_dataset) << "{\"text\": \"a\"}\n";
+  options_.eval.prompts = 1;
+  EXPECT_EQ(error_of_check(options_).find(
+                fmt::format("env.eval_dataset: {}:1: there is no", options_.env.eval_dataset)),
+            0u)
+      << error_of_check(options_);
+  EXPECT_EQ(refusal(options_).key(), "env.eval_dataset");
 }
 
 TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {

@@ -232,6 +232,22 @@ TEST(BindConfig, KnowsWhatWasGivenAndWhere) {
   EXPECT_EQ(keys.where("rollout.group_size"), "the defaults");
 }
 
+TEST(ConfigKeys, PutThePlaceOfAMistakesKeyInFront) {
+  ConfigKeys keys;
+  read("rollout:\n  max_response_tokens: 4\nsettings: {size: 3}\n", {"verbose=true"}, &keys);
+  auto text = [&](const UserError& error) { return std::string(keys.placed(error).what()); };
+  EXPECT_EQ(text(UserError::at("rollout.max_response_tokens", "is {}", 4)),
+            "a.yaml:2: rollout.max_response_tokens is 4");
+  EXPECT_EQ(text(UserError::at("verbose", "is true")), "override verbose=true: verbose is true");
+  EXPECT_EQ(text(UserError("too {}", "small").about("settings.size")), "a.yaml:3: too small");
+  // Not given, and about no key.
+  EXPECT_EQ(text(UserError::at("name", "is run")), "name is run");
+  EXPECT_EQ(text(UserError("verbose is true")), "verbose is true");
+  EXPECT_EQ(text(keys.placed(UserError::at("verbose", "is true"))),
+            "override verbose=true: verbose is true")
+      << "a place is said once";
+}
+
 struct PathRoot {
   std::string model;
   void visit(OptionVisitor& v) { v.field("model", model, {.help = "a folder", .path = true}); }

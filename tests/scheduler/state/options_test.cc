@@ -20,6 +20,7 @@ std::string refusal(const SchedulerOptions& options, const RunShape& run) {
   try {
     (void)make_config(options, {}, run);
   } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find(error.key() + " "), 0u) << error.key();
     return error.what();
   }
   return "";
