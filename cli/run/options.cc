@@ -8,6 +8,20 @@
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
+namespace {
+
+// The section `rollout` has two readers: the scheduler, and the rollout workers.
+struct RolloutSection {
+  scheduler::StepOptions& step;
+  RolloutOptions& rollout;
+
+  void visit(OptionVisitor& v) {
+    step.visit(v);
+    rollout.visit(v);
+  }
+};
+
+}  // namespace
 
 void RunSection::visit(OptionVisitor& v) {
   v.field("name", name,
@@ -75,10 +89,11 @@ void LogSection::visit(OptionVisitor& v) {
 }
 
 void RunOptions::visit(OptionVisitor& v) {
+  RolloutSection rollout_section{step, rollout};
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
   v.section("env", env, "what the policy acts in");
-  v.section("rollout", rollout, "how episodes are made");
+  v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");
   v.section("sft", sft, "supervised warm-up before the first step");
   v.section("train", train, "how a batch becomes updates");

@@ -78,6 +78,7 @@ struct RunOptions {
   RunSection run;
   ModelSection model;
   EnvSection env;
+  scheduler::StepOptions step;  // its keys stand in `rollout`, beside those of the next
   RolloutOptions rollout;
   RewardSection reward;
   SftOptions sft;

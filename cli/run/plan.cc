@@ -91,9 +91,9 @@ ModelConfig planned_model(const RunOptions& options,
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
   Model model(config);
   Plan plan;
-  plan.samples_per_step = o.rollout.prompts_per_step * o.rollout.group_size;
+  plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
   plan.samples_per_minibatch =
-      ceil_divide(o.rollout.prompts_per_step, o.train.minibatches_per_step) * o.rollout.group_size;
+      ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
   plan.steps = o.run.steps;
   plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
@@ -119,10 +119,10 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
-  if (o.rollout.prompts_per_step % o.train.minibatches_per_step != 0)
+  if (o.step.prompts_per_step % o.train.minibatches_per_step != 0)
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
-                    o.rollout.prompts_per_step, o.train.minibatches_per_step));
+                    o.step.prompts_per_step, o.train.minibatches_per_step));
   int64_t cores = num_usable_cores(), threads = o.rollout.workers * o.rollout.threads;
   if (threads > cores)
     plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
@@ -142,7 +142,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
     line("warm-up", format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
   line("step",
        fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",
-                   o.rollout.prompts_per_step, o.rollout.group_size, plan.samples_per_step,
+                   o.step.prompts_per_step, o.step.group_size, plan.samples_per_step,
                    o.rollout.engine.max_context_tokens, plan.max_tokens_per_step));
   line("", fmt::format("{} of {} samples x {} = {}, lr {}",
                        counted(o.train.minibatches_per_step, "minibatch", "minibatches"),

@@ -196,16 +196,16 @@ void validate_batches(const RunOptions& o) {
     throw UserError::at(
         "rollout.sampling.temperature",
         "is 0; greedy members of a group are all the same and teach nothing. Try 1.0.");
-  if (o.rollout.group_size < 2)
+  if (o.step.group_size < 2)
     throw UserError::at("rollout.group_size",
                         "is {}; advantages compare the members of a group. Try 8.",
-                        o.rollout.group_size);
-  if (o.train.minibatches_per_step > o.rollout.prompts_per_step)
+                        o.step.group_size);
+  if (o.train.minibatches_per_step > o.step.prompts_per_step)
     throw UserError::at(
         "train.minibatches_per_step",
         "is {}, more than the {} groups of a step (rollout.prompts_per_step); groups stay whole. "
         "Try {}.",
-        o.train.minibatches_per_step, o.rollout.prompts_per_step, o.rollout.prompts_per_step);
+        o.train.minibatches_per_step, o.step.prompts_per_step, o.step.prompts_per_step);
   const int64_t context = o.rollout.engine.max_context_tokens;
   if (o.train.microbatch_tokens < context)
     throw UserError::at(

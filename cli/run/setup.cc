@@ -123,10 +123,8 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 scheduler::Config scheduler_config(const RunOptions& options) {
   // Without a dataset the environment draws its tasks without end.
   const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(read_prompts(options));
-  return scheduler::make_config(options.scheduler, options.eval,
-                                {.prompts_per_step = options.rollout.prompts_per_step,
-                                 .group_size = options.rollout.group_size,
-                                 .steps = options.run.steps,
+  return scheduler::make_config(options.scheduler, options.step, options.eval,
+                                {.steps = options.run.steps,
                                  .epochs = options.run.epochs,
                                  .checkpoint_interval = options.checkpoint.interval_steps,
                                  .prompts_per_epoch = {prompts}});

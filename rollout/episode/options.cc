@@ -8,15 +8,6 @@
 namespace tailrace {
 
 void RolloutOptions::visit(OptionVisitor& v) {
-  v.field("prompts_per_step", prompts_per_step,
-          {.help = "prompts consumed by one step",
-           .min = 1,
-           .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
-  v.field("group_size", group_size,
-          {.help = "samples of each prompt",
-           .min = 1,
-           .aliases = {"n", "n_samples_per_prompt", "num_generations",
-                       "num_return_sequences_in_group"}});
   v.section("sampling", sampling, "how tokens are drawn");
   v.field("max_prompt_tokens", max_prompt_tokens,
           {.help = "longest first observation; 0: whatever fits the context",

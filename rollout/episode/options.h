@@ -1,4 +1,5 @@
-// How rollouts are made: the section `rollout` of a configuration.
+// How episodes are made: the section `rollout` of a configuration, where the size of a step stands
+// too (scheduler::StepOptions).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,6 @@
 namespace tailrace {
 
 struct RolloutOptions {
-  int64_t prompts_per_step = 64;
-  int64_t group_size = 8;
   SamplingOptions sampling;
   int64_t max_prompt_tokens = 0;  // 0: what the context leaves
   int64_t max_response_tokens =

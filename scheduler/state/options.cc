@@ -34,6 +34,18 @@ void EvalOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
+void StepOptions::visit(OptionVisitor& v) {
+  v.field("prompts_per_step", prompts_per_step,
+          {.help = "prompts consumed by one step",
+           .min = 1,
+           .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
+  v.field("group_size", group_size,
+          {.help = "samples of each prompt",
+           .min = 1,
+           .aliases = {"n", "n_samples_per_prompt", "num_generations",
+                       "num_return_sequences_in_group"}});
+}
+
 void SchedulerOptions::visit(OptionVisitor& v) {
   v.field(
       "replace_zero_signal", replace_zero_signal,
@@ -89,18 +101,19 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
-Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run) {
+Config make_config(const SchedulerOptions& options, const StepOptions& step,
+                   const EvalOptions& eval, const RunShape& run) {
   Config config;
   config.domains.clear();
   const auto num_domains = std::ssize(run.prompts_per_epoch);
   for (int64_t i = 0; i < num_domains; ++i) {
     const int64_t share =
-        run.prompts_per_step / num_domains + (i < run.prompts_per_step % num_domains);
+        step.prompts_per_step / num_domains + (i < step.prompts_per_step % num_domains);
     config.domains.push_back({.prompts_per_step = share,
                               .prompts_per_epoch = run.prompts_per_epoch[static_cast<size_t>(i)],
                               .epochs = run.epochs});
   }
-  config.group_size = run.group_size;
+  config.group_size = step.group_size;
   config.steps = run.steps;
   config.checkpoint_interval = run.checkpoint_interval;
   config.replace_zero_signal = options.replace_zero_signal;

@@ -16,6 +16,14 @@ struct StorageOptions {
   bool archive = false;           // keeps every journal file
 };
 
+// What one step is. Its keys stand in the section `rollout`, where people look for them.
+struct StepOptions {
+  int64_t prompts_per_step = 64;
+  int64_t group_size = 8;
+
+  void visit(OptionVisitor& v);
+};
+
 struct SchedulerOptions {
   bool replace_zero_signal = false;
   RetryBounds retries;
@@ -27,11 +35,9 @@ struct SchedulerOptions {
   void visit(OptionVisitor& v);
 };
 
-// What a run says to its scheduler elsewhere: in the sections `rollout` and `run`, where people
-// look for it, and by the length of its datasets.
+// What a run says to its scheduler elsewhere: in the section `run`, and by the length of its
+// datasets.
 struct RunShape {
-  int64_t prompts_per_step = 0;
-  int64_t group_size = 0;
   int64_t steps = 0;
   int64_t epochs = 0;
   int64_t checkpoint_interval = 50;
@@ -40,6 +46,7 @@ struct RunShape {
 
 // The prompts of a step are dealt to the domains evenly, the first ones getting the rest. Throws
 // UserError as Config::validate does.
-Config make_config(const SchedulerOptions& options, const EvalOptions& eval, const RunShape& run);
+Config make_config(const SchedulerOptions& options, const StepOptions& step,
+                   const EvalOptions& eval, const RunShape& run);
 
 }  // namespace tailrace::scheduler

@@ -135,8 +135,8 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
   use_model([](auto&) {});
   std::ofstream(folder_ / "prompts.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
-  options_.rollout.prompts_per_step = 4;
-  options_.rollout.group_size = 3;
+  options_.step.prompts_per_step = 4;
+  options_.step.group_size = 3;
   options_.run.steps = 10;
   options_.run.epochs = 5;
   options_.eval.prompts = 6;

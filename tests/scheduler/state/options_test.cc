@@ -9,16 +9,15 @@ namespace tailrace::scheduler {
 namespace {
 
 RunShape shape(std::vector<int64_t> prompts_per_epoch) {
-  return {.prompts_per_step = 8,
-          .group_size = 4,
-          .steps = 3,
-          .epochs = 0,
-          .prompts_per_epoch = std::move(prompts_per_epoch)};
+  return {.steps = 3, .epochs = 0, .prompts_per_epoch = std::move(prompts_per_epoch)};
 }
 
-std::string refusal(const SchedulerOptions& options, const RunShape& run) {
+constexpr StepOptions kStep{.prompts_per_step = 8, .group_size = 4};
+
+std::string refusal(const SchedulerOptions& options, const RunShape& run,
+                    const StepOptions& step = kStep) {
   try {
-    (void)make_config(options, {}, run);
+    (void)make_config(options, step, {}, run);
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()).find(error.key() + " "), 0u) << error.key();
     return error.what();
@@ -27,7 +26,7 @@ std::string refusal(const SchedulerOptions& options, const RunShape& run) {
 }
 
 TEST(SchedulerOptions, DealPromptsToDomainsEvenly) {
-  const Config config = make_config({}, {}, shape({100, 0, 50}));
+  const Config config = make_config({}, kStep, {}, shape({100, 0, 50}));
   ASSERT_EQ(config.domains.size(), 3u);
   EXPECT_EQ(config.domains[0].prompts_per_step, 3);
   EXPECT_EQ(config.domains[1].prompts_per_step, 3);
@@ -41,7 +40,7 @@ TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
   expected.domains = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
   expected.group_size = 4;
   expected.steps = 3;
-  EXPECT_EQ(make_config({}, {}, shape({100})), expected);
+  EXPECT_EQ(make_config({}, kStep, {}, shape({100})), expected);
 }
 
 TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
@@ -57,7 +56,11 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
                            "breaker_share_ratio: 0.75\n",
                            "a.yaml", {}),
               options);
-  const Config config = make_config(options, {}, shape({100}));
+  StepOptions step;
+  bind_config(parse_config("train_batch_size: 6\nn: 2\n", "a.yaml", {}), step);
+  const Config config = make_config(options, step, {}, shape({100}));
+  EXPECT_EQ(config.prompts_per_step(), 6);
+  EXPECT_EQ(config.group_size, 2);
   EXPECT_TRUE(config.replace_zero_signal);
   EXPECT_EQ(config.retries, (RetryBounds{.env_failed = 3, .verifier_failed = 4, .lost = 5}));
   EXPECT_EQ(config.deadlines, (Deadlines{.lease = std::chrono::milliseconds(250),
@@ -77,18 +80,17 @@ TEST(SchedulerOptions, RefuseARunWithoutEnd) {
 }
 
 TEST(SchedulerOptions, RefuseAFilterThatKeepsNothing) {
-  RunShape run = shape({0});
-  run.group_size = 1;
+  const StepOptions single{.prompts_per_step = 8, .group_size = 1};
   SchedulerOptions options;
-  EXPECT_EQ(refusal(options, run), "");
+  EXPECT_EQ(refusal(options, shape({0}), single), "");
   options.replace_zero_signal = true;
-  EXPECT_EQ(refusal(options, run).find("scheduler.replace_zero_signal"), 0u);
+  EXPECT_EQ(refusal(options, shape({0}), single).find("scheduler.replace_zero_signal"), 0u);
 }
 
 TEST(SchedulerOptions, RefuseAStepWithoutPrompts) {
-  RunShape run = shape({0});
-  run.prompts_per_step = 0;
-  EXPECT_EQ(refusal({}, run).find("rollout.prompts_per_step is 0"), 0u);
+  EXPECT_EQ(refusal({}, shape({0}), {.prompts_per_step = 0, .group_size = 4})
+                .find("rollout.prompts_per_step is 0"),
+            0u);
 }
 
 }  // namespace
