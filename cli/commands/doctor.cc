@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
-#include "cli/run/machine.h"
+#include "core/base/machine.h"
 #include "core/base/version.h"
 
 namespace tailrace {

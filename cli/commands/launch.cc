@@ -16,7 +16,6 @@
 #include "cli/run/counted.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
-#include "cli/run/machine.h"
 #include "cli/run/plan.h"
 #include "cli/run/roles.h"
 #include "cli/run/setup.h"
@@ -25,6 +24,7 @@
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
 #include "core/base/error.h"
+#include "core/base/machine.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
 

@@ -1,6 +1,6 @@
 #include "cli/eval/loaded_model.h"
 
-#include "cli/run/machine.h"
+#include "core/base/machine.h"
 #include "core/model/parameter_files.h"
 
 namespace tailrace {

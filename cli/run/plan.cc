@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/machine.h"
 #include "cli/run/named_file.h"
+#include "core/base/machine.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"

@@ -1,4 +1,4 @@
-#include "cli/run/machine.h"
+#include "core/base/machine.h"
 
 #include <algorithm>
 #include <sstream>
