@@ -2,7 +2,7 @@
 #
 #   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit])
-#   tailrace_bench(NAME FILES kernels/gemm_bench.cc [DEPENDS ...])
+#   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
 # One library a subfolder; DEPENDS repeats the arrows of the map in docs (design) and no others.
 
@@ -84,12 +84,16 @@ function(tailrace_test NAME)
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# The binary of a bench is build/bench/NAME, where `tailrace bench NAME` finds it.
+# The binary of a bench is build/bench/NAME, where `tailrace bench NAME` finds it. benches.txt beside
+# it names every bench and what it measures, built or not.
+file(WRITE ${CMAKE_BINARY_DIR}/bench/benches.txt "")
 function(tailrace_bench NAME)
-  cmake_parse_arguments(ARG "" "" "FILES;DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "MEASURES" "FILES;DEPENDS;LIBS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/bench/)
   add_executable(bench_${NAME} ${ARG_FILES})
-  target_link_libraries(bench_${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
+  target_link_libraries(bench_${NAME} PRIVATE tailrace_flags tailrace::bench_report ${ARG_DEPENDS} ${ARG_LIBS})
+  target_compile_definitions(bench_${NAME} PRIVATE TAILRACE_MEASURES="${ARG_MEASURES}")
   set_target_properties(bench_${NAME} PROPERTIES
     OUTPUT_NAME ${NAME} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  file(APPEND ${CMAKE_BINARY_DIR}/bench/benches.txt "${NAME}\t${ARG_MEASURES}\n")
 endfunction()

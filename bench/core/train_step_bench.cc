@@ -1,19 +1,20 @@
-// Tokens/s and GFLOP/s (6 flops a parameter and token) of one training step: forward, fused head,
-// backward, AdamW and packing the new weights, on packed sequences.
+// One training step on packed sequences: forward, fused head, backward, AdamW and packing the new
+// weights. Tokens/s, GFLOP/s (6 flops a parameter and token), and the milliseconds of each phase.
 //
-//   bench_train_step [--geometry tiny|small] [--threads 2] [--sequences 16] [--length 128] [--steps
-//   15]
+// Checked first: the gradient against a central difference of the loss along itself; and last, that
+// the loss of the one fixed batch fell.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bench/core/geometry.h"
+#include "bench/report/program.h"
+#include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/model/model.h"
 #include "kernels/base/thread_pool.h"
@@ -23,113 +24,57 @@
 namespace tailrace {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-
-ModelConfig geometry(const std::string& name) {
-  ModelConfig config;
-  config.max_positions = 512;
-  config.tie_embeddings = true;
-  if (name == "tiny") {
-    config.num_layers = 4;
-    config.hidden_size = 128;
-    config.num_heads = 4;
-    config.num_kv_heads = 2;
-    config.intermediate_size = 384;
-    config.vocab_size = 512;
-  } else if (name == "small") {
-    config.num_layers = 8;
-    config.hidden_size = 512;
-    config.num_heads = 8;
-    config.num_kv_heads = 2;
-    config.intermediate_size = 1408;
-    config.vocab_size = 8192;
-  } else {
-    fmt::print(stderr, "unknown geometry '{}'; accepted: tiny, small\n", name);
-    std::exit(2);
-  }
-  config.head_dim = config.hidden_size / config.num_heads;
-  return config;
-}
-
-struct Settings {
+struct Options {
   std::string geometry = "tiny";
-  int64_t threads = 2, sequences = 16, length = 128, steps = 15;
+  int64_t sequences = 16, length = 128;
+  int steps = 15;
 };
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  const std::map<std::string, int64_t*> numbers = {{"--threads", &settings.threads},
-                                                   {"--sequences", &settings.sequences},
-                                                   {"--length", &settings.length},
-                                                   {"--steps", &settings.steps}};
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    const auto number = numbers.find(key);
-    if (i + 1 == argc || (key != "--geometry" && number == numbers.end())) {
-      fmt::print(stderr, "unknown or incomplete option '{}'\n", key);
-      std::exit(2);
-    }
-    if (number != numbers.end()) {
-      *number->second = std::max<int64_t>(1, std::atoll(argv[i + 1]));
-    } else {
-      settings.geometry = argv[i + 1];
-    }
-  }
-  return settings;
-}
-
-// The seconds of each phase of each step.
+// The milliseconds of each phase of each step, in the order in which they come.
 class Phases {
  public:
   template <class Work>
-  void time(const char* name, const Work& work) {
-    const auto start = std::chrono::steady_clock::now();
+  void time(const std::string& name, const Work& work) {
+    const Stopwatch watch;
     work();
-    const double seconds = Seconds(std::chrono::steady_clock::now() - start).count();
-    if (std::find(order_.begin(), order_.end(), name) == order_.end()) order_.push_back(name);
-    samples_[name].push_back(seconds);
+    const double passed = 1e3 * watch.seconds();
+    auto phase = std::ranges::find(phases_, name, &Phase::first);
+    if (phase == phases_.end()) phase = phases_.insert(phase, {name, {}});
+    phase->second.push_back(passed);
   }
-  static double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
-  }
-  void clear() { samples_.clear(); }
-  void print(double step) const {
-    for (const std::string& name : order_) {
-      const double seconds = median(samples_.at(name));
-      fmt::print("  {:<14} {:8.3f} ms  {:4.1f} %\n", name, 1e3 * seconds, 100 * seconds / step);
-    }
+  void clear() { phases_.clear(); }
+  void report(const std::string& name, Report& report) const {
+    for (const auto& [phase, times] : phases_) report.add(name, phase, "ms", times);
   }
 
  private:
-  std::vector<std::string> order_;
-  std::map<std::string, std::vector<double>> samples_;
+  using Phase = std::pair<std::string, std::vector<double>>;
+  std::vector<Phase> phases_;
 };
 
 // A model that trains on one fixed random batch.
 class TrainStep {
  public:
-  explicit TrainStep(const Settings& settings)
-      : model_(geometry(settings.geometry)),
-        pool_(static_cast<int>(settings.threads)),
+  TrainStep(const Options& options, int threads)
+      : model_(geometry(options.geometry, std::max<int64_t>(512, options.length))),
+        pool_(threads),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         parameters_(model_.layout()),
         gradients_(model_.layout()),
         m_(model_.layout()),
         v_(model_.layout()),
-        kv_(model_.config(), static_cast<int>(settings.sequences * blocks_of(settings.length)),
+        kv_(model_.config(), static_cast<int>(options.sequences * blocks_of(options.length)),
             kBlockTokens),
-        builder_(static_cast<int>(blocks_of(settings.length))) {
+        builder_(static_cast<int>(blocks_of(options.length))) {
     const ModelConfig& c = model_.config();
     init_parameters(c, /*seed=*/1, parameters_);
     weights_ = std::make_unique<PackedWeights>(stream_, c, parameters_);
-    add_sequences(settings);
+    add_sequences(options);
     const int64_t tokens = builder_.num_tokens(), rows = builder_.batch().num_logit_rows();
     activations_ = model_.make_activations(tokens);
-    scratch_ = Buffer(std::max(model_.workspace_bytes(tokens, builder_.batch().max_context,
-                                                      static_cast<int>(settings.threads)),
-                               linear_logprob_workspace_bytes(rows, c.vocab_size, c.hidden_size)));
+    scratch_ =
+        Buffer(std::max(model_.workspace_bytes(tokens, builder_.batch().max_context, threads),
+                        linear_logprob_workspace_bytes(rows, c.vocab_size, c.hidden_size)));
     hidden_ = Buffer(static_cast<size_t>(rows * c.hidden_size) * sizeof(float));
     dhidden_ = Buffer(static_cast<size_t>(rows * c.hidden_size) * sizeof(float));
     logprob_.resize(static_cast<size_t>(rows));
@@ -138,39 +83,35 @@ class TrainStep {
   }
 
   // Returns the loss before the update.
-  double run(Phases& phases) {
-    const ModelConfig& c = model_.config();
-    const ForwardBatch batch = builder_.batch();
-    const int64_t rows = batch.num_logit_rows();
-    const Matrix hidden(hidden_.as<float>().data(), rows, c.hidden_size);
-    const Matrix dhidden(dhidden_.as<float>().data(), rows, c.hidden_size);
-    Workspace workspace({scratch_.data(), scratch_.size()});
-    const std::string_view head = model_.head_name();
-    const Parameters& weights = parameters_;
-
-    phases.time("clear",
-                [&] { std::fill(gradients_.flat().begin(), gradients_.flat().end(), 0.0f); });
-    phases.time("forward", [&] {
-      model_.forward(stream_, workspace, *weights_, batch, kv_, hidden, activations_.get());
-    });
-    phases.time("head", [&] {
-      linear_logprob(stream_, workspace, hidden, weights_->head(), targets_, 1, logprob_, lse_, {});
-    });
-    phases.time("head backward", [&] {
-      linear_logprob_backward(stream_, workspace, hidden, weights_->head(), weights.matrix(head),
-                              targets_, 1, lse_, {}, dlogprob_, {}, dhidden,
-                              gradients_.matrix(head));
-    });
-    phases.time("backward", [&] {
-      model_.backward(stream_, workspace, parameters_, batch, kv_, *activations_, dhidden,
-                      gradients_);
-    });
+  double step(Phases& phases) {
+    const double loss = forward(phases);
+    backward(phases);
     phases.time("adamw", [&] {
       adamw(stream_, {.lr = 1e-3f, .step = ++step_}, parameters_.flat(), gradients_.flat(),
             m_.flat(), v_.flat());
     });
     phases.time("pack", [&] { weights_->repack(stream_, parameters_); });
-    return -std::accumulate(logprob_.begin(), logprob_.end(), 0.0) / static_cast<double>(rows);
+    return loss;
+  }
+
+  // The slope of the loss along its gradient, by backward() and by a central difference.
+  std::pair<double, double> slopes_along_gradient() {
+    Phases unused;
+    forward(unused);
+    backward(unused);
+    double squares = 0;
+    for (const float g : gradients_.flat()) squares += double{g} * g;
+    const std::vector<float> before(parameters_.flat().begin(), parameters_.flat().end());
+    const auto loss_at = [&](double distance) {
+      for (size_t i = 0; i < before.size(); ++i)
+        parameters_.flat()[i] = before[i] + static_cast<float>(distance) * gradients_.flat()[i];
+      weights_->repack(stream_, parameters_);
+      return forward(unused);
+    };
+    const double distance = kProbe / squares;
+    const double difference = (loss_at(distance) - loss_at(-distance)) / (2 * distance);
+    loss_at(0);
+    return {squares, difference};
   }
 
   const Model& model() const { return model_; }
@@ -178,15 +119,56 @@ class TrainStep {
 
  private:
   static constexpr int kBlockTokens = 16;
+  // How far the probe of the gradient moves the loss each way. The losses are sums of floats, right
+  // to about 1e-6; a way that changes them by 0.01 is short for a loss of several nats.
+  static constexpr double kProbe = 0.01;
   static int64_t blocks_of(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
-  void add_sequences(const Settings& settings) {
+  // Returns the mean loss.
+  double forward(Phases& phases) {
+    const ForwardBatch batch = builder_.batch();
+    Workspace workspace({scratch_.data(), scratch_.size()});
+    phases.time("forward", [&] {
+      model_.forward(stream_, workspace, *weights_, batch, kv_, rows_of(hidden_),
+                     activations_.get());
+    });
+    phases.time("head", [&] {
+      linear_logprob(stream_, workspace, rows_of(hidden_), weights_->head(), targets_, 1, logprob_,
+                     lse_, {});
+    });
+    return -std::accumulate(logprob_.begin(), logprob_.end(), 0.0) /
+           static_cast<double>(logprob_.size());
+  }
+
+  void backward(Phases& phases) {
+    Workspace workspace({scratch_.data(), scratch_.size()});
+    const std::string_view head = model_.head_name();
+    const Parameters& weights = parameters_;
+    phases.time("clear", [&] { std::ranges::fill(gradients_.flat(), 0.0f); });
+    phases.time("head backward", [&] {
+      linear_logprob_backward(stream_, workspace, rows_of(hidden_), weights_->head(),
+                              weights.matrix(head), targets_, 1, lse_, {}, dlogprob_, {},
+                              rows_of(dhidden_), gradients_.matrix(head));
+    });
+    phases.time("backward", [&] {
+      model_.backward(stream_, workspace, parameters_, builder_.batch(), kv_, *activations_,
+                      rows_of(dhidden_), gradients_);
+    });
+  }
+
+  // [logit rows, hidden]
+  Matrix rows_of(Buffer& memory) const {
+    return {memory.as<float>().data(), static_cast<int64_t>(logprob_.size()),
+            model_.config().hidden_size};
+  }
+
+  void add_sequences(const Options& options) {
     Rng rng(2);
-    for (int64_t s = 0; s < settings.sequences; ++s) {
-      std::vector<int32_t> tokens(static_cast<size_t>(settings.length)), blocks, wanted;
+    for (int64_t s = 0; s < options.sequences; ++s) {
+      std::vector<int32_t> tokens(static_cast<size_t>(options.length)), blocks, wanted;
       for (int32_t& id : tokens) id = static_cast<int32_t>(rng.below(model_.config().vocab_size));
-      for (int64_t b = 0; b < blocks_of(settings.length); ++b) {
-        blocks.push_back(static_cast<int32_t>(s * blocks_of(settings.length) + b));
+      for (int64_t b = 0; b < blocks_of(options.length); ++b) {
+        blocks.push_back(static_cast<int32_t>(s * blocks_of(options.length) + b));
       }
       for (int32_t i = 0; i + 1 < static_cast<int32_t>(tokens.size()); ++i) {
         wanted.push_back(i);
@@ -210,39 +192,67 @@ class TrainStep {
   int64_t step_ = 0;
 };
 
-int run(const Settings& settings) {
-  TrainStep train(settings);
+void measure(const Options& options, const Program& program) {
+  constexpr int64_t kMaxTokens = 1 << 16;
+  if (options.sequences * options.length > kMaxTokens)
+    throw UserError("{} sequences of {} tokens; a batch holds at most {} tokens", options.sequences,
+                    options.length, kMaxTokens);
+  TrainStep train(options, program.threads());
+  const int64_t parameters = train.model().layout().num_parameters();
+  Settings settings;
+  describe_geometry(options.geometry, train.model().config(), parameters, settings);
+  settings.emplace_back("sequences", options.sequences);
+  settings.emplace_back("length", options.length);
+  const auto [backward, difference] = train.slopes_along_gradient();
+  require(std::abs(backward - difference) < 0.02 * backward,
+          "the gradient is wrong: its slope along itself is {}, that of the loss {}", backward,
+          difference);
+  Report report = program.report(settings);
+
   Phases phases;
-  const double first = train.run(phases);
-  for (int i = 0; i < 3; ++i) train.run(phases);  // warm up
+  const double first = train.step(phases);
+  for (int i = 0; i < 3; ++i) train.step(phases);  // warm up
   phases.clear();
-  std::vector<double> steps;
+  std::vector<double> steps, tokens, gflops;
   double last = first;
-  for (int64_t i = 0; i < settings.steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    last = train.run(phases);
-    steps.push_back(Seconds(std::chrono::steady_clock::now() - start).count());
+  for (int i = 0; i < options.steps; ++i) {
+    const Stopwatch watch;
+    last = train.step(phases);
+    const double seconds = watch.seconds();
+    steps.push_back(1e3 * seconds);
+    tokens.push_back(static_cast<double>(train.num_tokens()) / seconds);
+    gflops.push_back(6e-9 * static_cast<double>(parameters) * tokens.back());
   }
-  // A step that is fast and wrong is no result: one fixed batch must be learned.
-  if (!(last < first)) {
-    fmt::print(stderr, "the loss went from {} to {}\n", first, last);
-    return 1;
-  }
-  const double step = Phases::median(steps);
-  const auto tokens = static_cast<double>(train.num_tokens());
-  const double flops = 6 * static_cast<double>(train.model().layout().num_parameters()) * tokens;
-  const auto [fastest, slowest] = std::minmax_element(steps.begin(), steps.end());
-  fmt::print(
-      "{} fp32, {} x {} tokens, {} threads: {:.0f} tokens/s, {:.1f} GFLOP/s by 6N; step {:.2f} ms "
-      "({:.2f} to "
-      "{:.2f}, {} steps), loss {:.4f} -> {:.4f}\n",
-      settings.geometry, settings.sequences, settings.length, settings.threads, tokens / step,
-      flops / step / 1e9, 1e3 * step, 1e3 * *fastest, 1e3 * *slowest, steps.size(), first, last);
-  phases.print(step);
-  return 0;
+  require(last < first, "one fixed batch was not learned: its loss went from {} to {}", first,
+          last);
+  report.add(options.geometry, "step", "ms", steps);
+  report.add(options.geometry, "tokens", "tokens/s", tokens);
+  report.add(options.geometry, "arithmetic", "GFLOP/s", gflops);
+  phases.report(options.geometry, report);
 }
 
 }  // namespace
 }  // namespace tailrace
 
-int main(int argc, char** argv) { return tailrace::run(tailrace::parse(argc, argv)); }
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  Options options;
+  Program program("train-step", TAILRACE_MEASURES, "train-step --geometry small --json");
+  program.flags()
+      .add_option("--geometry", options.geometry, "the model")
+      ->capture_default_str()
+      ->check(CLI::IsMember(geometry_names()));
+  program.flags()
+      .add_option("--sequences", options.sequences, "sequences of the batch")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  program.flags()
+      .add_option("--length", options.length, "tokens of each")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 8192));
+  program.flags()
+      .add_option("--steps", options.steps, "measured steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  return program.run(argc, argv, [&] { measure(options, program); });
+}

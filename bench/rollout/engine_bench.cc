@@ -1,178 +1,218 @@
-// How many tokens a second the decode engine samples and prefills, by batch size and threads.
+// How many tokens a second the decode engine prefills and samples, by batch size. Prompts of 64
+// tokens are prefilled, then 64 tokens a sequence are sampled; the two are timed apart. The limit
+// is the same multiply-adds at the rate of one large product on the same threads.
 //
-//   bench_engine [--json]
-//
-// Geometries (random weights, context 128): `tiny` 4 x 128 (4/2 heads, ffn 384, vocab 512) and
-// `grid` 3 x 64 (4/2 heads, ffn 192, vocab 44). Decode: prompts of 64 tokens are prefilled, then 64
-// tokens a sequence are sampled; only the sampling steps are timed. The limit beside it is the same
-// multiply-adds at the rate of one large product on the same threads.
+// Checked first: the log-probabilities that were sampled are, bit for bit, those of one forward
+// pass over the whole sequence.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
-#include <ctime>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "bench/core/geometry.h"
+#include "bench/report/program.h"
+#include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/model/model.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
 #include "rollout/engine/engine.h"
 
 namespace tailrace {
 namespace {
 
 constexpr int64_t kPrompt = 64, kNew = 64;
-constexpr int kRepeats = 5;
 
-struct Geometry {
-  std::string name;
-  int64_t layers, hidden, heads, kv_heads, ffn, vocab;
+struct Options {
+  std::string geometry = "tiny";
+  std::vector<int64_t> batches = {1, 8, 64, 128};
+  int runs = 5;
+};
 
-  ModelConfig config() const {
-    ModelConfig config;
-    config.num_layers = layers;
-    config.hidden_size = hidden;
-    config.num_heads = heads;
-    config.num_kv_heads = kv_heads;
-    config.head_dim = hidden / heads;
-    config.intermediate_size = ffn;
-    config.vocab_size = vocab;
-    config.max_positions = kPrompt + kNew;
-    return config;
+std::vector<TokenId> prompt_of(int64_t session, int run, int64_t vocab) {
+  Rng rng(mix({static_cast<uint64_t>(run), static_cast<uint64_t>(session)}));
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < kPrompt; ++i) tokens.push_back(static_cast<TokenId>(rng.below(vocab)));
+  return tokens;
+}
+
+// An engine of `batch` sequences.
+class EngineUnderTest {
+ public:
+  EngineUnderTest(const Model& model, const Parameters& parameters, int64_t batch, int threads)
+      : model_(model),
+        batch_(batch),
+        pool_(threads),
+        engine_(model, nullptr, options_of(batch), stream(), clock_),
+        weights_(std::make_shared<PackedWeights>(stream(), model.config(), parameters)) {
+    engine_.install(weights_, 0);
   }
-};
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Of all threads of the process: what a shared machine cannot distort.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-
-Spread spread(std::vector<double> values) {
-  std::ranges::sort(values);
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-struct Rates {
-  Spread decode, prefill;       // tokens/s
-  double decode_per_cpu_s = 0;  // tokens for each second of CPU time, median
-};
-
-Rates measure(const Model& model, const Parameters& parameters, int64_t batch, int threads) {
-  ThreadPool pool(threads);
-  Stream stream{.device = {}, .pool = &pool, .native = nullptr};
-  SteadyClock clock;
-  EngineOptions options;
-  options.max_context_tokens = kPrompt + kNew;
-  options.max_sequences = batch;
-  options.max_batch_tokens = std::max<int64_t>(512, batch);
-  Engine engine(model, nullptr, options, stream, clock);
-  engine.install(std::make_shared<PackedWeights>(stream, model.config(), parameters), 0);
-  std::vector<double> decode, prefill, decode_cpu;
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {  // the first one warms up
-    for (SessionId session = 0; session < batch; ++session) {
-      Rng rng(mix({static_cast<uint64_t>(repeat), static_cast<uint64_t>(session)}));
+  struct Seconds {
+    double prefill = 0, decode = 0, decode_cpu = 0;
+    int64_t sampled = 0;  // while `decode` passed
+  };
+  Seconds run(int number) {
+    for (SessionId session = 0; session < batch_; ++session) {
       GenerateRequest request;
       request.session = session;
-      for (int64_t i = 0; i < kPrompt; ++i)
-        request.new_tokens.push_back(static_cast<TokenId>(rng.below(model.config().vocab_size)));
+      request.new_tokens = prompt_of(session, number, model_.config().vocab_size);
       request.sampling.max_new_tokens = kNew - 1;
-      request.key = {rng.next_u32()};
-      engine.submit(std::move(request));
+      request.key = {mix({static_cast<uint64_t>(number), static_cast<uint64_t>(session), 1})};
+      engine_.submit(std::move(request));
     }
-    auto start = std::chrono::steady_clock::now();
-    int64_t wanted = engine.stats().prefill_tokens + batch * kPrompt;
-    while (engine.stats().prefill_tokens < wanted) (void)engine.step();
-    double prefill_s = seconds_since(start);
-    int64_t before = engine.stats().sampled_tokens;
-    start = std::chrono::steady_clock::now();
-    double cpu_start = cpu_seconds();
-    while (!engine.idle()) (void)engine.step();
-    double decode_s = seconds_since(start), cpu_s = cpu_seconds() - cpu_start;
-    for (SessionId session = 0; session < batch; ++session) engine.release(session);
-    if (repeat == 0) continue;
-    prefill.push_back(static_cast<double>(batch * kPrompt) / prefill_s);
-    auto sampled = static_cast<double>(engine.stats().sampled_tokens - before);
-    decode.push_back(sampled / decode_s);
-    decode_cpu.push_back(sampled / cpu_s);
+    Seconds seconds;
+    Stopwatch watch;
+    const int64_t wanted = engine_.stats().prefill_tokens + batch_ * kPrompt;
+    while (engine_.stats().prefill_tokens < wanted) step();
+    seconds.prefill = watch.lap();
+    const int64_t before = engine_.stats().sampled_tokens;
+    const Stopwatch cpu(CLOCK_PROCESS_CPUTIME_ID);
+    while (!engine_.idle()) step();
+    seconds.decode = watch.lap();
+    seconds.decode_cpu = cpu.seconds();
+    seconds.sampled = engine_.stats().sampled_tokens - before;
+    for (SessionId session = 0; session < batch_; ++session) engine_.release(session);
+    return seconds;
   }
-  return {spread(decode), spread(prefill), spread(decode_cpu).median};
-}
+
+  // Of the session that ended last.
+  void check_logprobs(int number) {
+    const Generation& sampled = done_.back();
+    std::vector<TokenId> tokens = prompt_of(sampled.session, number, model_.config().vocab_size);
+    for (const GeneratedToken& token : sampled.tokens) tokens.push_back(token.id);
+    const std::vector<float> expected = logprobs_of(tokens);
+    for (size_t i = 0; i < sampled.tokens.size(); ++i)
+      require(sampled.tokens[i].logprob == expected[kPrompt - 1 + i],
+              "batch {}: token {} of session {} was sampled with log-probability {}; one forward "
+              "pass gives {}",
+              batch_, i, sampled.session, sampled.tokens[i].logprob, expected[kPrompt - 1 + i]);
+  }
+
+ private:
+  static EngineOptions options_of(int64_t batch) {
+    EngineOptions options;
+    options.max_context_tokens = kPrompt + kNew;
+    options.max_sequences = batch;
+    options.max_batch_tokens = std::max<int64_t>(512, batch);
+    return options;
+  }
+
+  Stream stream() { return {.device = {}, .pool = &pool_, .native = nullptr}; }
+
+  void step() {
+    for (Generation& generation : engine_.step()) done_.push_back(std::move(generation));
+  }
+
+  // logprobs[i] is of tokens[i + 1].
+  std::vector<float> logprobs_of(const std::vector<TokenId>& tokens) {
+    constexpr int kBlockTokens = 16;
+    const ModelConfig& config = model_.config();
+    const auto rows = static_cast<int64_t>(tokens.size()) - 1;
+    const int blocks = static_cast<int>(rows) / kBlockTokens + 1;
+    std::vector<int32_t> block_ids(static_cast<size_t>(blocks)), wanted(static_cast<size_t>(rows));
+    std::iota(block_ids.begin(), block_ids.end(), 0);
+    std::iota(wanted.begin(), wanted.end(), 0);
+    BatchBuilder builder(blocks);
+    builder.add(std::span(tokens).first(wanted.size()), 0, block_ids, wanted);
+    KvCache kv(config, blocks, kBlockTokens);
+    Buffer scratch(
+        std::max(model_.workspace_bytes(rows, builder.batch().max_context, pool_.num_threads()),
+                 linear_logprob_workspace_bytes(rows, config.vocab_size, config.hidden_size)));
+    Workspace workspace(scratch.as<std::byte>());
+    Buffer memory(static_cast<size_t>(rows * config.hidden_size) * sizeof(float));
+    const Matrix hidden(memory.as<float>().data(), rows, config.hidden_size);
+    model_.forward(stream(), workspace, *weights_, builder.batch(), kv, hidden, nullptr);
+    std::vector<float> logprobs(wanted.size()), lse(wanted.size());
+    linear_logprob(stream(), workspace, hidden, weights_->head(), std::span(tokens).subspan(1), 1,
+                   logprobs, lse, {});
+    return logprobs;
+  }
+
+  const Model& model_;
+  int64_t batch_;
+  ThreadPool pool_;
+  SteadyClock clock_;
+  Engine engine_;
+  std::shared_ptr<const PackedWeights> weights_;
+  std::vector<Generation> done_;
+};
 
 // FLOP/s of y = x W^T with 256 rows, 512 x 512.
 double product_rate(int threads) {
   constexpr int64_t kRows = 256, kSize = 512;
   ThreadPool pool(threads);
-  Stream stream{.device = {}, .pool = &pool, .native = nullptr};
+  const Stream stream{.device = {}, .pool = &pool, .native = nullptr};
   Buffer x(kRows * kSize * sizeof(float)), w(kSize * kSize * sizeof(float)),
       y(kRows * kSize * sizeof(float)),
       panels(static_cast<size_t>(packed_weight_size(kSize, kSize)) * sizeof(float));
-  PackedWeight packed =
+  const PackedWeight packed =
       pack_weight(stream, {w.as<float>().data(), kSize, kSize}, panels.as<float>());
   double best = 0;
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    auto start = std::chrono::steady_clock::now();
+  for (int run = 0; run < 20; ++run) {
+    const Stopwatch watch;
     linear(stream, {x.as<float>().data(), kRows, kSize}, packed, {},
            {y.as<float>().data(), kRows, kSize});
-    best = std::max(best, 2.0 * kRows * kSize * kSize / seconds_since(start));
+    best = std::max(best, 2.0 * kRows * kSize * kSize / watch.seconds());
   }
   return best;
 }
 
-int run(bool json) {
-  const Geometry geometries[] = {{"tiny", 4, 128, 4, 2, 384, 512}, {"grid", 3, 64, 4, 2, 192, 44}};
-  if (!json) {
-    fmt::print("{:<6} {:>7} {:>6} {:>14} {:>23} {:>10} {:>14} {:>8}\n", "model", "threads", "batch",
-               "decode tok/s", "(low .. high)", "per CPU s", "prefill tok/s", "of limit");
-  }
-  for (const Geometry& geometry : geometries) {
-    Model model(geometry.config());
-    Parameters parameters(model.layout());
-    init_parameters(model.config(), 1, parameters);
-    double flop_per_token = 2.0 * static_cast<double>(model.layout().num_parameters() -
-                                                      geometry.vocab * geometry.hidden);
-    for (int threads : {1, 2}) {
-      double limit = product_rate(threads) / flop_per_token;
-      for (int64_t batch : {1, 8, 64, 128}) {
-        Rates rates = measure(model, parameters, batch, threads);
-        if (json) {
-          fmt::print(
-              "{{\"model\":\"{}\",\"threads\":{},\"batch\":{},\"decode_tokens_per_s\":{:.0f},"
-              "\"decode_low\":{:.0f},\"decode_high\":{:.0f},\"decode_tokens_per_cpu_s\":{:.0f},"
-              "\"prefill_tokens_per_s\":{:.0f},\"limit_tokens_per_s\":{:.0f}}}\n",
-              geometry.name, threads, batch, rates.decode.median, rates.decode.low,
-              rates.decode.high, rates.decode_per_cpu_s, rates.prefill.median, limit);
-        } else {
-          fmt::print(
-              "{:<6} {:>7} {:>6} {:>14.0f} {:>11.0f} ..{:>9.0f} {:>10.0f} {:>14.0f} {:>7.0f}%\n",
-              geometry.name, threads, batch, rates.decode.median, rates.decode.low,
-              rates.decode.high, rates.decode_per_cpu_s, rates.prefill.median,
-              100 * rates.decode.median / limit);
-        }
-      }
+void measure(const Options& options, const Program& program) {
+  const Model model(geometry(options.geometry, kPrompt + kNew));
+  Parameters parameters(model.layout());
+  init_parameters(model.config(), 1, parameters);
+  const int64_t num_parameters = model.layout().num_parameters();
+  Settings settings;
+  describe_geometry(options.geometry, model.config(), num_parameters, settings);
+  settings.emplace_back("prompt_tokens", kPrompt);
+  settings.emplace_back("new_tokens", kNew);
+  Report report = program.report(settings);
+  const double limit =
+      product_rate(program.threads()) / (2.0 * static_cast<double>(num_parameters));
+
+  for (const int64_t batch : options.batches) {
+    EngineUnderTest engine(model, parameters, batch, program.threads());
+    engine.run(0);
+    engine.check_logprobs(0);
+    std::vector<double> prefill, decode, decode_cpu;
+    for (int run = 1; run <= options.runs; ++run) {
+      const EngineUnderTest::Seconds seconds = engine.run(run);
+      const auto sampled = static_cast<double>(seconds.sampled);
+      prefill.push_back(static_cast<double>(batch * kPrompt) / seconds.prefill);
+      decode.push_back(sampled / seconds.decode);
+      decode_cpu.push_back(sampled / seconds.decode_cpu);
     }
+    const std::string name = fmt::format("{}, batch {}", options.geometry, batch);
+    report.add(name, "decode", "tokens/s", decode, limit);
+    report.add(name, "decode, CPU time", "tokens/s", decode_cpu);
+    report.add(name, "prefill", "tokens/s", prefill, limit);
   }
-  return 0;
 }
 
 }  // namespace
 }  // namespace tailrace
 
 int main(int argc, char** argv) {
-  bool json = argc > 1 && std::strcmp(argv[1], "--json") == 0;
-  return tailrace::run(json);
+  using namespace tailrace;
+  Options options;
+  Program program("engine", TAILRACE_MEASURES, "engine --geometry small --batch 1,64 --threads 1");
+  program.flags()
+      .add_option("--geometry", options.geometry, "the model")
+      ->capture_default_str()
+      ->check(CLI::IsMember(geometry_names()));
+  program.flags()
+      .add_option("--batch", options.batches, "sequences that are decoded together")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  program.flags()
+      .add_option("--runs", options.runs, "measured runs of each batch size")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10000));
+  return program.run(argc, argv, [&] { measure(options, program); });
 }

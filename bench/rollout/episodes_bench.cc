@@ -1,19 +1,19 @@
 // Whole episodes: 16 groups of 8 on the frozen grid, as one step of the quickstart plays them, with
-// a policy of random weights (3 x 64). Shows what environments, tokenizer and executor cost beside
-// the engine, which is timed by itself in the same run.
+// a policy of random weights. Shows what environments, tokenizer and executor cost beside the
+// engine, which is timed by itself in the same run.
 //
-//   bench_episodes
-#include <algorithm>
+// Checked first: the first group plays the same episodes alone as among the others.
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "bench/core/geometry.h"
+#include "bench/report/program.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
 #include "rollout/engine/engine.h"
@@ -25,89 +25,157 @@
 namespace tailrace {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int64_t kGroups = 16, kMembers = 8, kContext = 256;
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+struct Options {
+  int steps = 20;
+};
 
-void run() {
-  sandbox::EnvironmentRegistry environments = sandbox::built_in_environments();
-  const sandbox::EnvironmentInfo info = environments.make("frozen_grid", {})->info();
+std::unique_ptr<text::Tokenizer> make_tokenizer(const std::vector<std::string>& vocabulary) {
   std::string folder = (std::filesystem::temp_directory_path() / "tailrace_bench_XXXXXX").string();
   TR_CHECK(::mkdtemp(folder.data()) != nullptr, "{}", folder);
-  text::write_word_tokenizer(folder, info.vocabulary);
+  text::write_word_tokenizer(folder, vocabulary);
   auto tokenizer = text::load_tokenizer(folder);
   std::filesystem::remove_all(folder);
+  return tokenizer;
+}
 
-  ModelConfig config;
-  config.num_layers = 3;
-  config.hidden_size = 64;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.intermediate_size = 192;
-  config.vocab_size = tokenizer->vocab_size();
-  config.max_positions = 256;
-  Model model(config);
-  Parameters parameters(model.layout());
-  init_parameters(config, 1, parameters);
+ModelConfig grid_model(const text::Tokenizer& tokenizer) {
+  ModelConfig config = geometry("grid", kContext);
+  config.vocab_size = tokenizer.vocab_size();
+  return config;
+}
 
-  RolloutOptions options;
-  options.engine.max_context_tokens = 256;
-  SteadyClock clock;
-  Engine engine(model, tokenizer.get(), options.engine, Stream{}, clock);
-  EpisodeRunner runner(engine, *tokenizer, {}, clock);
-  auto weights = std::make_shared<PackedWeights>(Stream{}, config, parameters);
+// One rollout worker of one thread.
+class Player {
+ public:
+  Player()
+      : info_(environments_.make(kEnvironment, {})->info()),
+        tokenizer_(make_tokenizer(info_.vocabulary)),
+        model_(grid_model(*tokenizer_)),
+        engine_(model_, tokenizer_.get(), options_.engine, Stream{}, clock_),
+        runner_(engine_, *tokenizer_, {}, clock_) {
+    Parameters parameters(model_.layout());
+    init_parameters(model_.config(), 1, parameters);
+    weights_ = std::make_shared<PackedWeights>(Stream{}, model_.config(), parameters);
+  }
 
-  std::vector<double> wall, cpu;
-  double engine_before = 0;
-  int64_t sampled = 0, tokens = 0;
-  for (int64_t step = 0; step <= kSteps; ++step) {  // the first one warms up
-    if (step == 1) {
-      engine_before = engine.stats().busy_seconds;
-      sampled = tokens = 0;
-    }
-    auto start = std::chrono::steady_clock::now();
-    double cpu_start = cpu_seconds();
-    engine.install(weights, step);
-    for (int64_t prompt = 0; prompt < 16; ++prompt) {
-      for (int32_t member = 0; member < 8; ++member) {
+  // By member; the groups of a step have prompts of their own.
+  std::map<std::pair<int64_t, int32_t>, Trajectory> play(int64_t step, int64_t num_groups) {
+    engine_.install(weights_, step);
+    for (int64_t group = 0; group < num_groups; ++group) {
+      for (int32_t member = 0; member < kMembers; ++member) {
         EpisodeSpec spec;
-        spec.lease.member = {.prompt = step * 16 + prompt, .member = member};
+        spec.lease.member = {.prompt = step * kGroups + group, .member = member};
         spec.task.seed = sandbox::task_seed(1, false, spec.lease.member.prompt);
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
-        spec.sampling = episode_sampling(options.sampling, info, config, *tokenizer);
-        spec.limits = episode_limits(options, info);
-        runner.start(std::move(spec), environments.make("frozen_grid", {}));
+        spec.sampling = episode_sampling(options_.sampling, info_, model_.config(), *tokenizer_);
+        spec.limits = episode_limits(options_, info_);
+        runner_.start(std::move(spec), environments_.make(kEnvironment, {}));
       }
     }
-    while (runner.num_running() > 0) {
-      for (const FinishedEpisode& episode : runner.poll(std::chrono::milliseconds(1))) {
-        sampled += episode.trajectory.num_sampled();
-        tokens += episode.trajectory.num_tokens();
+    std::map<std::pair<int64_t, int32_t>, Trajectory> trajectories;
+    while (runner_.num_running() > 0) {
+      for (FinishedEpisode& episode : runner_.poll(std::chrono::milliseconds(1))) {
+        const auto& member = episode.trajectory.lease.member;
+        trajectories[{member.prompt, member.member}] = std::move(episode.trajectory);
       }
     }
-    if (step == 0) continue;
-    wall.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    cpu.push_back(cpu_seconds() - cpu_start);
+    return trajectories;
   }
-  double engine_s = (engine.stats().busy_seconds - engine_before) / kSteps;
-  std::ranges::sort(wall);
-  std::ranges::sort(cpu);
-  fmt::print(
-      "128 episodes a step: {:.1f} ms wall (median; {:.1f} .. {:.1f}), {:.1f} ms CPU, engine "
-      "{:.1f} ms "
-      "wall\n{} tokens, {} sampled a step; {:.0f} sampled tokens per CPU second, {:.0f} passes\n",
-      1e3 * wall[wall.size() / 2], 1e3 * wall.front(), 1e3 * wall.back(), 1e3 * cpu[cpu.size() / 2],
-      1e3 * engine_s, tokens / kSteps, sampled / kSteps,
-      static_cast<double>(sampled) / kSteps / cpu[cpu.size() / 2],
-      static_cast<double>(engine.stats().steps) / (kSteps + 1));
+
+  const Model& model() const { return model_; }
+  double engine_seconds() const { return engine_.stats().busy_seconds; }
+  int64_t passes() const { return engine_.stats().steps; }
+
+ private:
+  static constexpr const char* kEnvironment = "frozen_grid";
+  static RolloutOptions rollout_options() {
+    RolloutOptions options;
+    options.engine.max_context_tokens = kContext;
+    return options;
+  }
+
+  sandbox::EnvironmentRegistry environments_ = sandbox::built_in_environments();
+  sandbox::EnvironmentInfo info_;
+  RolloutOptions options_ = rollout_options();
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  Model model_;
+  SteadyClock clock_;
+  Engine engine_;
+  EpisodeRunner runner_;
+  std::shared_ptr<const PackedWeights> weights_;
+};
+
+void check_group(Player& player) {
+  const auto alone = player.play(0, 1), among = player.play(0, kGroups);
+  require(alone.size() == kMembers && among.size() == kGroups * kMembers,
+          "{} and {} episodes ended; {} and {} were started", alone.size(), among.size(), kMembers,
+          kGroups * kMembers);
+  for (const auto& [member, episode] : alone) {
+    const Trajectory& other = among.at(member);
+    bool same = episode.segments.size() == other.segments.size();
+    for (size_t i = 0; same && i < episode.segments.size(); ++i)
+      same = episode.segments[i].tokens == other.segments[i].tokens &&
+             episode.segments[i].logprobs == other.segments[i].logprobs;
+    require(same && episode.num_sampled() > 0,
+            "member {} played another episode alone than among "
+            "the other groups",
+            member.second);
+  }
+}
+
+void measure(const Options& options, const Program& program) {
+  Player player;
+  check_group(player);
+  Settings settings;
+  describe_geometry("grid", player.model().config(), player.model().layout().num_parameters(),
+                    settings);
+  settings.emplace_back("environment", "frozen_grid");
+  settings.emplace_back("groups", kGroups);
+  settings.emplace_back("group_size", kMembers);
+  Report report = program.report(settings);
+
+  std::vector<double> wall, cpu, engine, sampled, tokens, passes, rate;
+  for (int step = 1; step <= options.steps; ++step) {
+    const Stopwatch watch, cpu_watch(CLOCK_PROCESS_CPUTIME_ID);
+    const double engine_before = player.engine_seconds();
+    const int64_t passes_before = player.passes();
+    const auto trajectories = player.play(step, kGroups);
+    wall.push_back(1e3 * watch.seconds());
+    cpu.push_back(1e3 * cpu_watch.seconds());
+    engine.push_back(1e3 * (player.engine_seconds() - engine_before));
+    passes.push_back(static_cast<double>(player.passes() - passes_before));
+    int64_t num_sampled = 0, num_tokens = 0;
+    for (const auto& [member, trajectory] : trajectories) {
+      num_sampled += trajectory.num_sampled();
+      num_tokens += trajectory.num_tokens();
+    }
+    sampled.push_back(static_cast<double>(num_sampled));
+    tokens.push_back(static_cast<double>(num_tokens));
+    rate.push_back(1e3 * sampled.back() / cpu.back());
+  }
+  const std::string name = "frozen_grid";
+  report.add(name, "step", "ms", wall);
+  report.add(name, "engine", "ms", engine);
+  report.add(name, "CPU time", "ms", cpu);
+  report.add(name, "sampled, CPU time", "tokens/s", rate);
+  report.add(name, "sampled", "tokens", sampled);
+  report.add(name, "all tokens", "tokens", tokens);
+  report.add(name, "forward passes", "passes", passes);
 }
 
 }  // namespace
 }  // namespace tailrace
 
-int main() { tailrace::run(); }
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  Options options;
+  Program program("episodes", TAILRACE_MEASURES, "episodes --steps 50");
+  program.fix_threads(1);
+  program.flags()
+      .add_option("--steps", options.steps, "measured steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  return program.run(argc, argv, [&] { measure(options, program); });
+}

@@ -1,77 +1,235 @@
-// One RL step (generate, reward, train, install) of a tiny Llama, by phase.
+// One RL step (install, generate, reward, train) of a small Llama by phase, in one process and
+// without the scheduler: what the engine and the trainer cost.
+//
+// 64 samples of one turn: 8 prompts of 21 random tokens, 8 answers each of at most 32. 1 of 64 ids
+// ends an answer, which under random weights gives a mean length of about 25.
+//
+// Checked in every step: the trainer computes, bit for bit, the log-probabilities that the engine
+// sampled with.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "bench/run/rl_step.h"
+#include "bench/core/geometry.h"
+#include "bench/report/program.h"
+#include "core/base/clock.h"
+#include "core/base/random.h"
+#include "core/model/model.h"
+#include "core/trajectory/trajectory.h"
+#include "kernels/base/thread_pool.h"
+#include "rollout/engine/engine.h"
+#include "trainer/loss/options.h"
+#include "trainer/policy_trainer.h"
 
 namespace tailrace {
 namespace {
 
-struct Spread {
-  double min = 0, median = 0, max = 0;
+struct Options {
+  std::string geometry = "tiny";
+  int64_t prompts = 8, group_size = 8, prompt_tokens = 21, max_new_tokens = 32;
+  int steps = 20, warmup = 3;
 };
 
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
-}
+// A rollout worker as `launch` runs it: one engine, one thread.
+struct Worker {
+  Worker(const Model& model, const EngineOptions& options, const Clock& clock)
+      : engine(model, nullptr, options, Stream{}, clock) {}
+  Engine engine;
+  std::vector<Generation> done;
+};
 
-void print_rl_step(const RlStepCase& setup, bool json) {
-  RlStepReport report = bench_rl_step(setup);
-  const std::vector<std::pair<std::string, std::vector<double>>> phases = {
-      {"generate", report.generate_s},
-      {"reward", report.reward_s},
-      {"train", report.train_s},
-      {"install", report.install_s},
-      {"total", report.total_s}};
-  int64_t samples = setup.prompts * setup.group_size;
-  double total = spread(report.total_s).median;
-  if (json) {
-    nlohmann::ordered_json out = {{"case",
-                                   {{"samples", samples},
-                                    {"prompts", setup.prompts},
-                                    {"prompt_tokens", setup.prompt_tokens},
-                                    {"max_new_tokens", setup.max_new_tokens},
-                                    {"mean_new_tokens", report.mean_new_tokens},
-                                    {"parameters", report.parameters},
-                                    {"threads", setup.threads},
-                                    {"dtype", "fp32"},
-                                    {"steps", setup.steps}}}};
-    for (const auto& [phase, values] : phases) {
-      Spread s = spread(values);
-      out["seconds"][phase] = {{"median", s.median}, {"min", s.min}, {"max", s.max}};
+class RlStep {
+ public:
+  RlStep(const Options& options, int threads)
+      : options_(options),
+        pool_(threads),
+        trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr},
+                 geometry(options.geometry, 256), TrainOptions{.threads = threads},
+                 options.prompt_tokens + options.max_new_tokens) {
+    init_parameters(model().config(), 0, trainer_.parameters());
+    trainer_.weights_changed();
+    OptimOptions optim;
+    optim.lr = 1e-6;  // the work of a step must not drift while it is measured
+    trainer_.reset_optimizer(optim, 1000);
+    EngineOptions engine;
+    engine.max_context_tokens = options.prompt_tokens + options.max_new_tokens;
+    engine.max_sequences = options.prompts * options.group_size;
+    for (int i = 0; i < threads; ++i)
+      workers_.push_back(std::make_unique<Worker>(model(), engine, clock_));
+  }
+
+  const Model& model() const { return trainer_.model(); }
+
+  void install(int64_t version) {
+    auto weights = std::make_shared<const PackedWeights>(
+        Stream{.device = {}, .pool = &pool_, .native = nullptr}, model().config(),
+        trainer_.parameters());
+    for (auto& worker : workers_) worker->engine.install(weights, version);
+  }
+
+  std::vector<Trajectory> generate(int64_t step) {
+    std::vector<Trajectory> trajectories;
+    const SamplingParams sampling = sampling_params();
+    for (int64_t prompt = 0; prompt < options_.prompts; ++prompt) {
+      const std::vector<TokenId> tokens = prompt_of(step, prompt);
+      for (int64_t member = 0; member < options_.group_size; ++member) {
+        const auto session = static_cast<SessionId>(trajectories.size());
+        auto& trajectory = trajectories.emplace_back();
+        trajectory.lease.member = {.prompt = step * options_.prompts + prompt,
+                                   .member = static_cast<int32_t>(member)};
+        trajectory.sampling = sampling;
+        trajectory.segments.emplace_back().tokens = tokens;
+        GenerateRequest request{
+            .session = session, .new_tokens = tokens, .sampling = sampling, .key = {}};
+        request.key.value = mix({11, static_cast<uint64_t>(step), static_cast<uint64_t>(session)});
+        workers_[static_cast<size_t>(prompt) % workers_.size()]->engine.submit(std::move(request));
+      }
     }
-    out["samples_per_s"] = static_cast<double>(samples) / total;
-    out["decode_tokens_per_s"] = report.decode_tokens_per_s;
-    out["train_gflops"] = report.train_gflops;
-    out["mismatch_abs_max"] = report.mismatch_abs_max;
-    fmt::print("{}\n", out.dump());
-    return;
+    run_workers();
+    for (auto& worker : workers_) {
+      for (const Generation& generation : worker->done) {
+        append(generation, trajectories[static_cast<size_t>(generation.session)].segments[0]);
+        worker->engine.release(generation.session);
+      }
+      worker->done.clear();
+    }
+    return trajectories;
   }
-  fmt::print(
-      "rl-step: {} samples ({} prompts x {}), prompt {}, at most {} new tokens (mean {:.1f}), "
-      "{:.2f} M parameters, "
-      "fp32, {} threads, {} steps\n",
-      samples, setup.prompts, setup.group_size, setup.prompt_tokens, setup.max_new_tokens,
-      report.mean_new_tokens, static_cast<double>(report.parameters) / 1e6, setup.threads,
-      setup.steps);
-  fmt::print("{:<10} {:>10} {:>10} {:>10} {:>7}\n", "phase", "median ms", "min", "max", "share");
-  for (const auto& [phase, values] : phases) {
-    Spread s = spread(values);
-    fmt::print("{:<10} {:>10.2f} {:>10.2f} {:>10.2f} {:>6.0f}%\n", phase, s.median * 1e3,
-               s.min * 1e3, s.max * 1e3, 100 * s.median / total);
+
+  // Any verifiable property of the text will do: the share of even ids.
+  static void reward(std::vector<Trajectory>& trajectories) {
+    for (auto& trajectory : trajectories) {
+      int64_t even = 0;
+      const Segment& segment = trajectory.segments[0];
+      for (size_t i = 0; i < segment.tokens.size(); ++i)
+        even += segment.roles[i] == TokenRole::kSampled && segment.tokens[i] % 2 == 0;
+      trajectory.reward = static_cast<double>(even) /
+                          static_cast<double>(std::max<int64_t>(1, trajectory.num_sampled()));
+    }
   }
-  fmt::print(
-      "{:.0f} samples/s, {:.0f} sampled tokens/s while generating, {:.0f} GFLOP/s while training "
-      "(6N a token), "
-      "largest |sampled - recomputed log-prob| {}\n",
-      static_cast<double>(samples) / total, report.decode_tokens_per_s, report.train_gflops,
-      report.mismatch_abs_max);
+
+  // Returns the tokens of the sequences, prompts included.
+  int64_t train(const std::vector<Trajectory>& trajectories, int64_t version) {
+    AlgoOptions algo = AlgoOptions::preset(AlgoPreset::kGrpo);
+    algo.kl.coef = 0;  // as the peer: no reference policy
+    auto batch = build_batch(trajectories, batch_options(algo, model().config().vocab_size,
+                                                         trainer_.max_sequence_tokens()));
+    TR_CHECK(batch.ok(), "{}", batch.failure().message);
+    const PolicyLossConfig loss = policy_loss_config(algo);
+    trainer_.prepare_step(batch.value(), version, loss);
+    for (const auto& minibatch : split_minibatches(batch.value(), 1)) {
+      const auto update = trainer_.policy_update(batch.value(), minibatch, loss, version);
+      require(update.mismatch_abs_max == 0,
+              "step {}: a sampled and a recomputed log-probability differ by {}", version,
+              update.mismatch_abs_max);
+    }
+    int64_t tokens = 0;
+    for (const auto& sequence : batch.value().sequences)
+      tokens += static_cast<int64_t>(sequence.tokens.size());
+    return tokens;
+  }
+
+ private:
+  int64_t num_stop_ids() const { return std::max<int64_t>(1, model().config().vocab_size / 64); }
+
+  SamplingParams sampling_params() const {
+    SamplingParams sampling;
+    sampling.max_new_tokens = options_.max_new_tokens;
+    for (int64_t id = 0; id < num_stop_ids(); ++id)
+      sampling.stop_tokens.push_back(static_cast<TokenId>(id));
+    return sampling;
+  }
+
+  std::vector<TokenId> prompt_of(int64_t step, int64_t prompt) const {
+    Rng rng(mix({7, static_cast<uint64_t>(step), static_cast<uint64_t>(prompt)}));
+    std::vector<TokenId> tokens;
+    for (int64_t i = 0; i < options_.prompt_tokens; ++i)
+      tokens.push_back(static_cast<TokenId>(
+          num_stop_ids() + rng.below(model().config().vocab_size - num_stop_ids())));
+    return tokens;
+  }
+
+  void run_workers() {
+    auto drive = [](Worker& worker) {
+      while (!worker.engine.idle())
+        for (auto& generation : worker.engine.step()) worker.done.push_back(std::move(generation));
+    };
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < workers_.size(); ++i)
+      threads.emplace_back([&, i] { drive(*workers_[i]); });
+    drive(*workers_[0]);
+  }
+
+  static void append(const Generation& generation, Segment& segment) {
+    segment.roles.assign(segment.tokens.size(), TokenRole::kPrompt);
+    segment.logprobs.assign(segment.tokens.size(), 0);
+    segment.versions.assign(segment.tokens.size(), -1);
+    for (const GeneratedToken& token : generation.tokens) {
+      segment.tokens.push_back(token.id);
+      segment.roles.push_back(TokenRole::kSampled);
+      segment.logprobs.push_back(token.logprob);
+      segment.versions.push_back(token.version);
+    }
+  }
+
+  Options options_;
+  SteadyClock clock_;
+  ThreadPool pool_;
+  PolicyTrainer trainer_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+void measure(const Options& options, const Program& program) {
+  RlStep bench(options, program.threads());
+  const int64_t parameters = bench.model().layout().num_parameters();
+  const int64_t num_samples = options.prompts * options.group_size;
+  Settings settings;
+  describe_geometry(options.geometry, bench.model().config(), parameters, settings);
+  settings.insert(settings.end(), {{"prompts", options.prompts},
+                                   {"group_size", options.group_size},
+                                   {"prompt_tokens", options.prompt_tokens},
+                                   {"max_new_tokens", options.max_new_tokens}});
+  Report report = program.report(settings);
+
+  std::vector<double> step_ms, install_ms, generate_ms, reward_ms, train_ms;
+  std::vector<double> samples, new_tokens, decode, gflops;
+  for (int step = 0; step < options.warmup + options.steps; ++step) {
+    const Stopwatch total;
+    Stopwatch watch;
+    bench.install(step);
+    const double install = watch.lap();
+    std::vector<Trajectory> trajectories = bench.generate(step);
+    const double generate = watch.lap();
+    RlStep::reward(trajectories);
+    const double reward = watch.lap();
+    const int64_t trained_tokens = bench.train(trajectories, step);
+    const double train = watch.lap();
+    const double all = total.seconds();
+    if (step < options.warmup) continue;
+    int64_t sampled = 0;
+    for (const auto& trajectory : trajectories) sampled += trajectory.num_sampled();
+    step_ms.push_back(1e3 * all);
+    install_ms.push_back(1e3 * install);
+    generate_ms.push_back(1e3 * generate);
+    reward_ms.push_back(1e3 * reward);
+    train_ms.push_back(1e3 * train);
+    samples.push_back(static_cast<double>(num_samples) / all);
+    new_tokens.push_back(static_cast<double>(sampled) / static_cast<double>(num_samples));
+    decode.push_back(static_cast<double>(sampled) / generate);
+    gflops.push_back(6e-9 * static_cast<double>(parameters * trained_tokens) / train);
+  }
+  const std::string& name = options.geometry;
+  report.add(name, "step", "ms", step_ms);
+  report.add(name, "install", "ms", install_ms);
+  report.add(name, "generate", "ms", generate_ms);
+  report.add(name, "reward", "ms", reward_ms);
+  report.add(name, "train", "ms", train_ms);
+  report.add(name, "samples", "samples/s", samples);
+  report.add(name, "new tokens a sample", "tokens", new_tokens);
+  report.add(name, "sampled in generate", "tokens/s", decode);
+  report.add(name, "arithmetic in train", "GFLOP/s", gflops);
 }
 
 }  // namespace
@@ -79,16 +237,19 @@ void print_rl_step(const RlStepCase& setup, bool json) {
 
 int main(int argc, char** argv) {
   using namespace tailrace;
-  CLI::App app("One RL step of a tiny Llama: 64 samples, prompt 21, at most 32 new tokens.",
-               "rl-step");
-  RlStepCase setup;
-  bool json = false;
-  app.add_option("--threads", setup.threads,
-                 "threads of the trainer, and decode engines of one thread each")
-      ->check(CLI::Range(1, 256));
-  app.add_option("--steps", setup.steps, "measured steps")->check(CLI::Range(1, 100000));
-  app.add_flag("--json", json, "one JSON object instead of a table");
-  CLI11_PARSE(app, argc, argv);
-  print_rl_step(setup, json);
-  return 0;
+  Options options;
+  Program program("rl-step", TAILRACE_MEASURES, "rl-step --steps 30 --json");
+  program.flags()
+      .add_option("--geometry", options.geometry, "the model")
+      ->capture_default_str()
+      ->check(CLI::IsMember(geometry_names()));
+  program.flags()
+      .add_option("--steps", options.steps, "measured steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  program.flags()
+      .add_option("--warmup", options.warmup, "steps before them that are not measured")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000));
+  return program.run(argc, argv, [&] { measure(options, program); });
 }

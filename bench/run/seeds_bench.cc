@@ -1,59 +1,126 @@
-// Whole runs of a config, one a seed, in directories of their own.
+// Whole runs of one config, one a seed, in directories of their own: does the recipe learn every
+// time, and how long does it take?
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "bench/run/seeds.h"
+#include "bench/report/program.h"
+#include "cli/process/child_process.h"
+#include "cli/process/supervisor.h"
 #include "core/base/error.h"
+#include "core/base/metrics.h"
 
 namespace tailrace {
 namespace {
 
-struct Spread {
-  double min = 0, median = 0, max = 0;
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string out = "runs/seeds";
+  int seeds = 10, first = 0;
 };
 
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
+// What a run says of itself on held-out episodes; invalid: the share of its actions.
+struct Evaluation {
+  double success = 0, invalid = 0;
+};
+struct SeedRun {
+  Evaluation before, after;
+  double seconds = 0;  // of the whole launch
+};
+
+// The binary that this bench was built beside.
+std::string tailrace_binary() {
+  return (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "tailrace").string();
 }
 
-void print_seeds(const SeedsCase& setup, bool json) {
-  SeedsReport report = bench_seeds(setup, [&](const SeedRun& run) {
-    if (!json)
-      fmt::print(
-          "seed {:>3}: success {:.3f} -> {:.3f}, invalid actions {:.2f} % -> {:.2f} %, {:.0f} s\n",
-          run.seed, run.success_first, run.success_last, 100 * run.invalid_first,
-          100 * run.invalid_last, run.seconds);
-    std::fflush(stdout);
-  });
-  if (json) {
-    nlohmann::ordered_json out = {{"config", setup.config}};
-    for (const auto& run : report.runs)
-      out["runs"].push_back({{"seed", run.seed},
-                             {"success_first", run.success_first},
-                             {"success_last", run.success_last},
-                             {"invalid_first", run.invalid_first},
-                             {"invalid_last", run.invalid_last},
-                             {"seconds", run.seconds}});
-    fmt::print("{}\n", out.dump());
-    return;
+void launch(const Options& options, int seed, const fs::path& directory) {
+  const fs::path log = directory.string() + ".log";
+  std::vector<std::string> command = {tailrace_binary(), "launch", options.config, "--run-dir",
+                                      directory.string()};
+  command.insert(command.end(), options.overrides.begin(), options.overrides.end());
+  command.push_back(fmt::format("run.seed={}", seed));
+  auto child = ChildProcess::spawn(command, log);
+  if (!child.ok()) throw UserError("{}", child.failure().message);
+  std::optional<ExitStatus> status;
+  while (!(status = child.value().try_reap()))
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (status->ok()) return;
+  std::string message =
+      fmt::format("seed {}: {}; the last lines of {}:", seed, describe(*status), log.string());
+  for (const auto& line : last_lines(log, 5)) message += "\n       " + line;
+  if (status->code == 2 && status->signal == 0) throw UserError("{}", message);
+  throw WrongResult(message);
+}
+
+std::vector<Evaluation> read_evaluations(const fs::path& directory) {
+  auto rows = read_metrics(directory / "metrics.jsonl");
+  if (!rows.ok()) throw UserError("{}", rows.failure().message);
+  std::vector<Evaluation> evaluations;
+  for (const auto& row : rows.value()) {
+    const double* success = row.find("eval/success");
+    if (success == nullptr) continue;
+    const double* invalid = row.find("eval/invalid_actions");
+    const double* turns = row.find("eval/turns/mean");
+    evaluations.push_back(
+        {.success = *success, .invalid = invalid && turns ? *invalid / *turns : 0});
   }
-  std::vector<double> first, last, seconds;
-  for (const auto& run : report.runs) {
-    first.push_back(run.success_first);
-    last.push_back(run.success_last);
-    seconds.push_back(run.seconds);
+  if (evaluations.empty())
+    throw UserError("{}: no evaluation in metrics.jsonl; set eval.prompts in the config",
+                    directory.string());
+  return evaluations;
+}
+
+SeedRun run_seed(const Options& options, int seed) {
+  const fs::path directory = fs::path(options.out) / fmt::format("seed-{}", seed);
+  if (fs::exists(directory))
+    throw UserError("{} is there already; give another --out or remove it", directory.string());
+  const Stopwatch watch;
+  launch(options, seed, directory);
+  const double seconds = watch.seconds();
+  const std::vector<Evaluation> evaluations = read_evaluations(directory);
+  return {.before = evaluations.front(), .after = evaluations.back(), .seconds = seconds};
+}
+
+// One row for each thing that a run says; of many runs their spread.
+void report_runs(Report& report, const std::string& name, const std::vector<SeedRun>& runs) {
+  const auto add = [&](const char* metric, const char* unit, auto value_of) {
+    std::vector<double> values;
+    for (const SeedRun& run : runs) values.push_back(value_of(run));
+    report.add(name, metric, unit, values);
+  };
+  add("success before RL", "share", [](const SeedRun& run) { return run.before.success; });
+  add("success after RL", "share", [](const SeedRun& run) { return run.after.success; });
+  add("invalid before RL", "share", [](const SeedRun& run) { return run.before.invalid; });
+  add("invalid after RL", "share", [](const SeedRun& run) { return run.after.invalid; });
+  add("run", "s", [](const SeedRun& run) { return run.seconds; });
+}
+
+void measure(const Options& options, const Program& program) {
+  std::error_code failed;
+  fs::create_directories(options.out, failed);
+  if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
+  Settings settings = {{"config", options.config}};
+  for (const std::string& override : options.overrides) {
+    const size_t equals = std::min(override.find('='), override.size());
+    settings.emplace_back(override.substr(0, equals),
+                          override.substr(std::min(equals + 1, override.size())));
   }
-  fmt::print(
-      "{} seeds: success {:.3f} -> {:.3f} (median), worst at the end {:.3f}, {:.0f} s a run "
-      "(median)\n",
-      report.runs.size(), spread(first).median, spread(last).median, spread(last).min,
-      spread(seconds).median);
+  Report report = program.report(settings);
+  std::vector<SeedRun> runs;
+  for (int seed = options.first; seed < options.first + options.seeds; ++seed) {
+    runs.push_back(run_seed(options, seed));
+    report_runs(report, fmt::format("seed {}", seed), {runs.back()});
+  }
+  report_runs(report, "all seeds", runs);
 }
 
 }  // namespace
@@ -61,22 +128,22 @@ void print_seeds(const SeedsCase& setup, bool json) {
 
 int main(int argc, char** argv) {
   using namespace tailrace;
-  CLI::App app("Whole runs of a config, one a seed.", "seeds");
-  SeedsCase setup;
-  bool json = false;
-  app.add_option("config", setup.config, "the config")->required();
-  app.add_option("overrides", setup.overrides, "key=value ...");
-  app.add_option("--seeds", setup.num_seeds, "how many, from --first on")
+  Options options;
+  Program program("seeds", TAILRACE_MEASURES,
+                  "seeds configs/quickstart.yaml --seeds 3 run.steps=20");
+  program.fix_threads(0);  // the config's business
+  program.flags().add_option("config", options.config, "the config")->required();
+  program.flags().add_option("overrides", options.overrides, "key=value ...");
+  program.flags()
+      .add_option("--seeds", options.seeds, "how many, from --first on")
+      ->capture_default_str()
       ->check(CLI::Range(1, 10000));
-  app.add_option("--first", setup.first_seed, "first seed");
-  app.add_option("--out", setup.out, "where the run directories go");
-  app.add_flag("--json", json, "one JSON object instead of a table");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    print_seeds(setup, json);
-  } catch (const UserError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 2;
-  }
-  return 0;
+  program.flags()
+      .add_option("--first", options.first, "first seed")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30));
+  program.flags()
+      .add_option("--out", options.out, "where the run directories go")
+      ->capture_default_str();
+  return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -21,15 +21,33 @@ namespace fs = std::filesystem;
 // Where the build puts the benches: bench/ beside this binary.
 fs::path bench_folder() { return fs::read_symlink("/proc/self/exe").parent_path() / "bench"; }
 
-std::vector<std::string> bench_names() {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(bench_folder(), ignored)) {
-    if (entry.is_regular_file() && ::access(entry.path().c_str(), X_OK) == 0)
-      names.push_back(entry.path().filename().string());
+struct Bench {
+  std::string name, measures;
+  bool built = false;
+};
+
+// The build writes the list, a name and what it measures on a line; a program stands beside it once
+// it is built.
+std::vector<Bench> list_benches() {
+  const auto list = read_file(bench_folder() / "benches.txt", 1 << 20);
+  if (!list)
+    throw UserError("{}\n       Benches are run where they are built.", list.failure().message);
+  std::vector<Bench> benches;
+  LineReader lines(list.value());
+  while (const auto line = lines.next()) {
+    const size_t tab = line->text.find('\t');
+    if (tab == std::string_view::npos) continue;
+    const std::string name(line->text.substr(0, tab));
+    benches.push_back({.name = name,
+                       .measures = std::string(line->text.substr(tab + 1)),
+                       .built = ::access((bench_folder() / name).c_str(), X_OK) == 0});
   }
-  std::ranges::sort(names);
-  return names;
+  return benches;
+}
+
+void print_benches(const std::vector<Bench>& benches) {
+  for (const Bench& bench : benches)
+    fmt::print("{:<12} {}{}\n", bench.name, bench.measures, bench.built ? "" : " (not built)");
 }
 
 // A bench is a program of its own, so that measuring needs nothing of the binary that users run:
@@ -44,18 +62,18 @@ std::vector<std::string> bench_names() {
 }
 
 void run(const std::vector<std::string>& words) {
-  const std::vector<std::string> names = bench_names();
-  if (names.empty())
-    throw UserError("there are no benches in {}.\n       Try 'make build'.",
-                    bench_folder().string());
-  if (words.empty()) {
-    fmt::print("{}\n", fmt::join(names, "\n"));
-    return;
-  }
-  if (std::ranges::find(names, words.front()) == names.end())
+  const std::vector<Bench> benches = list_benches();
+  if (words.empty()) return print_benches(benches);
+  const auto bench = std::ranges::find(benches, words.front(), &Bench::name);
+  if (bench == benches.end()) {
+    std::vector<std::string> names;
+    for (const Bench& known : benches) names.push_back(known.name);
     throw UserError("there is no bench '{}'; the nearest is '{}'. Benches: {}", words.front(),
                     nearest_name(words.front(), names), fmt::join(names, ", "));
-  become(words.front(), {words.begin() + 1, words.end()});
+  }
+  if (!bench->built)
+    throw UserError("the bench '{}' is not built.\n       Try 'make build'.", bench->name);
+  become(bench->name, {words.begin() + 1, words.end()});
 }
 
 }  // namespace

@@ -140,6 +140,15 @@ TEST(Structure, QuotedIncludesArePathsFromTheRoot) {
   }
 }
 
+TEST(Structure, NothingIncludesTestsOrBenches) {
+  for (const auto& [file, includes] : read_tree()) {
+    for (const auto& include : includes) {
+      EXPECT_FALSE(include.target.starts_with("tests/") || include.target.starts_with("bench/"))
+          << file << ":" << include.line << " includes " << include.target;
+    }
+  }
+}
+
 using Graph = std::map<std::string, std::set<std::string>>;
 
 // Reports every ring that a walk through the graph meets.

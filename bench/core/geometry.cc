@@ -1,0 +1,62 @@
+#include "bench/core/geometry.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+struct Geometry {
+  const char* name;
+  int64_t layers, hidden, heads, kv_heads, ffn, vocab;
+};
+
+constexpr Geometry kGeometries[] = {
+    {"tiny", 4, 128, 4, 2, 384, 512},
+    {"small", 8, 512, 8, 2, 1408, 8192},
+    {"grid", 3, 64, 4, 2, 192, 44},
+};
+
+}  // namespace
+
+const std::vector<std::string>& geometry_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Geometry& geometry : kGeometries) all.emplace_back(geometry.name);
+    return all;
+  }();
+  return names;
+}
+
+ModelConfig geometry(const std::string& name, int64_t max_positions) {
+  const auto* found = std::ranges::find(kGeometries, name, &Geometry::name);
+  TR_CHECK(found != std::end(kGeometries), "no geometry '{}'", name);
+  ModelConfig config;
+  config.num_layers = found->layers;
+  config.hidden_size = found->hidden;
+  config.num_heads = found->heads;
+  config.num_kv_heads = found->kv_heads;
+  config.head_dim = found->hidden / found->heads;
+  config.intermediate_size = found->ffn;
+  config.vocab_size = found->vocab;
+  config.max_positions = max_positions;
+  config.tie_embeddings = true;
+  return config;
+}
+
+void describe_geometry(const std::string& name, const ModelConfig& config, int64_t num_parameters,
+                       Settings& settings) {
+  settings.insert(settings.end(), {{"geometry", name},
+                                   {"layers", config.num_layers},
+                                   {"hidden", config.hidden_size},
+                                   {"heads", config.num_heads},
+                                   {"kv_heads", config.num_kv_heads},
+                                   {"ffn", config.intermediate_size},
+                                   {"vocab", config.vocab_size},
+                                   {"parameters", num_parameters},
+                                   {"dtype", "fp32"}});
+}
+
+}  // namespace tailrace

@@ -1,0 +1,23 @@
+// The models that benches and their peers measure, by name. bench/peers/peer.py holds the same
+// table; compare.py refuses to put two programs side by side whose sizes differ.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/report/report.h"
+#include "core/model/model_config.h"
+
+namespace tailrace {
+
+// "tiny", "small", "grid" (the quickstart's).
+const std::vector<std::string>& geometry_names();
+
+// A Llama with tied embeddings. TR_CHECKs the name: flags check what a person wrote.
+ModelConfig geometry(const std::string& name, int64_t max_positions);
+
+// Appends the sizes, under the names that every bench uses, and the dtype.
+void describe_geometry(const std::string& name, const ModelConfig& config, int64_t num_parameters,
+                       Settings& settings);
+
+}  // namespace tailrace

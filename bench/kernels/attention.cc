@@ -1,0 +1,87 @@
+#include "kernels/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/kernels/cases.h"
+#include "kernels/ref/ref.h"
+
+namespace tailrace {
+
+void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
+  const auto [sequences, context, queries, heads, kv_heads, head_dim] = shape;
+  const std::string name = fmt::format("attention {} x {} of {}, {}/{} heads of {}", sequences,
+                                       queries, context, heads, kv_heads, head_dim);
+  if (!bench.wants(name)) return;
+  constexpr int kBlockTokens = 16;
+  const int blocks = (context + kBlockTokens - 1) / kBlockTokens;
+  const int64_t rows = sequences * queries, all = sequences * context;
+  const int64_t q_size = heads * head_dim, kv_size = kv_heads * head_dim;
+  std::mt19937 rng(2);
+  RandomMatrix q(rows, q_size, rng), out(rows, q_size, rng), dout(rows, q_size, rng),
+      lse(rows, heads, rng), dq(rows, q_size, rng);
+  RandomMatrix k(all, kv_size, rng), v(all, kv_size, rng), dk(rows, kv_size, rng),
+      dv(rows, kv_size, rng);
+  RandomMatrix keys(sequences * blocks, kv_size * kBlockTokens, rng),
+      values(sequences * blocks, kv_size * kBlockTokens, rng);
+  const KvLayer kv{keys.view.data, values.view.data, kBlockTokens, kv_heads, head_dim};
+
+  std::vector<int32_t> positions, all_positions, offsets{0}, all_offsets{0}, tables;
+  double scores = 0;
+  for (int64_t s = 0; s < sequences; ++s) {
+    for (int p = 0; p < context; ++p) all_positions.push_back(p);
+    for (int p = context - queries; p < context; ++p) {
+      positions.push_back(p);
+      scores += p + 1;
+    }
+    offsets.push_back(static_cast<int32_t>(positions.size()));
+    all_offsets.push_back(static_cast<int32_t>(all_positions.size()));
+    for (int b = 0; b < blocks; ++b) tables.push_back(static_cast<int32_t>(s * blocks + b));
+  }
+  const AttentionBatch whole{all_positions, all_offsets, tables, blocks};
+  const AttentionBatch batch{positions, offsets, tables, blocks};
+  const Stream& stream = bench.stream();
+  Buffer scratch(
+      attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));
+  Workspace workspace(scratch.as<std::byte>());
+  const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  const double flops = 4.0 * scores * static_cast<double>(q_size);
+
+  const auto write = [&] { kv_write(stream, k.view, v.view, whole, kv); };
+  const auto forward = [&] {
+    attention(stream, workspace, q.view, heads, scale, batch, kv, context, out.view, lse.view);
+  };
+  const auto backward = [&] {
+    attention_backward(stream, workspace, q.view, out.view, lse.view, dout.view, heads, scale,
+                       batch, kv, context, dq.view, dk.view, dv.view);
+  };
+
+  // A wrong kv_write shows in the outputs: the reference reads what it has written itself.
+  RandomMatrix ref_keys = RandomMatrix(sequences * blocks, kv_size * kBlockTokens, rng),
+               ref_values = RandomMatrix(sequences * blocks, kv_size * kBlockTokens, rng);
+  const KvLayer ref_kv{ref_keys.view.data, ref_values.view.data, kBlockTokens, kv_heads, head_dim};
+  ref::kv_write(k.view, v.view, whole, ref_kv);
+  RandomMatrix expected(rows, q_size, rng);
+  write();
+  forward();
+  ref::attention(q.view, heads, scale, batch, ref_kv, expected.view, {});
+  require_close(out.view, expected.view, context + head_dim, name);
+  bench.products(name, "forward", flops, forward);
+  if (queries != context) return;
+
+  RandomMatrix expected_dk(rows, kv_size, rng), expected_dv(rows, kv_size, rng);
+  backward();
+  ref::attention_backward(q.view, dout.view, heads, scale, batch, ref_kv, expected.view,
+                          expected_dk.view, expected_dv.view);
+  require_close(dq.view, expected.view, context + head_dim, name + ", dq");
+  require_close(dk.view, expected_dk.view, context + head_dim, name + ", dk");
+  require_close(dv.view, expected_dv.view, context + head_dim, name + ", dv");
+  bench.products(name, "gradients", 2.5 * flops, backward);
+  bench.traffic(name, "kv_write", 4.0 * sizeof(float) * static_cast<double>(all * kv_size), write);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,108 @@
+#include "bench/kernels/harness.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "bench/report/program.h"
+#include "kernels/base/simd.h"
+
+namespace tailrace {
+
+KernelHarness::KernelHarness(Report report, int threads, double seconds, std::string only)
+    : report_(std::move(report)), pool_(threads), seconds_(seconds), only_(std::move(only)) {
+  if (threads > 1) stream_.pool = &pool_;
+}
+
+void KernelHarness::products(const std::string& name, const std::string& metric, double flops,
+                             const std::function<void()>& kernel) {
+  if (peak_ == 0) peak_ = multiply_add_peak();
+  std::vector<double> rates = seconds_of(kernel);
+  for (double& value : rates) value = 1e-9 * flops / value;
+  report_.add(name, metric, "GFLOP/s", std::move(rates), 1e-9 * peak_);
+}
+
+void KernelHarness::traffic(const std::string& name, const std::string& metric, double bytes,
+                            const std::function<void()>& kernel) {
+  const double limit = copy_rate(bytes);
+  std::vector<double> rates = seconds_of(kernel);
+  for (double& value : rates) value = 1e-9 * bytes / value;
+  report_.add(name, metric, "GB/s", std::move(rates), 1e-9 * limit);
+}
+
+// With one thread its CPU time, which others on the machine do not lengthen; else wall time.
+std::vector<double> KernelHarness::seconds_of(const std::function<void()>& kernel) const {
+  kernel();  // warm up
+  std::vector<double> times;
+  const Stopwatch total;
+  while (times.size() < 5 || total.seconds() < seconds_) {
+    const Stopwatch watch(num_threads(stream_) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
+    kernel();
+    times.push_back(watch.seconds());
+  }
+  return times;
+}
+
+// Independent chains of multiply-adds.
+double KernelHarness::multiply_add_peak() const {
+  constexpr int kChains = 12, kRounds = 20000;
+  std::atomic<float> sink = 0;
+  const std::vector<double> times = seconds_of([&] {
+    parallel_for(stream_, num_threads(stream_), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Vec16 acc[kChains];
+        for (auto& a : acc) a = simd::broadcast(static_cast<float>(i + 1));
+        const Vec16 x = simd::broadcast(0.999f), y = simd::broadcast(1e-3f);
+        for (int r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+          for (int c = 0; c < kChains; ++c) acc[c] = simd::fma(acc[c], x, y);
+        }
+        Vec16 sum = simd::zero();
+        for (auto& a : acc) sum = simd::add(sum, a);
+        sink = simd::reduce_add(sum);
+      }
+    });
+  });
+  return 2.0 * kLanes * kChains * kRounds * num_threads(stream_) / std::ranges::min(times);
+}
+
+double KernelHarness::copy_rate(double bytes) {
+  const auto half = static_cast<int64_t>(bytes / 2);
+  double& rate = copy_rates_[half];
+  if (rate > 0) return rate;
+  Buffer from(static_cast<size_t>(half)), to(static_cast<size_t>(half));
+  const std::vector<double> times = seconds_of([&] {
+    parallel_for(stream_, half, 1 << 12, [&](int64_t begin, int64_t end) {
+      std::memcpy(to.data() + begin, from.data() + begin, static_cast<size_t>(end - begin));
+    });
+  });
+  return rate = bytes / spread(times).median;
+}
+
+RandomMatrix::RandomMatrix(int64_t rows, int64_t cols, std::mt19937& rng, float scale)
+    : memory(static_cast<size_t>(rows * cols) * sizeof(float)),
+      view(memory.as<float>().data(), rows, cols) {
+  std::normal_distribution<float> normal(0, scale);
+  for (float& x : memory.as<float>()) x = normal(rng);
+}
+
+void require_close(ConstMatrix actual, ConstMatrix expected, int64_t terms,
+                   const std::string& what) {
+  double worst = 0, largest = 0;
+  for (int64_t r = 0; r < expected.rows; ++r) {
+    for (int64_t c = 0; c < expected.cols; ++c) {
+      const double error = std::abs(double{actual.row(r)[c]} - expected.row(r)[c]);
+      if (!(error <= worst)) worst = error;  // a NaN too
+      largest = std::max(largest, std::abs(double{expected.row(r)[c]}));
+    }
+  }
+  const double bound = 8 * std::numeric_limits<float>::epsilon() *
+                       std::sqrt(static_cast<double>(terms)) * std::max(largest, 1e-30);
+  require(worst <= bound, "{} is wrong by {} of {}; sums of {} floats may differ by {}", what,
+          worst, largest, terms, bound);
+}
+
+}  // namespace tailrace

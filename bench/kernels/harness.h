@@ -1,0 +1,65 @@
+// How a kernel is timed and what it is held against: the multiply-add peak for products, a copy of
+// as many bytes for what only moves memory, and the reference for its values.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/report/report.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+
+class KernelHarness {
+ public:
+  // Each kernel runs for `seconds`, at least five times. Cases without `only` in their name are
+  // left out.
+  KernelHarness(Report report, int threads, double seconds, std::string only);
+
+  bool wants(const std::string& name) const { return name.find(only_) != std::string::npos; }
+  bool has_measured() const { return peak_ > 0 || !copy_rates_.empty(); }
+  const Stream& stream() const { return stream_; }
+
+  // A row in GFLOP/s.
+  void products(const std::string& name, const std::string& metric, double flops,
+                const std::function<void()>& kernel);
+  // A row in GB/s; `bytes` are those that must be read and written.
+  void traffic(const std::string& name, const std::string& metric, double bytes,
+               const std::function<void()>& kernel);
+
+ private:
+  std::vector<double> seconds_of(const std::function<void()>& kernel) const;
+  double multiply_add_peak() const;  // flops a second, in registers, on every thread
+  double copy_rate(double bytes);    // bytes a second
+
+  Report report_;
+  ThreadPool pool_;
+  Stream stream_;
+  double seconds_;
+  std::string only_;
+  double peak_ = 0;                       // 0: not yet measured
+  std::map<int64_t, double> copy_rates_;  // by bytes
+};
+
+// Random N(0, scale).
+struct RandomMatrix {
+  RandomMatrix(int64_t rows, int64_t cols, std::mt19937& rng, float scale = 1);
+  Buffer memory;
+  Matrix view;
+};
+
+// Throws WrongResult when `actual` is further from `expected`, made with double sums, than float
+// sums of `terms` terms can be: the roundings of such a sum add up to about eps * sqrt(terms) of
+// the largest values; times 8, because the factors are rounded too.
+void require_close(ConstMatrix actual, ConstMatrix expected, int64_t terms,
+                   const std::string& what);
+
+}  // namespace tailrace

@@ -1,0 +1,103 @@
+// Every bench as a person or a script meets it: its help, its mistakes, and the one JSON form.
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/run_binary.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::set<std::string> kKeys = {"bench", "system",   "version", "case", "metric",
+                                     "unit",  "median",   "min",     "max",  "runs",
+                                     "limit", "settings", "machine"};
+
+// The smallest work that each takes.
+std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
+  return {{"kernels", "--milliseconds 0 --only '[64, 64]'"},
+          {"train-step", "--sequences 2 --length 16 --steps 1"},
+          {"engine", "--geometry grid --batch 1,3 --runs 1"},
+          {"episodes", "--steps 1"},
+          {"rl-step", "--steps 1 --warmup 0"},
+          {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
+                                "sft.demonstrations=100 eval.prompts=8",
+                                TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Benches, AreListedWithWhatTheyMeasure) {
+  TemporaryDirectory folder;
+  std::set<std::string> listed, known;
+  for (const std::string& line : lines_of(run_binary("bench").out)) {
+    listed.insert(line.substr(0, line.find(' ')));
+    EXPECT_EQ(line.find("not built"), std::string::npos) << line;
+    EXPECT_GT(line.size(), 30u) << line;
+  }
+  for (const auto& [name, arguments] : shortest_runs(folder)) known.insert(name);
+  EXPECT_EQ(listed, known) << "a bench has no row in this test, or is not in the list";
+}
+
+TEST(Benches, HaveHelpWithAnExample) {
+  TemporaryDirectory folder;
+  for (const auto& [name, arguments] : shortest_runs(folder)) {
+    const auto result = run_binary("bench " + name + " --help");
+    EXPECT_EQ(result.exit_code, 0) << name;
+    EXPECT_NE(result.out.find("Example:\n  tailrace bench " + name), std::string::npos)
+        << result.out;
+    EXPECT_NE(result.out.find("--json"), std::string::npos) << result.out;
+  }
+}
+
+TEST(Benches, PrintRowsWithTheSameKeys) {
+  TemporaryDirectory folder;
+  for (const auto& [name, arguments] : shortest_runs(folder)) {
+    const auto result = run_binary("bench " + name + " --json " + arguments);
+    ASSERT_EQ(result.exit_code, 0) << name << ": " << result.err;
+    const auto lines = lines_of(result.out);
+    EXPECT_FALSE(lines.empty()) << name;
+    for (const std::string& line : lines) {
+      const json row = json::parse(line);
+      std::set<std::string> keys;
+      for (const auto& [key, value] : row.items()) keys.insert(key);
+      EXPECT_EQ(keys, kKeys) << line;
+      EXPECT_EQ(row["bench"], name);
+      EXPECT_LE(row["min"], row["median"]) << line;
+      EXPECT_LE(row["median"], row["max"]) << line;
+      EXPECT_GE(row["runs"], 1) << line;
+    }
+  }
+}
+
+TEST(Benches, ExplainAMistake) {
+  TemporaryDirectory folder;
+  for (const auto& [name, arguments] : shortest_runs(folder)) {
+    const auto result = run_binary("bench " + name + " " + arguments + " --colour");
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_EQ(result.out, "") << name;
+    EXPECT_NE(result.err.find("--colour"), std::string::npos) << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 2u) << result.err;
+  }
+  const auto missing = run_binary("bench enigne");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_NE(missing.err.find("the nearest is 'engine'"), std::string::npos) << missing.err;
+  const auto nothing = run_binary("bench kernels --only colour");
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_EQ(nothing.err, "error: no case has 'colour' in its name; try --only linear\n");
+}
+
+}  // namespace
+}  // namespace tailrace
