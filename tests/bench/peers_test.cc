@@ -1,0 +1,97 @@
+// What the scripts of bench/peers print, as far as it needs no peer: the form of the benches' rows,
+// and the ratios.
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+
+#include "bench/report/report.h"
+#include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::string kPeers = std::string(TAILRACE_SOURCE_DIR) + "/bench/peers";
+
+class Peers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("python3 --version > /dev/null 2>&1") != 0)
+      GTEST_SKIP() << "there is no python3";
+  }
+
+  // Exit status of a shell command; its output is in out_ and err_.
+  int run(const std::string& command) {
+    const std::string at = folder_.path().string();
+    const int status = std::system(
+        fmt::format("PYTHONDONTWRITEBYTECODE=1 {} > {}/out 2> {}/err", command, at, at).c_str());
+    out_ = read_file(folder_ / "out").value();
+    err_ = read_file(folder_ / "err").value();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  // A program that prints two rows, one a rate and one a time.
+  std::string fake(const std::string& name, double rate, double time, int64_t layers) {
+    const Heading heading = make_heading("engine", {{"layers", layers}}, 2);
+    std::string script = "#!/bin/sh\n";
+    for (const Row& row : {Row{"tiny", "decode", "tokens/s", {rate, rate, rate, 1}, {}},
+                           Row{"tiny", "wait", "ms", {time, time, time, 1}, {}},
+                           Row{"tiny", "length", "tokens", {9, 9, 9, 1}, {}}})
+      script += fmt::format("echo '{}'\n", to_json(heading, row));
+    folder_.write(name, script);
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+    return (folder_ / name).string();
+  }
+
+  TemporaryDirectory folder_;
+  std::string out_, err_;
+};
+
+TEST_F(Peers, PrintTheKeysOfABench) {
+  ASSERT_EQ(run(fmt::format("python3 -c \"import sys; sys.path.insert(0, '{}'); import peer; "
+                            "peer.Report('engine', 'a peer', '1', {{'layers': 4}}, True, 2, 'avx')"
+                            ".add('tiny', 'decode', 'tokens/s', [1, 4, 2, 8])\"",
+                            kPeers)),
+            0)
+      << err_;
+  const json peer = json::parse(out_).flatten();
+  const json ours = json::parse(to_json(make_heading("", {}, 1), {})).flatten();
+  EXPECT_EQ(peer["/median"], 3);
+  std::set<std::string> keys, our_keys;
+  for (const auto& [key, value] : peer.items()) keys.insert(key);
+  for (const auto& [key, value] : ours.items()) our_keys.insert(key);
+  our_keys.erase("/settings");  // empty
+  keys.erase("/settings/layers");
+  EXPECT_EQ(keys, our_keys);
+}
+
+TEST_F(Peers, AreComparedByRateAndByTime) {
+  const std::string a = fake("a", 30, 5, 4), b = fake("b", 10, 20, 4);
+  ASSERT_EQ(run(fmt::format("{}/compare.py {} {} --pairs 2 --max-others 1 --json", kPeers, a, b)),
+            0)
+      << err_;
+  const size_t end = out_.find('\n');
+  const json rate = json::parse(out_.substr(0, end)), time = json::parse(out_.substr(end + 1));
+  EXPECT_EQ(rate["metric"], "decode");
+  EXPECT_EQ(rate["median"], 3);
+  EXPECT_EQ(rate["runs"], 2);
+  EXPECT_EQ(time["metric"], "wait");
+  EXPECT_EQ(time["median"], 4);
+}
+
+TEST_F(Peers, AreNotComparedWhenTheirSizesDiffer) {
+  const std::string a = fake("a", 30, 5, 4), b = fake("b", 10, 20, 8);
+  EXPECT_EQ(run(fmt::format("{}/compare.py {} {}", kPeers, a, b)), 2);
+  EXPECT_TRUE(err_.ends_with("error: the setting layers differs: 4 and 8\n")) << err_;
+  EXPECT_EQ(out_, "");
+}
+
+}  // namespace
+}  // namespace tailrace
