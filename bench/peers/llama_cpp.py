@@ -1,11 +1,13 @@
 """Peer of `tailrace bench engine`: llama.cpp's own llama-batched-bench on a model of the same geometry.
 
-The weights are random, in fp32, as is the KV cache. llama-batched-bench feeds random ids and samples nothing, which
-is less work than the bench does: Tailrace draws each token and computes its log-probability.
+The weights are random, in fp32, as is the KV cache. Each row is of flash attention or of none, whichever was faster.
+llama-batched-bench feeds random ids and samples nothing, which is less work than the bench does: Tailrace draws each
+token and computes its log-probability.
 """
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import tempfile
 
@@ -66,17 +68,19 @@ def numbers(text):
     return [peer.positive(word) for word in text.split(",")]
 
 
-def run(model, options):
-    """The rows of llama-batched-bench; each batch size once more than measured, to warm up."""
+def run(model, options, flash_attention):
+    """Tokens/s of llama-batched-bench, (prefill, decode) by batch size; one run of each is left out, to warm up."""
     batches = [batch for batch in options.batch for _ in range(options.runs + 1)]
     command = [PROGRAM, "-m", model, "-c", max(batches) * (PROMPT + NEW), "-b", 2048, "-ub", 512, "-ctk", "f32",
-               "-ctv", "f32", "-fa", options.flash_attention, "-t", options.threads, "-tb", options.threads,
+               "-ctv", "f32", "-fa", flash_attention, "-t", options.threads, "-tb", options.threads,
                "-npp", PROMPT, "-ntg", NEW, "-npl", ",".join(map(str, batches)), "--output-format", "jsonl"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     lines = re.findall(r"^\{.*\}$", done.stdout + done.stderr, re.MULTILINE)
     if done.returncode != 0 or len(lines) != len(batches):
         raise peer.Mistake("llama-batched-bench failed: " + "\n       ".join(done.stderr.splitlines()[-5:]))
-    return [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in lines]
+    return {batch: [[row[key] for row in rows if row["pl"] == batch][1:] for key in ("speed_pp", "speed_tg")]
+            for batch in options.batch}
 
 
 def measure():
@@ -84,7 +88,6 @@ def measure():
     parser.measures()
     parser.add_argument("--batch", type=numbers, default=[1, 8, 64, 128], help="decoded together [1,8,64,128]")
     parser.add_argument("--runs", type=peer.positive, default=5, help="measured runs of each batch size [5]")
-    parser.add_argument("--flash-attention", choices=("on", "off", "auto"), default="auto", help="[auto]")
     options = parser.parse_args()
     if not PROGRAM.exists():
         raise peer.Mistake("llama.cpp is not built.\n       Run 'bench/peers/setup.sh llama'.")
@@ -92,18 +95,18 @@ def measure():
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder) / "model.gguf"
         parameters = write_gguf(model, sizes)
-        rows = run(model, options)
+        ways = [run(model, options, flash_attention) for flash_attention in ("on", "off")]
     version = re.search(r"llama_cpp_python-([0-9.]+)", "\n".join(map(str, PROGRAM.parents[2].glob("*.tar.gz"))))
     report = peer.Report(
         "engine", "llama.cpp", f"of llama-cpp-python {version[1].rstrip('.') if version else 'unknown'}",
         {"geometry": options.geometry, **sizes, "parameters": parameters, "dtype": "fp32", "prompt_tokens": PROMPT,
-         "new_tokens": NEW, "flash_attention": options.flash_attention},
+         "new_tokens": NEW},
         options.json, options.threads, "native")
     for batch in options.batch:
-        runs = [row for row in rows if row["pl"] == batch][1:]
+        prefill, decode = (max(runs, key=statistics.median) for runs in zip(*(way[batch] for way in ways)))
         case = f"{options.geometry}, batch {batch}"
-        report.add(case, "decode", "tokens/s", [row["speed_tg"] for row in runs])
-        report.add(case, "prefill", "tokens/s", [row["speed_pp"] for row in runs])
+        report.add(case, "decode", "tokens/s", decode)
+        report.add(case, "prefill", "tokens/s", prefill)
 
 
 if __name__ == "__main__":
