@@ -2,7 +2,7 @@
 PRESET ?= release
 JOBS   ?= $(shell nproc)
 
-.PHONY: all setup build quickstart test check clean
+.PHONY: all setup build quickstart test update-golden check clean
 
 all: build
 
@@ -25,6 +25,12 @@ quickstart: build/tailrace
 
 test: build
 	ctest --test-dir build --output-on-failure -j $(JOBS) --no-tests=error -LE long
+
+# Writes what the golden tests give now; read the difference before you commit it.
+update-golden: build
+	find tests/golden -name "*.txt" ! -path "*/events/*" -delete
+	cmake --build --preset $(PRESET) -j 1 --target update-golden
+	git status --short tests/golden
 
 # Sanitizer builds and the long tests; slow, run before a larger change lands.
 check: test

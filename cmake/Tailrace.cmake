@@ -1,7 +1,7 @@
 # What every target of Tailrace shares: flags, libraries, and three functions.
 #
 #   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...])
-#   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit])
+#   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
 # One library a subfolder; DEPENDS repeats the arrows of the map in docs (design) and no others.
@@ -66,11 +66,16 @@ function(tailrace_library NAME)
 endfunction()
 
 include(GoogleTest)
+# main() of all tests, and golden text. `update-golden` runs the tests that were declared with GOLDEN.
+add_library(tailrace_testing STATIC ${CMAKE_SOURCE_DIR}/tests/golden/golden.cc)
+target_link_libraries(tailrace_testing PUBLIC tailrace_flags GTest::gtest)
+target_compile_definitions(tailrace_testing PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+add_custom_target(update-golden)
 function(tailrace_test NAME)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GOLDEN" "TIMEOUT" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
-  target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} GTest::gtest GTest::gtest_main)
+  target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} tailrace_testing)
   target_compile_definitions(${NAME} PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TAILRACE_BINARY="${CMAKE_BINARY_DIR}/tailrace")
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
@@ -80,6 +85,10 @@ function(tailrace_test NAME)
   endif()
   if(TAILRACE_SANITIZE)
     math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
+  endif()
+  if(ARG_GOLDEN)
+    add_custom_target(update-golden-${NAME} COMMAND ${NAME} --update-golden --gtest_brief=1)
+    add_dependencies(update-golden update-golden-${NAME})
   endif()
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -27,7 +27,8 @@ bool JsonPart::has(const std::string& key) const {
 JsonPart JsonPart::at(const std::string& key) const {
   if (!value_->is_object()) refuse("an object");
   auto it = value_->find(key);
-  if (it == value_->end()) throw UserError("{} has no \"{}\"", where_, key);
+  if (it == value_->end())
+    throw UserError("{}{}has no \"{}\"", where_, where_.ends_with(' ') ? "" : " ", key);
   return JsonPart(*it, where_ + (where_.ends_with(": ") ? "" : ".") + key);
 }
 

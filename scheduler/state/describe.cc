@@ -9,6 +9,10 @@ std::string lane_mark(Lane lane) { return lane == Lane::kEval ? "eval " : ""; }
 std::string reward_text(const std::optional<double>& reward) {
   return reward ? fmt::format("{}", *reward) : "none";
 }
+// A trainer without a checkpoint has version -1 and no digest.
+std::string version_text(int64_t version, const Digest& digest) {
+  return digest.empty() ? fmt::format("v{}", version) : fmt::format("v{} {}", version, digest);
+}
 std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
 
 // Sessions and incarnations are left out: they differ from run to run, and nothing is decided on
@@ -39,13 +43,13 @@ struct DescribeEvent {
     return fmt::format("install_failed {} v{}{}", e.worker, e.version, because(e.reason));
   }
   std::string operator()(const RolledBack& e) const {
-    return fmt::format("rolled_back {} v{} {}", e.worker, e.version, e.digest);
+    return fmt::format("rolled_back {} {}", e.worker, version_text(e.version, e.digest));
   }
   std::string operator()(const TrainerWants& e) const {
     return fmt::format("trainer_wants {} step={}", e.worker, e.step);
   }
   std::string operator()(const Published& e) const {
-    return fmt::format("published {} v{} {}", e.worker, e.version, e.digest);
+    return fmt::format("published {} {}", e.worker, version_text(e.version, e.digest));
   }
   std::string operator()(const Durable& e) const {
     return fmt::format("durable {} v{}", e.worker, e.version);
@@ -76,7 +80,7 @@ struct DescribeAction {
                        a.verify_attempt);
   }
   std::string operator()(const Install& a) const {
-    return fmt::format("install {} v{} {}", a.worker, a.version, a.digest);
+    return fmt::format("install {} {}", a.worker, version_text(a.version, a.digest));
   }
   std::string operator()(const HandOver& a) const {
     return fmt::format("hand_over {} step={} members={}", a.worker, a.step, a.items.size());

@@ -16,13 +16,14 @@ struct BinaryResult {
   std::string out, err;
 };
 
-// `arguments` as in a shell; `input` is its standard input.
-inline BinaryResult run_binary(const std::string& arguments, const std::string& input = "") {
+// `arguments` as in a shell; `input` is its standard input, `directory` where it runs.
+inline BinaryResult run_binary(const std::string& arguments, const std::string& input = "",
+                               const std::string& directory = ".") {
   TemporaryDirectory folder;
   folder.write("in", input);
   std::string path = folder.path().string();
-  int status = std::system((std::string(TAILRACE_BINARY) + " " + arguments + " < " + path +
-                            "/in > " + path + "/out 2> " + path + "/err")
+  int status = std::system(("cd " + directory + " && " + TAILRACE_BINARY + " " + arguments + " < " +
+                            path + "/in > " + path + "/out 2> " + path + "/err")
                                .c_str());
   BinaryResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -230,49 +230,6 @@ TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
 }
 
 // A golden list: who changes it has thought of the runs that are under way.
-TEST(RunOptions, TheseKeysMayChangeWhenARunGoesOn) {
-  std::string list;
-  for (const auto& [key, option] : options_by_key(RunOptions{}))
-    if (option.resume != Resume::kFixed)
-      list += fmt::format("{} {}\n", key, name_of(option.resume));
-  EXPECT_EQ(list,
-            "checkpoint.interval_steps may change\n"
-            "checkpoint.keep_last may change\n"
-            "eval.group_size may change\n"
-            "eval.interval_steps may change\n"
-            "eval.prompts may change\n"
-            "log.level may change\n"
-            "reward.workers may change\n"
-            "rollout.env_threads may change\n"
-            "rollout.kv_cache_blocks may change\n"
-            "rollout.kv_cache_mb may change\n"
-            "rollout.max_batch_tokens may change\n"
-            "rollout.max_sequences may change\n"
-            "rollout.step_timeout_s may change\n"
-            "rollout.threads may change\n"
-            "rollout.workers may change\n"
-            "run.dir may change\n"
-            "run.name may change\n"
-            "run.steps may grow\n"
-            "scheduler.archive may change\n"
-            "scheduler.breaker_share_ratio may change\n"
-            "scheduler.breaker_window may change\n"
-            "scheduler.install_seconds may change\n"
-            "scheduler.lease_seconds may change\n"
-            "scheduler.quarantine_faults may change\n"
-            "scheduler.quarantine_limit may change\n"
-            "scheduler.quarantine_longest_seconds may change\n"
-            "scheduler.quarantine_seconds may change\n"
-            "scheduler.reconnect_seconds may change\n"
-            "scheduler.retries_env_failed may change\n"
-            "scheduler.retries_lost may change\n"
-            "scheduler.retries_verifier_failed may change\n"
-            "scheduler.save_seconds may change\n"
-            "scheduler.verify_seconds may change\n"
-            "train.microbatch_tokens may change\n"
-            "train.threads may change\n");
-}
-
 TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
   prepare();
   EXPECT_EQ(error_with([](RunOptions& o) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "scheduler/decide/rounds.h"
+#include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 
 namespace tailrace::scheduler {
@@ -46,6 +47,7 @@ TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
   const Actions reported = h.tell(EvalReported{0, 0});
   EXPECT_EQ(only<HandOver>(reported).size(), 1u);
   EXPECT_EQ(only<Release>(reported).size(), 2u);  // of its two prompts
+  expect_golden("scheduler/evaluation.txt", h.transcript);
 }
 
 TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {
@@ -160,6 +162,7 @@ TEST(Leases, OutliveTheSchedulerAndAResentResultCounts) {
   h.tell(result);
   EXPECT_EQ(h.policy().tasks.begin()->second.members[0].phase, Phase::kRewarded);
   EXPECT_EQ(h.state.leases.size(), 1u);
+  expect_golden("scheduler/restart_keeps_leases.txt", h.transcript);
 }
 
 TEST(Leases, OfAWorkerThatDoesNotComeBackAreGivenToOthers) {
@@ -300,6 +303,7 @@ TEST(Breaker, EnvironmentsThatFailEverywhereHaltTheRun) {
       h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
   }
   EXPECT_NE(h.state.halted.find("env_failed"), std::string::npos) << h.state.halted;
+  expect_golden("scheduler/breaker.txt", h.transcript);
 }
 
 TEST(Health, AWorkerThatHangsAndHeartbeatsEndsNothing) {
@@ -322,6 +326,7 @@ TEST(Health, AWorkerThatHangsAndHeartbeatsEndsNothing) {
   EXPECT_EQ(h.state.halted, "");
   h.answer_running();
   EXPECT_FALSE(h.state.health.contains("hangs"));  // it has answered
+  expect_golden("scheduler/hanging_worker.txt", h.transcript);
 }
 
 TEST(Health, WorkersThatAreLostEndNothing) {
@@ -421,6 +426,7 @@ TEST(Health, ATrainerThatFailsGetsItsBatchAgainAfterAWhile) {
   EXPECT_EQ(again[0].items, batch[0].items);
   h.tell(published(1));
   EXPECT_TRUE(h.state.health.empty());
+  expect_golden("scheduler/failing_trainer.txt", h.transcript);
 }
 
 TEST(Results, ThatBreakTheContractAreFailuresNotSamples) {
@@ -458,6 +464,7 @@ TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
   ASSERT_TRUE(h.state.ended);
   EXPECT_EQ(h.state.end->reason, RunEnd::Reason::kDataEnd);
   EXPECT_EQ(h.state.end->unreached, 0);
+  expect_golden("scheduler/data_end.txt", h.transcript);
 }
 
 TEST(DataEnd, AStepLimitLeavesPromptsUnreached) {
@@ -500,6 +507,7 @@ TEST(Stop, EndsWhenTheStepIsTrainedAndItsCheckpointIsWritten) {
   const auto done = only<RunDone>(busy.tell(durable(1)));
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kStopped);
+  expect_golden("scheduler/stop.txt", busy.transcript);
 }
 
 TEST(Stop, WaitsForNobodyForEver) {
@@ -547,6 +555,7 @@ TEST(Checkpoints, AreAskedForAtTheirIntervalBeforeTheNextBatch) {
   }
   EXPECT_EQ(asked, (std::vector<int64_t>{2, 4, 5}));
   EXPECT_TRUE(h.state.ended);
+  expect_golden("scheduler/checkpoints.txt", h.transcript);
 }
 
 TEST(Trainer, ANameThatNeverComesBackDoesNotBlockAnother) {

@@ -49,6 +49,7 @@ struct Harness {
   State state;
   Time now{seconds(1)};
   uint64_t incarnations = 0;
+  std::string transcript;  // each event with its time, and the actions that it gave
 
   // With a trainer that has no checkpoint yet, unless the test brings its own.
   explicit Harness(Config config, bool with_trainer = true) : state(std::move(config)) {
@@ -57,6 +58,9 @@ struct Harness {
 
   Actions tell(const Event& event) {
     Actions actions = decide(state, event, now);
+    transcript +=
+        fmt::format("{:.3f} s  {}\n", std::chrono::duration<double>(now).count(), describe(event));
+    for (const Action& action : actions) transcript += fmt::format("    -> {}\n", describe(action));
     const auto violation = find_violation(state);
     EXPECT_FALSE(violation) << *violation << "\nafter " << describe(event) << "\n"
                             << describe_all(actions);

@@ -1,5 +1,7 @@
 // The scenarios of the scheduler's law that concern the synchronous mode. The number is the law's.
+// Each is also kept as a transcript, tests/golden/scheduler/SNN.txt, to be read.
 #include "scheduler/state/credit.h"
+#include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 
 namespace tailrace::scheduler {
@@ -52,6 +54,7 @@ TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall
   const Actions granted = h.tell_installed(only<Install>(next)[0]);
   ASSERT_EQ(only<Grant>(granted).size(), 4u);
   EXPECT_EQ(only<Grant>(granted)[0].version, 1);
+  expect_golden("scheduler/S01.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
@@ -75,6 +78,7 @@ TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
   EXPECT_EQ(replacement[0].lease.member.prompt, 2);  // C launched
   EXPECT_EQ(h.count(Place::kRunning), 2);            // held stays 2
   EXPECT_EQ(only<Release>(last).size(), 1u);
+  expect_golden("scheduler/S02.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
@@ -95,6 +99,7 @@ TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
     EXPECT_EQ(share.running, 2);
   }
   EXPECT_EQ(h.policy().domains[0].ended[static_cast<size_t>(TaskEnd::kFiltered)], 5);
+  expect_golden("scheduler/S10.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S12_ALostWorkersLeasesAreGivenAgainAndItsLateAnswerIsNothing) {
@@ -117,6 +122,7 @@ TEST(SchedulerLaw, S12_ALostWorkersLeasesAreGivenAgainAndItsLateAnswerIsNothing)
   EXPECT_FALSE(expects_result(h.state, late.worker, late.lane, late.lease));
   EXPECT_TRUE(h.tell(late).empty());
   EXPECT_EQ(h.state, before);
+  expect_golden("scheduler/S12.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
@@ -158,6 +164,7 @@ TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
   twice(rolled_back(1));
   twice(WorkerDown{"w0"});
   twice(StopRequested{});
+  expect_golden("scheduler/S13.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
@@ -202,6 +209,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
       EXPECT_EQ(h.count(Place::kRunning), 1);  // replaced
       EXPECT_EQ(h.policy().domains[0].next, 2);
     }
+    expect_golden(fmt::format("scheduler/S14_{}_fail.txt", failing), h.transcript);
   }
 }
 
@@ -215,6 +223,7 @@ TEST(SchedulerLaw, S16_ALostTrainerFreesNoCreditAndGetsTheSameListAgain) {
   const auto again = only<HandOver>(h.tell(wants(1)));
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0], batch);
+  expect_golden("scheduler/S16.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
@@ -239,6 +248,7 @@ TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
   EXPECT_EQ(h.count(Place::kRunning), running);
   EXPECT_EQ(h.policy().domains[0].next, cursor);
   run_step(h, 4);
+  expect_golden("scheduler/S17.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
@@ -274,6 +284,7 @@ TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
     publish(h, step, "b");
   }
   EXPECT_EQ(h.policy().domains[0].next, cursor + 4);
+  expect_golden("scheduler/S18.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S18_TheSameHoldsForAVersionPublishedAgainWithOtherBytes) {
@@ -289,6 +300,7 @@ TEST(SchedulerLaw, S18_TheSameHoldsForAVersionPublishedAgainWithOtherBytes) {
   EXPECT_EQ(h.policy().frontier, 2);
   ASSERT_EQ(only<Install>(forked).size(), 1u);
   EXPECT_EQ(only<Install>(forked)[0].digest, digest_of(2, "b"));
+  expect_golden("scheduler/S18b.txt", h.transcript);
 }
 
 TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEverything) {
@@ -359,6 +371,7 @@ TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEveryt
   const Time before = h.state.now;
   (void)decide(h.state, Tick{}, h.now - seconds(5));
   EXPECT_EQ(h.state.now, before);
+  expect_golden("scheduler/S25.txt", h.transcript);
 }
 
 }  // namespace

@@ -116,6 +116,7 @@ void World::check(const Event& event, const Actions& actions) {
 void World::tell(const Event& event) {
   if (!failure.empty()) return;
   if (const auto* result = std::get_if<AttemptResult>(&event)) store(*result);
+  if (watch) watch(state_, event, now_);
   const Actions actions = decide(state_, event, now_);
   Written written{to_bytes(event), now_, {}};
   for (const Action& action : actions) {

@@ -24,6 +24,9 @@ class World {
   // Runs to the end of the run. False with a reason in `failure`.
   bool run();
 
+  // Called before each decision, for a test that keeps what this world went through.
+  std::function<void(const State& before, const Event& event, Time now)> watch;
+
   std::string failure;
   std::deque<std::string> log;          // the last events and actions
   std::map<std::string, int64_t> seen;  // what this run has gone through, how often

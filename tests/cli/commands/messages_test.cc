@@ -1,0 +1,229 @@
+// What a person reads after a mistake: tests/golden/messages/TOPIC.txt, each call with its message.
+// A message says where, what was found, what is accepted, and what to try.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tests/cli/run_binary.h"
+#include "tests/golden/golden.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig =
+    "run: {steps: 4}\n"
+    "model:\n"
+    "  create: {layers: 1, hidden_size: 32, heads: 4, kv_heads: 2, intermediate_size: 64, "
+    "max_positions: 256}\n"
+    "env:\n"
+    "  name: frozen_grid\n"
+    "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n"
+    "eval: {prompts: 8}\n";
+constexpr const char* kStories =
+    "run: {steps: 4}\n"
+    "model: {path: model}\n"
+    "env:\n"
+    "  name: text\n"
+    "  dataset: rows.jsonl\n"
+    "  settings: {verifier: number}\n";
+
+class Messages : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) { folder_.write(name, text); }
+  void copy_model(const std::string& name) {
+    fs::copy(fs::path(TAILRACE_SOURCE_DIR) / "tests/data/models/stories260K", folder_.path() / name,
+             fs::copy_options::recursive);
+  }
+  // Every call of a topic must be refused.
+  void call(const std::string& arguments, const std::string& input = "") {
+    auto result = run_binary(arguments, input, folder_.path().string());
+    EXPECT_TRUE(result.exit_code == 1 || result.exit_code == 2)
+        << arguments << ": " << result.exit_code << "\n"
+        << result.out;
+    for (size_t at; (at = result.err.find(folder_.path().string())) != std::string::npos;)
+      result.err.replace(at, folder_.path().string().size(), "DIR");
+    text_ += "$ " + arguments + "\n";
+    if (!input.empty()) text_ += "< " + input + (input.ends_with('\n') ? "" : "\n");
+    text_ += result.err + "\n";
+  }
+  void launch(const std::string& overrides) { call("launch --dry-run a.yaml " + overrides); }
+  // A whole config, shown before its message.
+  void launch_file(const std::string& config) {
+    write("bad.yaml", config);
+    text_ += "bad.yaml:\n" + config + (config.ends_with('\n') ? "" : "\n");
+    call("launch --dry-run bad.yaml");
+  }
+  void expect(const std::string& topic) { expect_golden("messages/" + topic + ".txt", text_); }
+
+  TemporaryDirectory folder_;
+  std::string text_;
+};
+
+TEST_F(Messages, OfConfigFiles) {
+  call("launch --dry-run none.yaml");
+  launch_file("");
+  launch_file("run: {steps: 4\n");
+  launch_file("- run\n");
+  launch_file("run: 4\n");
+  launch_file("run: {steps: four}\n");
+  launch_file("run:\n\tsteps: 4\n");
+  launch_file(std::string(kConfig) + "run: {seed: 1}\n");
+  launch_file(std::string(kConfig) + "algorithm: {name: grpo}\n");
+  launch_file(std::string(kConfig) + "algo:\n  kl: {coeff: 0.1}\n");
+  launch_file("extends: none.yaml\n");
+  launch_file("extends: bad.yaml\n");
+  launch_file("env: {name: frozen_grid}\nrollout: {sampling: 1}\n");
+  expect("config_files");
+}
+
+TEST_F(Messages, OfKeys) {
+  write("a.yaml", kConfig);
+  for (const char* overrides : {
+           "run.steps",
+           "run.steps=",
+           "run.steps=-1",
+           "run.steps=1.5",
+           "run.steps=1e30",
+           "run.steps=0",
+           "run.epochs=2",
+           "run.seed=x",
+           "model.create.heads=3",
+           "model.create.hidden_size=0",
+           "model.create.layers=0",
+           "model.path=x",
+           "env.name=frozen_gird",
+           "env.settings.max_turns=x",
+           "env.settings.colour=red",
+           "env.dataset=x.jsonl",
+           "rollout.group_size=0",
+           "rollout.group_size=1",
+           "rollout.group_sze=8",
+           "rollout.prompts_per_step=0",
+           "rollout.block_tokens=12",
+           "rollout.max_turns=15",
+           "rollout.max_context_tokens=512",
+           "rollout.kv_cache_blocks=1",
+           "rollout.sampling.temperature=0",
+           "rollout.sampling.temperature=nan",
+           "rollout.sampling.top_p=0",
+           "train.minibatches_per_step=5",
+           "train.microbatch_tokens=100",
+           "algo.name=ppoo",
+           "algo.advantage=mean",
+           "algo.clip_c=0.5",
+           "algo.kl.estimator=k1",
+           "algo.correction.cap=3 algo.correction.kind=none",
+           "optim.lr=-1",
+           "optim.lr=fast",
+           "optim.betas=[0.9]",
+           "optim.betas=[0.9,1]",
+           "optim.schedule=cosin",
+           "sft.epochs=3",
+           "sft.data=x.jsonl sft.demonstrations=3",
+           "sft.data=x.jsonl",
+           "eval.prompts=0 eval.interval_steps=5",
+           "scheduler.lease_seconds=0",
+           "scheduler.breaker_share_ratio=2",
+           "scheduler.quarantine_faults=0",
+           "checkpoint.interval_steps=0",
+           "log.level=loud",
+       })
+    launch(overrides);
+  expect("keys");
+}
+
+TEST_F(Messages, OfModels) {
+  copy_model("model");
+  write("rows.jsonl", "{\"prompt\": \"2 + 2 = \", \"answer\": \"4\"}\n");
+  write("a.yaml", kStories);
+  launch("model.path=none");
+  launch("model.path=a.yaml");
+  fs::rename(folder_ / "model/tokenizer.json", folder_ / "tokenizer.json");
+  launch("");
+  write("model/tokenizer.json", "{\"model\": ");
+  launch("");
+  write("model/tokenizer.json", "{}");
+  launch("");
+  fs::rename(folder_ / "tokenizer.json", folder_ / "model/tokenizer.json");
+  const fs::path weights = folder_ / "model/model.safetensors";
+  const auto whole = fs::file_size(weights);
+  fs::resize_file(weights, whole / 2);
+  launch("");
+  fs::resize_file(weights, 4);
+  launch("");
+  fs::remove(weights);
+  launch("");
+  write("model/config.json", "{\"model_type\": \"llama\"}");
+  launch("");
+  write("model/config.json", "{\"model_type\": \"mamba\"}");
+  launch("");
+  expect("models");
+}
+
+TEST_F(Messages, OfDatasets) {
+  copy_model("model");
+  write("a.yaml", kStories);
+  launch("");
+  for (const char* rows : {"", "\n\n", "[]\n", "{\"prompt\": 3}\n", "{\"text\": \"x\"}\n",
+                           "{\"prompt\": \"a\"}\n{\"prompt\": \n"}) {
+    write("rows.jsonl", rows);
+    text_ += std::string("rows.jsonl:\n") + rows + "\n";
+    launch("");
+  }
+  write("rows.jsonl", "{\"prompt\": \"\xFF\"}\n");
+  launch("");
+  write("rows.jsonl", "{\"prompt\": \"a\", \"answer\": \"1\"}\n");
+  launch("eval.prompts=9 env.eval_dataset=rows.jsonl");
+  launch("env.prompt_key=question");
+  launch("env.settings.verifier=numbr");
+  launch("rollout.max_prompt_tokens=1 rollout.max_response_tokens=8 env.prompt_key=answer");
+  for (const char* rows : {"{\"input_ids\": [1, 9999]}\n", "{\"input_ids\": []}\n",
+                           "{\"input_ids\": [1, 2], \"loss_mask\": [1]}\n", "{}\n"}) {
+    write("sft.jsonl", rows);
+    text_ += std::string("sft.jsonl:\n") + rows + "\n";
+    launch("sft.data=sft.jsonl");
+  }
+  expect("datasets");
+}
+
+TEST_F(Messages, OfCommands) {
+  copy_model("model");
+  call("");
+  call("lanch");
+  call("--versoin");
+  call("launch");
+  call("launch a.yaml b.yaml");
+  call("launch --run-dir none");
+  call("score");
+  call("score --model none", "{}");
+  call("score --model model", "{\"input_ids\": [1, 99999]}\n");
+  call("score --model model", "nonsense\n");
+  call("score --model model", "{}");
+  call("tokenize --tokenizer none", "{}");
+  call("tokenize --tokenizer model", "{\"txt\": \"a\"}\n");
+  call("generate --model model --temperature -1 --prompt a");
+  call("generate --model model --max-tokens x --prompt a");
+  call("eval --model model");
+  call("eval --model model --env frozen_gird");
+  call("eval --run none");
+  call("report none");
+  call("bench none");
+  call("worker --role cook");
+  expect("commands");
+}
+
+TEST_F(Messages, OfRunDirectories) {
+  write("a.yaml", kConfig);
+  write("run/config.yaml", "run: {steps: 4}\n");
+  call("launch a.yaml --run-dir run");
+  call("launch a.yaml --run-dir a.yaml");
+  call("launch a.yaml --run-dir one run.dir=two");
+  call("report run");
+  call("eval --run run");
+  expect("run_directories");
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,26 @@
+// What `launch --dry-run` says of each config of the repository: tests/golden/plans/NAME.txt.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tests/cli/run_binary.h"
+#include "tests/golden/golden.h"
+
+namespace tailrace {
+namespace {
+
+TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
+  const std::filesystem::path source = TAILRACE_SOURCE_DIR;
+  for (const auto& entry : std::filesystem::directory_iterator(source / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const std::string name = entry.path().stem().string();
+    auto result = run_binary("launch --dry-run configs/" + name + ".yaml", "", source.string());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (size_t at; (at = result.out.find(source.string() + "/")) != std::string::npos;)
+      result.out.erase(at, source.string().size() + 1);
+    expect_golden("plans/" + name + ".txt", result.out);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
