@@ -1,17 +1,32 @@
+// The pages of docs/ that speak of names in the code, against the code.
+#include <set>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/base/file.h"
+#include "core/base/metrics.h"
+#include "reward/judge.h"
+#include "reward/verifiers/built_in.h"
+#include "sandbox/builtin/built_in.h"
 #include "tests/cli/run_binary.h"
+#include "tests/sandbox/environment_contract.h"
 
 namespace tailrace {
 namespace {
 
+using Names = std::set<std::string>;
+
+std::string read_page(const std::string& name) {
+  auto text = read_file(fmt::format("{}/docs/{}", TAILRACE_SOURCE_DIR, name));
+  EXPECT_TRUE(text.ok());
+  return text ? text.value() : "";
+}
+
 TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
   auto result = run_binary("docs");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  auto written = read_file(std::string(TAILRACE_SOURCE_DIR) + "/docs/configuration.md");
-  ASSERT_TRUE(written) << written.failure().message;
-  EXPECT_EQ(written.value(), result.out) << "run: build/tailrace docs docs/configuration.md";
+  EXPECT_EQ(read_page("configuration.md"), result.out)
+      << "run: build/tailrace docs docs/configuration.md";
 }
 
 TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
@@ -21,6 +36,95 @@ TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
   EXPECT_NE(text.find("| `run.steps` | `100` | integer, >= 0 | may grow |"), std::string::npos);
   EXPECT_NE(text.find("| `run.seed` | `0` | integer, >= 0 |  |"), std::string::npos);
   EXPECT_NE(text.find("also: rollout_batch_size"), std::string::npos);
+}
+
+// ---- metrics.md
+
+// The quoted names that rows begin with, in the tables under a heading.
+Names names_under(const std::string& heading) {
+  const std::string page = read_page("metrics.md");
+  const size_t begin = page.find("\n## " + heading + "\n");
+  EXPECT_NE(begin, std::string::npos) << heading;
+  if (begin == std::string::npos) return {};
+  Names names;
+  LineReader lines(std::string_view(page).substr(begin + 1, page.find("\n## ", begin + 1) - begin));
+  while (auto line = lines.next()) {
+    const std::string_view text = line->text;
+    if (!text.starts_with("| `")) continue;
+    const std::string name(text.substr(3, text.find('`', 3) - 3));
+    EXPECT_TRUE(names.insert(name).second) << name << " has two rows";
+  }
+  return names;
+}
+
+void expect_same(const Names& written, const Names& on_page, const std::string& heading) {
+  for (const std::string& name : written)
+    EXPECT_TRUE(on_page.contains(name)) << "docs/metrics.md lacks " << name << ": " << heading;
+  for (const std::string& name : on_page)
+    EXPECT_TRUE(written.contains(name)) << "nothing writes " << name << ": " << heading;
+}
+
+const char* const kReported = "What the built-in environments and verifiers report";
+
+// What the rows of a run carry, by the heading that the page has for them. `env/NAME` and
+// `eval/NAME` stand for what environments and verifiers report.
+void collect(const std::filesystem::path& run, std::map<std::string, Names>& written) {
+  const Names reported = names_under(kReported);
+  auto rows = read_metrics(run / "metrics.jsonl");
+  ASSERT_TRUE(rows.ok()) << rows.failure().message;
+  for (const MetricsRow& row : rows.value()) {
+    const bool evaluation = row.find("eval/episodes") != nullptr;
+    const char* heading = row.version < 0 ? "Names of the warm-up"
+                          : evaluation    ? "Names of an evaluation"
+                                          : "Names of a step";
+    const std::string open = evaluation ? "eval/" : "env/";
+    for (const auto& [name, value] : row.values) {
+      const bool is_open = name.starts_with(open) && reported.contains(name.substr(open.size()));
+      written[heading].insert(is_open ? open + "NAME" : name);
+    }
+  }
+}
+
+// Two runs, because one has one target of the KL term; both learn from groups without a signal, as
+// a policy this small gives no other. A name that neither of them writes needs a run of its own.
+TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
+  TemporaryDirectory folder;
+  std::map<std::string, Names> written;
+  for (const char* target : {"ref", "behaviour"}) {
+    const auto run = folder / target;
+    auto result = run_binary(fmt::format(
+        "launch {}/configs/quickstart.yaml --in-process --run-dir {} run.steps=2 "
+        "model.create.hidden_size=16 model.create.intermediate_size=32 model.create.layers=1 "
+        "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
+        "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
+        TAILRACE_SOURCE_DIR, run.string(), target));
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    collect(run, written);
+  }
+  for (const auto& [heading, names] : written) expect_same(names, names_under(heading), heading);
+  EXPECT_EQ(written.size(), 3u);
+}
+
+// Evidence that every built-in verifier can read.
+const char* const kEvidence =
+    R"({"response": "3", "answer": "3", "numbers": [1, 2], "target": 3, "words": ["three"]})";
+
+TEST(Docs, EachMetricOfAnEnvironmentOrVerifierHasItsRow) {
+  Names reported;
+  const auto environments = sandbox::built_in_environments();
+  for (const auto& [name, help] : environments.list()) {
+    auto environment = environments.make(name, {});
+    const auto episode = sandbox::play(*environment, {.seed = 1, .data = R"({"prompt": "three"})"},
+                                       [](int64_t) { return std::string("?\n"); });
+    for (const auto& [metric, value] : episode.metrics) reported.insert(metric);
+  }
+  const VerifierRegistry verifiers = built_in_verifiers();
+  for (const auto& [name, help] : verifiers.list()) {
+    const auto score = judge(verifiers, name, kEvidence);
+    ASSERT_TRUE(score.ok()) << score.failure().message;
+    for (const auto& [metric, value] : score.value().metrics) reported.insert(metric);
+  }
+  expect_same(reported, names_under(kReported), kReported);
 }
 
 }  // namespace
