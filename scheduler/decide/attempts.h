@@ -1,4 +1,4 @@
-// Members and their leases: how an attempt ends, what is tried again, and what is fenced.
+// Members and their leases (law 6): how an attempt ends, what is tried again, and what is fenced.
 //
 // A member that reaches a final phase is appended to Context::settled; what becomes of its group is
 // for rounds and evaluation, once the event has been applied.

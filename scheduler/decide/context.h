@@ -12,8 +12,8 @@ namespace tailrace::scheduler {
 struct Context {
   State& state;
   Actions actions;
-  std::vector<WorkId>
-      settled;  // members that reached a final phase; proceed() settles their groups
+  // Members that reached a final phase; proceed() settles their groups.
+  std::vector<WorkId> settled;
 
   void act(Action action) { actions.push_back(std::move(action)); }
 

@@ -1,4 +1,5 @@
-// The scheduler's one function: an event in, actions out, nothing else touched. It reads no clock,
+// The scheduler's one function: an event in, actions out, nothing else touched; what it promises is
+// docs/scheduler-law.md, cited as "law 3.2". It reads no clock,
 // opens no socket and draws no random number, so that whatever drives it gets the same actions for
 // the same events: the service, its journal after a restart, a test with a world and time of its
 // own.
@@ -17,8 +18,8 @@
 namespace tailrace::scheduler {
 
 // Which law this is. Raised when the same events give other actions or another state than before:
-// events of another law cannot be replayed, only snapshots cross it. A test holds it against a
-// golden event log.
+// events of another law cannot be replayed, only snapshots cross it. What raises it, and what
+// notices that somebody forgot: law 13.
 constexpr uint32_t kLawVersion = 2;
 
 // Applies `event` at `now` (an earlier time than the state's counts as the state's).

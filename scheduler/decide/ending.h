@@ -1,4 +1,4 @@
-// How a run ends: nothing is left to do, then the last version is safe, then it is over.
+// How a run ends (law 11): nothing is left to do, then the last version is safe, then it is over.
 #pragma once
 
 #include "scheduler/decide/context.h"

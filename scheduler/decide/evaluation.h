@@ -1,5 +1,5 @@
-// The evaluation lane: held-out prompts on exactly one version. It uses workers first, and the
-// trainer gets no batch while one is open, so that the weights cannot move under it. It touches
+// The evaluation lane (law 10): held-out prompts on exactly one version. It uses workers first, and
+// the trainer gets no batch while one is open, so that the weights cannot move under it. It touches
 // neither credit nor cursor: training sees the same prompts and samples with or without it.
 #pragma once
 

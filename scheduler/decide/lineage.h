@@ -1,4 +1,4 @@
-// Versions: publication, checkpoints, and a trainer that comes back with an older one.
+// Versions: publication, checkpoints, and a trainer that comes back with an older one (law 9).
 //
 // Same digest: the batches that were handed over since are handed over again, in order; workers,
 // credit and running groups are left alone, because the same weights will come out. Another digest,

@@ -1,5 +1,5 @@
-// Rounds: launching groups within the credit, deciding what a complete group becomes, handing a
-// step over.
+// Rounds (law 3): launching groups within the credit, deciding what a complete group becomes,
+// handing a step over.
 //
 // This is where modes differ. The stop rule is how many members a group starts (members_to_launch)
 // and how many groups a round starts beyond those that it keeps (Share::launch_target); the tail

@@ -1,4 +1,4 @@
-// Workers come and go, and so does the scheduler.
+// Workers come and go, and so does the scheduler (law 8).
 #pragma once
 
 #include "scheduler/decide/context.h"

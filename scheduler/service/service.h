@@ -7,7 +7,7 @@
 // For each batch of messages: bodies to the store, events to the journal and decide(), one commit,
 // and only then the actions and the acknowledgements. A service that is killed anywhere in between
 // comes back from the journal, gives every outstanding action again, and gets again what it had not
-// acknowledged.
+// acknowledged (law 12).
 //
 // Files: RUN/journal, RUN/trajectories, RUN/metrics.jsonl, RUN/samples.jsonl.
 //

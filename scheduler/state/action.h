@@ -213,8 +213,8 @@ using Action = std::variant<Hold, Grant, Abort, Verify, Install, HandOver, Save,
                             TaskWithdrawn, EvalDone, RunDone, Quarantine, Halt>;
 using Actions = std::vector<Action>;
 
-// What must not leave before all that led to it is on disk: the trainer would know, delete or end
-// something that a machine without power has forgotten (design section 3). Grants, aborts and
+// What must not leave before all that led to it is on disk (law 12.2): the trainer would know,
+// delete or end something that a machine without power has forgotten. Grants, aborts and
 // verifications need no disk: what is lost of them is asked for again.
 bool needs_disk(const Action& action);
 

@@ -28,7 +28,7 @@ namespace tailrace::scheduler {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Raised when a field list changes: files of another format are refused with a message.
+// Raised when a field list changes (law 13.4): files of another format are refused with a message.
 constexpr uint32_t kArchiveFormat = 3;
 
 template <class V>

@@ -1,5 +1,6 @@
 // What decide() must know about a run, and the one place of its defaults. It is part of the state,
-// so that a snapshot replays under the rules it was written under; `restarted` may bring new ones.
+// so that a snapshot replays under the rules it was written under; `restarted` may bring new ones
+// (law 2.5).
 #pragma once
 
 #include <chrono>
@@ -86,7 +87,7 @@ struct EvalOptions {
   friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
 };
 
-// When one worker is kept from work, and for how long (health.h of scheduler/decide).
+// When one worker is kept from work, and for how long (law 7.3).
 struct QuarantineConfig {
   int64_t faults = 3;                   // in a row, without a good answer between
   Time first{std::chrono::seconds(1)};  // doubles each time in a row
@@ -99,10 +100,11 @@ struct QuarantineConfig {
   friend bool operator==(const QuarantineConfig&, const QuarantineConfig&) = default;
 };
 
-// When environments or verifiers fail everywhere.
+// When environments or verifiers fail everywhere (law 7.6).
 struct BreakerConfig {
   int64_t window = 64;  // the last so many attempts; 0: no breaker
-  double share = 0.5;   // more than this part of them failed for one cause, at most workers: halt
+  // More than this part of them failed for one cause, at more than half of the workers: halt.
+  double share = 0.5;
   template <class V>
   void fields(V& visit) {
     visit(window, share);
@@ -130,7 +132,7 @@ struct Config {
   int64_t members_needed() const;
 
   // Throws UserError with the key as a config file has it: impossible combinations, and modes that
-  // could stand still (scheduler law 1.8).
+  // could stand still (law 5.3).
   void validate() const;
 
   template <class V>

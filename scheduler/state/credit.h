@@ -1,5 +1,5 @@
-// How many groups may exist beyond what the trainer has consumed (design section 5), in whole
-// groups, per policy and domain:
+// How many groups may exist beyond what the trainer has consumed (law 3.1), in whole groups, per
+// policy and domain:
 //
 //   ready + handed over and not yet published + reserved by open rounds <= floor((1 + ahead) * q)
 //

@@ -33,8 +33,8 @@ struct WorkerUp {
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };
 
-// The session has ended and none took its place: silent too long, or said goodbye. A trainer's is
-// the law's trainer_lost. Of an older session it means nothing.
+// The session has ended and none took its place: silent too long, or said goodbye. A lost trainer
+// keeps its batch's credit (law 8.3). Of an older session it means nothing.
 struct WorkerDown {
   WorkerId worker;
   uint64_t session = 0;

@@ -10,10 +10,12 @@ namespace tailrace::scheduler {
 
 // How the scheduler keeps its files.
 struct StorageOptions {
-  int64_t store_bytes = int64_t{64} << 20;  // of a file of bodies, before the next one begins
-  int64_t journal_bytes = int64_t{16}
-                          << 20;  // the same of events; a new one begins with a snapshot
-  bool archive = false;           // keeps every journal file
+  // Of a file of bodies, before the next one begins.
+  int64_t store_bytes = int64_t{64} << 20;
+  // The same of events; a new one begins with a snapshot.
+  int64_t journal_bytes = int64_t{16} << 20;
+  // Keeps every journal file (law 13.1).
+  bool archive = false;
 };
 
 // What one step is. Its keys stand in the section `rollout`, where people look for them.

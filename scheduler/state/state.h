@@ -61,8 +61,8 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
-// Where a task is; those not launched yet are in the dataset, behind the cursor. Tail batching adds
-// the long queue.
+// Where a task is (law 2.1); those that the cursor has not reached are in the dataset. Tail
+// batching adds the long queue.
 enum class Place : uint8_t { kQueued, kRunning, kReady, kHandedOver, kDone };
 
 enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached };
@@ -207,11 +207,8 @@ struct Lease {
   friend bool operator==(const Lease&, const Lease&) = default;
 };
 
-enum class WorkerPhase : uint8_t {
-  kClosed,
-  kInstalling,
-  kOpen
-};  // closed: has no weights to work with
+// Closed: it has no weights to work with.
+enum class WorkerPhase : uint8_t { kClosed, kInstalling, kOpen };
 
 struct Worker {
   Role role = Role::kRollout;

@@ -1,4 +1,5 @@
-// What survives a kill: every event in the order it was decided on, and now and then a snapshot.
+// What survives a kill: every event in the order it was decided on, and now and then a snapshot
+// (law 13).
 //
 //   snapshot-000007.bin   a State, written atomically
 //   journal-000007.log    the events since, each with a digest of the actions that decide() gave

@@ -52,9 +52,8 @@ class TrajectoryStore {
 
   int64_t num_bodies() const { return std::ssize(index_); }
   int64_t disk_bytes() const;
-  const std::vector<std::string>& notes() const {
-    return notes_;
-  }  // what open() had to drop, for the log
+  // What open() had to drop, for the log.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   struct Place {

@@ -1,5 +1,5 @@
-// The scenarios of the scheduler's law that concern the synchronous mode. The number is the law's.
-// Each is also kept as a transcript, tests/golden/scheduler/SNN.txt, to be read.
+// The scenarios of docs/scheduler-law.md, section 16, that concern the synchronous mode; the number
+// is that of the table there. Each is also kept as a transcript, tests/golden/scheduler/SNN.txt.
 #include "scheduler/state/credit.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
