@@ -9,6 +9,7 @@
 namespace tailrace::scheduler {
 namespace {
 
+// Lease, deadline and the worker's load end together, and nowhere else (law 15.3).
 void end_lease(State& state, const WorkId& work) {
   const auto lease = state.leases.find(work);
   const auto worker = state.workers.find(lease->second.worker);
@@ -17,7 +18,8 @@ void end_lease(State& state, const WorkId& work) {
   state.leases.erase(lease);
 }
 
-// The worker need not go on, and its answer will mean nothing.
+// The lease ends at once, whether the worker hears of it or not: what it may still say is fenced
+// (law 6.4).
 void abort_lease(Context& context, const WorkId& work) {
   const Lease& lease = context.state.leases.at(work);
   context.tell(
@@ -36,6 +38,7 @@ void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
                                       .verify_attempt = lease.verify_attempt});
   } else {
     const Task& task = *find_task(context.state, work.lane, work.member);
+    // The floor, not the newest version: the worker may install another one before it starts.
     context.tell(lease.worker, Grant{.worker = {},
                                      .session = 0,
                                      .lease = id,
@@ -57,6 +60,8 @@ void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
   Member& member = member_of(state, work);
   const RetryBounds& bounds = context.config().retries;
   member.outcome = cause;
+  // Each cause has its own count: a member whose workers die has not used up its environments'
+  // chances.
   bool again = false;
   if (cause == Outcome::kVerifierFailed) {
     again = ++member.verifier_failures <= bounds.verifier_failed;
@@ -127,6 +132,7 @@ void on_result(Context& context, const AttemptResult& result) {
   const std::string fault = fault_of(result);
   const bool fits = fits_its_launch(state, task, result);
   if (!fault.empty() || !fits) {
+    // Its body came into the store before its metadata were judged here.
     context.act(Release{{{work.lane, result.lease}}});
     if (!fault.empty()) record_outcome(context, result.worker, Outcome::kEnvFailed, fault);
     return fail(context, work, LeaseKind::kGenerate,
@@ -135,6 +141,7 @@ void on_result(Context& context, const AttemptResult& result) {
   record_outcome(context, result.worker, result.outcome, "");
   member.outcome = result.outcome;
   member.tokens = result.tokens;
+  // An answer without a sampled token still rests on weights: those of its grant.
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
   member.arrival = ++state.policies.at(work.member.policy).arrivals;
@@ -148,6 +155,7 @@ void on_reward(Context& context, const Reward& reward) {
   State& state = context.state;
   const WorkId work{reward.lane, reward.lease.member};
   const auto lease = state.leases.find(work);
+  // One attempt may be verified several times: only the verdict that was asked for last counts.
   if (lease == state.leases.end() || lease->second.kind != LeaseKind::kVerify ||
       lease->second.attempt != reward.lease.attempt || lease->second.worker != reward.worker ||
       lease->second.verify_attempt != reward.verify_attempt) {
@@ -167,10 +175,12 @@ int64_t lose_leases(Context& context, const WorkerId& worker) {
   State& state = context.state;
   std::vector<std::pair<WorkId, LeaseKind>> leases;
   for (const auto& [work, lease] : state.leases) {
+    // Collected first: end_lease() changes the map.
     if (lease.worker == worker) leases.emplace_back(work, lease.kind);
   }
   for (const auto& [work, kind] : leases) {
     end_lease(state, work);
+    // A verification too: its verifier has not spoken, so it is not the verifier's failure.
     fail(context, work, kind, Outcome::kLost);
   }
   return std::ssize(leases);
@@ -181,6 +191,7 @@ void tell_leases(Context& context, const WorkerId& worker) {
   for (const auto& [work, lease] : context.state.leases) {
     if (lease.worker == worker) hold.leases.push_back({work.lane, {work.member, lease.attempt}});
   }
+  // First of all: what the worker drops on it must not be what the next messages give.
   context.tell(worker, std::move(hold));
   for (const auto& [work, lease] : context.state.leases) {
     if (lease.worker == worker) tell_lease(context, work, lease);
@@ -191,10 +202,13 @@ void expire_leases(Context& context) {
   State& state = context.state;
   while (!state.expiries.empty() && state.expiries.begin()->first <= state.now) {
     const WorkId work = state.expiries.begin()->second;
+    // A copy: the lease is gone before the fault is written down.
     const Lease lease = state.leases.at(work);
     abort_lease(context, work);
     record_fault(context, lease.worker, Fault::kSilent,
                  fmt::format("no answer within the deadline ({})", to_string(work.member)));
+    // A verifier past its deadline has failed as a verifier; of an attempt nothing is known but
+    // that it is lost (law 6.1).
     fail(context, work, lease.kind,
          lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost);
   }
@@ -205,10 +219,12 @@ void abort_all(Context& context) {
   while (!state.leases.empty()) {
     const auto [work, lease] = *state.leases.begin();
     abort_lease(context, work);
+    // Nothing is counted: a stop is nobody's failure.
     queue_again(state, work, lease.kind);
   }
 }
 
+// The members themselves stay as they are: the caller ends the task or replaces them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
   State& state = context.state;
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
@@ -221,6 +237,7 @@ void void_members(Context& context, Lane lane, const TaskId& id, const Task& tas
 
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
   Release release{bodies_of(lane, id, task)};
+  // A task outlives its bodies; nobody may count on them or release them once more.
   for (Member& member : task.members) member.has_body = false;
   if (!release.bodies.empty()) context.act(std::move(release));
 }

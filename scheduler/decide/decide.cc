@@ -62,14 +62,18 @@ void settle(Context& context) {
 // What any event may have made possible. Called twice, it does nothing the second time.
 void proceed(Context& context) {
   State& state = context.state;
+  // Late results are still taken, so that a run that is continued finds them (law 7.7).
   if (state.ended || !state.halted.empty()) return settle(context);
+  // Deadlines first: members that they fail are settled with those of the event.
   expire(context);
   settle(context);
+  // One of these faults may have been the last that the law allows.
   if (!state.halted.empty()) return;
   const bool working = !state.stopping && !state.end;
   for (auto& [id, policy] : state.policies) {
     if (!working) break;
     open_rounds(context, id, policy);
+    // Before the hand-over: an evaluation that is due holds the next batch back (law 10.1).
     open_evaluation(context, id, policy, finished(state, policy));
   }
   // A checkpoint before the batch after it: the trainer does one thing after the other.
@@ -79,6 +83,8 @@ void proceed(Context& context) {
   }
   advance_end(context);
   if (state.stopping || state.end) return;
+  // Installs before grants: a worker that is to change its weights gets no work that it could not
+  // begin. Grants last, when all work that this event makes is there to choose from.
   refresh_workers(context);
   grant_waiting(context);
   verify_waiting(context);
@@ -87,6 +93,7 @@ void proceed(Context& context) {
 }  // namespace
 
 Actions decide(State& state, const Event& event, Time now) {
+  // Law 2.4. A replayed journal brings the times of then.
   state.now = std::max(state.now, now);
   Context context{.state = state, .actions = {}, .settled = {}};
   std::visit([&](const auto& e) { apply(context, e); }, event);

@@ -21,6 +21,7 @@ std::optional<RunEnd::Reason> reason_to_end(const State& state) {
     if (training && state.now < state.stop_deadline) return std::nullopt;
     return RunEnd::Reason::kStopped;
   }
+  // The data has ended if any policy stopped short of the limit.
   bool by_steps = true;
   for (const auto& [id, policy] : state.policies) {
     if (!finished(state, policy) || policy.evaluation) return std::nullopt;
@@ -35,6 +36,8 @@ bool safe_or_hopeless(const State& state) {
   return std::ranges::all_of(state.policies, [&](const auto& entry) {
     const Policy& policy = entry.second;
     if (saved(policy)) return true;
+    // A run that ended by itself waits for an absent trainer, until the deadline: its last version
+    // is what it was for. A stopped one can be continued.
     return state.end->reason == RunEnd::Reason::kStopped && trainer_of(state, policy) == nullptr;
   });
 }
@@ -50,6 +53,8 @@ void on_stop_requested(Context& context) {
   if (state.stopping) return;
   state.stopping = true;
   state.stop_deadline = state.now + state.config.deadlines.save;
+  // Before anything is saved: what is still sampled would not be waited for, and is sampled again
+  // when the run goes on.
   abort_all(context);
 }
 
@@ -62,6 +67,8 @@ void request_saves(Context& context) {
                      steps_done(state, policy) || state.end.has_value();
     if (!due || saved(policy) || policy.saving == version) continue;
     if (trainer_of(state, policy) == nullptr) continue;
+    // Once a session: a new one forgets it (law 8.3), since what was said in the old one may be
+    // lost.
     policy.saving = version;
     context.tell(policy.trainer,
                  Save{.worker = {}, .session = 0, .policy = id, .version = version});
@@ -76,9 +83,11 @@ void advance_end(Context& context) {
     if (!reason) return;
     state.end = RunEnd{.reason = *reason, .unreached = 0};
     state.end_deadline = state.now + state.config.deadlines.save;
+    // The end itself makes the save due, and no further event may come to ask for it.
     request_saves(context);
   }
   if (!safe_or_hopeless(state)) return;
+  // A stopped run keeps its groups as they are: it goes on with them.
   if (state.end->reason != RunEnd::Reason::kStopped) {
     for (auto& [id, policy] : state.policies) state.end->unreached += cut_off(context, policy);
   }

@@ -20,8 +20,11 @@ int64_t count_open(const Evaluation& evaluation) {
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
   const EvalOptions& config = context.config().eval;
   const int64_t version = policy.frontier;
+  // Not in a replay: workers hold the frontier's weights, which are not known to come out again
+  // until the trainer has published them.
   if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
   if (policy.evaluation) return;  // it waits to be reported
+  // The first version of the run, so that every curve has a beginning.
   const bool first = policy.evaluated < 0;
   const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
   if (!first && !due && !last) return;
@@ -30,6 +33,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   Evaluation evaluation{.version = version, .open_members = 0, .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
+      // The version stands in the place of the epoch: each evaluation has names of its own.
       const TaskId id{policy_id, domain, version, prompt};
       Task& task = evaluation.tasks[id];
       task.launch = policy.forks;  // other weights may carry this version's number again
@@ -48,6 +52,7 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
   EvalDone report{.policy = policy_id, .version = evaluation.version, .items = {}};
   for (const auto& [id, task] : evaluation.tasks) {
     for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+      // All members, also those that failed for good: they are counted, never scored 0 (law 10.1).
       const Member& member = task.members[static_cast<size_t>(i)];
       report.items.push_back({{member_id(id, task.launch, i), member.attempt}, member.reward});
     }
@@ -56,6 +61,7 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
 }
 
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
+  // Counted anew rather than down: several members may have settled in one event.
   policy.evaluation->open_members = count_open(*policy.evaluation);
   if (!evaluating(policy)) context.act(evaluation_report(policy_id, *policy.evaluation));
 }
@@ -64,6 +70,7 @@ void on_eval_reported(Context& context, const EvalReported& event) {
   const auto it = context.state.policies.find(event.policy);
   if (it == context.state.policies.end()) return;
   Policy& policy = it->second;
+  // A fork, or a lost body, may have begun the evaluation of this version anew since the report.
   if (!policy.evaluation || evaluating(policy) || policy.evaluation->version != event.version)
     return;
   drop_evaluation(context, policy);
@@ -72,6 +79,7 @@ void on_eval_reported(Context& context, const EvalReported& event) {
 void drop_evaluation(Context& context, Policy& policy) {
   if (!policy.evaluation) return;
   for (auto& [id, task] : policy.evaluation->tasks) {
+    // An unreported one may still have leases out.
     void_members(context, Lane::kEval, id, task);
     release_bodies(context, Lane::kEval, id, task);
   }

@@ -12,6 +12,7 @@ bool same_pool(const Health& health, const Worker& worker) {
   return worker.role == health.role && worker.policy == health.policy;
 }
 
+// Law 1.4. Who is away may never come back, and proves nothing about the others.
 int64_t pool_size(const State& state, const Worker& like) {
   return std::ranges::count_if(state.workers, [&](const auto& entry) {
     const Worker& worker = entry.second;
@@ -19,6 +20,8 @@ int64_t pool_size(const State& state, const Worker& like) {
   });
 }
 
+// Role and policy are written down with it: a worker that has left still counts in its pool (law
+// 7.5).
 Health& health_of(State& state, const WorkerId& id) {
   const Worker& worker = state.workers.at(id);
   Health& health = state.health[id];
@@ -35,6 +38,7 @@ void check_pool(Context& context, const WorkerId& last) {
   const Health& health = state.health.at(last);
   if (health.quarantines < config.limit) return;
   for (const auto& [id, worker] : state.workers) {
+    // Law 7.5: one connected worker below the limit is hope enough.
     if (!worker.connected || !same_pool(health, worker)) continue;
     const auto other = state.health.find(id);
     if (other == state.health.end() || other->second.quarantines < config.limit) return;
@@ -64,6 +68,8 @@ void check_window(Context& context, Outcome cause, int64_t pool) {
   };
   Count total;
   std::map<WorkerId, Count> workers;
+  // Two shares: of all answers, and of each worker's own. The first alone would let one busy bad
+  // worker end the run; the second alone, one bad answer of a worker that has given few.
   for (const Breaker::Attempt& attempt : breaker.window) {
     const bool failed = attempt.outcome == cause;
     for (Count* count : {&total, &workers[attempt.worker]}) ++count->all, count->failed += failed;
@@ -81,6 +87,7 @@ void check_window(Context& context, Outcome cause, int64_t pool) {
 }  // namespace
 
 void halt(Context& context, std::string reason) {
+  // The first reason stays: those after it are mostly its consequences.
   if (!context.state.halted.empty()) return;
   context.state.halted = std::move(reason);
   context.act(Halt{context.state.halted});
@@ -89,6 +96,7 @@ void halt(Context& context, std::string reason) {
 void record_good(Context& context, const WorkerId& id) {
   const auto it = context.state.health.find(id);
   if (it == context.state.health.end()) return;
+  // Single faults were never announced, so neither is their end.
   if (it->second.quarantines > 0) context.act(Quarantine{.worker = id, .until = {}, .reason = {}});
   context.state.health.erase(it);
 }
@@ -113,6 +121,7 @@ void record_fault(Context& context, const WorkerId& id, Fault fault, const std::
   health.reason = reason;
   // While it is in quarantine, what it held before may still go wrong: that was counted.
   if (in_quarantine(context.state, id)) return;
+  // Its quarantine is over and no good answer has come since (law 7.3).
   const bool on_trial = health.quarantines > 0;
   if (++health.faults < context.config().quarantine.faults && !on_trial) return;
   quarantine(context, id, fault, reason);
@@ -124,9 +133,12 @@ void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
   Breaker& breaker = state.breaker;
   breaker.window.push_back({id, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
+  // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
   if (!reason.empty()) breaker.last_reason[outcome] = reason;
   const int64_t pool = pool_size(state, state.workers.at(id));
+  // Alone it has nobody to be compared with: whether its environments fail or all do cannot be told
+  // apart, and only the breaker judges (law 7.2).
   if (pool > 1) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,

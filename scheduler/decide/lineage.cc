@@ -15,6 +15,7 @@ namespace {
 int64_t newest_version(const Task& task) {
   int64_t newest = task.weight_floor;
   for (const Member& member : task.members) {
+    // A grant counts like a token: at hand may be an answer that was sampled by those weights.
     newest = std::max({newest, member.granted_version, member.max_version});
   }
   return newest;
@@ -33,12 +34,15 @@ void fork(Context& context, Policy& policy, int64_t from, Weights weights) {
   policy.lineage[from] = std::move(weights);
   policy.frontier = from;
   ++policy.forks;
+  // Their steps are of the abandoned lineage; what ran in them is queued below.
   policy.rounds.clear();
+  // `from` has other weights now, so it is evaluated again.
   if (policy.evaluated >= from) {
     if (policy.evaluation && policy.evaluation->version >= from) drop_evaluation(context, policy);
     policy.evaluated = from - 1;
   }
   for (Domain& domain : policy.domains) {
+    // relaunch() moves a task to the launch queue and does not look at this one.
     std::erase_if(domain.ready,
                   [&](const TaskId& id) { return newest_version(policy.tasks.at(id)) >= from; });
   }
@@ -53,6 +57,7 @@ void fork(Context& context, Policy& policy, int64_t from, Weights weights) {
     if (taints) abandoned.push_back(id);
     if (!taints && in_batch && task.step > from) kept.push_back(id);
   }
+  // Up to `from` nothing is trained again.
   policy.batches.erase(policy.batches.upper_bound(from), policy.batches.end());
   for (const TaskId& id : kept) return_to_ready(context, policy, id);
   for (const TaskId& id : abandoned) {
@@ -66,6 +71,7 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
   const auto batch = policy.batches.find(step);
   if (batch == policy.batches.end()) return;
   for (const TaskId& id : batch->second.tasks) {
+    // In a replay they ended at the first publication.
     if (policy.tasks.at(id).place == Place::kHandedOver)
       end_task(context, policy, id, TaskEnd::kTrained, step);
   }
@@ -95,6 +101,7 @@ void on_published(Context& context, const Published& event) {
   Policy* found = policy_of_trainer(context.state, event.policy, event.worker);
   if (found == nullptr || event.version < 0) return;
   Policy& policy = *found;
+  // The first one may have any number: the trainer may begin from a checkpoint.
   const bool first = policy.published < 0;
   if (!first && event.version <= policy.published) return;  // said before
   if (!first && (event.version != policy.published + 1 || !policy.batches.contains(event.version)))
@@ -103,6 +110,7 @@ void on_published(Context& context, const Published& event) {
   policy.published = event.version;
   policy.wanted.reset();
   policy.handed = false;
+  // Of a trainer nothing else is a good answer: asking for a batch costs it nothing.
   record_good(context, event.worker);
   finish_batch(context, policy, event.version);
   Weights weights{event.digest, event.manifest};
@@ -136,6 +144,7 @@ void on_durable(Context& context, const Durable& event) {
     task = policy.tasks.erase(task);
   }
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(event.version));
+  // The version itself stays: it is how far a trainer can go back (law 9.2).
   policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(event.version));
   if (!release.bodies.empty()) context.act(std::move(release));
 }
@@ -147,6 +156,7 @@ void reopen(Context& context) {
   for (auto& [id, policy] : state.policies) {
     std::vector<TaskId> cut;
     for (const auto& [task_id, task] : policy.tasks) {
+      // Collected first: relaunch() changes places.
       if (task.place == Place::kDone && task.end == TaskEnd::kUnreached) cut.push_back(task_id);
     }
     for (const TaskId& task_id : cut) {
@@ -198,6 +208,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
             event.version, policy.published, policy.lineage.begin()->first));
   }
   on_trainer_lost(policy);
+  // The frontier stays where it is: what lies between is the replay (law 9.3).
   policy.published = event.version;
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))

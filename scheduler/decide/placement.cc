@@ -13,6 +13,7 @@ namespace {
 // Leases that it can take now, whatever weights it holds.
 int64_t room_of(const State& state, const WorkerId& id, const Worker& worker) {
   if (!worker.connected) return 0;
+  // A worker in quarantine, or on trial, may still hold more than it may take now.
   return std::max<int64_t>(0, usable_slots(state, id, worker) - worker.leased);
 }
 
@@ -48,6 +49,8 @@ WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) 
     const int64_t room = room_of(state, id, worker);
     if (room == 0) continue;
     const int64_t siblings = siblings_at(state, work, task, id);
+    // Strictly more, in the order of names: equal workers are told apart the same way in every
+    // replay.
     if (std::pair(siblings, room) > std::pair(best_siblings, best_room)) {
       best = id, best_siblings = siblings, best_room = room;
     }
@@ -59,6 +62,7 @@ WorkerId pick_reward(const State& state) {
   WorkerId best;
   int64_t best_room = 0;
   for (const auto& [id, worker] : state.workers) {
+    // A verifier holds no weights and serves every policy.
     if (worker.role != Role::kReward) continue;
     const int64_t room = room_of(state, id, worker);
     if (room > best_room) best = id, best_room = room;
@@ -66,6 +70,8 @@ WorkerId pick_reward(const State& state) {
   return best;
 }
 
+// An upper bound, whatever versions are asked for: when nobody has room, the waiting list, which
+// may be long, is not walked at every event.
 int64_t total_room(const State& state, Role role) {
   int64_t room = 0;
   for (const auto& [id, worker] : state.workers) {
@@ -88,6 +94,7 @@ bool up_to_date(const State& state, const Worker& worker) {
   switch (worker.phase) {
     case WorkerPhase::kClosed:
       return false;
+    // The weights of another lineage are not worth the wait: the new install replaces this one.
     case WorkerPhase::kInstalling:
       return on_lineage(policy, worker.target, worker.target_digest);
     case WorkerPhase::kOpen:
@@ -138,6 +145,7 @@ void on_installed(Context& context, const Installed& event) {
   worker.phase = WorkerPhase::kOpen;
   worker.version = event.version;
   worker.digest = event.digest;
+  // From now on no single worker ends the run (law 7.1).
   context.state.begun = true;
 }
 
@@ -145,12 +153,15 @@ void on_install_failed(Context& context, const InstallFailed& event) {
   const auto it = context.state.workers.find(event.worker);
   if (it == context.state.workers.end()) return;
   Worker& worker = it->second;
+  // Of an install that has ended, or was replaced. A copy of a report whose version is being
+  // installed again cannot be told from a new one (law 14.4).
   if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version) return;
   fail_install(context, event.worker, worker, event.reason);
 }
 
 void expire_installs(Context& context) {
   for (auto& [id, worker] : context.state.workers) {
+    // Who is away has another deadline, that of its absence.
     if (worker.connected && worker.phase == WorkerPhase::kInstalling &&
         worker.install_deadline <= context.state.now) {
       fail_install(context, id, worker, "no answer within the deadline");
@@ -165,6 +176,7 @@ void grant_waiting(Context& context) {
     const WorkId work = *it;
     const Task& task = *find_task(state, work.lane, work.member);
     const WorkerId worker = pick_rollout(state, work, task);
+    // Others behind it may need an older version, or another policy.
     if (worker.empty()) {
       ++it;
       continue;

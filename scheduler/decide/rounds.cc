@@ -22,7 +22,7 @@ bool has_fresh(const DomainConfig& config, const Domain& domain) {
   return endless(config) || config.epochs == 0 || domain.epoch < config.epochs;
 }
 
-// The next prompt behind the cursor. Epochs have no barrier: the next one begins at once.
+// The prompt at the cursor. Epochs have no barrier: the next one begins at once.
 TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, int32_t index) {
   const TaskId id{policy, index, domain.epoch, domain.next++};
   if (!endless(config) && domain.next == config.prompts_per_epoch) {
@@ -56,6 +56,7 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   Domain& domain = policy.domains[static_cast<size_t>(index)];
   TaskId id;
   if (!domain.queued.empty()) {
+    // Oldest prompt first, whatever order they were queued in.
     id = *domain.queued.begin();
     domain.queued.erase(domain.queued.begin());
   } else if (has_fresh(config, domain)) {
@@ -63,9 +64,12 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   } else {
     return false;
   }
+  // A queued task is there already, with the launch number that relaunch() gave it.
   Task& task = policy.tasks[id];
   task.place = Place::kRunning;
   task.round = round.id;
+  // Law 3.4. Without a floor a launch at publication would run on the weights that workers still
+  // hold.
   task.weight_floor = policy.frontier;
   task.members.resize(static_cast<size_t>(members_to_launch(context.config(), round)));
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
@@ -84,6 +88,8 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
     Share& share = round.shares[static_cast<size_t>(i)];
     while (!full(share) && share.accepted + share.running < share.launch_target) {
       if (launch(context, policy_id, policy, round, i)) continue;
+      // Nothing more can come: the share aims at what it has, so that the round can close and the
+      // step run short (law 3.7).
       share.launch_target = share.accepted + share.running;
       share.target = std::min(share.target, share.launch_target);
     }
@@ -108,6 +114,7 @@ Round* find_round(Policy& policy, RoundId id) {
 bool zero_signal(const Task& task) {
   std::optional<double> first;
   for (const Member& member : task.members) {
+    // A member that failed for good says nothing of the spread of rewards.
     if (!member.reward) continue;
     if (first && *first != *member.reward) return false;
     first = member.reward;
@@ -120,6 +127,8 @@ bool step_complete(const State& state, const Policy& policy) {
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const int64_t in_domain = std::ssize(policy.domains[static_cast<size_t>(i)].ready);
     const int64_t q = state.config.domains[static_cast<size_t>(i)].prompts_per_step;
+    // Short, and something is still to come: wait. Short and nothing reserved: the domain has run
+    // dry.
     if (in_domain < q && reserved(policy, i) > 0) return false;
     ready += in_domain;
   }
@@ -157,6 +166,7 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) 
     const Task& task = policy.tasks.at(id);
     for (int32_t i = 0; i < std::ssize(task.members); ++i) {
       const Member& member = task.members[static_cast<size_t>(i)];
+      // It failed for good: its group trains without it (law 3.5).
       if (!member.reward) continue;
       action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
     }
@@ -183,6 +193,7 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
   bool any = false;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    // Below 0 only when `restarted` brought rules with less credit than is held.
     const int64_t room = std::max<int64_t>(0, credit(config, i) - credit_held(policy, i));
     round.shares.push_back({.target = room, .launch_target = room, .running = 0, .accepted = 0});
     any = any || (room > 0 && has_prompts(config, policy, i));
@@ -197,6 +208,7 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
 void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
+  // What was trained may be asked for again, until its checkpoint is durable.
   if (end != TaskEnd::kTrained) release_bodies(context, Lane::kTrain, id, task);
   task.place = Place::kDone;
   task.end = end;
@@ -216,6 +228,7 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
   // No sample of it is newer than the frontier: a checkpoint of the next version makes its end
   // final.
   const int64_t step = policy.frontier + 1;
+  // Failed before filtered: too few rewards are equal by chance.
   if (rewarded < context.config().members_needed()) {
     end_task(context, policy, id, TaskEnd::kFailed, step);
   } else if (context.config().replace_zero_signal && zero_signal(task)) {
@@ -234,12 +247,15 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
     return;
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
+  // A batch that was formed before is given as it was: nobody installs in a replay, so it moves no
+  // weights under an evaluation either.
   if (!policy.batches.contains(step)) {
     if (!at_frontier(policy) || policy.evaluation) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     if (!step_complete(context.state, policy)) return;
     form_batch(context.state, policy, step);
   }
+  // Until it publishes, asks again, or is lost.
   policy.handed = true;
   context.tell(policy.trainer, make_hand_over(policy_id, policy, step));
 }
@@ -255,6 +271,8 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
   release_bodies(context, Lane::kTrain, id, task);
+  // Another launch has other names for its members: what the old one's leases still bring is
+  // fenced.
   task = Task{.place = Place::kQueued, .launch = task.launch + 1, .members = {}};
   domain_of(policy, id).queued.insert(id);
 }
@@ -281,6 +299,8 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
                       to_string(body.lease)));
     }
     task->members[static_cast<size_t>(member.member)].has_body = false;
+    // Its place in an open round is free again, for the queued prompt itself; in a closed one its
+    // credit is, and the next round takes it.
     if (Round* round = find_round(policy, task->round); round != nullptr) {
       Share& share = round->shares[static_cast<size_t>(id.domain)];
       --(task->place == Place::kRunning ? share.running : share.accepted);
@@ -293,6 +313,7 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
 
 bool exhausted(const State& state, const Policy& policy) {
   if (!at_frontier(policy) || !policy.rounds.empty()) return false;
+  // A batch that is handed over and not published still is to be trained.
   if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     if (!policy.domains[static_cast<size_t>(i)].ready.empty()) return false;
@@ -314,6 +335,7 @@ int64_t cut_off(Context& context, Policy& policy) {
   policy.rounds.clear();
   for (const TaskId& id : live)
     end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
+  // Those that were never launched have no task to end: they are only counted.
   int64_t unreached = unlaunched(context.state, policy);
   for (Domain& domain : policy.domains) unreached += domain.ended_as(TaskEnd::kUnreached);
   return unreached;

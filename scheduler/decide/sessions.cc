@@ -37,6 +37,7 @@ void lose_worker(Context& context, const WorkerId& id) {
 void on_worker_up(Context& context, const WorkerUp& event) {
   State& state = context.state;
   const auto known = state.workers.find(event.worker);
+  // Another process under this name: the one before it is gone, although nobody said so.
   if (known != state.workers.end() && known->second.incarnation != event.incarnation)
     lose_worker(context, event.worker);
   Worker& worker = state.workers[event.worker];
@@ -53,12 +54,14 @@ void on_worker_up(Context& context, const WorkerUp& event) {
     if (policy != state.policies.end() && policy->second.trainer == event.worker)
       begin_trainer_session(policy->second);
   } else {
+    // Also when there are none: the worker may hold work that was given up since.
     tell_leases(context, event.worker);
   }
 }
 
 void on_worker_down(Context& context, const WorkerDown& event) {
   const auto it = context.state.workers.find(event.worker);
+  // Of an older session: a newer one has taken its place (law 8.1).
   if (it == context.state.workers.end() || it->second.session != event.session) return;
   lose_worker(context, event.worker);
 }
@@ -67,6 +70,7 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
   State& state = context.state;
   const auto it = state.workers.find(event.worker);
   if (it == state.workers.end()) return;
+  // Law 7.1: before anything worked, it is most likely the start that is wrong.
   if (!state.begun) return halt(context, fmt::format("{}: {}", event.worker, event.reason));
   Worker& worker = it->second;
   lose_leases(context, event.worker);
@@ -76,11 +80,13 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
       policy->second.trainer == event.worker) {
     on_trainer_lost(policy->second);
   }
+  // At once, without counting: it said so itself.
   quarantine(context, event.worker, Fault::kFailed, event.reason);
 }
 
 void on_restarted(Context& context, const Restarted& event) {
   State& state = context.state;
+  // The cursors are one a domain; with others they would mean nothing.
   if (event.config && event.config->domains.size() == state.config.domains.size())
     state.config = *event.config;
   // A person has looked: everybody gets another chance.
@@ -96,14 +102,17 @@ void on_restarted(Context& context, const Restarted& event) {
   for (auto& [id, policy] : state.policies) {
     policy.wanted.reset();
     begin_trainer_session(policy);
+    // Complete, and perhaps written down, perhaps not: the report is idempotent.
     if (policy.evaluation && !evaluating(policy))
       context.act(evaluation_report(id, *policy.evaluation));
   }
+  // The new rules may allow more; if not, the end comes again in this very event.
   reopen(context);
 }
 
 void expire_absences(Context& context) {
   State& state = context.state;
+  // Collected first: lose_worker() erases.
   std::vector<WorkerId> absent;
   for (const auto& [id, worker] : state.workers) {
     if (!worker.connected && worker.reconnect_deadline <= state.now) absent.push_back(id);

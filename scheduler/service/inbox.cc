@@ -8,6 +8,7 @@
 namespace tailrace::scheduler {
 namespace {
 
+// Reasons go into the journal and the state: enough for a person, whatever a worker sends.
 constexpr size_t kReasonBytes = 400;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
@@ -44,6 +45,7 @@ void Inbox::take(wire::ServerEvent event) {
   if (const auto* up = std::get_if<wire::WorkerUp>(&event)) return on_up(*up);
   if (const auto* down = std::get_if<wire::WorkerDown>(&event)) return on_down(*down);
   auto& incoming = std::get<wire::Incoming>(event);
+  // Before the handler: an acknowledgement is due whatever becomes of the message.
   arrived_[incoming.worker] = incoming.sequence;
   std::visit([&](auto& message) { on(incoming, message); }, incoming.message);
 }
@@ -51,9 +53,12 @@ void Inbox::take(wire::ServerEvent event) {
 void Inbox::acknowledge() {
   for (auto& [worker, last] : arrived_) {
     const auto& waiting = at_store_[worker];
+    // All before the first message that waits for the store. Later ones are decided on already, and
+    // come again after a kill: acceptance is idempotent (law 14.4).
     server_.acknowledge(worker, waiting.empty() ? last : *waiting.begin() - 1);
   }
   std::erase_if(at_store_, [](const auto& entry) { return entry.second.empty(); });
+  // Who still has something at the store is asked about again next time.
   std::erase_if(arrived_, [&](const auto& entry) { return !at_store_.contains(entry.first); });
 }
 
@@ -103,11 +108,13 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
               event.reason);
     return feed_(event);
   }
+  // Noted before the store can answer: until then nothing from this message on is acknowledged.
   at_store_[from.worker].insert(from.sequence);
   store_.put({header.lane, header.lease}, std::move(message.body),
              [this, worker = from.worker, sequence = from.sequence,
               header](const StoreActor::Stored& stored) {
                at_store_[worker].erase(sequence);
+               // So that acknowledge() looks at this worker again; it may have said nothing since.
                arrived_[worker] = std::max(arrived_[worker], sequence);
                on_stored(worker, header, stored);
              });
@@ -122,6 +129,7 @@ void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
   AttemptResult event = event_of(worker, header);
   if (!stored.refused.empty()) {
     log_.warning("{} sent a result that is refused: {}", worker, stored.refused);
+    // Its header was sound and its tokens are not: a fault of the worker, and sampled again.
     event.outcome = Outcome::kLost;
     event.reason = stored.refused.substr(0, kReasonBytes);
   }
@@ -165,6 +173,8 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
   if (ready.version != before)
     log_.info("{} holds version {}, the run is at {}", from.worker, ready.version, before);
   feed_(RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
+  // The trainer died between its publication and our hearing of it: this greeting is the
+  // publication (law 9.5).
   if (published(ready.policy) > before) metrics_.on_published(ready.version, ready.metrics, now_());
 }
 
@@ -200,6 +210,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
   store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
               [this, id = from.worker, session = worker->second.session, request = message.request](
                   std::vector<std::byte> bytes, const std::vector<StoreActor::Lost>& lost) {
+                // No answer when a body is lost: the batch cannot be given again (law 12.3).
                 if (lost.empty()) {
                   (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
                 } else {

@@ -20,6 +20,7 @@ void Outbox::perform(const Action& action) {
   std::visit([this](const auto& a) { act(a); }, action);
 }
 
+// Messages that are all in their action. The others need something of a body first.
 void Outbox::act(const Hold& a) { send(a, wire::Hold{a.leases}); }
 void Outbox::act(const Grant& a) { send(a, wire::Grant{a.lease, a.lane, a.version}); }
 void Outbox::act(const Abort& a) { send(a, wire::Abort{a.lease, a.lane}); }
@@ -29,6 +30,7 @@ void Outbox::act(const Install& a) {
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
 
 void Outbox::act(const Verify& a) {
+  // What to verify and with what stands in the body, which decide() never saw.
   store_.describe({{a.lane, a.lease}}, [this, a](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
     const TrajectoryHeader& header = found.front().header;
@@ -44,6 +46,7 @@ void Outbox::act(const HandOver& a) {
     ids.push_back({Lane::kTrain, item.lease});
     rewards[ids.back()] = item.reward;
   }
+  // The time of handing over, not of the store's answer.
   const Time handed = now_();
   store_.describe(ids, [this, a, handed](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
@@ -86,6 +89,8 @@ void Outbox::act(const EvalDone& a) {
     rewards[ids.back()] = *item.reward;
   }
   store_.describe(ids, [this, a, rewards](const auto& found, const auto& lost) {
+    // Not lose_bodies(): that would begin the evaluation anew, and with a disk that is broken again
+    // and again.
     for (const StoreActor::Lost& body : lost)
       log_.warning("{}: {}", to_string(body.body.lease), body.reason);
     std::vector<TrajectoryHeader> headers;
@@ -93,6 +98,7 @@ void Outbox::act(const EvalDone& a) {
       headers.push_back(body.header);
       verdicts_.add_to(headers.back());
     }
+    // Chosen before the row is written: a version that has its row shows nothing more.
     const std::vector<BodyId> shown = metrics_.samples_of_evaluation(a);
     metrics_.on_evaluation(a, headers);
     show_samples(a.version, shown, rewards, [this, a] {
@@ -103,6 +109,7 @@ void Outbox::act(const EvalDone& a) {
 
 void Outbox::act(const Release& a) {
   store_.release(a.bodies);
+  // The only place that forgets: a body lives at least as long as anybody asks for its numbers.
   for (const BodyId& body : a.bodies) verdicts_.forget(body);
 }
 
@@ -130,6 +137,7 @@ void Outbox::act(const Quarantine& a) {
 }
 
 void Outbox::act(const Halt& a) {
+  // The service ends by it; workers are told why.
   if (failure_.empty()) failure_ = a.reason;
 }
 

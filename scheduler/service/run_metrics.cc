@@ -68,6 +68,7 @@ void RunMetrics::open(int64_t first_step) {
   auto opened = MetricsWriter::open(paths_.metrics(), first_step, unix_seconds());
   if (!opened) throw UserError("{}", opened.failure().message);
   writer_ = std::move(opened).value();
+  // Which rows are there is read back, not remembered: after a kill the file alone knows.
   auto rows = read_metrics(paths_.metrics());
   if (!rows) throw UserError("{}", rows.failure().message);
   steps_.clear();
@@ -78,6 +79,7 @@ void RunMetrics::open(int64_t first_step) {
       warm_up_.insert(row.step);
       continue;
     }
+    // Every row of an evaluation has this value, and no row of a step.
     (row.find("eval/episodes") != nullptr ? evaluations_ : steps_).insert(row.step);
   }
 }
@@ -128,6 +130,7 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch,
   double staleness = 0, stalest = 0;
   for (const TrajectoryHeader& episode : batch) {
     pending_.tokens += episode.num_sampled;
+    // Against the weights that the step starts from (law 4.1); -1: nothing was sampled.
     const int64_t oldest = episode.min_version;
     const double age = oldest < 0 ? 0 : static_cast<double>(step - 1 - oldest);
     staleness += age;
@@ -140,11 +143,15 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch,
 
 void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now) {
   const int64_t row = version - 1;
+  // A step that began under an earlier process, or whose batch went out under one, has no length
+  // that we know.
   const bool timed = timed_ && pending_.step == version;
   const Time since = now - last_published_;
   const Time training = now - pending_.handed;
   last_published_ = now;
   timed_ = true;
+  // Version 0 comes of no step. A step that is trained again, or whose row was written before a
+  // kill, has its row.
   if (row < 0 || !steps_.insert(row).second) return;
 
   MetricList values = sent;
@@ -160,6 +167,7 @@ void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now)
   add_missing(values, {{"rollout/infra_failed_frac", static_cast<double>(infra_failed_) / attempts},
                        {"rollout/filtered_prompts", static_cast<double>(ends_[TaskEnd::kFiltered])},
                        {"rollout/failed_prompts", static_cast<double>(ends_[TaskEnd::kFailed])}});
+  // Counted from row to row, in memory: a restart begins anew, decisions do not rest on it.
   attempts_ = infra_failed_ = 0;
   ends_.clear();
   write(row, row, std::move(values));
@@ -191,11 +199,13 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
     values.emplace_back("eval/turns/mean", turns / static_cast<double>(bodies.size()));
   }
   values.emplace_back("eval/episodes", episodes);
+  // Beside the mean, never inside it: a failure is no reward of 0.
   values.emplace_back("eval/failed", episodes - rewarded);
   write(report.version, report.version, std::move(values));
 }
 
 void RunMetrics::on_fork(int64_t from) {
+  // A run goes on without its rows; only its start insists on them.
   try {
     open(from);
   } catch (const UserError& error) {

@@ -38,6 +38,7 @@ struct Service::Impl {
         metrics(options.paths, policy().frontier, options.num_samples, log),
         inbox(state, feeder(), timer(), store, server, metrics, verdicts, log),
         outbox(feeder(), timer(), store, server, metrics, verdicts, log) {
+    // Last: what it feeds may reach all of the above.
     if (resumed) begin_again();
   }
 
@@ -51,6 +52,7 @@ struct Service::Impl {
   // ---- start
 
   State restore_state() {
+    // Of the new config, before the old state is touched.
     options.config.validate();
     auto restored = restore(options.paths.journal());
     if (!restored) throw UserError("{}", restored.failure().message);
@@ -79,6 +81,8 @@ struct Service::Impl {
     for (const BodyId& body : held) {
       if (!opened.value().contains(body)) missing.bodies.push_back(body);
     }
+    // Bodies whose event never reached the journal: their messages were not acknowledged and come
+    // again.
     opened.value().retain_only(held);
     return std::move(opened).value();
   }
@@ -96,6 +100,8 @@ struct Service::Impl {
     if (!missing.bodies.empty()) {
       log.warning("{} bodies did not reach the disk; their groups are sampled again",
                   missing.bodies.size());
+      // Before `restarted`, which asks for open reports again: an evaluation without its bodies
+      // must not be among them.
       feed(missing);
     }
     feed(Restarted{.config = options.config});
@@ -110,8 +116,10 @@ struct Service::Impl {
     bool stop_told = false;
     last_event = clock.now();
     while (true) {
+      // A deadline or a signal waits at most as long; messages and the store's answers wake it.
       auto events = server.receive(kLongestWait);
       if (!events.empty()) last_event = clock.now();
+      // Before the new messages: answers belong to older ones.
       store.run_answers();
       for (wire::ServerEvent& event : events) inbox.take(std::move(event));
       if (stop.load() && !stop_told) {
@@ -120,6 +128,8 @@ struct Service::Impl {
         feed(StopRequested{});
       }
       if (const auto deadline = next_deadline(state); deadline && *deadline <= now()) feed(Tick{});
+      // The one order that survives a kill anywhere: written, then done, then acknowledged (law
+      // 12.1). On a failure neither of the last two happens, and the messages come again.
       commit();
       if (failure.empty()) perform();
       if (failure.empty()) inbox.acknowledge();
@@ -138,6 +148,7 @@ struct Service::Impl {
     const bool begun = state.begun;
     const Time time = now();
     Actions made = decide(state, event, time);
+    // After decide(): the entry holds a digest of what it gave (law 13.1).
     journal.append(event, time, made);
     if (log.enabled(LogLevel::kDebug)) {
       log.debug("{}", describe(event));
@@ -155,6 +166,7 @@ struct Service::Impl {
 
   // Bodies first: neither the journal nor a snapshot may remember what the store has forgotten.
   void commit() {
+    // One action that needs the disk takes all events before it along: they are what led to it.
     const bool sync = std::ranges::any_of(actions, needs_disk);
     const bool rotates = journal.is_large();
     if (sync || rotates) {
@@ -162,6 +174,7 @@ struct Service::Impl {
     }
     if (auto committed = journal.commit(sync); !committed) return fail(committed.failure().message);
     if (rotates) {
+      // Its actions may not be performed yet. After a kill here `restarted` gives them again.
       if (auto rotated = journal.rotate(state); !rotated) return fail(rotated.failure().message);
     }
   }

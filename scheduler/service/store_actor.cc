@@ -28,6 +28,7 @@ StoreActor::~StoreActor() { inbox_.close(); }
 
 void StoreActor::loop() {
   while (auto job = inbox_.pop()) {
+    // Nothing is thrown across a thread: the owner hears of it as of any answer.
     try {
       (*job)(store_);
     } catch (const std::exception& error) {
@@ -39,6 +40,7 @@ void StoreActor::loop() {
 }
 
 void StoreActor::post(Job job) {
+  // The service ends soon; until then nobody waits for a store that is lost.
   if (!failure_.empty()) return;
   if (!inbox_.push_for(job, kPatience))
     failure_ = fmt::format("the trajectory store took nothing for {} s", kPatience.count());
@@ -49,6 +51,7 @@ void StoreActor::answer(std::function<void()> then) {
     MutexLock lock(mutex_);
     answers_.push_back(std::move(then));
   }
+  // Outside the lock: who is woken takes it at once.
   wake_();
 }
 
@@ -59,6 +62,8 @@ void StoreActor::run_answers() {
     ready.swap(answers_);
   }
   unanswered_ -= std::ssize(ready);
+  // Outside the lock: an answer may ask something new and wait for room in the inbox, which the
+  // actor makes only while it can give its own answers.
   for (const auto& then : ready) then();
 }
 
@@ -67,6 +72,8 @@ void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
   ++unanswered_;
   post([this, id, body = std::move(body), then = std::move(then)](TrajectoryStore& store) {
     Stored stored;
+    // Proved here, where it costs the scheduler nothing; the bytes are stored as they came, never
+    // encoded again.
     if (auto trajectory = wire::decode_trajectory(body); !trajectory) {
       stored.refused = trajectory.failure().message;
     } else if (auto put = store.put(id, body); !put) {
@@ -162,8 +169,10 @@ void StoreActor::release(std::vector<BodyId> bodies) {
 }
 
 Result<void> StoreActor::sync() {
+  // Shared with the job: it may come to its turn after we have given up waiting.
   auto done = std::make_shared<std::promise<Result<void>>>();
   auto synced = done->get_future();
+  // Requests are done in order, so all that was put before is behind it.
   post([done](TrajectoryStore& store) { done->set_value(store.sync()); });
   if (!failure_.empty()) return Failure{failure_};
   if (synced.wait_for(kPatience) != std::future_status::ready)

@@ -21,12 +21,15 @@ void Config::validate() const {
   }
   if (group_size < 1)
     throw UserError::at("rollout.group_size", "is {}; it must be at least 1", group_size);
+  // What would stand still or never end is refused here, before anything is allocated (law 5.3).
   if (replace_zero_signal && group_size < 2) {
     throw UserError::at(
         "scheduler.replace_zero_signal",
         "is true with rollout.group_size = 1, which would filter every group: one reward always "
         "equals itself.\n       Try rollout.group_size=8, or scheduler.replace_zero_signal=false.");
   }
+  // The state bears several open rounds already, and the random tests draw them. What is missing is
+  // staleness: without it old samples would be trained on unjudged (law 4).
   if (mode.ahead.numerator != 0) {
     throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
                     mode.ahead.numerator, mode.ahead.denominator);
@@ -38,6 +41,7 @@ void Config::validate() const {
       throw UserError(
           "domain {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
     }
+    // A domain without a share takes no part (law 3.7): it can neither end a run nor keep it going.
     if (domain.prompts_per_step == 0) continue;
     could_end = could_end && domain.prompts_per_epoch > 0;
     data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;

@@ -7,6 +7,7 @@ namespace tailrace::scheduler {
 int64_t credit(const Config& config, int32_t domain) {
   const Ratio& ahead = config.mode.ahead;
   const int64_t q = config.domains[static_cast<size_t>(domain)].prompts_per_step;
+  // Whole integers first, so that the rest of a fraction is cut off once.
   return (ahead.denominator + ahead.numerator) * q / ahead.denominator;
 }
 
@@ -14,6 +15,8 @@ int64_t reserved(const Policy& policy, int32_t domain) {
   int64_t sum = 0;
   for (const Round& round : policy.rounds) {
     const Share& share = round.shares[static_cast<size_t>(domain)];
+    // Not `launch_target`: a surplus that counted would take the places of groups that are kept
+    // (law 3.2).
     sum += share.target - share.accepted;
   }
   return sum;

@@ -99,6 +99,7 @@ struct DescribeAction {
     return fmt::format("eval_done v{} members={}", a.version, a.items.size());
   }
   std::string operator()(const RunDone& a) const {
+    // In the order of RunEnd::Reason.
     constexpr std::string_view kReasons[] = {"steps", "data end", "stopped"};
     return fmt::format("run_done {} unreached={}", kReasons[static_cast<size_t>(a.end.reason)],
                        a.end.unreached);
@@ -113,6 +114,8 @@ struct DescribeAction {
 
 }  // namespace
 
+// Law 12.2. Ends, reports of evaluations and halts may be forgotten with the power: they follow
+// again from the events that are left.
 bool needs_disk(const Action& action) {
   return std::holds_alternative<HandOver>(action) || std::holds_alternative<Save>(action) ||
          std::holds_alternative<Release>(action) || std::holds_alternative<RunDone>(action);

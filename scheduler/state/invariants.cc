@@ -43,6 +43,7 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
     if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
       return fmt::format("{}: reward and phase disagree", print(work));
     }
+    // The order of Phase counts here: from kToVerify to kRewarded are those that have a result.
     if (active && member.phase >= Phase::kToVerify && member.phase <= Phase::kRewarded &&
         !member.has_body) {
       return fmt::format("{}: a result without a body", print(work));
@@ -79,6 +80,8 @@ Found check_places(const State& state, const Policy& policy, const TaskId& id, c
   if (in_batches != (trained || held)) return to_string(id) + ": batches and place disagree";
   if (held && !policy.batches.contains(task.step))
     return to_string(id) + ": handed over in another step's batch";
+  // Batches up to the frontier were published, be it before a rollback: what is in them is done,
+  // and holds no credit (law 3.3).
   if (in_open_batches != held)
     return to_string(id) + ": handed over, but its batch is published, or the reverse";
   if (task.place == Place::kQueued && !task.members.empty())
@@ -106,6 +109,8 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
         return fmt::format("policy {} domain {}: {} groups run in round {}, it counts {}",
                            policy_id, i, counted, round.id, share.running);
       }
+      // The last of these keeps a run alive: a share that neither runs nor holds what it keeps
+      // would wait for groups that nobody starts.
       if (share.accepted < 0 || share.accepted > share.target ||
           share.target > share.launch_target || share.running + share.accepted < share.target) {
         return fmt::format(
@@ -135,11 +140,12 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
   return {};
 }
 
-// Every prompt behind the cursor is live or has ended once.
+// Every prompt that the cursor has passed is live or has ended once.
 Found check_conservation(const State& state, PolicyId policy_id, const Policy& policy) {
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const Domain& domain = policy.domains[static_cast<size_t>(i)];
     const int64_t per_epoch = state.config.domains[static_cast<size_t>(i)].prompts_per_epoch;
+    // Ends are counted for the whole run, tasks are kept until they are durable: two numbers.
     const int64_t launched = domain.epoch * per_epoch + domain.next;
     const int64_t ended = std::accumulate(domain.ended.begin(), domain.ended.end(), int64_t{0});
     int64_t live = 0, done = 0;
@@ -175,6 +181,8 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
     const int64_t first = policy.batches.begin()->first, last = policy.batches.rbegin()->first;
     if (last > policy.frontier + 1)
       return fmt::format("policy {}: batch of step {} too early", policy_id, last);
+    // A replay needs every batch from the trainer's version on: it would stop at the one that is
+    // missing (law 9.3).
     if (policy.published < policy.frontier &&
         (first > policy.published + 1 || last < policy.frontier)) {
       return fmt::format("policy {}: version {} cannot be trained again from here", policy_id,
@@ -201,7 +209,9 @@ Found check_workers(const State& state) {
     if (!state.expiries.contains({lease.deadline, work}))
       return print(work) + ": its lease never expires";
   }
+  // As many as leases, and each lease has its own: the index holds nothing else.
   if (state.expiries.size() != state.leases.size()) return "deadlines of leases that are not there";
+  // A service would tick for it again and again (law 14.3).
   if (const auto next = next_deadline(state); next && *next <= state.now)
     return "the next deadline has passed already";
   for (const auto& [id, worker] : state.workers) {

@@ -34,6 +34,7 @@ void EvalOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
+// Fixed for the life of a run: groups and batches of this size are in its state.
 void StepOptions::visit(OptionVisitor& v) {
   v.field("prompts_per_step", prompts_per_step,
           {.help = "prompts consumed by one step",
@@ -67,6 +68,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
   seconds_field(v, "reconnect_seconds", deadlines.reconnect,
                 "how long workers may stay away after a restart of the scheduler");
+  // One key for two waits: a stop gives the step that is being trained as long as its checkpoint.
   seconds_field(v, "save_seconds", deadlines.save,
                 "longest time for the last checkpoint of a run, and for the step before a stop");
   v.field("quarantine_faults", quarantine.faults,
@@ -122,6 +124,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
   config.eval = eval;
   config.quarantine = options.quarantine;
   config.breaker = options.breaker;
+  // The service does it again; here the error comes with its key, before anything is started.
   config.validate();
   return config;
 }

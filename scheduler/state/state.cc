@@ -51,6 +51,7 @@ const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   if (lane == Lane::kEval && !policy->second.evaluation) return nullptr;
   const auto& tasks = lane == Lane::kEval ? policy->second.evaluation->tasks : policy->second.tasks;
   const auto task = tasks.find(task_of(member));
+  // The launch is part of the name: what is said of an older one finds nothing (law 6.4).
   if (task == tasks.end() || task->second.launch != member.launch) return nullptr;
   return member.member < std::ssize(task->second.members) ? &task->second : nullptr;
 }
@@ -60,6 +61,7 @@ Task* find_task(State& state, Lane lane, const MemberId& member) {
 }
 
 Member& member_of(State& state, const WorkId& work) {
+  // Not checked for null: leases and queues name living members only (law 15.3).
   return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
 }
 
@@ -73,6 +75,7 @@ bool evaluating(const Policy& policy) {
 
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
   const auto it = policy.lineage.find(version);
+  // A number alone says little: after a fork other weights carry it.
   return it != policy.lineage.end() && it->second.digest == digest;
 }
 
@@ -97,12 +100,15 @@ bool saved(const Policy& policy) {
 
 bool in_quarantine(const State& state, const WorkerId& worker) {
   const auto it = state.health.find(worker);
+  // It ends by time alone; no event has to take it back.
   return it != state.health.end() && it->second.until > state.now;
 }
 
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
   const auto it = state.health.find(id);
   if (it == state.health.end() || it->second.quarantines == 0) return worker.slots;
+  // One on trial: a worker that still fails takes one sample with it, not all that it has slots for
+  // (law 7.3).
   return it->second.until > state.now ? 0 : 1;
 }
 
@@ -111,10 +117,12 @@ bool holds_body(const State& state, const BodyId& id) {
   const Task* task = find_task(state, id.lane, member);
   if (task == nullptr) return false;
   const Member& found = task->members[static_cast<size_t>(member.member)];
+  // Of a member one body counts, that of its newest attempt.
   return found.has_body && found.attempt == id.lease.attempt;
 }
 
 std::optional<Time> next_deadline(const State& state) {
+  // Nothing is expired any more then, so a deadline that passed would be due for ever (law 14.3).
   if (!state.halted.empty() || state.ended) return std::nullopt;
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
@@ -127,10 +135,13 @@ std::optional<Time> next_deadline(const State& state) {
     }
   }
   for (const auto& [id, health] : state.health) {
+    // When a quarantine ends a worker can have work again; one that is not here is looked at when
+    // it comes.
     if (health.until > state.now && state.workers.contains(id)) consider(health.until);
   }
   if (state.end) {
     consider(state.end_deadline);
+    // Once there is an end, the stop has had its time.
   } else if (state.stopping) {
     consider(state.stop_deadline);
   }
@@ -146,6 +157,8 @@ std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task) {
   return bodies;
 }
 
+// Of tasks that are done as well, until a durable checkpoint covers their step: a rollback hands
+// their batch over once more.
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
   const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {

@@ -21,6 +21,7 @@ std::string leases_out(const State& state, LeaseKind kind, std::string_view verb
 
 std::string policy_waits(const State& state, const Policy& policy) {
   std::string text = fmt::format("version {}", policy.published);
+  // Nothing else of this policy can have begun.
   if (policy.published < 0) return "the trainer has not published version 0 yet";
   if (policy.published < policy.frontier)
     text += fmt::format(" (trained again up to {})", policy.frontier);
@@ -39,6 +40,8 @@ std::string policy_waits(const State& state, const Policy& policy) {
 
 }  // namespace
 
+// All that is open, instead of a guess at the culprit: the line is read when a run stands still and
+// nobody knows why.
 std::string describe_waits(const State& state) {
   std::string text;
   for (const auto& [id, policy] : state.policies)

@@ -49,6 +49,8 @@ Result<State> read_snapshot(const fs::path& path) {
   uint64_t checksum = 0;
   std::memcpy(&format, bytes.data() + 8, sizeof(format));
   std::memcpy(&checksum, bytes.data() + 16, sizeof(checksum));
+  // The law's number is not looked at: a snapshot alone crosses laws (law 13.2), not formats (law
+  // 13.4).
   if (format != kArchiveFormat) {
     return Failure{fmt::format(
         "{} has format {}, this build reads {}. Continue the run with the build that began it",
@@ -89,6 +91,7 @@ uint64_t digest_of(const Actions& actions) {
 Result<JournalFile> read_journal(const fs::path& file, std::vector<std::string>* notes) {
   JournalFile journal;
   bool readable = true;
+  // None is skipped: events after a missing one were decided in another state.
   auto report = scan_records(
       file, kJournalKind, /*skip_damaged=*/false, [&](int64_t offset, std::string_view payload) {
         auto entry = readable ? from_bytes<JournalEntry>(payload) : std::nullopt;
@@ -112,6 +115,7 @@ namespace {
 
 // Applies the events of one file. A Failure: they were decided otherwise than this build decides.
 Result<void> replay(const fs::path& path, const JournalFile& journal, State& state) {
+  // A file without events was decided under no law: this is what a clean stop leaves.
   if (journal.entries.empty()) return {};
   if (journal.law != kLawVersion) {
     return Failure{fmt::format(
@@ -122,6 +126,8 @@ Result<void> replay(const fs::path& path, const JournalFile& journal, State& sta
   }
   for (size_t i = 0; i < journal.entries.size(); ++i) {
     const JournalEntry& entry = journal.entries[i];
+    // Every event is checked, at the price of a digest: a build that decides otherwise must not go
+    // on from a state that never was.
     const Actions actions = decide(state, entry.event, entry.now);
     if (digest_of(actions) == entry.actions) continue;
     return Failure{fmt::format(
@@ -140,6 +146,7 @@ Result<Restored> restore(const fs::path& directory) {
   if (found.empty()) return restored;
   int64_t from = -1;
   std::string reason;
+  // The newest that reads well. With an older one the events of two files lead to the same state.
   for (auto it = found.rbegin(); it != found.rend() && !restored.state; ++it) {
     auto state = read_snapshot(it->second);
     if (!state) {
@@ -166,6 +173,7 @@ Result<Journal> Journal::open(const fs::path& directory, const State& state, Opt
   fs::create_directories(directory, error);
   if (error) return Failure{describe_errno("create", directory, error.value())};
   Journal journal(directory, options);
+  // Of both kinds: a kill may have left a snapshot without its journal.
   for (const auto& files : {snapshots(directory), journals(directory)}) {
     if (!files.empty()) journal.number_ = std::max(journal.number_, files.rbegin()->first);
   }
@@ -183,6 +191,8 @@ Result<void> Journal::rotate(const State& state) {
   }
   auto file = RecordFile::create(journal_path(directory_, next), kJournalKind, kLawVersion);
   if (!file) {
+    // It must not stay: a restore would begin with it and never see the events that go on in the
+    // old file.
     std::error_code ignored;
     fs::remove(snapshot_path(directory_, next), ignored);
     return file.failure();
@@ -192,6 +202,7 @@ Result<void> Journal::rotate(const State& state) {
   for (const auto& files : {snapshots(directory_), journals(directory_)}) {
     for (const auto& [number, path] : files) {
       std::error_code ignored;
+      // `number_` is the pair before the new one: it stays in case the new snapshot is damaged.
       if (number < number_ && !options_.archive) fs::remove(path, ignored);
     }
   }
@@ -206,6 +217,7 @@ void Journal::append(const Event& event, Time now, const Actions& actions) {
 Result<void> Journal::commit(bool sync) {
   if (!pending_.empty()) {
     if (auto written = file_.append_framed(pending_); !written) return written.failure();
+    // Only now: a write that failed is tried again, with all of it.
     pending_.clear();
   }
   if (sync) return file_.sync();

@@ -51,6 +51,7 @@ std::optional<std::string> record_at(int file, int64_t offset, int64_t file_byte
                                      RecordHeader& header) {
   if (offset + RecordFile::kRecordHeaderBytes > file_bytes) return std::nullopt;
   if (!read_fully(file, &header, sizeof(header), offset) || header.mark != kMark) {
+    // Tells the scan that the length beside it cannot be believed either.
     header.mark = 0;
     return std::nullopt;
   }
@@ -75,6 +76,7 @@ Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_
                                       uint32_t law) {
   RecordFile record_file;
   record_file.path_ = path;
+  // Never a file that is there: its tail may be cut, and what is behind a cut is not read.
   record_file.file_ =
       FileDescriptor(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
   if (!record_file.file_.is_open()) return failure("create", path);
@@ -96,6 +98,7 @@ Result<void> RecordFile::write(std::string_view bytes) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       const Failure reason = failure("write", path_);
+      // Half a record in the middle would hide all that comes after it.
       if (::ftruncate(file_.get(), bytes_) != 0) {
         return Failure{reason.message + "; and the part that was written cannot be cut off again"};
       }
@@ -127,6 +130,7 @@ Result<int64_t> RecordFile::append(std::string_view payload) {
 }
 
 Result<void> RecordFile::sync() {
+  // The length of the file goes along; other metadata nobody reads.
   if (::fdatasync(file_.get()) != 0) return failure("sync", path_);
   return {};
 }
@@ -161,6 +165,7 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
     RecordHeader record;
     const auto payload = record_at(file.get(), offset, file_bytes, record);
     const int64_t next = offset + RecordFile::kRecordHeaderBytes + record.size;
+    // A damaged record's length is believed when another record begins where it ends.
     if (payload) {
       use(offset, *payload);
     } else if (skip_damaged && record.mark == kMark && next < file_bytes &&

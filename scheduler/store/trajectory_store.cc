@@ -76,6 +76,7 @@ Result<void> TrajectoryStore::begin_segment() {
   const int64_t number = segments_.empty() ? 1 : segments_.rbegin()->first + 1;
   const int64_t old = active_number_;
   if (dirty_) {
+    // sync() knows the active file alone, so the old one is synced before it is left.
     if (auto synced = sync(); !synced) return synced.failure();
   }
   auto file = RecordFile::create(path_of(number), kStoreKind);
@@ -88,11 +89,14 @@ Result<void> TrajectoryStore::begin_segment() {
   active_ = std::move(file).value();
   active_number_ = number;
   segments_[number] = {};
+  // It may have become empty while it was active, and active ones stay.
   if (old != 0) drop_if_empty(old);
+  // The name of the new file must survive, too.
   return sync_directory(directory_);
 }
 
 Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> body) {
+  // A result that is sent again: what counts is the copy that is stored.
   if (index_.contains(id)) return {};
   if (active_number_ == 0 || active_.bytes() >= segment_bytes_) {
     if (auto begun = begin_segment(); !begun) return begun.failure();
@@ -120,6 +124,8 @@ Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {
     return Failure{fmt::format("the body of {} is not in the store", to_string(id.lease))};
   auto payload = read_record(path_of(it->second.segment), it->second.offset);
   if (!payload) return payload.failure();
+  // The record names its body: damage that fits its checksum, or an index that is wrong, is noticed
+  // here.
   if (payload.value().size() < kIdBytes ||
       payload.value().compare(0, kIdBytes, to_bytes(id)) != 0) {
     return Failure{fmt::format("{} holds another body than {}",
@@ -129,6 +135,7 @@ Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {
   return std::vector<std::byte>(bytes + kIdBytes, bytes + payload.value().size());
 }
 
+// Records stay in their files until a whole segment is free: nothing is ever rewritten.
 void TrajectoryStore::release(std::span<const BodyId> bodies) {
   for (const BodyId& id : bodies) {
     const auto it = index_.find(id);
