@@ -59,15 +59,20 @@ void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
   State& state = context.state;
   Member& member = member_of(state, work);
   const RetryBounds& bounds = context.config().retries;
-  member.outcome = cause;
+  AttemptCounts unseen;  // evaluations are not part of a step
+  AttemptCounts& counts =
+      work.lane == Lane::kTrain ? state.policies.at(work.member.policy).attempts : unseen;
   // Each cause has its own count: a member whose workers die has not used up its environments'
   // chances.
   bool again = false;
   if (cause == Outcome::kVerifierFailed) {
+    ++counts.verifier_failed;
     again = ++member.verifier_failures <= bounds.verifier_failed;
   } else if (cause == Outcome::kEnvFailed) {
+    ++counts.env_failed;
     again = ++member.env_failures <= bounds.env_failed;
   } else {
+    ++counts.lost;
     again = ++member.losses <= bounds.lost;
   }
   if (again) {
@@ -139,12 +144,10 @@ void on_result(Context& context, const AttemptResult& result) {
                 fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
   }
   record_outcome(context, result.worker, result.outcome, "");
-  member.outcome = result.outcome;
-  member.tokens = result.tokens;
   // An answer without a sampled token still rests on weights: those of its grant.
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
-  member.arrival = ++state.policies.at(work.member.policy).arrivals;
+  if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
   if (result.reward) return give_reward(context, work, member, *result.reward);
   member.phase = Phase::kToVerify;

@@ -24,6 +24,9 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   // until the trainer has published them.
   if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
   if (policy.evaluation) return;  // it waits to be reported
+  // The trainer is about to replace this version; its workers would be asked for it in vain. Only
+  // new rules, which come with a restart, can want an evaluation as late as this.
+  if (policy.batches.contains(version + 1)) return;
   // The first version of the run, so that every curve has a beginning.
   const bool first = policy.evaluated < 0;
   const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;

@@ -56,8 +56,7 @@ void check_pool(Context& context, const WorkerId& last) {
 }
 
 // Halts when more than half of a pool of `pool` workers fail most of their attempts for this cause.
-void check_window(Context& context, Outcome cause, int64_t pool) {
-  const Breaker& breaker = context.state.breaker;
+void check_window(Context& context, const Breaker& breaker, Outcome cause, int64_t pool) {
   const BreakerConfig& config = context.config().breaker;
   if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
   const auto exceeds = [&](int64_t failed, int64_t of) {
@@ -130,13 +129,15 @@ void record_fault(Context& context, const WorkerId& id, Fault fault, const std::
 void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
                     const std::string& reason) {
   State& state = context.state;
-  Breaker& breaker = state.breaker;
+  const Worker& worker = state.workers.at(id);
+  // One a role: the good answers of environments say nothing about verifiers.
+  Breaker& breaker = state.breakers[worker.role];
   breaker.window.push_back({id, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
   if (!reason.empty()) breaker.last_reason[outcome] = reason;
-  const int64_t pool = pool_size(state, state.workers.at(id));
+  const int64_t pool = pool_size(state, worker);
   // Alone it has nobody to be compared with: whether its environments fail or all do cannot be told
   // apart, and only the breaker judges (law 7.2).
   if (pool > 1) {
@@ -144,7 +145,7 @@ void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
                  reason);
   }
-  check_window(context, outcome, pool);
+  check_window(context, breaker, outcome, pool);
 }
 
 }  // namespace tailrace::scheduler

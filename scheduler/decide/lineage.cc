@@ -77,6 +77,11 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
   }
 }
 
+Policy* policy_of_trainer(State& state, PolicyId id, const WorkerId& worker) {
+  const auto it = state.policies.find(id);
+  return it != state.policies.end() && it->second.trainer == worker ? &it->second : nullptr;
+}
+
 }  // namespace
 
 void on_trainer_lost(Policy& policy) {
@@ -85,14 +90,16 @@ void on_trainer_lost(Policy& policy) {
   policy.saving = -1;
 }
 
-Policy* policy_of_trainer(State& state, PolicyId id, const WorkerId& worker) {
-  const auto it = state.policies.find(id);
-  return it != state.policies.end() && it->second.trainer == worker ? &it->second : nullptr;
-}
-
 void on_trainer_wants(Context& context, const TrainerWants& event) {
   Policy* policy = policy_of_trainer(context.state, event.policy, event.worker);
-  if (policy == nullptr || event.step != policy->published + 1) return;
+  if (policy == nullptr) {
+    // One that waits for its turn asks once; it is answered when the turn comes.
+    const auto worker = context.state.workers.find(event.worker);
+    if (worker != context.state.workers.end() && worker->second.greeting)
+      worker->second.question = event;
+    return;
+  }
+  if (event.step != policy->published + 1) return;
   policy->wanted = event.step;
   policy->handed = false;  // asked again: answered again, with the same list
 }
@@ -173,7 +180,10 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   if (it == state.policies.end() || worker == state.workers.end()) return;
   Policy& policy = it->second;
   // One holder of the role: a second trainer waits until the first is gone.
-  if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr) return;
+  if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr) {
+    worker->second.greeting = event;
+    return;
+  }
   // A process never loses versions, so an older one from the same process is a message that was
   // sent again because the scheduler died before it could acknowledge it.
   const uint64_t incarnation = worker->second.incarnation;
@@ -213,6 +223,17 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))
     fork(context, policy, event.version, {event.digest, event.manifest});
+}
+
+void hear_next_trainer(Context& context, PolicyId id) {
+  for (auto& [worker_id, worker] : context.state.workers) {
+    if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected ||
+        !worker.greeting)
+      continue;
+    on_rolled_back(context, *std::exchange(worker.greeting, std::nullopt));
+    if (worker.question) on_trainer_wants(context, *std::exchange(worker.question, std::nullopt));
+    return;
+  }
 }
 
 }  // namespace tailrace::scheduler

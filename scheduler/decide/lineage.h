@@ -18,6 +18,9 @@ void on_rolled_back(Context& context, const RolledBack& event);
 // What it was doing is to be asked for again. Credit stays taken.
 void on_trainer_lost(Policy& policy);
 
+// The first of the trainers that greeted while another one held the policy takes its place.
+void hear_next_trainer(Context& context, PolicyId id);
+
 // The run goes on after all: its end is taken back, and prompts that it had cut off go back to
 // where they wait.
 void reopen(Context& context);

@@ -281,7 +281,8 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
   for (const BodyId& body : event.bodies) {
     const MemberId& member = body.lease.member;
     Task* task = find_task(context.state, body.lane, member);
-    if (task == nullptr) continue;
+    // Of an attempt that no longer counts: nothing rests on it.
+    if (task == nullptr || !holds_body(context.state, body)) continue;
     Policy& policy = context.state.policies.at(member.policy);
     if (body.lane == Lane::kEval) {
       task->members[static_cast<size_t>(member.member)].has_body = false;

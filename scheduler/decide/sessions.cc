@@ -29,7 +29,10 @@ void lose_worker(Context& context, const WorkerId& id) {
     on_trainer_lost(policy->second);
   }
   if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");
+  const bool trained = worker.role == Role::kTrainer;
+  const PolicyId policy_id = worker.policy;
   state.workers.erase(id);
+  if (trained) hear_next_trainer(context, policy_id);
 }
 
 }  // namespace
@@ -49,6 +52,8 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.slots = event.slots;
   // It proves its weights anew in every session: it may have come by others since.
   worker.phase = WorkerPhase::kClosed;
+  worker.greeting.reset();
+  worker.question.reset();
   if (worker.role == Role::kTrainer) {
     const auto policy = state.policies.find(event.policy);
     if (policy != state.policies.end() && policy->second.trainer == event.worker)
@@ -92,7 +97,7 @@ void on_restarted(Context& context, const Restarted& event) {
   // A person has looked: everybody gets another chance.
   state.halted.clear();
   state.health.clear();
-  state.breaker = {};
+  state.breakers.clear();
   state.stopping = false;
   for (auto& [id, worker] : state.workers) {
     worker.connected = false;

@@ -12,8 +12,6 @@ namespace {
 constexpr size_t kReasonBytes = 400;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
-// A run trains one policy. With several, a worker says which one is its own (Hello).
-constexpr PolicyId kPolicy = 0;
 
 AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
   return {.worker = worker,
@@ -101,7 +99,6 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   }
   const TrajectoryHeader& header = read.value();
   if (!expects_result(state_, from.worker, header.lane, header.lease)) return;  // late: fenced
-  metrics_.on_attempt(header.outcome);
   if (!has_sample(header.outcome)) {
     const AttemptResult event = event_of(from.worker, header);
     log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker, name(header.outcome),
@@ -141,8 +138,10 @@ void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
+  const BodyId body{verdict.lane, verdict.lease};
   if (verdict.reward) {
-    verdicts_.keep({verdict.lane, verdict.lease}, verdict.metrics);
+    // What is kept goes with the body; of one that is gone already it would stay for ever.
+    if (holds_body(state_, body)) verdicts_.keep(body, verdict.metrics);
   } else {
     log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,
               verdict.failure);
@@ -166,6 +165,11 @@ int64_t Inbox::published(PolicyId policy) const {
   return it == state_.policies.end() ? -1 : it->second.published;
 }
 
+void Inbox::publish_metrics(PolicyId id, const MetricList& sent) {
+  const Policy& policy = state_.policies.at(id);
+  metrics_.on_published(policy.published, sent, policy.attempts, now_());
+}
+
 // A row of metrics is written before the event that caused it is committed: after a kill in between
 // the message comes again, and the row is known.
 void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
@@ -175,7 +179,7 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
   feed_(RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
   // The trainer died between its publication and our hearing of it: this greeting is the
   // publication (law 9.5).
-  if (published(ready.policy) > before) metrics_.on_published(ready.version, ready.metrics, now_());
+  if (published(ready.policy) > before) publish_metrics(ready.policy, ready.metrics);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
@@ -185,8 +189,7 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
 void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
   const int64_t before = published(message.policy);
   feed_(Published{from.worker, message.policy, message.version, message.digest, message.manifest});
-  if (published(message.policy) > before)
-    metrics_.on_published(message.version, message.metrics, now_());
+  if (published(message.policy) > before) publish_metrics(message.policy, message.metrics);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {

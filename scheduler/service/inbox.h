@@ -23,6 +23,9 @@
 
 namespace tailrace::scheduler {
 
+// A run trains one policy. With several, a worker says which one is its own (Hello).
+constexpr PolicyId kPolicy = 0;
+
 class Inbox {
  public:
   using Feed = std::function<void(const Event&)>;
@@ -61,6 +64,7 @@ class Inbox {
                  const StoreActor::Stored& stored);
   void check_numerics(const wire::Hello& hello);
   int64_t published(PolicyId policy) const;
+  void publish_metrics(PolicyId policy, const MetricList& sent);
 
   const State& state_;
   Feed feed_;

@@ -44,6 +44,10 @@ MetricList means(std::span<const TrajectoryHeader> episodes, const std::string& 
   return values;
 }
 
+int64_t num_failed(const AttemptCounts& counts) {
+  return counts.env_failed + counts.verifier_failed + counts.lost;
+}
+
 // Of different prompts, the first one that comes of each.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
@@ -58,9 +62,9 @@ std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count)
 
 }  // namespace
 
-RunMetrics::RunMetrics(const RunPaths& paths, int64_t frontier, int64_t num_samples, Log& log)
-    : paths_(paths), num_samples_(num_samples), log_(log) {
-  open(frontier + 1);
+RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log)
+    : paths_(paths), num_samples_(num_samples), log_(log), attempts_(policy.attempts) {
+  open(policy.frontier + 1);
 }
 
 void RunMetrics::open(int64_t first_step) {
@@ -118,11 +122,6 @@ void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> traject
     log_.warning("the samples of step {} are lost: {}", step, written.failure().message);
 }
 
-void RunMetrics::on_attempt(Outcome outcome) {
-  ++attempts_;
-  infra_failed_ += outcome != Outcome::kFinished && outcome != Outcome::kTruncated;
-}
-
 void RunMetrics::on_task_done(TaskEnd end) { ++ends_[end]; }
 
 void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now) {
@@ -141,13 +140,15 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch,
   pending_.values.emplace_back("staleness/max", stalest);
 }
 
-void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now) {
+void RunMetrics::on_published(int64_t version, const MetricList& sent,
+                              const AttemptCounts& attempts, Time now) {
   const int64_t row = version - 1;
   // A step that began under an earlier process, or whose batch went out under one, has no length
   // that we know.
   const bool timed = timed_ && pending_.step == version;
   const Time since = now - last_published_;
   const Time training = now - pending_.handed;
+  const AttemptCounts before = std::exchange(attempts_, attempts);
   last_published_ = now;
   timed_ = true;
   // Version 0 comes of no step. A step that is trained again, or whose row was written before a
@@ -160,15 +161,14 @@ void RunMetrics::on_published(int64_t version, const MetricList& sent, Time now)
     add_missing(values,
                 {{"perf/tokens_per_s", static_cast<double>(pending_.tokens) / seconds_of(since)},
                  {"time/step", seconds_of(since)},
-                 {"time/rollout", seconds_of(since - training)},
-                 {"time/train", seconds_of(training)}});
+                 {"time/rollout", seconds_of(since - training)}});
   }
-  const double attempts = static_cast<double>(std::max<int64_t>(attempts_, 1));
-  add_missing(values, {{"rollout/infra_failed_frac", static_cast<double>(infra_failed_) / attempts},
+  const auto failed = static_cast<double>(num_failed(attempts) - num_failed(before));
+  const auto all = failed + static_cast<double>(attempts.samples - before.samples);
+  add_missing(values, {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
                        {"rollout/filtered_prompts", static_cast<double>(ends_[TaskEnd::kFiltered])},
                        {"rollout/failed_prompts", static_cast<double>(ends_[TaskEnd::kFailed])}});
   // Counted from row to row, in memory: a restart begins anew, decisions do not rest on it.
-  attempts_ = infra_failed_ = 0;
   ends_.clear();
   write(row, row, std::move(values));
 }
@@ -188,7 +188,6 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
   const double episodes = static_cast<double>(report.items.size());
   MetricList values;
   if (rewarded > 0) values.emplace_back("eval/reward", sum / rewarded);
-  add_missing(values, means(bodies, "eval"));
   if (!bodies.empty()) {
     double tokens = 0, turns = 0;
     for (const TrajectoryHeader& body : bodies) {
@@ -201,6 +200,8 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
   values.emplace_back("eval/episodes", episodes);
   // Beside the mean, never inside it: a failure is no reward of 0.
   values.emplace_back("eval/failed", episodes - rewarded);
+  // Last: an environment cannot replace what is counted here.
+  add_missing(values, means(bodies, "eval"));
   write(report.version, report.version, std::move(values));
 }
 

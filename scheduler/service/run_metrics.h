@@ -23,22 +23,23 @@
 #include "core/trajectory/trajectory.h"
 #include "core/wire/message.h"
 #include "scheduler/state/action.h"
+#include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
 
 class RunMetrics {
  public:
-  // Rows beyond `frontier` (of a lineage that the state does not know) are removed. Throws
-  // UserError when the files cannot be read or written. Borrows `log`.
-  RunMetrics(const RunPaths& paths, int64_t frontier, int64_t num_samples, Log& log);
+  // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
+  // Throws UserError when the files cannot be read or written. Borrows `log`.
+  RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log);
 
-  void on_attempt(Outcome outcome);
   void on_task_done(TaskEnd end);
   // The batch of `step` goes to the trainer. Means of the environments' own metrics become
   // env/NAME.
   void on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now);
-  // `sent`: the trainer's part of the row; its names win.
-  void on_published(int64_t version, const MetricList& sent, Time now);
+  // `sent`: the trainer's part of the row; its names win. `attempts`: all of the run so far.
+  void on_published(int64_t version, const MetricList& sent, const AttemptCounts& attempts,
+                    Time now);
   void on_progress(const wire::Progress& progress);
   // `bodies`: of the members that have a reward.
   void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
@@ -71,8 +72,8 @@ class RunMetrics {
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
   Pending pending_;
   Time last_published_{};
-  bool timed_ = false;  // last_published_ is of this process
-  int64_t attempts_ = 0, infra_failed_ = 0;
+  bool timed_ = false;      // last_published_ is of this process
+  AttemptCounts attempts_;  // at the last publication
   std::map<TaskEnd, int64_t> ends_;
 };
 

@@ -21,9 +21,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestWait{100};
 
-// The policy that the terminal and the metrics speak of.
-constexpr PolicyId kPolicy = 0;
-
 }  // namespace
 
 struct Service::Impl {
@@ -35,7 +32,7 @@ struct Service::Impl {
         server(options.endpoint, options.link),
         store(open_store(), [this] { server.wake(); }),
         journal(open_journal()),
-        metrics(options.paths, policy().frontier, options.num_samples, log),
+        metrics(options.paths, policy(), options.num_samples, log),
         inbox(state, feeder(), timer(), store, server, metrics, verdicts, log),
         outbox(feeder(), timer(), store, server, metrics, verdicts, log) {
     // Last: what it feeds may reach all of the above.
@@ -134,7 +131,11 @@ struct Service::Impl {
       if (failure.empty()) perform();
       if (failure.empty()) inbox.acknowledge();
       collect_failures();
-      if (!failure.empty()) return finish({ServiceResult::End::kFailed, failure, version()});
+      if (!failure.empty()) {
+        // A halt is an orderly end: all that led to it is written. A failing disk is not.
+        if (failure == state.halted) write_last_snapshot();
+        return finish({ServiceResult::End::kFailed, failure, version()});
+      }
       if (outbox.run_done() && actions.empty() && store.idle()) return finish_well();
       watch();
     }
@@ -193,12 +194,16 @@ struct Service::Impl {
     if (failure.empty()) failure = std::move(why);
   }
 
-  // The last thing on disk is a snapshot: another build may go on from it.
-  ServiceResult finish_well() {
-    if (!saved(policy())) log.warning("no checkpoint of version {} was written in time", version());
+  // The last thing on disk is a snapshot: a build with another law may go on from it.
+  void write_last_snapshot() {
     auto written = store.sync();
     if (written) written = journal.rotate(state);
     if (!written) log.warning("the journal has no last snapshot: {}", written.failure().message);
+  }
+
+  ServiceResult finish_well() {
+    if (!saved(policy())) log.warning("no checkpoint of version {} was written in time", version());
+    write_last_snapshot();
     const bool stopped = state.end->reason == RunEnd::Reason::kStopped;
     return finish(
         {stopped ? ServiceResult::End::kStopped : ServiceResult::End::kDone, "", version()});

@@ -28,35 +28,34 @@ StoreActor::~StoreActor() { inbox_.close(); }
 
 void StoreActor::loop() {
   while (auto job = inbox_.pop()) {
+    Answer answer;
     // Nothing is thrown across a thread: the owner hears of it as of any answer.
     try {
-      (*job)(store_);
+      answer = (*job)(store_);
     } catch (const std::exception& error) {
-      answer([this, why = std::string(error.what())] {
+      answer = [this, why = std::string(error.what())] {
         if (failure_.empty()) failure_ = "the trajectory store: " + why;
-      });
+      };
     }
+    {
+      MutexLock lock(mutex_);
+      answers_.push_back(std::move(answer));
+    }
+    // Outside the lock: who is woken takes it at once.
+    wake_();
   }
 }
 
 void StoreActor::post(Job job) {
   // The service ends soon; until then nobody waits for a store that is lost.
   if (!failure_.empty()) return;
+  ++unanswered_;
   if (!inbox_.push_for(job, kPatience))
     failure_ = fmt::format("the trajectory store took nothing for {} s", kPatience.count());
 }
 
-void StoreActor::answer(std::function<void()> then) {
-  {
-    MutexLock lock(mutex_);
-    answers_.push_back(std::move(then));
-  }
-  // Outside the lock: who is woken takes it at once.
-  wake_();
-}
-
 void StoreActor::run_answers() {
-  std::vector<std::function<void()>> ready;
+  std::vector<Answer> ready;
   {
     MutexLock lock(mutex_);
     ready.swap(answers_);
@@ -64,23 +63,25 @@ void StoreActor::run_answers() {
   unanswered_ -= std::ssize(ready);
   // Outside the lock: an answer may ask something new and wait for room in the inbox, which the
   // actor makes only while it can give its own answers.
-  for (const auto& then : ready) then();
+  for (const Answer& then : ready) {
+    if (then) then();
+  }
 }
 
 void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
                      std::function<void(Stored)> then) {
-  ++unanswered_;
-  post([this, id, body = std::move(body), then = std::move(then)](TrajectoryStore& store) {
-    Stored stored;
-    // Proved here, where it costs the scheduler nothing; the bytes are stored as they came, never
-    // encoded again.
-    if (auto trajectory = wire::decode_trajectory(body); !trajectory) {
-      stored.refused = trajectory.failure().message;
-    } else if (auto put = store.put(id, body); !put) {
-      stored.failure = put.failure().message;
-    }
-    answer([then, stored] { then(stored); });
-  });
+  post(
+      [this, id, body = std::move(body), then = std::move(then)](TrajectoryStore& store) -> Answer {
+        Stored stored;
+        // Proved here, where it costs the scheduler nothing; the bytes are stored as they came,
+        // never encoded again.
+        if (auto trajectory = wire::decode_trajectory(body); !trajectory) {
+          stored.refused = trajectory.failure().message;
+        } else if (auto put = store.put(id, body); !put) {
+          stored.failure = put.failure().message;
+        }
+        return [then, stored] { then(stored); };
+      });
 }
 
 namespace {
@@ -107,8 +108,7 @@ void read_each(const TrajectoryStore& store, const std::vector<BodyId>& ids, std
 }  // namespace
 
 void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
-  ++unanswered_;
-  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) {
+  post([ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<Described> found;
     std::vector<Lost> lost;
     read_each(store, ids, found, lost,
@@ -117,27 +117,25 @@ void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
                 if (!header) return header.failure();
                 return Described{std::move(header).value(), *store.find(id)};
               });
-    answer([then, found = std::move(found), lost = std::move(lost)] { then(found, lost); });
+    return [then, found = std::move(found), lost = std::move(lost)] { then(found, lost); };
   });
 }
 
 void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
-  ++unanswered_;
-  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) {
+  post([ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<Trajectory> found;
     std::vector<Lost> lost;
     read_each(store, ids, found, lost, [](const BodyId&, const std::vector<std::byte>& bytes) {
       return wire::decode_trajectory(bytes);
     });
-    answer([then, found = std::move(found), lost = std::move(lost)] { then(found, lost); });
+    return [then, found = std::move(found), lost = std::move(lost)] { then(found, lost); };
   });
 }
 
 void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes,
                       Reads<std::byte> then) {
-  ++unanswered_;
-  post([this, ids = std::move(ids), offset, max_bytes,
-        then = std::move(then)](TrajectoryStore& store) {
+  post([ids = std::move(ids), offset, max_bytes,
+        then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<std::byte> bytes;
     std::vector<Lost> lost;
     int64_t skip = offset;
@@ -160,12 +158,15 @@ void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes
       bytes.insert(bytes.end(), begin, begin + count);
       skip = 0;
     }
-    answer([then, bytes = std::move(bytes), lost = std::move(lost)] { then(bytes, lost); });
+    return [then, bytes = std::move(bytes), lost = std::move(lost)] { then(bytes, lost); };
   });
 }
 
 void StoreActor::release(std::vector<BodyId> bodies) {
-  post([bodies = std::move(bodies)](TrajectoryStore& store) { store.release(bodies); });
+  post([bodies = std::move(bodies)](TrajectoryStore& store) -> Answer {
+    store.release(bodies);
+    return {};
+  });
 }
 
 Result<void> StoreActor::sync() {
@@ -173,7 +174,10 @@ Result<void> StoreActor::sync() {
   auto done = std::make_shared<std::promise<Result<void>>>();
   auto synced = done->get_future();
   // Requests are done in order, so all that was put before is behind it.
-  post([done](TrajectoryStore& store) { done->set_value(store.sync()); });
+  post([done](TrajectoryStore& store) -> Answer {
+    done->set_value(store.sync());
+    return {};
+  });
   if (!failure_.empty()) return Failure{failure_};
   if (synced.wait_for(kPatience) != std::future_status::ready)
     return Failure{

@@ -71,17 +71,17 @@ class StoreActor {
   const std::string& failure() const { return failure_; }
 
  private:
-  using Job = std::function<void(TrajectoryStore&)>;
+  using Answer = std::function<void()>;                 // called by the owner; may be empty
+  using Job = std::function<Answer(TrajectoryStore&)>;  // called by the actor
   void post(Job job);
-  void answer(std::function<void()> then);
   void loop();
 
   TrajectoryStore store_;
   std::function<void()> wake_;
   BoundedQueue<Job> inbox_;
   Mutex mutex_;
-  std::vector<std::function<void()>> answers_ TR_GUARDED_BY(mutex_);
-  int64_t unanswered_ = 0;
+  std::vector<Answer> answers_ TR_GUARDED_BY(mutex_);
+  int64_t unanswered_ = 0;  // jobs
   std::string failure_;
   std::jthread thread_;  // last: starts after, and is joined before, all that it uses
 };

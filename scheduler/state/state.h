@@ -48,15 +48,12 @@ struct Member {
   int32_t env_failures = 0, verifier_failures = 0, losses = 0;
   int64_t granted_version = -1;                // weights of its worker at the grant
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
-  int64_t tokens = 0;
-  int64_t arrival = 0;    // order of arrival among all results, from 1
-  bool has_body = false;  // the store holds the body of `attempt`
-  Outcome outcome = Outcome::kFinished;
+  bool has_body = false;                       // the store holds the body of `attempt`
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
     visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, granted_version,
-          min_version, max_version, tokens, arrival, has_body, outcome, reward);
+          min_version, max_version, has_body, reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -164,6 +161,17 @@ struct Evaluation {
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
 };
 
+// How attempts and verifications of the train lane ended, since the run began: for the metrics.
+struct AttemptCounts {
+  int64_t samples = 0;
+  int64_t env_failed = 0, verifier_failed = 0, lost = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(samples, env_failed, verifier_failed, lost);
+  }
+  friend bool operator==(const AttemptCounts&, const AttemptCounts&) = default;
+};
+
 // All that belongs to one trained policy.
 struct Policy {
   int64_t published = -1;  // what the trainer holds
@@ -183,11 +191,11 @@ struct Policy {
   int64_t saving = -1;               // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
   int64_t evaluated = -1;  // newest version that was, or is being, evaluated
-  int64_t arrivals = 0;
+  AttemptCounts attempts;
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, last_round, batches,
-          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, arrivals);
+          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, attempts);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -225,10 +233,13 @@ struct Worker {
   int64_t target = -1;  // while installing
   Digest target_digest;
   Time install_deadline{};  // while installing; then it has failed
+  // Of a trainer that is not its policy's: what it said, until it is (law 8.3).
+  std::optional<RolledBack> greeting;
+  std::optional<TrainerWants> question;
   template <class V>
   void fields(V& visit) {
     visit(role, policy, incarnation, session, connected, reconnect_deadline, slots, leased, phase,
-          version, digest, target, target_digest, install_deadline);
+          version, digest, target, target_digest, install_deadline, greeting, question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -260,7 +271,7 @@ struct Health {
   friend bool operator==(const Health&, const Health&) = default;
 };
 
-// How the last attempts ended, and at whom.
+// How the last attempts of a role ended, and at whom.
 struct Breaker {
   struct Attempt {
     WorkerId worker;
@@ -301,7 +312,7 @@ struct State {
   std::set<WorkId> waiting;                    // members in Phase::kWaiting
   std::set<WorkId> to_verify;                  // members in Phase::kToVerify
   std::map<WorkerId, Health> health;           // of workers with something against them
-  Breaker breaker;
+  std::map<Role, Breaker> breakers;
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
   Time stop_deadline{};       // while stopping: for the step that is being trained
@@ -315,7 +326,7 @@ struct State {
 
   template <class V>
   void fields(V& visit) {
-    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, health, breaker,
+    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, health, breakers,
           begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   friend bool operator==(const State&, const State&) = default;

@@ -50,6 +50,27 @@ TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
   expect_golden("scheduler/evaluation.txt", h.transcript);
 }
 
+// New rules come with a restart, at any moment.
+TEST(Evaluation, NoneOpensOnAVersionThatTheTrainerIsAboutToReplace) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  for (int64_t version : {0, 1}) {
+    publish(h, version);
+    h.answer_running();
+    h.tell(wants(version + 1));
+  }
+  Config config = h.state.config;
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 1};
+  h.tell(Restarted{.config = config});
+  EXPECT_FALSE(h.policy().evaluation) << "the batch of step 2 is out";
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
+  h.tell(rolled_back(1));
+  h.tell(WorkerUp{.worker = "w0", .slots = 8});
+  h.tell(published(2));
+  ASSERT_TRUE(h.policy().evaluation);
+  EXPECT_EQ(h.policy().evaluation->version, 2);
+}
+
 TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {
   Config config = small_config(1, 2);
   config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
@@ -286,6 +307,28 @@ TEST(Breaker, OneWorkerWhoseEnvironmentsFailEndsNothingWhileOthersDoWell) {
   EXPECT_FALSE(h.state.health.contains("good"));
   h.answer_running();
   EXPECT_EQ(h.state.halted, "");
+}
+
+TEST(Breaker, GoodEnvironmentsDoNotHideVerifiersThatFail) {
+  Config config = small_config(4, 2);
+  config.breaker = {.window = 6, .share = 0.5};
+  config.retries.verifier_failed = 0;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
+  publish(h, 0);
+  for (int answers = 0; answers < 6 && h.state.halted.empty(); ++answers) {
+    const auto lease =
+        std::find_if(h.state.leases.begin(), h.state.leases.end(),
+                     [](const auto& entry) { return entry.second.kind == LeaseKind::kGenerate; });
+    ASSERT_NE(lease, h.state.leases.end());
+    const auto verify =
+        only<Verify>(h.tell(h.result(Harness::grant_of(lease->first, lease->second), {})));
+    ASSERT_EQ(verify.size(), 1u);
+    h.tell(Reward{"r0", verify[0].lease, Lane::kTrain, verify[0].verify_attempt, {}, "no disk"});
+  }
+  EXPECT_EQ(h.state.halted,
+            "6 of the last 6 attempts ended as verifier_failed; the last one: no disk");
 }
 
 TEST(Breaker, EnvironmentsThatFailEverywhereHaltTheRun) {
@@ -577,12 +620,27 @@ TEST(Trainer, ASecondOneIsIgnoredWhileTheFirstIsThere) {
   publish(h, 0);
   h.answer_running();
   h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
-  const State before = h.state;
+  const auto before = h.state.policies;
   EXPECT_TRUE(h.tell(RolledBack{"other", 0, -1, "", ""}).empty());
   EXPECT_TRUE(h.tell(TrainerWants{"other", 0, 1}).empty());
   EXPECT_TRUE(h.tell(Published{"other", 0, 1, "x", "y"}).empty());
-  EXPECT_EQ(h.state, before);
+  EXPECT_EQ(h.state.policies, before);
   EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+}
+
+TEST(Trainer, ASecondOneThatGreetedIsHeardWhenTheFirstIsGone) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(WorkerUp{.worker = "u", .role = Role::kTrainer, .incarnation = 90});
+  EXPECT_TRUE(h.tell(RolledBack{"u", 0, 0, digest_of(0), "v0.json"}).empty());
+  EXPECT_TRUE(h.tell(TrainerWants{"u", 0, 1}).empty());
+  const auto batch = only<HandOver>(h.tell(WorkerDown{"t"}));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].worker, "u");
+  EXPECT_EQ(batch[0].step, 1);
+  expect_golden("scheduler/second_trainer.txt", h.transcript);
 }
 
 TEST(Steps, MayGrowWithoutSkippingPrompts) {

@@ -13,22 +13,26 @@ struct Fixture {
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
 
-  RunMetrics open(int64_t frontier) { return RunMetrics(paths, frontier, 2, log); }
+  RunMetrics open(int64_t frontier) {
+    Policy policy;
+    policy.frontier = frontier;
+    return RunMetrics(paths, policy, 2, log);
+  }
   std::vector<MetricsRow> rows() const { return read_metrics(paths.metrics()).value(); }
 };
 
 TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
-  metrics.on_published(0, {}, std::chrono::seconds(10));
-  metrics.on_attempt(Outcome::kFinished);
-  metrics.on_attempt(Outcome::kEnvFailed);
+  metrics.on_published(0, {}, {.samples = 6, .lost = 4}, std::chrono::seconds(10));
   metrics.on_task_done(TaskEnd::kFiltered);
   const std::vector<TrajectoryHeader> batch = {
       header_of(make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0)),
       header_of(make_trajectory({{.member = 1}, 1}, Lane::kTrain, 0))};
   metrics.on_batch(1, batch, std::chrono::seconds(13));
-  metrics.on_published(1, {{"reward/mean", 0.25}, {"time/train", 7.0}}, std::chrono::seconds(14));
+  metrics.on_published(1, {{"reward/mean", 0.25}, {"time/train", 7.0}},
+                       {.samples = 9, .env_failed = 1, .verifier_failed = 1, .lost = 5},
+                       std::chrono::seconds(14));
   ASSERT_EQ(f.rows().size(), 1u);
   const MetricsRow row = f.rows()[0];
   EXPECT_EQ(row.step, 0);
@@ -39,7 +43,7 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("time/rollout"), 3.0);
   EXPECT_EQ(*row.find("perf/tokens_per_s"), 6.0 / 4.0);
   EXPECT_EQ(*row.find("env/success"), 0.5);
-  EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);
+  EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);  // 3 of 6 since the row before
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
 }
 
@@ -49,12 +53,12 @@ TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
   {
     RunMetrics metrics = f.open(-1);
     for (int64_t v = 0; v <= 2; ++v)
-      metrics.on_published(v, {{"reward/mean", 1.0}}, std::chrono::seconds(v));
+      metrics.on_published(v, {{"reward/mean", 1.0}}, {}, std::chrono::seconds(v));
     metrics.on_evaluation(report, {});
-    metrics.on_published(2, {{"reward/mean", 2.0}}, std::chrono::seconds(5));
+    metrics.on_published(2, {{"reward/mean", 2.0}}, {}, std::chrono::seconds(5));
   }
   RunMetrics metrics = f.open(2);
-  metrics.on_published(1, {{"reward/mean", 3.0}}, std::chrono::seconds(6));
+  metrics.on_published(1, {{"reward/mean", 3.0}}, {}, std::chrono::seconds(6));
   metrics.on_evaluation(report, {});
   const auto rows = f.rows();
   ASSERT_EQ(rows.size(), 3u);
@@ -103,10 +107,10 @@ TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
   for (int64_t v = 0; v <= 4; ++v)
-    metrics.on_published(v, {{"reward/mean", 1.0}}, std::chrono::seconds(v));
+    metrics.on_published(v, {{"reward/mean", 1.0}}, {}, std::chrono::seconds(v));
   metrics.on_fork(2);
   ASSERT_EQ(f.rows().size(), 2u);
-  metrics.on_published(3, {{"reward/mean", 9.0}}, std::chrono::seconds(9));
+  metrics.on_published(3, {{"reward/mean", 9.0}}, {}, std::chrono::seconds(9));
   ASSERT_EQ(f.rows().size(), 3u);
   EXPECT_EQ(*f.rows()[2].find("reward/mean"), 9.0);
 }
