@@ -190,7 +190,7 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
       if (sequence.versions[k] != version) sequence.old_logprobs[k] = scored[i][k];
     }
   }
-  if (loss.kl_coef == 0 || loss.kl_target != KlTarget::kReference) return;
+  if (loss.kl.coef == 0 || loss.kl.target != KlTarget::kReference) return;
   TR_CHECK(reference_ != nullptr, "a KL term against a reference needs set_reference()");
   std::vector<PackedSequence> all = packed_views(batch, {0, batch.sequences.size()});
   std::vector<std::vector<float>> reference = score_with(*reference_, all);
@@ -275,8 +275,8 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   auto tokens = static_cast<double>(stats.tokens), n = static_cast<double>(updates);
   add("policy/loss", loss_sum / n);
   add("policy/entropy", stats.entropy_sum / tokens);
-  if (loss.kl_coef != 0) {
-    add(loss.kl_target == KlTarget::kReference ? "policy/kl_ref" : "policy/kl_behaviour",
+  if (loss.kl.coef != 0) {
+    add(loss.kl.target == KlTarget::kReference ? "policy/kl_ref" : "policy/kl_behaviour",
         kl_sum / n);
   }
   add("policy/kl_old", stats.drift_k3_sum / tokens);

@@ -83,7 +83,7 @@ class PolicyTrainer {
                              const PolicyLossConfig& loss, int64_t fresh_version);
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
-  // mismatch/..., staleness/..., and the batch's own.
+  // mismatch/..., and the batch's own.
   MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
   // The gradient that the last update used, before clipping.

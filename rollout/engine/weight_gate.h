@@ -37,12 +37,6 @@ class WeightGate {
     version_ = version;
   }
   void open() { move(State::kVerified, State::kOpen); }
-  // Without an install: closed or frozen go back to what they were before.
-  void reopen() {
-    TR_CHECK(version_ >= 0 && (state_ == State::kClosed || state_ == State::kFrozen),
-             "gate in state {}", static_cast<int>(state_));
-    state_ = State::kOpen;
-  }
 
  private:
   void move(State from, State to) {

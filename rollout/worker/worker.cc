@@ -43,10 +43,11 @@ TaskSource task_source_for(const RolloutWorkerConfig& config,
                            const sandbox::EnvironmentInfo& info) {
   if (!info.needs_dataset) return TaskSource(config.seed);
   if (config.dataset.empty())
-    throw UserError("env.dataset: the environment {} needs a dataset, and none is given.",
-                    info.name);
+    throw UserError::at("env.dataset", "is missing; the environment {} needs a dataset.",
+                        info.name);
   auto rows = text::read_dataset(config.dataset, config.prompt_key);
-  if (rows.empty()) throw UserError("env.dataset: {} has no rows.", config.dataset.string());
+  if (rows.empty())
+    throw UserError::at("env.dataset", "is {}, which has no rows.", config.dataset.string());
   std::vector<text::DatasetRow> held_out;
   if (!config.eval_dataset.empty())
     held_out = text::read_dataset(config.eval_dataset, config.prompt_key);

@@ -109,7 +109,7 @@ class TrainerGolden : public ::testing::Test {
     config.surrogate.clip_low = settings.at("clip_low");
     config.surrogate.clip_high = settings.at("clip_high");
     config.surrogate.clip_c = settings.value("dual_clip", 0.0);
-    config.kl_coef = settings.at("kl_coef");
+    config.kl.coef = settings.at("kl_coef");
     config.entropy_coef = settings.value("entropy_coef", 0.0);
     if (settings.value("ratio", "") == "sequence") config.ratio = RatioUnit::kSequence;
     std::string aggregation = settings.at("aggregation");

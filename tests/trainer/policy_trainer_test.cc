@@ -213,7 +213,7 @@ TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
   std::vector<Trajectory> trajectories = recorded(2, 6);
   PolicyLossConfig config = loss_config();
   config.entropy_coef = .05;
-  config.kl_coef = .2;
+  config.kl.coef = .2;
   auto trainer = tiny_trainer({.microbatch_tokens = 50, .gradient_slots = 2}, kStill);
   Parameters other(trainer->model().layout());
   init_parameters(trainer->model().config(), 7, other);
@@ -261,7 +261,7 @@ TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
 TEST(PolicyTrainer, KlAgainstAReferenceIsZeroForItselfAndPositiveForAnother) {
   std::vector<Trajectory> trajectories = recorded(2, 6);
   PolicyLossConfig config;
-  config.kl_coef = .1;
+  config.kl.coef = .1;
   auto trainer = tiny_trainer({}, kStill);
   trainer->set_reference(trainer->parameters());
   TrainBatch batch = make_batch(trajectories);

@@ -109,9 +109,7 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
           .surrogate = options.surrogate,
           .correction = options.correction,
           .aggregation = options.aggregation,
-          .kl_coef = options.kl.coef,
-          .kl_estimator = options.kl.estimator,
-          .kl_target = options.kl.target,
+          .kl = options.kl,
           .entropy_coef = options.entropy_coef};
 }
 

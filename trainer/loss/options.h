@@ -15,16 +15,6 @@
 
 namespace tailrace {
 
-// A penalty for leaving another policy, added to the loss (reference 1707.06347; k1..k3: J.
-// Schulman).
-struct KlOptions {
-  double coef = 0;
-  KlEstimator estimator = KlEstimator::kK3;
-  KlTarget target = KlTarget::kReference;
-
-  void visit(OptionVisitor& v);
-};
-
 // Values of all axes that belong together.
 enum class AlgoPreset : uint8_t {
   kDefault,

@@ -111,13 +111,13 @@ class SequenceLoss {
         kl_term(KlEstimator::kK3, clamp_log(in_.old_logprob[row] - l).value).value;
 
     auto other =
-        config_.kl_target == KlTarget::kReference ? in_.ref_logprob : in_.behaviour_logprob;
+        config_.kl.target == KlTarget::kReference ? in_.ref_logprob : in_.behaviour_logprob;
     if (!other.empty()) {
       auto [x, cut] = clamp_log(l - other[row]);
-      KlTerm term = kl_term(config_.kl_estimator, x);
+      KlTerm term = kl_term(config_.kl.estimator, x);
       out_.kl_term += weight * term.value;
       stats.clamped += cut;
-      if (!cut) dlogprob_[row] += static_cast<float>(weight * config_.kl_coef * term.d_logprob);
+      if (!cut) dlogprob_[row] += static_cast<float>(weight * config_.kl.coef * term.d_logprob);
     }
     if (!in_.entropy.empty()) {
       out_.entropy_term += weight * in_.entropy[row];
@@ -146,7 +146,7 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
            in.entropy.size());
   TR_CHECK(dentropy.size() == n || (dentropy.empty() && !regularised), "dentropy {}",
            dentropy.size());
-  bool needs_ref = config.kl_coef != 0 && config.kl_target == KlTarget::kReference;
+  bool needs_ref = config.kl.coef != 0 && config.kl.target == KlTarget::kReference;
   TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !needs_ref), "ref {}",
            in.ref_logprob.size());
 }
@@ -198,7 +198,7 @@ PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInp
     sequence_loss.run(rows);
     begin = end;
   }
-  result.loss = result.policy_term + config.kl_coef * result.kl_term -
+  result.loss = result.policy_term + config.kl.coef * result.kl_term -
                 config.entropy_coef * result.entropy_term;
   return result;
 }

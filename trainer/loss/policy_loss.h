@@ -5,7 +5,7 @@
 // advantage.h), ratio granularity (here), surrogate.h, correction.h, kl_estimator.h, aggregation.h.
 // A new algorithm is a new value of one axis.
 //
-//   loss = sum over trained tokens of  a_t (c_t S(rho_t, A_t) + kl_coef KL_t - entropy_coef H_t)
+//   loss = sum over trained tokens of  a_t (c_t S(rho_t, A_t) + kl.coef KL_t - entropy_coef H_t)
 //
 // a: aggregation weight; c: correction, detached; S: surrogate; rho: the ratio exp(l - l_old) of
 // the token, or the geometric mean over its turn or sequence; KL against l_ref or l_inf.
@@ -41,14 +41,22 @@ constexpr auto enum_names(KlTarget) {
   return name_table<KlTarget>({{kReference, "ref"}, {kBehaviour, "behaviour"}});
 }
 
+// A penalty for leaving another policy, added to the loss (reference 1707.06347; k1..k3: J.
+// Schulman).
+struct KlOptions {
+  double coef = 0;
+  KlEstimator estimator = KlEstimator::kK3;
+  KlTarget target = KlTarget::kReference;
+
+  void visit(OptionVisitor& v);
+};
+
 struct PolicyLossConfig {
   RatioUnit ratio = RatioUnit::kToken;
   SurrogateConfig surrogate;
   CorrectionOptions correction;
   AggregationConfig aggregation;
-  double kl_coef = 0;
-  KlEstimator kl_estimator = KlEstimator::kK3;
-  KlTarget kl_target = KlTarget::kReference;
+  KlOptions kl;
   double entropy_coef = 0;
 };
 

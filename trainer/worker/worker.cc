@@ -147,7 +147,7 @@ class TrainerWorker {
   // ---- weights
 
   bool needs_reference() const {
-    return loss_.kl_coef != 0 && loss_.kl_target == KlTarget::kReference;
+    return loss_.kl.coef != 0 && loss_.kl.target == KlTarget::kReference;
   }
 
   void reset_rl_optimizer() {

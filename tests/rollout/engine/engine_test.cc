@@ -279,7 +279,10 @@ TEST(Engine, AClosedGateLetsWhatRunsGoOnAndAdmitsNothing) {
   for (int i = 0; i < 20; ++i)
     for (const Generation& answer : engine->step()) done.insert(answer.session);
   EXPECT_EQ(done, std::set<SessionId>({1}));
-  engine->gate().reopen();
+  engine->gate().freeze();
+  engine->gate().begin_install();
+  engine->gate().verified(1);
+  engine->gate().open();
   EXPECT_EQ(engine.finish().size(), 1u);
 }
 

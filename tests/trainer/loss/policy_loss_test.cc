@@ -175,8 +175,8 @@ TEST(PolicyLoss, CispoMatchesGoldenCispo1) {
 TEST(PolicyLoss, KlEstimatorsMatchGoldenKl1) {
   auto with = [](KlEstimator estimator) {
     PolicyLossConfig config = plain(.2, .2);
-    config.kl_coef = 1;
-    config.kl_estimator = estimator;
+    config.kl.coef = 1;
+    config.kl.estimator = estimator;
     return evaluate(config, f1(0));
   };
   EXPECT_NEAR(with(KlEstimator::kK1).result.kl_term, .066667, 2e-6);
@@ -197,9 +197,9 @@ TEST(PolicyLoss, KlEstimatorsMatchGoldenKl1) {
 
 TEST(PolicyLoss, KlToTheBehaviourPolicyReadsTheRecordedLogprobs) {
   PolicyLossConfig config = plain(.2, .2);
-  config.kl_coef = 1;
-  config.kl_estimator = KlEstimator::kK1;
-  config.kl_target = KlTarget::kBehaviour;
+  config.kl.coef = 1;
+  config.kl.estimator = KlEstimator::kK1;
+  config.kl.target = KlTarget::kBehaviour;
   EXPECT_NEAR(evaluate(config, f1(0)).result.kl_term, (.1 + .1 + .1) / 3, 2e-6);
 }
 
@@ -260,7 +260,7 @@ TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
   Tokens tokens = f1(0.707106f);
   tokens.add({-.7f, -1.1f}, {-.8f, -.9f}, -0.707106f, {}, {-.9f, -1.0f});
   PolicyLossConfig config = plain(.2, .28);
-  config.kl_coef = .001;
+  config.kl.coef = .001;
   Evaluated mean = evaluate(config, tokens);
   EXPECT_NEAR(mean.result.loss, -0.169935, 2e-6);
   std::vector<double> expected = {0.000019, -0.104897, -0.156204, 0.156331, 0.115765};
@@ -270,7 +270,7 @@ TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
 
   config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
   EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.028244, 2e-6);
-  config.kl_coef = 0;
+  config.kl.coef = 0;
   config.aggregation = {AggregationKind::kSeqMeanTokenSumConst, 4};
   EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.106250, 2e-6);
 }
@@ -311,8 +311,8 @@ std::vector<PolicyLossConfig> all_configs() {
           config.ratio = ratio;
           config.surrogate.clip_c = 1.5;
           config.aggregation = {aggregation, 7};
-          config.kl_coef = .3;
-          config.kl_estimator = kl;
+          config.kl.coef = .3;
+          config.kl.estimator = kl;
           config.entropy_coef = .1;
           config.correction = {CorrectionKind::kTis, level, 1.3};
           configs.push_back(config);
