@@ -215,7 +215,11 @@ using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,
 // delete or end something that a machine without power has forgotten. Grants, aborts and
-// verifications need no disk: what is lost of them is asked for again.
-bool needs_disk(const Action& action);
+// verifications need no disk: what is lost of them is asked for again. Ends of prompts, reports of
+// evaluations and halts may be forgotten too: they follow again from the events that are left.
+inline bool needs_disk(const Action& action) {
+  return std::holds_alternative<HandOver>(action) || std::holds_alternative<Save>(action) ||
+         std::holds_alternative<Release>(action) || std::holds_alternative<RunDone>(action);
+}
 
 }  // namespace tailrace::scheduler

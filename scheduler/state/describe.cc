@@ -114,13 +114,6 @@ struct DescribeAction {
 
 }  // namespace
 
-// Law 12.2. Ends, reports of evaluations and halts may be forgotten with the power: they follow
-// again from the events that are left.
-bool needs_disk(const Action& action) {
-  return std::holds_alternative<HandOver>(action) || std::holds_alternative<Save>(action) ||
-         std::holds_alternative<Release>(action) || std::holds_alternative<RunDone>(action);
-}
-
 std::string describe(const Event& event) { return std::visit(DescribeEvent{}, event); }
 std::string describe(const Action& action) { return std::visit(DescribeAction{}, action); }
 
