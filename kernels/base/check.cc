@@ -9,6 +9,8 @@ void check_failed(const char* file, int line, const char* condition, std::string
   fmt::print(stderr, "{}:{}: check failed: {}{}{}\n", file, line, condition,
              message.empty() ? "" : ": ", message);
   std::fflush(stderr);
+  // abort() and not exit(): no destructor runs over a state that is known to be wrong, and a core
+  // dump shows the place.
   std::abort();
 }
 

@@ -13,6 +13,8 @@ Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(devi
   size_t padded = Workspace::aligned(num_bytes);
   data_ = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, padded));
   if (data_ == nullptr) throw std::bad_alloc();
+  // Also touches every page: memory that the machine does not have is missed here, where a Buffer
+  // is made, and not in the middle of an op.
   std::memset(data_, 0, padded);
 }
 
@@ -22,6 +24,7 @@ Buffer::Buffer(Buffer&& other) noexcept
       device_(other.device_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  // A swap and no free: what this one held goes when `other` dies.
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(device_, other.device_);

@@ -318,9 +318,11 @@ namespace simd {
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by the polynomial of Cephes' expf.
 TR_INLINE Vec16 exp(Vec16 x) {
   constexpr float kSmallest = -87.33654f;  // ln of the smallest normal float
-  Vec16 t =
-      min(broadcast(88.9f), max(broadcast(-88.0f), x));  // NaN passes: it is the second operand
+  // NaN passes: it is the second operand. Above 88.9 n is 128 and the result inf, below -88 it is
+  // made 0 at the end; in between n stays where scale_by_power() takes it.
+  Vec16 t = min(broadcast(88.9f), max(broadcast(-88.0f), x));
   Vec16 n = round_to_int(mul(t, broadcast(1.44269504088896341f)));
+  // ln 2 in two floats, the nearest one and what is left of it: r keeps its digits for large n.
   Vec16 r = fma(n, broadcast(-0.693147182464599609375f), t);
   r = fma(n, broadcast(1.90465429995776804525e-9f), r);
   Vec16 p = broadcast(1.9875691500e-4f);

@@ -36,6 +36,8 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
       pause();
     }
     // On a busy core the one we wait for may be next in line behind us.
+    // Measured with twelve runnable processes on two cores: a two-thread product of [64, 128] by
+    // [384, 128] takes 57 us with the yield, as on one thread, and took 104 us without.
     std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < deadline);
   value.wait(old, std::memory_order_acquire);
@@ -51,6 +53,7 @@ struct ThreadPool::Impl {
   }
 
   ~Impl() {
+    // Before `round` moves: a worker that sees the new round sees this too.
     stopping = true;
     round.fetch_add(1, std::memory_order_release);
     round.notify_all();
@@ -84,7 +87,10 @@ struct ThreadPool::Impl {
   const RangeBody* body = nullptr;
   std::atomic<bool> stopping = false;
 
+  // A cache line each: workers poll `round` while others count parts in the next two.
   alignas(64) std::atomic<uint32_t> round{0};  // what idle workers wait on
+  // Before the first loop no part is left. Half of the range, because every worker that finds none
+  // adds one: the count must not come round to 0.
   alignas(64) std::atomic<uint32_t> next_part{std::numeric_limits<uint32_t>::max() / 2};
   alignas(64) std::atomic<uint32_t> done{0};
   std::vector<std::jthread> threads;  // last member: joined before what it uses goes
@@ -102,10 +108,13 @@ int ThreadPool::num_threads() const { return impl_->num_threads; }
 void ThreadPool::run(int64_t count, RangeBody body) {
   Impl& impl = *impl_;
   if (impl.num_threads == 1) {
+    // No other thread has been made, so there is nobody to wake.
     if (count > 0) body(0, count);
     return;
   }
   const auto parts = static_cast<uint32_t>(impl.num_threads);
+  // The order matters: by next_part's release whoever takes a part sees the loop that it is a part
+  // of. All parts of the last loop are done, so nobody reads `count` and `body` meanwhile.
   impl.count = count;
   impl.body = &body;
   impl.done.store(0, std::memory_order_relaxed);
@@ -113,6 +122,7 @@ void ThreadPool::run(int64_t count, RangeBody body) {
   impl.round.fetch_add(1, std::memory_order_release);
   impl.round.notify_all();
   impl.run_parts();
+  // Until the parts are done, not until all workers have come: one that is late finds no part left.
   uint32_t done = impl.done.load(std::memory_order_acquire);
   while (done != parts) done = wait_for_change(impl.done, done);
 }
@@ -123,6 +133,8 @@ int num_threads(const Stream& stream) {
 
 void parallel_for(const Stream& stream, int64_t count, int64_t grain, RangeBody body) {
   if (count <= 0) return;
+  // Rounded down, so that a piece is never smaller than `grain`: waking a thread for less costs
+  // more than it saves.
   int64_t pieces = std::min<int64_t>(num_threads(stream), count / std::max<int64_t>(grain, 1));
   if (pieces <= 1) return body(0, count);
   stream.pool->run(pieces, [&](int64_t begin, int64_t end) {

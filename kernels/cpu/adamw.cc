@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kSumBlock = 4096;  // elements; part of the meaning of sum_of_squares
 
+// In double the squares of floats are exact, and no float is too large: an overflow is a gradient
+// that was not finite.
 double sum_of_block(const float* x, int64_t n) {
   std::array<double, kLanes> lane{};
   int64_t i = 0;
@@ -42,6 +44,8 @@ void adamw(const Stream& stream, const AdamWStep& step, std::span<float> paramet
                v.size() == parameters.size(),
            "{} parameters, {} gradients, {} m, {} v", n, gradients.size(), m.size(), v.size());
   TR_CHECK(step.step >= 1, "step={}", step.step);
+  // 1 - beta^t in double: with beta2 = 0.999 a float power would cost the first updates three of
+  // its seven digits.
   const auto t = static_cast<double>(step.step);
   const Vec16 scale = simd::broadcast(step.grad_scale);
   const Vec16 beta1 = simd::broadcast(step.beta1), beta2 = simd::broadcast(step.beta2);
@@ -64,7 +68,11 @@ void adamw(const Stream& stream, const AdamWStep& step, std::span<float> paramet
       const Vec16 m1 = simd::fma(beta1, simd::load(m.data() + i, left), simd::mul(rest1, g));
       const Vec16 v1 =
           simd::fma(beta2, simd::load(v.data() + i, left), simd::mul(simd::mul(rest2, g), g));
+      // Decay acts on the weight itself and not through the moments (Loshchilov & Hutter 2019), and
+      // on the weight before the step.
       p = simd::fma(decay, p, p);
+      // eps is added to the root of the corrected moment, as in Kingma & Ba 2015, algorithm 1, not
+      // inside it.
       const Vec16 root = simd::add(simd::sqrt(simd::mul(v1, unbias2)), eps);
       p = simd::fma(minus_lr, simd::div(simd::mul(m1, unbias1), root), p);
       simd::store(parameters.data() + i, p, left);
@@ -77,6 +85,7 @@ void adamw(const Stream& stream, const AdamWStep& step, std::span<float> paramet
 double sum_of_squares(const Stream& stream, std::span<const float> x) {
   const auto n = static_cast<int64_t>(x.size());
   const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  // An op allocates nothing.
   constexpr int64_t kRound = 256;  // blocks whose sums fit on the stack
   std::array<double, kRound> sums;
   double total = 0;
@@ -88,6 +97,7 @@ double sum_of_squares(const Stream& stream, std::span<const float> x) {
         sums[static_cast<size_t>(b)] = sum_of_block(x.data() + at, std::min(kSumBlock, n - at));
       }
     });
+    // By one thread, in the order of the blocks, whoever summed them.
     for (int64_t b = 0; b < count; ++b) total += sums[static_cast<size_t>(b)];
   }
   return total;

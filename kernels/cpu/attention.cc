@@ -17,6 +17,7 @@ namespace {
 using namespace attention_tiles;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+// As for a product (gemm.cc).
 constexpr int64_t kGrain = 256 * 1024;  // multiply-adds that are worth a thread
 
 int64_t padded(int64_t n) { return round_up(n, kLanes); }
@@ -32,6 +33,8 @@ struct Sequence {
   int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
   int64_t position(int64_t row) const { return batch.positions[static_cast<size_t>(row)]; }
 
+  // Checked for every block: an unused entry is -1, and what lies before the cache reads as
+  // numbers, too.
   int64_t block(int64_t i) const {
     TR_CHECK(i < batch.max_blocks, "sequence {}: KV block {} of {}", index, i, batch.max_blocks);
     const int32_t id = batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)];
@@ -70,6 +73,8 @@ struct QueryBlock {
       head[count] = int64_t{seq.kv_head} * group + in_group;
       col[count] = head[count] * seq.kv.head_dim;
       position[count] = seq.position(next_row);
+      // Heads before tokens: the heads of a group read the same keys and see the same positions, so
+      // that almost all of a block's work is shared.
       if (++in_group == group) in_group = 0, ++next_row;
     }
   }
@@ -89,6 +94,8 @@ template <int kCount>
 void key_scores(const float* queries, const Sequence& seq, int64_t context, float* scores,
                 int64_t score_stride) {
   auto group_at = [&](int64_t i) { return seq.key_group(i, context); };
+  // Up to the context of the last query. Lanes behind a query's own position hold later keys, or
+  // what an earlier owner of the block left; exponentiate() selects them away.
   const int64_t groups = padded(context) / kLanes;
   if (seq.kv.block_tokens >= kLanes) {
     score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens,
@@ -113,6 +120,9 @@ SoftmaxSum exponentiate(float* scores, int64_t position, float scale) {
     simd::store(scores + j, s);
     max = simd::max(max, s);
   }
+  // The maximum is known before the first term is added, so no sum is rescaled half-way: a softmax
+  // in one pass would round where its chunks end. A lane is a position modulo 16, whatever the cut
+  // of the prefill was.
   SoftmaxSum result{.max = simd::reduce_max(max)};
   const Vec16 shift = simd::broadcast(result.max);
   Vec16 sum = simd::zero();
@@ -161,15 +171,20 @@ template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
                    float* queries, float* scores, int64_t score_stride, Matrix out, Matrix lse) {
   const int64_t head_dim = seq.kv.head_dim;
+  // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
   block.gather(q, head_dim, queries);
   key_scores<kCount>(queries, seq, block.context(), scores, score_stride);
   float inv_sum[kCount];
   for (int i = 0; i < kCount; ++i) {
     SoftmaxSum sum = exponentiate(scores + i * score_stride, block.position[i], scale);
+    // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
+    // product an output.
     inv_sum[i] = 1.0f / sum.sum;
     if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
   }
   for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    // With AVX-512 eight queries times two vectors are 16 sums in registers; a whole head of them
+    // would spill.
     if (head_dim - col > kLanes) {
       value_sums<kCount, 2>(scores, score_stride, seq, block, col, inv_sum, out);
     } else {
@@ -180,6 +195,8 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
 
 using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
                               float*, int64_t, Matrix, Matrix);
+// A function a number of queries, because the sums live in registers and arrays of those need
+// constant sizes.
 constexpr ForwardBlock kForwardBlocks[kQueries] = {
     forward_block<1>, forward_block<2>, forward_block<3>, forward_block<4>,
     forward_block<5>, forward_block<6>, forward_block<7>, forward_block<8>};
@@ -249,6 +266,8 @@ void for_share(int64_t count, double total, int64_t part, int64_t parts, Cost&& 
   double before = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double own = cost(i);
+    // By its middle every item falls in exactly one part, although each thread adds up the costs by
+    // itself. The last part has no upper end: rounding may leave the last middle at `end`.
     const double middle = before + own / 2;
     before += own;
     if (middle >= begin && (middle < end || part + 1 == parts)) visit(i);
@@ -277,6 +296,7 @@ void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const Attentio
         float* value = seq.values(position / block_tokens) + at * head_dim;
         const float* key_in = k.row(row) + h * head_dim;
         const float* value_in = v.row(row) + h * head_dim;
+        // Transposed once when it is written, since it is read as columns by every later query.
         for (int64_t d = 0; d < head_dim; ++d) keys[d * block_tokens] = key_in[d];
         std::copy_n(value_in, head_dim, value);
       }
@@ -300,6 +320,7 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
   };
   double head_cost = 0;
   for (int64_t row = 0; row < tokens; ++row) head_cost += row_cost(row);
+  // Two products over the context: scores, and the sum of values.
   const double work = head_cost * static_cast<double>(2 * q.cols);
   const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
 
@@ -325,6 +346,8 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
           [&](int64_t item) {
             const int64_t row = item % tokens;
             const int kv_head = static_cast<int>(item / tokens);
+            // A cut between threads may fall inside a sequence; that changes how queries are
+            // grouped, and the sums of a query do not depend on its neighbours.
             const bool follows = row == row_end && kv_head == seq.kv_head && row < seq.row_end();
             if (!follows) {
               flush();
@@ -352,6 +375,7 @@ struct BackwardArgs {
 void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim, bt = seq.kv.block_tokens;
   const int64_t context = padded(n), dim = padded(head_dim);
+  // Whole tiles are read: what is behind the last position and behind head_dim must add exactly 0.
   std::fill_n(scratch.key_columns, dim * context, 0.0f);
   std::fill_n(scratch.key_rows, dim * context, 0.0f);
   for (int64_t j = 0; j < n; j += bt) {
@@ -415,6 +439,8 @@ void spread(const float* weights, int64_t stride, const float* queries, int num_
       }
       j += kCount;
     };
+    // Not as a padded tile at the end: the row behind the context is a later position, which this
+    // block must not touch, or the next sequence, which another thread may be writing.
     while (j + kPositions <= context) step.template operator()<kPositions>();
     while (j < context) step.template operator()<1>();
   }
@@ -427,6 +453,9 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
   const int64_t head_dim = seq.kv.head_dim;
   const int64_t stride = padded(n), context = block.context();
   const int64_t groups = padded(context) / kLanes;
+  // Probabilities are made again from the saved log-sum-exp instead of being kept, and D stands for
+  // the row sum of dP * P (Dao et al. 2022, FlashAttention). Both gathers come before anything is
+  // written, because dq may be dout.
   block.gather(args.q, head_dim, scratch.queries);
   block.gather(args.dout, head_dim, scratch.douts);
   auto columns_at = [&](const float* columns) {
@@ -451,6 +480,8 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
     for (int64_t j = 0; j < padded(context); j += kLanes) {
       const int64_t seen = block.position[i] + 1 - j;
       Vec16 e = simd::exp(simd::sub(simd::mul(simd::load(p + j), scale), lse));
+      // Selected, not multiplied by 0: a score of a later position may be so large that its
+      // exponential is inf.
       e = simd::select_first(seen, e, simd::zero());
       Vec16 d = simd::mul(simd::mul(e, simd::sub(simd::load(ds + j), delta)), scale);
       simd::store(p + j, e);
@@ -464,6 +495,8 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
       query_grads<kCount, 1>(scratch, context, stride, block, head_dim, col, args.dq);
     }
   }
+  // Blocks follow each other in the order of positions, so dk and dv are sums over queries in the
+  // order of (position, head).
   const int64_t row = seq.row_begin(), col = seq.kv_head * head_dim;
   spread(scratch.scores, stride, scratch.douts, kCount, context, head_dim, args.dv.row(row) + col,
          args.dv.stride);
@@ -501,6 +534,7 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
   const int64_t items = batch.num_sequences() * kv.num_kv_heads;
   double total = 0;
   for (int64_t i = 0; i < items; ++i) total += sequence_cost(i);
+  // Five products (scores, dout . value, dq, dk, dv) over half of the square.
   const int64_t parts = num_parts(stream, static_cast<int64_t>(total * 2.5 * group * kv.head_dim));
 
   Workspace::Scope scope(workspace);

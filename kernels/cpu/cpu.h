@@ -1,5 +1,5 @@
-// The ops on the CPU: vectorised, threaded over stream.pool. Their contracts are in
-// kernels/ops/*.h, whose names dispatch.cc forwards here.
+// The ops on the CPU: vectorised, threaded over stream.pool. Their contracts are in kernels/ops,
+// whose names dispatch.cc forwards here.
 #pragma once
 
 #include <cstddef>

@@ -29,6 +29,8 @@ void embedding_backward(const Stream& stream, std::span<const int32_t> ids, Cons
   const auto tokens = static_cast<int64_t>(ids.size());
   TR_CHECK(dy.rows == tokens && dy.cols == dtable.cols, "dy [{}, {}], {} ids, dtable [{}, {}]",
            dy.rows, dy.cols, tokens, dtable.rows, dtable.cols);
+  // Columns are divided, not tokens: one token id may come many times, and its row is then one sum
+  // in the order of t.
   const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;
   const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(tokens, 1));
   parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
@@ -62,6 +64,7 @@ void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> 
   parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) std::fill_n(y.row(r), y.cols, 0.0f);
   });
+  // A second loop: the first returns when all rows are zero, so no zero can overwrite a copied row.
   parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t target = rows[static_cast<size_t>(r)];

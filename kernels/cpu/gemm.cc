@@ -15,6 +15,8 @@ namespace {
 using simd::fma;
 
 // Below this many multiply-adds a thread costs more than it saves.
+// A core with two AVX-512 units does at best 32 in a cycle: this is 8192 cycles, a few
+// microseconds, about what waking a thread and meeting it again costs.
 constexpr int64_t kGrain = 256 * 1024;
 // Floats of A that stay in the second-level cache while all panels pass by.
 constexpr int64_t kRowBlockFloats = 64 * 1024;
@@ -56,6 +58,8 @@ void compute_tile(const Tile& t) {
       b[2 * p + 1] = simd::load(panel + p * panel_stride + kLanes);
     }
     for (int r = 0; r < kRows; ++r) {
+      // One chain a sum, k ascending: more chains would hide the latency of few rows as well, but
+      // joining them would round in other places than a larger tile does.
       Vec16 x = simd::broadcast(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]);
       for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, b[v], acc[r][v]);
     }
@@ -65,6 +69,7 @@ void compute_tile(const Tile& t) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       int64_t left = t.cols - v * kLanes;
+      // A panel is padded to 32 columns; C is not.
       if (left <= 0) continue;
       Vec16 sum = acc[r][v];
       if (t.bias != nullptr) sum = simd::add(sum, simd::load(t.bias + v * kLanes, left));
@@ -78,6 +83,8 @@ void compute_tile(const Tile& t) {
 using TileFunction = void (*)(const Tile&);
 
 // One row or two leave most registers idle and wait for each other's result: take more panels.
+// Eight independent sums, one row times eight vectors or two times four, are what it takes to hide
+// four cycles on two ports.
 constexpr int panels_at_once(int64_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
 template <Layout kLayout, int... kRow>
@@ -100,6 +107,8 @@ constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<Layout::kRows
 // Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
 void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                    int64_t panel_end) {
+  // From outside in: a block of A that stays in the second-level cache, a panel of B, the tiles of
+  // the block. So B comes from memory once a block, and A stays near.
   const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
   const auto layout = static_cast<size_t>(g.layout);
   const int64_t block_rows =
@@ -112,6 +121,8 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         g.layout == Layout::kTiles ? kTileRows : (block_end - block + tiles - 1) / tiles;
     const int64_t at_once = panels_at_once(std::min(height, block_end - block));
     for (int64_t panel = panel_begin; panel < panel_end;) {
+      // At the end of the panels, and in a last tile of another height than the others, one panel
+      // at a time. That is only slower: an element's sum is the same in any tile.
       const int64_t panels = panel + at_once <= panel_end ? at_once : 1;
       for (int64_t row = block; row < block_end; row += height) {
         const int64_t rows = std::min(height, block_end - row);
@@ -166,6 +177,7 @@ void multiply(const Stream& stream, const Product& g) {
     parallel_for(stream, panels, grain,
                  [&](int64_t begin, int64_t end) { multiply_part(g, 0, g.rows, begin, end); });
   } else {
+    // Whole tiles, because packed A can only be cut there.
     const int64_t grain = std::max<int64_t>(1, kGrain * tiles / work);
     parallel_for(stream, tiles, grain, [&](int64_t begin, int64_t end) {
       multiply_part(g, begin * kTileRows, std::min(g.rows, end * kTileRows), 0, panels);
@@ -175,6 +187,8 @@ void multiply(const Stream& stream, const Product& g) {
 
 void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
   const int64_t k = b.rows;
+  // A copied float costs more than a multiply-add on one that is in a register, so a thread is
+  // worth it for fewer; a transposition for fewer still.
   const int64_t grain = std::max<int64_t>(1, kGrain / 4 / std::max<int64_t>(k * kPanel, 1));
   parallel_for(stream, num_panels(b.cols), grain, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -183,6 +197,7 @@ void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
       for (int64_t r = 0; r < k; ++r, out += kPanel) {
         const float* in = b.row(r) + panel * kPanel;
         simd::store(out, simd::load(in, cols));
+        // Columns that do not exist become zeros: load() reads no lane from behind the row's end.
         simd::store(out + kLanes, simd::load(in + kLanes, cols - kLanes));
       }
     }
@@ -199,6 +214,7 @@ void pack_panels_transposed(const Stream& stream, ConstMatrix b, float* panels) 
         const int64_t first = panel * kPanel + half;
         const int64_t cols = std::clamp<int64_t>(b.rows - first, 0, kLanes);
         int64_t i = 0;
+        // Whole 16 x 16 squares only, because transpose16() reads and writes all of one.
         if (cols == kLanes) {
           for (; i + kLanes <= k; i += kLanes) {
             simd::transpose16(b.row(first) + i, b.stride, out + i * kPanel + half, kPanel);
@@ -222,6 +238,8 @@ void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
       float* out = tiles + tile * k * kTileRows;
       const int64_t rows = std::min(kTileRows, a.cols - tile * kTileRows);
       for (int64_t r = 0; r < k; ++r, out += kTileRows) {
+        // kTileRows is less than a vector: the store is masked, because the row of the next k
+        // begins right behind it.
         simd::store(out, simd::load(a.row(r) + tile * kTileRows, rows), kTileRows);
       }
     }

@@ -49,6 +49,8 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix d
            dx.rows, dx.cols);
   if (dy.rows == 0) return;
   Workspace::Scope scope(workspace);
+  // The forward's panels are of W transposed and do not serve here. Packing costs one copy of W
+  // against dy.rows products with it.
   auto panels = workspace.take<float>(gemm::panels_size(weight.cols, weight.rows));
   gemm::pack_panels(stream, weight, panels.data());
   gemm::multiply(stream, {.a = dy.data,
@@ -78,6 +80,8 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix 
 
   for (int64_t begin = 0; begin < dy.rows; begin += block) {
     const int64_t end = std::min(dy.rows, begin + block);
+    // The sum over all tokens is finished before it meets what dW holds: dW is rounded once a call,
+    // as if k had not been cut.
     const bool last = end == dy.rows;
     gemm::pack_tiles(stream, dy.slice_rows(begin, end), tiles.data());
     gemm::pack_panels(stream, x.slice_rows(begin, end), panels.data());
@@ -99,6 +103,7 @@ void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbi
   TR_CHECK(dy.cols == static_cast<int64_t>(dbias.size()), "dy [{}, {}], dbias [{}]", dy.rows,
            dy.cols, dbias.size());
   const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;
+  // Divided by columns, never by tokens: a column's sum belongs to one thread.
   const int64_t grain = std::max<int64_t>(1, 16384 / kLanes / std::max<int64_t>(dy.rows, 1));
   parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
     for (int64_t v = begin; v < end; ++v) {
@@ -116,6 +121,8 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   auto bytes = [](int64_t floats) {
     return Workspace::aligned(static_cast<size_t>(floats) * sizeof(float));
   };
+  // The larger of the two, which never run at the same time. `unfinished` is counted for few tokens
+  // too, where it is not taken.
   size_t input = bytes(gemm::panels_size(in, out));
   size_t weight =
       bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) + bytes(out * in);

@@ -17,6 +17,8 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // Logits of one round of the fused head: they stay in the cache between product and softmax.
 constexpr int64_t kChunkFloats = 128 * 1024;
+// Two tiles of rows (gemm.h) with AVX-512: with a large vocabulary fewer rows would read all of W
+// for too little work.
 constexpr int64_t kMinChunkRows = 24;
 
 struct RowSum {
@@ -40,6 +42,7 @@ Partial sum_block(const float* logits, int64_t n, Vec16 inv_temperature) {
   }
   Partial block;
   block.max = simd::reduce_max(max);
+  // All logits are -inf: z - max would be NaN. A block of probability 0 adds nothing.
   if (block.max == kMinusInf) return block;
   const Vec16 shift = simd::broadcast(block.max);
   Vec16 sum = simd::zero(), weighted = simd::zero();
@@ -61,7 +64,9 @@ Partial with_max(Partial part, float max) {
   if (part.max == max || part.sum == 0)
     return {.max = max, .sum = part.sum, .weighted = part.weighted};
   const float shift = part.max - max;
+  // simd::exp and not std::exp: the recipe of the terms that it rescales.
   const float factor = simd::exp(shift);
+  // Without mass, shift may be -inf, and 0 * -inf would be NaN.
   const float weighted = factor == 0 ? 0 : factor * (part.weighted + shift * part.sum);
   return {.max = max, .sum = factor * part.sum, .weighted = weighted};
 }
@@ -78,6 +83,8 @@ RowSum sum_row(const float* logits, int64_t vocab, float inv_temperature) {
     total.sum += block.sum;
     total.weighted += block.weighted;
   }
+  // With u = z' - max, S = sum of e^u and W = sum of u e^u: log p = u - log S, so the entropy -sum
+  // of p log p is log S - W / S.
   const float log_sum = std::log(total.sum);
   return {.lse = total.max + log_sum, .entropy = log_sum - total.weighted / total.sum};
 }
@@ -88,6 +95,7 @@ RowSum sum_row(const float* logits, int64_t vocab, float inv_temperature, bool e
 }
 
 int64_t chunk_rows(int64_t rows, int64_t vocab) {
+  // By the sizes alone: the chunk decides where dweight's sum over rows is cut.
   return std::min(rows, std::max(kMinChunkRows, kChunkFloats / std::max<int64_t>(vocab, 1)));
 }
 
@@ -106,10 +114,12 @@ void grad_row(float* logits, int64_t vocab, int32_t target, float inv_temperatur
     const int64_t left = vocab - i;
     Vec16 logp = simd::sub(simd::mul(simd::load(logits + i, left), scale), simd::broadcast(lse));
     Vec16 p = simd::exp(logp);
+    // p is 0 where log p is below -88, and 0 * -inf would be NaN.
     Vec16 finite = simd::max(simd::broadcast(-100.0f), logp);
     Vec16 factor = simd::fma(dh, simd::add(finite, simd::broadcast(entropy)), dl);
     simd::store(logits + i, simd::mul(p, factor), left);
   }
+  // The one-hot part of onehot - p, after the loop that knows nothing of the target.
   logits[target] += dlogprob * inv_temperature;
 }
 
@@ -146,6 +156,8 @@ void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidd
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
     Matrix z(logits.data(), count, vocab);
+    // The same product, and below it the same expression, as the sampler's (Engine::draw): that
+    // makes a recomputed log-probability the sampled one, bit for bit.
     cpu::linear(stream, hidden.slice_rows(first, first + count), weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -179,6 +191,8 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMa
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     const bool used = dlogprob[i] != 0 || (!dentropy.empty() && dentropy[i] != 0);
+    // Zero advantages and clipped ratios are common, and a row costs a product with the whole
+    // vocabulary.
     if (used) active[static_cast<size_t>(num_active++)] = static_cast<int32_t>(r);
   }
   if (num_active == 0) return;
@@ -198,6 +212,8 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMa
     Matrix z(logits.data(), count, vocab), x(gathered.data(), count, dim),
         dx(grads.data(), count, dim);
     for (int64_t r = 0; r < count; ++r) copy_row(x.row(r), hidden.row(ids[static_cast<size_t>(r)]));
+    // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
+    // largest buffer of a step.
     cpu::linear(stream, x, weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {

@@ -36,6 +36,8 @@ void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight
         squares = simd::fma(v, v, squares);
       }
       const float mean = simd::reduce_add(squares) / static_cast<float>(dim);
+      // A correctly rounded division and root: the approximate reciprocal root has other bits on
+      // other processors.
       const float inv = 1.0f / std::sqrt(mean + eps);
       if (!inv_rms.empty()) inv_rms[static_cast<size_t>(t)] = inv;
       for (int64_t i = 0; i < dim; i += kLanes) {

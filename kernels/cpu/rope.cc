@@ -17,6 +17,8 @@ void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix t
   parallel_for(stream, table.rows, 64, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       for (int64_t i = 0; i < half; ++i) {
+        // In double: at position 100,000 a float angle is wrong by up to 0.004 already before the
+        // cosine.
         double angle = static_cast<double>(p) * inv_freq[static_cast<size_t>(i)];
         table.row(p)[i] = static_cast<float>(std::cos(angle));
         table.row(p)[half + i] = static_cast<float>(std::sin(angle));
@@ -41,6 +43,7 @@ void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t
         const int64_t left = half - i;
         const Vec16 cosine = simd::load(angles + i, left);
         Vec16 sine = simd::load(angles + half + i, left);
+        // The gradient of a rotation is the rotation back.
         if (inverse) sine = simd::sub(simd::zero(), sine);
         for (int head = 0; head < num_heads; ++head) {
           float* first = x.row(t) + head * table.cols + i;

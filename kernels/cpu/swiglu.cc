@@ -42,6 +42,8 @@ void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, Con
       for (int64_t i = 0; i < dim; i += kLanes) {
         const int64_t left = dim - i;
         const Vec16 g = simd::load(gate.row(t) + i, left), u = simd::load(up.row(t) + i, left);
+        // All of a vector's inputs are loaded before its outputs are stored, because dgate or dup
+        // may be dy.
         const Vec16 d = simd::load(dy.row(t) + i, left);
         const Vec16 s = simd::sigmoid(g);
         // silu'(g) = s * (1 + g * (1 - s))

@@ -19,6 +19,8 @@ namespace tailrace {
 namespace {
 
 // The arguments are views and numbers: passing them by value again costs nothing.
+// type_identity keeps the arguments out of the deduction: the op's own signature decides, and a
+// Matrix converts to a ConstMatrix as in a plain call.
 template <class R, class... Parameters>
 R run(R (*cpu)(const Stream&, Parameters...), const Stream& stream,
       std::type_identity_t<Parameters>... arguments) {

@@ -15,6 +15,7 @@ void adamw(const AdamWStep& step, std::span<float> parameters, std::span<const f
     const double m1 = beta1 * m[i] + (1 - beta1) * g;
     const double v1 = beta2 * v[i] + (1 - beta2) * g * g;
     double p = parameters[i];
+    // Decay is decoupled (Loshchilov & Hutter 2019) and takes the weight before the step.
     p -= lr * step.weight_decay * p;
     p -= lr * (m1 / (1 - std::pow(beta1, t))) /
          (std::sqrt(v1 / (1 - std::pow(beta2, t))) + step.eps);

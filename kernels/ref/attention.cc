@@ -58,6 +58,7 @@ Probabilities probabilities(const float* q, double scale, const AttentionBatch& 
   double sum = 0;
   for (double s : result.p) sum += std::exp(s - max);
   result.lse = max + std::log(sum);
+  // From the log-sum-exp, as backward has it; e^(s - max) / sum is the same number.
   for (double& s : result.p) s = std::exp(s - result.lse);
   return result;
 }
@@ -102,6 +103,8 @@ void attention_backward(ConstMatrix q, ConstMatrix dout, int num_heads, float sc
                         const AttentionBatch& batch, const KvLayer& kv, Matrix dq, Matrix dk,
                         Matrix dv) {
   const int64_t dim = kv.head_dim, group = num_heads / kv.num_kv_heads;
+  // Summed in double for all queries and rounded once, so that the oracle's own error stays far
+  // below what it is to judge.
   std::vector<double> k_sums(static_cast<size_t>(dk.rows * dk.cols)), v_sums(k_sums.size());
   for_rows(batch, [&](int64_t s, int64_t row) {
     const int64_t first = batch.seq_offsets[static_cast<size_t>(s)];
@@ -119,6 +122,7 @@ void attention_backward(ConstMatrix q, ConstMatrix dout, int num_heads, float sc
       }
       for (int64_t j = 0; j <= position; ++j) {
         const auto i = static_cast<size_t>(j);
+        // The derivative of a softmax: dp_i / ds_j = p_i (delta_ij - p_j).
         const double dscore = scale * probs.p[i] * (dp[i] - mean);
         const float* key = place(batch, kv, s, h / group, j).key;
         const auto at = static_cast<size_t>((first + j) * dk.cols + h / group * dim);

@@ -11,6 +11,8 @@ void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
 }
 
 void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable) {
+  // By rows of the table and in vocab * tokens steps, so that it shares no loop, and no mistake,
+  // with the fast version.
   for (int64_t r = 0; r < dtable.rows; ++r) {
     for (int64_t i = 0; i < dtable.cols; ++i) {
       double sum = dtable.row(r)[i];

@@ -18,6 +18,7 @@ void linear(ConstMatrix x, ConstMatrix weight, std::span<const float> bias, Matr
 void linear_grad_input(ConstMatrix dy, ConstMatrix weight, Matrix dx, bool accumulate) {
   for (int64_t t = 0; t < dy.rows; ++t) {
     for (int64_t i = 0; i < weight.cols; ++i) {
+      // With what is there already inside the sum: one rounding, where the fast version has two.
       double sum = accumulate ? dx.row(t)[i] : 0.0;
       for (int64_t o = 0; o < weight.rows; ++o) sum += double{dy.row(t)[o]} * weight.row(o)[i];
       dx.row(t)[i] = static_cast<float>(sum);

