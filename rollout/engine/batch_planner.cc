@@ -32,6 +32,7 @@ PlannerStats BatchPlanner::stats() const {
 
 void BatchPlanner::enqueue(Sequence& sequence) {
   TR_CHECK(sequence.phase == Sequence::Phase::kIdle, "session {} is busy", sequence.session);
+  // Once a session: the prompt is that of its first request, what the members of a group share.
   if (sequence.prompt_key == 0) {
     uint64_t key = mix({static_cast<uint64_t>(sequence.prompt_tokens)});
     for (TokenId token : prompt_of(sequence)) key = mix({key, static_cast<uint64_t>(token)});
@@ -47,6 +48,7 @@ void BatchPlanner::finish(Sequence& sequence) {
   TR_CHECK(sequence.phase == Sequence::Phase::kRunning, "session {}", sequence.session);
   std::erase(running_, &sequence);
   sequence.phase = Sequence::Phase::kIdle;
+  // From now on its age counts from here: idle sessions lose their KV least recently used first.
   sequence.order = next_order_++;
   idle_.emplace(sequence.order, &sequence);
 }
@@ -58,6 +60,7 @@ void BatchPlanner::remove(Sequence& sequence) {
       idle_.erase(sequence.order);
       break;
     case Sequence::Phase::kQueued:
+      // Orders are unique, so at most one of the two has it.
       warm_.erase(sequence.order);
       cold_.erase(sequence.order);
       break;
@@ -71,6 +74,8 @@ void BatchPlanner::remove(Sequence& sequence) {
 void BatchPlanner::plan(bool may_admit) {
   budget_ = limits_.max_batch_tokens;
   for (Sequence* sequence : running_) sequence->planned = 0;
+  // Decoding first: it needs one token a sequence and ends episodes, which is what gives blocks
+  // back. Prefill takes what is left of the pass.
   plan_running(/*decode=*/true);
   plan_running(/*decode=*/false);
   if (may_admit) admit();
@@ -81,6 +86,7 @@ void BatchPlanner::plan_running(bool decode) {
   for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
     Sequence& sequence = *running_[i];
     if ((sequence.uncomputed() == 1) != decode) continue;
+    // A prompt longer than the budget is cut; where, changes no number (design rule 3).
     int64_t count = std::min(sequence.uncomputed(), budget_);
     if (!hold_blocks(sequence, sequence.num_computed + count)) break;
     sequence.planned = count;
@@ -98,6 +104,9 @@ void BatchPlanner::admit() {
     Sequence& sequence = *(at++)->second;
     try_start_warm(sequence, /*forced=*/false);
   }
+  // Strictly by age: a younger one that happens to fit would take the blocks that an older one
+  // waits for, again and again. Only those whose leader computes for them are passed over; they
+  // need next to nothing once it is done.
   for (auto at = cold_.begin(); at != cold_.end() && !full();) {
     Sequence& sequence = *(at++)->second;
     if (waits_for_leader(sequence)) continue;
@@ -115,6 +124,8 @@ void BatchPlanner::admit() {
 
 bool BatchPlanner::try_start_warm(Sequence& sequence, bool forced) {
   int need = std::max(0, blocks_for(sequence.length()) - sequence.blocks.size());
+  // With blocks of 16 positions running sequences take a block each in sixteen passes: this is what
+  // they take in two.
   int reserve = static_cast<int>(running_.size()) / 8;  // so that it is not preempted at once
   if (need > 0 && !make_room(need + reserve, /*from_waiting=*/forced, &sequence)) return false;
   sequence.blocks.append(*pool_.try_take(need));
@@ -126,6 +137,7 @@ bool BatchPlanner::try_start_warm(Sequence& sequence, bool forced) {
 bool BatchPlanner::try_start_cold(Sequence& sequence, bool forced) {
   // At least the last token is computed: its logits are what the request is about.
   int64_t wanted = std::min(sequence.prompt_tokens, sequence.length() - 1);
+  // The match holds leases, so that make_room() cannot evict what was just found.
   PrefixCache::Match match = prefixes_.find(prompt_of(sequence), wanted);
   int need = blocks_for(sequence.length()) - match.blocks.size();
   int reserve = static_cast<int>(running_.size()) / 8;
@@ -143,6 +155,7 @@ bool BatchPlanner::try_start_cold(Sequence& sequence, bool forced) {
   sequence.num_computed = match.num_tokens;
   stats_.requested_tokens += sequence.length();
   stats_.prefix_hit_tokens += match.num_tokens;
+  // Another prompt with the same hash may lead already: then this one computes for itself alone.
   if (match.num_tokens < wanted && leaders_.emplace(sequence.prompt_key, &sequence).second)
     sequence.leads = true;
   cold_.erase(sequence.order);
@@ -156,6 +169,7 @@ bool BatchPlanner::waits_for_leader(const Sequence& sequence) const {
   const Sequence& leader = *found->second;
   TR_CHECK(leader.phase == Sequence::Phase::kRunning, "session {} leads and does not run",
            leader.session);
+  // A hash may lie: for another prompt it would wait in vain.
   return std::ranges::equal(prompt_of(leader), prompt_of(sequence));
 }
 
@@ -163,6 +177,8 @@ void BatchPlanner::start(Sequence& sequence) {
   sequence.phase = Sequence::Phase::kRunning;
   sequence.planned = std::min(sequence.uncomputed(), budget_);
   budget_ -= sequence.planned;
+  // By age and not at the end: a preempted sequence comes back to its old place, and is not the
+  // next victim.
   auto place = std::ranges::upper_bound(running_, sequence.order, {}, &Sequence::order);
   running_.insert(place, &sequence);
 }
@@ -170,6 +186,7 @@ void BatchPlanner::start(Sequence& sequence) {
 void BatchPlanner::computed(Sequence& sequence) {
   sequence.num_computed += sequence.planned;
   sequence.planned = 0;
+  // Only the leader inserts: who waited for it finds its blocks there.
   if (sequence.leads && sequence.num_computed >= sequence.prompt_tokens) {
     prefixes_.insert(prompt_of(sequence), sequence.blocks);
     stop_leading(sequence);
@@ -180,6 +197,7 @@ bool BatchPlanner::hold_blocks(Sequence& sequence, int64_t positions) {
   int need = blocks_for(positions) - sequence.blocks.size();
   if (need <= 0) return true;
   while (!make_room(need, /*from_waiting=*/true, &sequence)) {
+    // The youngest gives way: the oldest always gets on, so no two can preempt each other in turn.
     Sequence& youngest = *running_.back();
     preempt(youngest);
     if (&youngest == &sequence) return false;
@@ -190,6 +208,7 @@ bool BatchPlanner::hold_blocks(Sequence& sequence, int64_t positions) {
 
 bool BatchPlanner::make_room(int num_blocks, bool from_waiting, const Sequence* keep) {
   while (pool_.num_free() < num_blocks) {
+    // In a loop, because a session whose blocks others share gives back fewer than it held.
     if (prefixes_.evict(num_blocks - pool_.num_free(), pool_) > 0) continue;
     if (from_waiting && drop_waiting(keep)) continue;
     return false;
@@ -203,6 +222,7 @@ bool BatchPlanner::drop_waiting(const Sequence* keep) {
     idle_.erase(idle_.begin());
     return true;
   }
+  // From the youngest: the others are admitted before it.
   for (auto at = warm_.rbegin(); at != warm_.rend(); ++at) {
     Sequence& sequence = *at->second;
     if (&sequence == keep) continue;
@@ -222,8 +242,10 @@ void BatchPlanner::drop_kv(Sequence& sequence) {
 
 void BatchPlanner::preempt(Sequence& sequence) {
   ++stats_.preemptions;
+  // It may have been given tokens of this very pass.
   budget_ += sequence.planned;
   sequence.planned = 0;
+  // Else its group would wait for a leader that waits itself.
   stop_leading(sequence);
   drop_kv(sequence);
   std::erase(running_, &sequence);

@@ -52,10 +52,13 @@ BlockPool::BlockPool(int num_blocks) {
   TR_CHECK(num_blocks >= 1, "num_blocks {}", num_blocks);
   counts_.resize(static_cast<size_t>(num_blocks));
   free_.reserve(static_cast<size_t>(num_blocks));
+  // A stack with block 0 on top: a block that was just freed, and is likely still in a cache, is
+  // the next one taken.
   for (int32_t id = num_blocks - 1; id >= 0; --id) free_.push_back(id);
 }
 
 BlockPool::~BlockPool() {
+  // A lease that outlived the pool would count down in freed memory.
   TR_CHECK(num_free() == num_blocks(), "{} of {} blocks are still leased",
            num_blocks() - num_free(), num_blocks());
 }

@@ -42,6 +42,7 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
         options.kv_cache_blocks, options.max_context_tokens, one, options.block_tokens,
         one * options.max_sequences);
   }
+  // One full context must fit: the oldest request can then always finish, whatever the others hold.
   int64_t affordable = options.kv_cache_mb * kMib / block_bytes;
   if (affordable < one) {
     throw UserError::at(
@@ -63,6 +64,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       stream_(stream),
       clock_(clock),
       max_context_(options.max_context_tokens),
+      // A sequence has at most one row of logits in a pass, and a row is a token of the batch.
       max_rows_(std::min(options.max_sequences, options.max_batch_tokens)),
       rows_per_chunk_(std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_rows_)),
       kv_(model.config(), num_kv_blocks(model.config(), options),
@@ -76,6 +78,9 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
   int64_t logit_floats = rows_per_chunk_ * config.vocab_size;
   size_t bytes = model.workspace_bytes(options.max_batch_tokens, static_cast<int>(max_context_),
                                        num_threads(stream));
+  // The large buffers are taken once, so that a run that starts does not die of memory hours later.
+  // 3: logits with the sampler's weights and ids; lse, logprobs and drawn. Each of the takes below
+  // is aligned by itself.
   for (int64_t floats : {hidden_floats, 3 * logit_floats, 3 * rows_per_chunk_})
     bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 3 * kMemoryAlignment;
   memory_ = Buffer(bytes, stream.device);
@@ -98,6 +103,7 @@ void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t versi
   if (gate_.state() == WeightGate::State::kOpen) gate_.close();
   if (gate_.state() == WeightGate::State::kClosed) gate_.freeze();
   gate_.begin_install();
+  // Before the weights change: KV of the old ones must not be read under the new version.
   planner_.forget_kv(version);
   weights_ = std::move(weights);
   gate_.verified(version);
@@ -116,6 +122,7 @@ void Engine::submit(GenerateRequest request) {
   int64_t length = is_new ? 0 : found->second->length();
   TR_CHECK(!request.new_tokens.empty() || length > 0, "session {}: an empty prompt",
            request.session);
+  // What an environment says may be of any length, so this is an answer and not a check.
   if (length + static_cast<int64_t>(request.new_tokens.size()) >= max_context_) {
     ready_.push_back({request.session, {}, FinishReason::kContextFull});
     return;
@@ -141,6 +148,7 @@ void Engine::release(SessionId session) {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   Sequence& sequence = *found->second;
+  // Its owner still hears what was sampled so far.
   if (sequence.phase != Sequence::Phase::kIdle)
     ready_.push_back({session, std::move(sequence.sampled), FinishReason::kAborted});
   planner_.remove(sequence);
@@ -176,6 +184,7 @@ void Engine::forward() {
     std::span<const TokenId> tokens(sequence->tokens);
     tokens = tokens.subspan(static_cast<size_t>(sequence->num_computed),
                             static_cast<size_t>(sequence->planned));
+    // Only the last position says what comes next; a piece of a prompt wants no logits.
     bool to_the_end = sequence->planned == sequence->uncomputed();
     auto last = static_cast<int32_t>(sequence->planned - 1);
     builder_.add(tokens, static_cast<int32_t>(sequence->num_computed), sequence->blocks.ids(),
@@ -198,12 +207,15 @@ void Engine::sample() {
   for (int64_t begin = 0; begin < num_rows; begin += rows_per_chunk_) {
     int64_t end = std::min(begin + rows_per_chunk_, num_rows);
     Matrix logits = logits_.slice_rows(0, end - begin);
+    // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
+    // depend on its neighbours.
     linear(stream_, hidden_.slice_rows(begin, end), weights_->head(), {}, logits);
     std::span<Sequence* const> rows(rows_.data() + begin, static_cast<size_t>(end - begin));
     draw(rows, logits);
     for (size_t i = 0; i < rows.size(); ++i) {
       Sequence& sequence = *rows[i];
       sequence.tokens.push_back(drawn_[i]);
+      // The version token by token: an install may come between two of them.
       sequence.sampled.push_back({drawn_[i], logprobs_[i], gate_.version()});
       ++stats_.sampled_tokens;
       if (auto reason = reason_to_stop(sequence)) {
@@ -230,9 +242,13 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
       const Sequence& sequence = *rows[row];
       SamplerScratch scratch{sampler_weights_.subspan(row * vocab, vocab),
                              sampler_ids_.subspan(row * vocab, vocab)};
+      // The number belongs to (key, absolute position of the new token): neither the batch nor a
+      // preemption can change a draw.
       TokenId token = sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
                                    sample_uniform(sequence.key, sequence.length()), scratch);
       drawn_[row] = token;
+      // The expression of linear_logprob(), term by term. Written in another way it would round in
+      // another way, and the trainer would see a mismatch where there is none.
       logprobs_[row] = logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse_[row];
     }
   });
@@ -242,6 +258,8 @@ std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) con
   const SamplingParams& sampling = sequence.sampling;
   if (std::ranges::find(sampling.stop_tokens, sequence.tokens.back()) != sampling.stop_tokens.end())
     return FinishReason::kStopToken;
+  // In this order: an answer that ends by itself with its last permitted token has ended, it was
+  // not cut.
   auto num_sampled = sequence.sampled.size();
   if (sequence.stops != nullptr &&
       sequence.stops->completes(std::span(sequence.tokens).last(num_sampled)))
@@ -254,6 +272,8 @@ std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) con
 const StopMatcher* Engine::matcher(const std::vector<std::string>& stop_strings) {
   if (stop_strings.empty()) return nullptr;
   TR_CHECK(tokenizer_ != nullptr, "stop strings need a tokenizer");
+  // Kept for the engine's life: making one decodes the whole vocabulary, and an environment has one
+  // list for all its episodes.
   auto& matcher = matchers_[stop_strings];
   if (matcher == nullptr) {
     matcher = std::make_unique<StopMatcher>(*tokenizer_, stop_strings, model_.config().vocab_size);

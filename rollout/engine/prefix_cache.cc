@@ -17,6 +17,8 @@ PrefixCache::Order::iterator PrefixCache::lookup(uint64_t parent, std::span<cons
   auto found = by_key_.find(key_of(parent, tokens));
   if (found == by_key_.end()) return nodes_.end();
   auto node = found->second;
+  // The hash finds, the tokens decide: a collision costs a computation and never gives another
+  // prompt's KV.
   if (node->parent != parent || !std::ranges::equal(node->tokens, tokens)) return nodes_.end();
   nodes_.splice(nodes_.begin(), nodes_, node);
   return node;
@@ -33,6 +35,8 @@ PrefixCache::Match PrefixCache::find(std::span<const TokenId> prompt, int64_t li
         parent, prompt.subspan(static_cast<size_t>(match.num_tokens), static_cast<size_t>(count)));
     if (node == nodes_.end()) break;
     path.push_back(node);
+    // Shared blocks are never written again. A block that reaches beyond `limit` will be: the
+    // caller computes its last position itself. So it is copied, like the tail.
     if (count == block_tokens_ && match.num_tokens + count <= limit) {
       match.blocks.append(node->block.share(0, 1));
       match.num_tokens += count;
@@ -75,6 +79,7 @@ void PrefixCache::insert(std::span<const TokenId> prompt, const BlockPool::Lease
     path.push_back(node);
     parent = node->id;
   }
+  // As in find(): a parent must be younger than its children.
   for (auto node = path.rbegin(); node != path.rend(); ++node)
     nodes_.splice(nodes_.begin(), nodes_, *node);
 }
@@ -84,6 +89,8 @@ int PrefixCache::evict(int num_blocks, const BlockPool& pool) {
   auto at = nodes_.end();
   while (given_back < num_blocks && at != nodes_.begin()) {
     auto node = std::prev(at);
+    // A node with children is what they are found through; a block that somebody else holds would
+    // not become free.
     if (node->children > 0 || pool.num_leases(node->block.ids()[0]) > 1) {
       at = node;
       continue;
@@ -91,6 +98,8 @@ int PrefixCache::evict(int num_blocks, const BlockPool& pool) {
     if (node->parent != 0) --by_id_.at(node->parent)->children;
     by_key_.erase(node->key);
     by_id_.erase(node->id);
+    // Its parent lies nearer to the front and is met later in this same walk: a whole branch can
+    // go.
     at = nodes_.erase(node);
     ++given_back;
   }

@@ -22,6 +22,7 @@ float largest(std::span<const float> x) {
 // weights[i] = exp((logits[i] - largest) * inv_temperature)
 void exponentials(std::span<const float> logits, float inv_temperature, std::span<float> weights) {
   auto size = static_cast<int64_t>(logits.size());
+  // Less the largest: no weight is above 1, and the sum is at least 1.
   Vec16 top = simd::broadcast(largest(logits)), scale = simd::broadcast(inv_temperature);
   for (int64_t i = 0; i < size; i += kLanes) {
     int64_t count = size - i;
@@ -34,6 +35,7 @@ void exponentials(std::span<const float> logits, float inv_temperature, std::spa
 // one.
 TokenId draw_in_id_order(std::span<const float> weights, double uniform) {
   auto size = static_cast<int64_t>(weights.size());
+  // The same sums make the total and find the place, so that both round alike.
   auto group_sum = [&](int64_t begin) {
     if (begin + kLanes <= size)
       return static_cast<double>(simd::reduce_add(simd::load(&weights[begin])));
@@ -57,6 +59,7 @@ TokenId draw_in_id_order(std::span<const float> weights, double uniform) {
     }
     passed += sum;
   }
+  // The target lies behind the last sum by rounding: the last token that has a weight at all.
   int64_t last = size - 1;
   while (last > 0 && !(weights[last] > 0)) --last;
   return static_cast<TokenId>(last);
@@ -66,6 +69,8 @@ TokenId draw_in_id_order(std::span<const float> weights, double uniform) {
 
 double sample_uniform(SampleKey key, int64_t position) {
   auto counter = static_cast<uint64_t>(position);
+  // The position is the counter (Salmon et al. 2011): a number can be had at any place without
+  // those before it.
   auto words = philox(key.value,
                       {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0});
   return uniform_double(words[0], words[1]);
@@ -88,6 +93,8 @@ int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
   auto sort_more = [&](int64_t count) {
     count = std::min(count, allowed);
     if (count < vocab) {
+      // Behind `sorted` all are less likely, so a piece is found in linear time and only it is
+      // sorted.
       std::nth_element(ids.begin() + sorted, ids.begin() + count - 1, ids.end(), likelier);
     }
     std::sort(ids.begin() + sorted, ids.begin() + count, likelier);
@@ -105,11 +112,14 @@ int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
   double reached = 0;
   int64_t kept = 0;
   while (kept < allowed) {
+    // A nucleus is usually a few dozen of many thousand tokens.
     if (kept == sorted) sort_more(std::max<int64_t>(64, sorted * 8));
     float weight = scratch.weights[ids[kept]];
+    // Against the likeliest: a ratio of weights is a ratio of probabilities, whatever the sum is.
     if (kept > 0 && weight < params.min_p * scratch.weights[ids[0]]) break;
     ++kept;
     reached += weight;
+    // After the token is kept: the set is the smallest that reaches top_p, so one token at least.
     if (nucleus && reached >= params.top_p * total) break;
   }
   return kept;
@@ -118,6 +128,7 @@ int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
 TokenId sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
                      SamplerScratch scratch) {
   if (params.temperature <= 0) {
+    // Two passes, a vectorised maximum and a search, and the smaller id wins a tie as everywhere.
     float top = largest(logits);
     size_t best = 0;
     while (best + 1 < logits.size() && logits[best] != top) ++best;
@@ -129,6 +140,8 @@ TokenId sample_token(std::span<const float> logits, const SamplingParams& params
     exponentials(logits, inverse_temperature(params), scratch.weights);
     return draw_in_id_order(scratch.weights.first(logits.size()), uniform);
   }
+  // In order of likelihood, as keep_tokens() left them: sorting by id would change nothing in the
+  // distribution. The log-probability stays that of the whole one.
   int64_t kept = keep_tokens(logits, params, scratch);
   double total = 0;
   for (int64_t i = 0; i < kept; ++i) total += scratch.weights[scratch.ids[i]];

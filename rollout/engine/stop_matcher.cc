@@ -6,14 +6,15 @@
 namespace tailrace {
 namespace {
 
-constexpr std::string_view kReplacement =
-    "\xEF\xBF\xBD";  // U+FFFD: bytes of an unfinished character
+// U+FFFD: bytes of an unfinished character.
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 }  // namespace
 
 StopMatcher::StopMatcher(const text::Tokenizer& tokenizer, std::vector<std::string> stop_strings,
                          int64_t vocab)
     : tokenizer_(tokenizer), stop_strings_(std::move(stop_strings)) {
+  // An empty string would be found in every text.
   std::erase_if(stop_strings_, [](const std::string& s) { return s.empty(); });
   std::string last_bytes;
   for (const std::string& stop : stop_strings_) {
@@ -37,10 +38,14 @@ bool StopMatcher::completes(std::span<const TokenId> sampled) const {
   // The text of the last tokens is the end of the whole text, but for its first character (a blank
   // that decoding strips, or half a character). So take enough tokens for the longest stop string
   // and a character more.
+  // A token is mostly a byte or more, but some decode to nothing; where they did, twice as many are
+  // decoded. Not the whole answer each time, which would cost the square of its length.
   for (size_t count = longest_ + 8;; count *= 2) {
     count = std::min(count, sampled.size());
     std::string text = tokenizer_.decode(sampled.last(count));
+    // 4: the longest character in UTF-8, which may be missing in front.
     if (count < sampled.size() && text.size() < longest_ + 4) continue;
+    // Anywhere in that text and not only at its end: a token may go on behind the stop string.
     return std::ranges::any_of(stop_strings_, [&](const std::string& stop) {
       return text.find(stop) != std::string::npos;
     });

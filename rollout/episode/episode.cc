@@ -52,6 +52,7 @@ Episode::Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& 
 Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
   trajectory_.env_seconds += seconds;
   if (!first) return fail(first.failure().message);
+  // Special tokens once, in front: later observations go on in the same sequence.
   std::vector<TokenId> prompt = tokenizer_.encode(first.value().text, /*with_special=*/true);
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) return fail("the first observation has no tokens");
@@ -83,7 +84,11 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   bool stopped = generation.reason == FinishReason::kStopToken ||
                  generation.reason == FinishReason::kStopString;
   bool last_turn = trajectory_.turns >= spec_.limits.max_turns;
+  // An answer that stopped by itself may have used the last room: it is whole, and stepped() sees
+  // that nothing more fits.
   cut_ = !stopped && (room() == 0 || last_turn || generation.reason == FinishReason::kContextFull);
+  // All tokens of the turn, also of one that was cut: what the environment judges is what was
+  // sampled.
   action_ = tokenizer_.decode(ids);
   return Next::kStep;
 }
@@ -93,6 +98,8 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
   if (!stepped) return fail(stepped.failure().message);
   const sandbox::StepResult& result = stepped.value();
   if (result.pending) return asked_to_cut_ ? Next::kCut : Next::kStep;
+  // A NaN would spread over the whole group's advantages. It is a mistake of the environment and
+  // not of the policy, so it ends as env_failed and is tried again.
   if (!std::isfinite(result.reward))
     return fail(fmt::format("the reward of turn {} is {}", trajectory_.turns, result.reward));
   for (const auto& [key, value] : result.metrics) {
@@ -104,11 +111,13 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
   if (asked_to_cut_ || result.terminated || result.truncated) {
     trajectory_.verifier = result.verifier;
     trajectory_.evidence = result.evidence;
+    // With a verifier there is no reward yet, and 0 would be one.
     if (result.verifier.empty()) trajectory_.reward = reward_;
     bool finished = result.terminated && !cut_ && !asked_to_cut_;
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
   std::vector<TokenId> seen = tokenizer_.encode(result.observation.text);
+  // Less than, because one token must be sampled behind it.
   bool fits = static_cast<int64_t>(seen.size()) < room();
   if (cut_ || !fits || trajectory_.turns >= spec_.limits.max_turns) {
     asked_to_cut_ = true;
@@ -125,6 +134,7 @@ GenerateRequest Episode::request(SessionId session) {
   request.session = session;
   request.new_tokens = std::exchange(unsent_, {});
   request.sampling = spec_.sampling;
+  // The response limit is ours to keep; the engine knows only the context.
   request.sampling.max_new_tokens = std::min(spec_.limits.max_action_tokens, room());
   request.key = spec_.key;
   return request;
@@ -144,6 +154,7 @@ void Episode::append(std::vector<TokenId> tokens, TokenRole role) {
   Segment& segment = trajectory_.segments.back();
   segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
   segment.roles.resize(segment.tokens.size(), role);
+  // No log-probability and no version: nothing sampled these tokens.
   segment.logprobs.resize(segment.tokens.size(), 0.0f);
   segment.versions.resize(segment.tokens.size(), -1);
   unsent_ = std::move(tokens);

@@ -75,8 +75,8 @@ class Episode {
   // What reset() gave. `seconds`: how long the environment took.
   Next observed(const Result<sandbox::Observation>& first, double seconds);
   Next answered(const Generation& generation, double seconds);
-  Next stepped(const Result<sandbox::StepResult>& result,
-               double seconds);  // what step() or cut() gave
+  // What step() or cut() gave.
+  Next stepped(const Result<sandbox::StepResult>& result, double seconds);
   // Ends it with what it has.
   Next abort();
 

@@ -46,6 +46,7 @@ void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment
   Id id = next_id_++;
   bool is_new = by_lease_.emplace(std::pair(spec.lane, spec.lease), id).second;
   TR_CHECK(is_new, "an episode of lease {} runs already", to_string(spec.lease));
+  // Asked before its first call begins: from then on it belongs to the executor's threads.
   std::string env_name = environment->info().name;
   auto at =
       running_
@@ -81,10 +82,13 @@ std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
 }
 
 void EpisodeRunner::hear_environments(microseconds max_wait) {
+  // What the last hand-over will take if all goes as usual: so many calls, divided among the
+  // threads.
   bool quick = usual_call_seconds_ * static_cast<double>(num_handed_over_) <
                kQuickBatchSeconds * settings_.env_threads;
   auto answers = executor_.collect(quick ? kPatience : microseconds{0}, /*all=*/true);
   if (answers.empty() && generator_.idle() && finished_.empty()) {
+    // Nobody answers for those that are to be asked again: do not sleep past that.
     if (!pending_.empty())
       max_wait = std::min(max_wait, std::chrono::duration_cast<microseconds>(kAskAgain));
     answers = executor_.collect(max_wait, /*all=*/false);
@@ -94,12 +98,16 @@ void EpisodeRunner::hear_environments(microseconds max_wait) {
 
 void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
   for (Executor::Answer& answer : answers) {
+    // Over about twenty calls. Also of abandoned ones: after one hang nobody is waited for until
+    // many quick answers have come.
     usual_call_seconds_ += 0.05 * (answer.seconds - usual_call_seconds_);
     auto at = running_.find(answer.id);
     if (at == running_.end()) continue;  // aborted meanwhile
     Running& running = at->second;
     running.in_environment = false;
+    // Its thread may be in it still; the call owns it now.
     if (answer.abandoned) running.environment.reset();
+    // Only a reset comes before there are tokens.
     bool is_reset = running.episode.trajectory().num_tokens() == 0;
     if (!is_reset) {
       if (answer.result && answer.result.value().pending) {
@@ -110,6 +118,8 @@ void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
           pending_.push_back(answer.id);
           continue;
         }
+        // The deadline of one call does not see an environment that answers `pending` at once, for
+        // ever.
         answer.result = Failure{fmt::format("the environment was still pending after {} s",
                                             seconds_since(Time{}, settings_.step_timeout))};
       }
@@ -168,6 +178,7 @@ void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {
       call.run = [env = running.environment] { return env->cut(); };
       break;
   }
+  // Collected, and handed over in one go: waking threads costs more than most calls.
   running.in_environment = true;
   running.last_call = kind;
   calls_.push_back(std::move(call));
@@ -207,6 +218,7 @@ void EpisodeRunner::finish(RunningMap::iterator at) {
     calls_.push_back(std::move(call));
   }
   Trajectory& trajectory = running.episode.trajectory();
+  // Now and not when the result is acknowledged: the same lease may be granted again.
   by_lease_.erase({trajectory.lane, trajectory.lease});
   finished_.push_back({std::move(trajectory), running.episode.failure()});
   running_.erase(at);

@@ -43,6 +43,8 @@ void RolloutOptions::visit(OptionVisitor& v) {
 
 void RolloutOptions::validate() {
   int64_t needed = max_prompt_tokens + max_response_tokens;
+  // The model's own limit, which `help` promises, is filled in before by whoever has read the
+  // model's config.
   if (engine.max_context_tokens == 0) {
     if (max_prompt_tokens == 0 || max_response_tokens == 0) {
       throw UserError::at("rollout.max_context_tokens",

@@ -12,8 +12,8 @@ namespace tailrace {
 struct RolloutOptions {
   SamplingOptions sampling;
   int64_t max_prompt_tokens = 0;  // 0: what the context leaves
-  int64_t max_response_tokens =
-      0;                          // all that follows the prompt, observations included; 0: as above
+  // All that follows the prompt, observations included; 0: as above.
+  int64_t max_response_tokens = 0;
   int64_t max_action_tokens = 0;  // of one turn; 0: what the environment suggests
   int64_t max_turns = 0;          // 0: what the environment says
   EngineOptions engine;           // its keys stand beside the others in `rollout`

@@ -164,6 +164,8 @@ class RolloutWorker {
       return refuse(fmt::format("this worker samples policy 0, not {}", message.policy));
     }
     if (message.version < 0) return refuse("a negative version");
+    // Asked for once more after a scheduler's restart, it may be what is in hand: then nothing is
+    // read.
     if (message.digest != digest_) {
       auto proved =
           install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
@@ -171,6 +173,7 @@ class RolloutWorker {
       pack();
       digest_ = message.digest;
     }
+    // Not when nothing would change: an install drops all KV.
     if (engine_.version() != message.version || installed_ != packed_) {
       log_stats();
       engine_.install(packed_, message.version);
@@ -195,6 +198,8 @@ class RolloutWorker {
       bool evaluates = grant.lane == Lane::kEval;
       if (engine_.version() < grant.version) {
         waiting.push_back(grant);  // its weights are on their way
+        // Training may go on under newer weights, each token says by which. An evaluation is a
+        // number about one version.
       } else if (evaluates && engine_.version() != grant.version) {
         refuse_late(grant);
       } else {
@@ -229,6 +234,7 @@ class RolloutWorker {
 
   void report(FinishedEpisode& episode) {
     Trajectory& trajectory = episode.trajectory;
+    // Aborted ones too: an install may be waiting for them.
     num_evaluating_ -= trajectory.lane == Lane::kEval;
     if (trajectory.outcome == Outcome::kAborted) return;  // by the scheduler, which knows
     if (!episode.failure.empty()) {
@@ -294,6 +300,7 @@ class RolloutWorker {
 int run_rollout_worker(const RolloutWorkerConfig& config,
                        const sandbox::EnvironmentRegistry& environments, Log& log,
                        const Clock& clock) {
+  // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
   wire::WorkerClient client({.role = Role::kRollout,
                              .worker = config.worker,
