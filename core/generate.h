@@ -21,8 +21,8 @@ struct SamplingParams {
   double min_p = 0.0;  // keep tokens with p >= min_p * max p; 0: off
   int64_t max_new_tokens = 16;
   std::vector<TokenId> stop_tokens;  // sampled stop tokens are kept as the last token
-  std::vector<std::string>
-      stop_strings;  // matched on decoded text; the tokens sampled so far are kept
+  // Matched on decoded text; the tokens sampled so far are kept.
+  std::vector<std::string> stop_strings;
 };
 
 // What logits are multiplied by, in the sampler and in the trainer: both must round it the same
@@ -50,9 +50,9 @@ using SessionId = int64_t;
 
 struct GenerateRequest {
   SessionId session = 0;  // chosen by the caller, unique while alive
-  std::vector<TokenId>
-      new_tokens;  // appended to the session's tokens before sampling: the prompt on the
-                   // first call (at least one token), then observations (may be empty)
+  // Appended to the session's tokens before sampling: the prompt on the first call (at least one
+  // token), then observations (may be empty).
+  std::vector<TokenId> new_tokens;
   SamplingParams sampling;
   SampleKey key;
 };

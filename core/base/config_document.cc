@@ -30,6 +30,8 @@ class Converter {
     if (place_.line > 0) node.place.line = line > 0 ? line : yaml.Mark().line + 1;
     if (++num_nodes_ > kMaxNodes)
       throw UserError("{}: more than {} values", place_.source, kMaxNodes);
+    // yaml-cpp gives "?" to a plain scalar and "!" to a quoted one; anything else was written by a
+    // person.
     if (!yaml.IsNull() && yaml.Tag() != "?" && yaml.Tag() != "!" && !yaml.Tag().empty())
       throw UserError("{}: the tag {} is not supported. Write a plain value.", node.place.text(),
                       yaml.Tag());
@@ -67,6 +69,7 @@ class Converter {
         throw UserError(
             "{}: merge keys (<<) are not supported. Use extends: FILE, or repeat the keys.",
             place.text());
+      // yaml-cpp takes both, and one would be without effect.
       if (const ConfigNode* first = node.find(key))
         throw UserError("{}: {} is given twice (first at {}). Remove one of them.", place.text(),
                         key, first->place.text());
@@ -145,6 +148,7 @@ class Loader {
   // `named_by`: the value of extends that leads here; null: a person did.
   ConfigNode load(const std::filesystem::path& path, const ConfigNode* named_by = nullptr) {
     std::error_code ignored;
+    // One file by two paths is still a ring.
     std::filesystem::path identity = std::filesystem::weakly_canonical(path, ignored);
     if (std::find(open_.begin(), open_.end(), identity) != open_.end())
       throw UserError("{}: extends itself, through {}. Remove one of the extends lines.",
@@ -165,6 +169,8 @@ class Loader {
 
     ConfigNode merged;
     merged.place = own.place;
+    // Parents before the file itself, in their order: who comes later has the higher layer and
+    // wins.
     for (const ConfigNode& parent : take_extends(own))
       merge(merged, load(path.parent_path() / parent.text, &parent));
     set_layer(own, ++layer_);
@@ -213,6 +219,7 @@ void apply_override(ConfigNode& root, const std::string& text, int layer) {
         place.text());
   std::string value_text = text.substr(equals + 1);
   ConfigNode value = parse(value_text, place);
+  // "key=" is nothing, and not the empty map that an empty text is.
   if (value_text.empty()) value.kind = Kind::kNull;
 
   // Wraps the value in one map for each part of the dotted key, from the inside out.

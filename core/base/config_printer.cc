@@ -15,6 +15,7 @@ std::string yaml_text(const std::string& text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '/' || c == '.' || c == '-' || c == '+';
   };
+  // A list of what is safe rather than of what is special: YAML's own list is long.
   bool safe = !text.empty() && std::all_of(text.begin(), text.end(), plain) && text[0] != '-' &&
               text[0] != '.' && text != "null" && text != "Null" && text != "NULL";
   if (safe) return text;

@@ -18,10 +18,10 @@ std::string print_config(const VisitOptions& options);
 
 // One key of the reference: docs/configuration.md and --help.
 struct OptionDoc {
-  std::string key;    // full dotted name
-  std::string type;   // "true/false", "integer", "number", "text", "path", "list of numbers", "list
-                      // of texts", "map"
-  std::string value;  // as YAML; the default, when a struct of defaults was described
+  std::string key;  // full dotted name
+  // "true/false", "integer", "number", "text", "path", "list of numbers", "list of texts", "map"
+  std::string type;
+  std::string value;     // as YAML; the default, when a struct of defaults was described
   std::string accepted;  // ">= 1", "0 to 1", "one of: a, b"; empty: anything
   std::string help;
   std::vector<std::string> aliases;

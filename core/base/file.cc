@@ -78,6 +78,7 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
     if (static_cast<int64_t>(used) > max_bytes)
       return Failure{
           fmt::format("cannot read {}: it is larger than {} bytes", path.string(), max_bytes)};
+    // Files of /proc say that they are empty, and some grow while they are read.
     if (used == bytes.size()) bytes.resize(bytes.size() * 2);
   }
   bytes.resize(used);
@@ -106,7 +107,9 @@ Result<void> AtomicFile::write(std::string_view bytes) {
 
 Result<void> AtomicFile::commit() {
   TR_CHECK(descriptor_.is_open());
+  // Before the rename: else a power cut could leave the name on a file without its bytes.
   int error = ::fsync(descriptor_.get()) == 0 ? 0 : errno;
+  // Network file systems say at close() that a write has failed.
   if (::close(descriptor_.release()) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) error = errno;
   if (error != 0) {

@@ -37,6 +37,7 @@ Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
     : level_(level), impl_(std::make_unique<Impl>(std::move(role))) {
   auto stderr_sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   stderr_sink->set_pattern("%n: %l: %v");
+  // With a file, the terminal is for what a person must see.
   stderr_sink->set_level(file.empty() ? to_spdlog(level) : spdlog::level::warn);
   auto& sinks = impl_->logger.sinks();
   sinks.push_back(stderr_sink);
@@ -50,6 +51,7 @@ Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
     }
   }
   impl_->logger.set_level(to_spdlog(level));
+  // A process may be killed at any moment, and its last lines are those that matter.
   impl_->logger.flush_on(spdlog::level::info);
   // The default handler prints once a second; a lost log line must not bury the terminal.
   bool reported = false;

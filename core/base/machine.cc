@@ -37,6 +37,7 @@ int cgroup_cores() {
   std::istringstream quota(read_or_empty("/sys/fs/cgroup/cpu.max"));
   double allowed = 0, period = 0;
   if (!(quota >> allowed >> period) || period <= 0) return 0;
+  // Rounded up: 1.5 cores are shared by two threads.
   return std::max(1, static_cast<int>((allowed + period - 1) / period));
 }
 
@@ -54,8 +55,8 @@ MemoryFacts memory_facts() {
   std::string meminfo = read_or_empty("/proc/meminfo");
   facts.total_bytes = kilobytes_of(meminfo, "MemTotal");
   facts.available_bytes = kilobytes_of(meminfo, "MemAvailable");
-  facts.cgroup_limit_bytes =
-      std::atoll(read_or_empty("/sys/fs/cgroup/memory.max").c_str());  // "max" reads as 0
+  // Without a limit the file says "max", which reads as 0.
+  facts.cgroup_limit_bytes = std::atoll(read_or_empty("/sys/fs/cgroup/memory.max").c_str());
   if (facts.cgroup_limit_bytes > 0) {
     int64_t used = std::atoll(read_or_empty("/sys/fs/cgroup/memory.current").c_str());
     facts.available_bytes =
@@ -101,6 +102,7 @@ CpuFacts cpu_facts() {
   return facts;
 }
 
+// From the driver's file, because this binary links no CUDA.
 CudaFacts cuda_facts() {
   CudaFacts facts;
   std::string text = read_or_empty("/proc/driver/nvidia/version");

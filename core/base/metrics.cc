@@ -18,6 +18,7 @@ std::string format_metrics_row(const MetricsRow& row) {
   nlohmann::ordered_json json;
   json["step"] = row.step;
   json["version"] = row.version;
+  // Milliseconds: a double's other digits are noise that a reader would have to look at.
   json["time"] = std::round(row.unix_seconds * 1000) / 1000;
   // nlohmann writes NaN and infinities as null.
   for (const auto& [name, value] : row.values) json[name] = value;
@@ -51,6 +52,7 @@ Result<std::vector<MetricsRow>> read_metrics(const std::filesystem::path& path) 
   std::vector<MetricsRow> rows;
   LineReader lines(text.value());
   while (auto line = lines.next()) {
+    // The last line may be half written: by a crash, or by a writer that is at it.
     if (!line->complete || line->text.empty()) continue;
     auto row = parse_metrics_row(line->text);
     if (!row)
@@ -66,6 +68,7 @@ Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int
     auto rows = read_metrics(path);
     if (!rows) return rows.failure();
     std::string kept;
+    // A run that goes on from a checkpoint makes these steps again.
     for (const MetricsRow& row : rows.value())
       if (row.version < 0 || row.step < first_step) kept += format_metrics_row(row) + '\n';
     if (auto written = write_file_atomic(path, kept); !written) return written.failure();

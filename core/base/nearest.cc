@@ -17,6 +17,7 @@ std::string_view last_part(std::string_view name) {
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
+  // Three rows of the table: a swap of neighbours looks back two.
   std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -63,6 +64,7 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());  // the folder's own order is chance
   const std::string nearest = nearest_name(missing.string(), names);
+  // A typo for every five letters and one more; beyond that the nearest name is no help.
   const int typos = 1 + static_cast<int>(missing.string().size()) / 5;
   if (nearest.empty() || edit_distance(nearest, missing.string()) > typos) return "";
   return fmt::format("; the nearest is {}", (there / nearest).string());

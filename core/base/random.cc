@@ -10,6 +10,8 @@ namespace tailrace {
 std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> c) {
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
+    // The multipliers and, below, the steps of the keys are those of the paper (Salmon et al.
+    // 2011); its vectors are in the test.
     uint64_t p0 = uint64_t{0xD2511F53u} * c[0], p1 = uint64_t{0xCD9E8D57u} * c[2];
     c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1),
          static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(p0)};
@@ -22,6 +24,7 @@ std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> c) {
 uint64_t mix(std::initializer_list<uint64_t> parts) {
   uint64_t state = 0x243F6A8885A308D3ull;  // any constant; digits of pi
   for (uint64_t part : parts) {
+    // SplitMix64 (Steele, Lea & Flood 2014).
     state = (state ^ part) + 0x9E3779B97F4A7C15ull;
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
     state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;
@@ -30,6 +33,7 @@ uint64_t mix(std::initializer_list<uint64_t> parts) {
   return state;
 }
 
+// 24 bits are all that a float below 1 can hold evenly; more would round some up to 1.
 float uniform_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 double uniform_double(uint32_t high, uint32_t low) {
@@ -66,6 +70,7 @@ int64_t Rng::below(int64_t bound) {
 }
 
 double Rng::normal() {
+  // u in (0, 1]: the logarithm of 0 would be -inf.
   double u = 1.0 - uniform(), v = uniform();
   return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
 }

@@ -56,10 +56,12 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
         "{}, or choose another run.dir.",
         root.string(), pid.empty() ? "unknown" : pid, pid.empty() ? "its process" : pid);
   }
+  // For the message of the launch that comes too late; the lock itself is the kernel's.
   std::string pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0) {
     throw UserError("{}", describe_errno("write", paths_.lock(), errno));
   }
+  // Asked under the lock: before it another launch might have been writing one.
   resumes_ = std::filesystem::exists(paths_.config());
   for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
                                 paths_.weights(), paths_.logs()})

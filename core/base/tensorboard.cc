@@ -16,6 +16,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
+    // The Castagnoli polynomial 0x1EDC6F41 with its bits reversed.
     for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0x82F63B78u : 0);
     table[i] = crc;
   }
@@ -173,6 +174,8 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 uint32_t masked_crc32c(std::string_view bytes) {
+  // Masked, because the checksum of bytes that hold their own checksum is a weak one (a rule of
+  // LevelDB and TensorFlow).
   return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
 }
 
@@ -207,6 +210,7 @@ Result<EventFile> EventFile::create(const std::filesystem::path& directory, doub
   append_int(start, 2, first_step);
   std::string session_log;
   append_int(session_log, 1, 1);  // SessionLog.status = START
+  // A session start with a step tells TensorBoard to drop what an earlier file says of later steps.
   append_bytes(start, 7, session_log);
   if (auto written = events.file_.append(event_record(header) + event_record(start)); !written)
     return written.failure();

@@ -97,6 +97,7 @@ class ConfigBinder final : public OptionVisitor {
       value = node->text == "true";
       return;
     }
+    // Words that YAML 1.1 or other programs take for truth: a person is told, not guessed at.
     static const std::set<std::string> yes = {"yes", "on", "1", "True", "TRUE", "y", "enabled"};
     static const std::set<std::string> no = {"no",    "off", "0",    "False",
                                              "FALSE", "n",   "none", "disabled"};
@@ -199,6 +200,7 @@ class ConfigBinder final : public OptionVisitor {
     leave();
     report_unknown();
     if (errors_.empty()) return;
+    // In the order of the files: fields are read in the order of their struct.
     std::stable_sort(errors_.begin(), errors_.end(), [](const Error& a, const Error& b) {
       return std::pair(a.place.layer, a.place.line) < std::pair(b.place.layer, b.place.line);
     });
@@ -230,6 +232,7 @@ class ConfigBinder final : public OptionVisitor {
     std::string full = join_key(parent.key, key);
     known_.push_back(full);
     const ConfigNode* node = parent.node ? parent.node->find(key) : nullptr;
+    // Also when it is no section: it has its own message, and is not unknown besides.
     if (node) parent.taken.insert(std::string(key));
     if (node && node->kind != Kind::kMap) {
       if (node->kind != Kind::kNull)
@@ -266,6 +269,7 @@ class ConfigBinder final : public OptionVisitor {
     Section& section = stack_.back();
     std::string full = join_key(section.key, key);
     known_.push_back(full);
+    // Of all sections: an alias in the wrong section is told where its key is.
     for (std::string_view alias : info.aliases) aliases_.emplace(alias, full);
 
     const ConfigNode* found = nullptr;
@@ -274,6 +278,7 @@ class ConfigBinder final : public OptionVisitor {
       const ConfigNode* node = section.node ? section.node->find(name) : nullptr;
       if (!node) return;
       section.taken.insert(std::string(name));
+      // In different layers it is an override under the other name, which is allowed.
       if (found && found->place.layer == node->place.layer)
         add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.",
                   join_key(section.key, name), join_key(section.key, found_name),

@@ -39,6 +39,7 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
       max_tokens_(max_tokens),
       buffer_(static_cast<size_t>(bytes(config, max_tokens))) {
   const RowSizes row(config);
+  // As many takes, of the same sizes, as bytes() counts.
   Workspace memory({buffer_.data(), buffer_.size()});
   auto take = [&](int64_t floats) { return memory.take<float>(max_tokens * floats); };
   layers_.reserve(static_cast<size_t>(config.num_layers));

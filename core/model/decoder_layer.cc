@@ -58,13 +58,19 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
   Workspace::Scope scope(workspace);
   Matrix normed = take(workspace, kept.input.rows, c.hidden_size);
   rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, kept.input_inv_rms);
+  // One product for q, k and v: the rows of the input are read once, and few large products keep
+  // threads busier than many small ones.
   linear(stream, normed, weights.qkv, {}, kept.qkv);
   const Qkv<float> qkv(c, kept.qkv);
   rope(stream, qkv.rotated, num_rotated_heads(c), sequences.positions, pass.rope_table,
        /*inverse=*/false);
+  // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
+  // training thus have one path, and the same bits.
   kv_write(stream, qkv.k, qkv.v, sequences, kv);
   attention(stream, workspace, qkv.q, static_cast<int>(c.num_heads), attention_scale(c), sequences,
             kv, pass.batch.max_context, kept.attended, kept.lse);
+  // The residual stream is added to the finished product and is not where its sum starts: one
+  // rounding, at the same place in every pass.
   linear(stream, kept.attended, weights.o, {}, kept.middle);
   add(stream, kept.input, kept.middle);
 }
@@ -95,6 +101,7 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
                   const LayerTensors<float>& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
+  // Made again rather than kept: it is as wide as gate or up, and one elementwise op.
   Matrix product = take(workspace, dx.rows, c.intermediate_size);
   Matrix dgate_up = take(workspace, dx.rows, 2 * c.intermediate_size);
   Matrix normed = take(workspace, dx.rows, c.hidden_size);
@@ -108,6 +115,8 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
 
   rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, {});
   backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up, dnormed);
+  // dx already is the gradient of the residual path, which goes past this block unchanged; the
+  // block's own is added to it.
   rms_norm_backward(stream, kept.middle, weights.post_norm, kept.post_inv_rms, dnormed, dx,
                     /*accumulate=*/true, gradients.post_norm);
 }
@@ -162,6 +171,7 @@ void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass&
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                      int num_threads) {
+  // The halves of a layer run one after the other, each beside its normalised input.
   const size_t normed = matrix_bytes(max_tokens, config.hidden_size);
   return normed + std::max(attention_bytes(config, max_context, num_threads),
                            matrix_bytes(max_tokens, config.intermediate_size));

@@ -35,6 +35,7 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
   for (const int32_t offset : logit_offsets) {
     TR_CHECK(offset >= 0 && offset < static_cast<int32_t>(tokens.size()),
              "logit offset {} of {} tokens", offset, tokens.size());
+    // Ascending, so that no row is wanted twice: backward scatters to them.
     TR_CHECK(logit_rows_.empty() || logit_rows_.back() < first_row + offset,
              "logit offsets must ascend");
     logit_rows_.push_back(first_row + offset);

@@ -47,6 +47,7 @@ void KvCache::copy_block(int from, int to, int tokens) {
     for (int64_t row = 0; row < config_.kv_size(); ++row) {  // positions are innermost
       std::copy_n(keys + row * block_tokens_, tokens, new_keys + row * block_tokens_);
     }
+    // A head at a time: the first positions of every head lie apart.
     const float* values = kv.values + from * block_floats();
     float* new_values = kv.values + to * block_floats();
     const int64_t head_floats = block_tokens_ * config_.head_dim;

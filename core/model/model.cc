@@ -39,6 +39,7 @@ Model::Model(ModelConfig config)
     : config_(validated(std::move(config))),
       layout_(config_),
       rope_table_(static_cast<size_t>(config_.max_positions * config_.head_dim) * sizeof(float)) {
+  // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
   rope_table(Stream{}, config_.inv_freq(),
              {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim});
 }
@@ -67,6 +68,8 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
            sequences.num_tokens(), batch.num_tokens());
   TR_CHECK(batch.max_context <= config_.max_positions, "context {} of a model for {}",
            batch.max_context, config_.max_positions);
+  // Who built the batch has checked what came from outside; here a bad id is our bug, and would
+  // read behind the table.
   for (const int32_t id : batch.token_ids) {
     TR_CHECK(id >= 0 && id < config_.vocab_size, "token {} of a vocabulary of {}", id,
              config_.vocab_size);
@@ -95,6 +98,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   }
 
   embedding(stream, weights.embeddings(), batch.token_ids, kept.input);
+  // Without a sink a layer writes over its own input, which forward_layer() has read by then.
   Matrix output = kept.input;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     if (sink != nullptr) {
@@ -108,6 +112,8 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   }
 
   Matrix rows = sink != nullptr ? sink->final_rows() : hidden;
+  // Before the final norm: a piece of a long prompt wants no row at all, a decode step one a
+  // sequence.
   gather_rows(stream, output, batch.logit_rows, rows);
   rms_norm(stream, rows, weights.final_norm(), static_cast<float>(config_.rms_norm_eps), hidden,
            sink != nullptr ? sink->final_inv_rms() : std::span<float>());
@@ -132,12 +138,14 @@ void Model::backward(const Stream& stream, Workspace& workspace, const Parameter
     rms_norm_backward(stream, activations.final_rows(), parameters.vector(kFinalNormName),
                       activations.final_inv_rms(), dhidden, dfinal, /*accumulate=*/false,
                       gradients.vector(kFinalNormName));
+    // Rows whose logits nobody wanted get gradients through attention only.
     scatter_rows(stream, dfinal, batch.logit_rows, dx);
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
     backward_layer(stream, workspace, pass, layer_tensors(config_, parameters, i), kv.layer(i),
                    activations.layer(i), layer_tensors(config_, gradients, i), dx);
   }
+  // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(stream, batch.token_ids, dx, gradients.matrix(kEmbeddingName));
 }
 

@@ -191,6 +191,8 @@ void check_size(const std::string& where, const char* key, int64_t value, int64_
 std::vector<double> ModelConfig::inv_freq() const {
   std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
   for (size_t i = 0; i < frequencies.size(); ++i) {
+    // theta^(-2i / head_dim) (Su et al. 2021, RoFormer). In double: rope_table() rounds the angle,
+    // once.
     frequencies[i] =
         std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
   }
@@ -227,6 +229,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.vocab_size = reader.integer("vocab_size");
   const int64_t max_positions = 2048;  // transformers' default
   config.max_positions = reader.integer("max_position_embeddings", &max_positions);
+  // transformers' defaults, here and below: a file that leaves a key out means them.
   config.rms_norm_eps = reader.number("rms_norm_eps", 1e-6);
   config.rope_theta = read_rope_theta(reader);
   config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
@@ -264,6 +267,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["eos_token_id"] = ends.empty()       ? Ordered(nullptr)
                          : ends.size() == 1 ? Ordered(ends.front())
                                             : Ordered(ends);
+  // What save_model() writes beside it.
   json["torch_dtype"] = "float32";
 
   const auto written = write_file_atomic(directory / "config.json", json.dump(2) + "\n");

@@ -52,6 +52,7 @@ void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
     for_each_tensor(place, source, layers_[static_cast<size_t>(i)]);
   }
   place(parameters.vector(kFinalNormName), final_norm_);
+  // A tied head is stored twice: products read panels, the embedding reads rows.
   place(parameters.matrix(head_name(config_)), head_);
   std::span<const float> embeddings;
   place(parameters.vector(kEmbeddingName), embeddings);

@@ -42,6 +42,7 @@ std::string listing(const std::filesystem::path& directory) {
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+    // The single file first, as transformers looks.
     if (std::filesystem::exists(directory / kSingleFile)) {
       list_ = directory / kSingleFile;
       const SafetensorsFile& file = open(kSingleFile);
@@ -138,6 +139,7 @@ void load_tensor(Checkpoint& checkpoint, const ParameterInfo& info, std::span<fl
                     path, info.name);
   }
   to_float(*view, values);
+  // A NaN would show as a policy that samples nonsense; here it has a tensor and an element.
   for (size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
       throw UserError("{}: tensor '{}' is {} at element {}; these weights cannot be used", path,

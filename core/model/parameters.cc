@@ -82,17 +82,23 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
   double variance = 1.0 / static_cast<double>(info.shape.back());  // 1 / fan_in
   switch (info.kind) {
     case ParameterKind::kEmbedding:
+      // Untied, the residual stream begins with unit variance. Tied, the same rows are the head,
+      // and 1 / hidden gives logits of unit variance.
       if (!config.tie_embeddings) variance = 1;
       break;
     case ParameterKind::kMatrix:
       break;
     case ParameterKind::kResidual:
+      // Two products a layer are added to the stream: so scaled, their sum over all layers stays of
+      // the order of one of them (GPT-2, Radford et al. 2019).
       variance /= 2.0 * static_cast<double>(config.num_layers);
       break;
     case ParameterKind::kNorm:
       std::ranges::fill(values, 1.0f);
       return;
   }
+  // By name and not by place: another number of layers leaves the tensors that both have as they
+  // were.
   Rng rng(mix({seed, hash_name(info.name)}));
   const double deviation = std::sqrt(variance);
   for (float& value : values) value = static_cast<float>(deviation * rng.normal());

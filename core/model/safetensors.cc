@@ -220,6 +220,7 @@ float half_to_float(uint16_t half) {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
+  // 112 = 127 - 15, the biases of the two formats.
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 

@@ -94,6 +94,8 @@ void AddedTokenMatcher::cut(std::string_view text, std::vector<Section>& out) co
       ++at;
       continue;
     }
+    // Even where single_word refuses it, the search goes on behind it: Hugging Face's matcher finds
+    // matches first and filters them afterwards.
     size_t begin = at, end = at + token->content.size();
     at = end;
     if (token->single_word && !stands_alone(text, begin, end)) continue;

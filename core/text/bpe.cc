@@ -43,6 +43,7 @@ class MergeTable {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
   size_t slot(uint64_t k) const {
+    // Fibonacci hashing: the upper bits of the product, since ids are small and alike.
     size_t at = (k * 0x9E3779B97F4A7C15u) >> shift_;
     while (slots_[at].key != kEmpty && slots_[at].key != k) at = (at + 1) & (slots_.size() - 1);
     return at;
@@ -92,6 +93,8 @@ class Bpe final : public TokenModel {
     Scratch scratch;
     for (const Span& span : pieces.spans) {
       std::string_view piece = pieces.piece(span);
+      // Llama 3's rule: a piece that is a token is that token, even where merges would not lead
+      // there.
       TokenId whole = options_.ignore_merges ? find(piece) : -1;
       if (whole >= 0) {
         out.push_back(whole);

@@ -11,6 +11,7 @@ namespace {
 
 struct Alphabet {
   std::array<std::string, 256> characters;
+  // 0x100 and the 68 bytes that are not printable.
   std::array<int16_t, 0x144> bytes;  // -1: not in the alphabet
 
   Alphabet() {

@@ -23,6 +23,7 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
       throw UserError("{}:{}: {}; each line must be a JSON object with the string \"{}\"",
                       path.string(), line->number, what, prompt_key);
     };
+    // Before parsing, which would only say that it is not JSON.
     if (!is_utf8(line->text)) fail("the line is not UTF-8");
     json row = json::parse(line->text, nullptr, /*allow_exceptions=*/false);
     if (row.is_discarded()) fail("the line is not valid JSON");

@@ -32,6 +32,7 @@ class ByteLevel final : public Decoder {
         bytes.push_back(static_cast<char>(*byte));
       }
     }
+    // Joined first: a character's bytes may be spread over several tokens.
     replace_by_one(tokens, repair_utf8(bytes));
   }
 };

@@ -98,6 +98,7 @@ void compose_all(std::vector<char32_t>& text) {
   int last_class = 0;  // of the last mark kept after the starter; 0: none
   for (char32_t c : text) {
     int klass = combining_class(c);
+    // The standard's D115: a mark between the two with the same or a higher class blocks them.
     bool blocked = starter == SIZE_MAX || (kept - starter > 1 && last_class >= klass);
     if (!blocked) {
       if (char32_t whole = compose(text[starter], c)) {

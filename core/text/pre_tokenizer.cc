@@ -9,6 +9,7 @@ namespace tailrace::text {
 
 namespace {
 
+// The pattern of GPT-2's encoder (Radford et al. 2019), which ByteLevel means by use_regex.
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

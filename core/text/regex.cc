@@ -73,6 +73,7 @@ Regex::Regex(const std::string& pattern, std::string where) : impl_(std::make_un
   // Without permission to map executable memory this fails, and matching is only slower.
   pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);
   impl_->context = pcre2_match_context_create(nullptr);
+  // A tokenizer file is data: its pattern may be one that backtracks for years.
   pcre2_set_match_limit(impl_->context, kMatchLimit);
 }
 
@@ -86,6 +87,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
       pcre2_match_data_create_from_pattern(impl_->code, nullptr));
   auto match_at = [&](size_t at) {
     auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    // Checked once by the tokenizer; PCRE2 would look at the whole text again for every match.
     uint32_t options = PCRE2_NO_UTF_CHECK;
     int rc =
         pcre2_match(impl_->code, subject, text.size(), at, options, data.get(), impl_->context);

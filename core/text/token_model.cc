@@ -10,6 +10,8 @@ namespace tailrace::text {
 
 namespace {
 
+// The tables are as long as the largest id: without a bound a file of one line could ask for all
+// memory.
 constexpr int64_t kMaxId = 1 << 24;
 
 class WordLevel final : public TokenModel {

@@ -5,6 +5,8 @@
 namespace tailrace::text {
 namespace {
 
+// generation_config.json is among them for its ends of a turn: transformers' generate() reads them
+// there.
 constexpr const char* kTokenizerFiles[] = {"tokenizer_config.json",
                                            "special_tokens_map.json",
                                            "generation_config.json",

@@ -46,6 +46,7 @@ class JsonTokenizer final : public Tokenizer {
     tokens_.resize(last + 1);
     special_.resize(last + 1);
     for (const auto& [token, id] : parts_.model->vocabulary()) tokens_[id] = token;
+    // After the model's own: an added token may replace an entry of the vocabulary.
     for (const AddedToken& token : parts_.added) {
       tokens_[token.id] = token.content;
       special_[token.id] = token.special;
@@ -59,6 +60,8 @@ class JsonTokenizer final : public Tokenizer {
     std::vector<TokenId> ids;
     if (with_special) ids = parts_.frame.before;
     std::vector<Section> sections;
+    // Special tokens are found in the text as it is; those that are `normalized` in what the
+    // normalizer makes of the rest.
     raw_tokens_.cut(text, sections);
     for (const Section& section : sections) {
       if (section.id >= 0) {

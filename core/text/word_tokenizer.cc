@@ -39,6 +39,8 @@ json special_token(TokenId id, const std::string& content) {
 
 void write_word_tokenizer(const std::filesystem::path& directory,
                           std::span<const std::string> words) {
+  // No unknown token: a word that an environment did not announce is an error to be told, not a
+  // token to learn from.
   json vocabulary = {{"<pad>", kPadWord}, {"<s>", kBosWord}, {"</s>", kEosWord}};
   for (const std::string& word : words) {
     check_word(word);
@@ -85,8 +87,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
                  {"pad_token", "<pad>"},
                  {"clean_up_tokenization_spaces", false}};
   std::error_code error;
-  std::filesystem::create_directories(directory,
-                                      error);  // a failure shows when the files are written
+  // A failure shows when the files are written.
+  std::filesystem::create_directories(directory, error);
   write_json(directory / "tokenizer.json", tokenizer);
   write_json(directory / "tokenizer_config.json", config);
 }

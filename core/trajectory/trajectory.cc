@@ -135,6 +135,8 @@ TrajectoryHeader header_of(const Trajectory& trajectory) {
 
 std::optional<std::string> find_fault(const TrajectoryHeader& header) {
   if (auto fault = find_facts_fault(header)) return fault;
+  // What the scheduler decides by before anybody reads the tokens; read_all() proves it against
+  // them.
   const bool sampled = header.num_sampled > 0;
   if (header.num_sampled < 0 || header.num_tokens < header.num_sampled ||
       sampled != (header.min_version >= 0) || header.max_version < header.min_version) {

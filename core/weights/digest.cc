@@ -44,6 +44,7 @@ TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<in
                              int64_t element_bytes, std::span<const std::byte> bytes) {
   TensorManifest tensor{std::move(name), std::move(dtype), std::move(shape), 0, {}};
   tensor.rows_per_block = rows_per_block(tensor.shape, element_bytes);
+  // Whole rows: a shard of a tensor is some of its rows, and can then be proved by itself.
   const int64_t rows = num_rows(tensor.shape);
   const size_t row_bytes = rows == 0 ? 0 : bytes.size() / static_cast<size_t>(rows);
   for (int64_t row = 0; row < rows; row += tensor.rows_per_block) {

@@ -51,6 +51,8 @@ WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int6
   manifest.version = version;
   manifest.parent = version - 1;
   manifest.numerics_class = numerics_class;
+  // A file a version: receivers map it, and what is mapped is never written again, only replaced or
+  // removed.
   manifest.payload = fmt::format("p{}-v{}.safetensors", policy, version);
   for (const ParameterInfo& info : parameters.layout().entries()) {
     const auto values = std::as_bytes(parameters.vector(info.name));
@@ -87,6 +89,7 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   }
 }
 
+// The first two conditions are those of kernels/base/simd.h, which decide what is computed with.
 std::string numerics_class(const Device& device) {
   TR_CHECK(device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
 #if defined(__AVX512F__)

@@ -24,8 +24,9 @@ struct WeightManifest {
   std::string numerics_class;
   std::string payload;  // file name beside the manifest
   std::vector<TensorManifest> tensors;
-  Digest root;  // over names, dtypes, shapes and block digests, in order; not over ids, so equal
-                // weights have equal roots
+  // Over names, dtypes, shapes and block digests, in order; not over ids, so equal weights have
+  // equal roots.
+  Digest root;
 };
 
 // Digests of the current values; no files.

@@ -108,6 +108,7 @@ Result<std::string> publish_weights(const fs::path& directory, const WeightManif
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return Failure{describe_errno("create", directory, error.value())};
+  // The payload first, for the same reason that it is removed last.
   if (auto written = write_payload(directory / manifest.payload, manifest, parameters); !written) {
     return written.failure();
   }
@@ -126,6 +127,7 @@ Result<void> install_weights(const fs::path& manifest_file, const Digest& expect
   const auto refuse = [&](const std::string& why) {
     return Failure{fmt::format("{}: {}", manifest_file.string(), why)};
   };
+  // The root proves the block digests, these prove the bytes below; both before anything is copied.
   const Digest root = root_digest(manifest.value().tensors);
   if (root != expected_root || root != manifest.value().root) {
     return refuse(fmt::format("root {} of its blocks; it says {}, and {} is wanted", root,

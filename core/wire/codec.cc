@@ -50,6 +50,7 @@ std::vector<std::byte> to_bytes(const Builder& builder) {
 
 std::span<const std::byte> aligned(std::span<const std::byte> bytes,
                                    std::vector<std::byte>& storage) {
+  // FlatBuffers reads numbers where they lie; 8 is the widest.
   if (reinterpret_cast<uintptr_t>(bytes.data()) % 8 == 0) return bytes;
   storage.assign(bytes.begin(), bytes.end());
   return storage;

@@ -10,6 +10,8 @@ namespace {
 
 using Offset = flatbuffers::Offset<void>;
 
+// The digit changes with the header or the meaning of a message: a peer of another build is refused
+// as no frame of ours.
 constexpr char kFrameIdentifier[] = "TRW2";
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -17,6 +19,7 @@ constexpr int64_t kMaxSlots = 1 << 20;
 
 uint8_t code(Lane lane) { return static_cast<uint8_t>(lane); }
 
+// Strings and vectors before the table that holds them: a FlatBuffer is built from the leaves.
 Offset write(Builder& b, const Hello& m) {
   const auto worker = b.CreateString(m.worker);
   const auto numerics_class = b.CreateString(m.numerics_class);
@@ -146,6 +149,8 @@ PolicyId read_policy(int32_t policy) {
 }
 
 Digest read_digest(const flatbuffers::String& text) {
+  // Twice what a digest has, so that a longer one may come; without a bound it would go into logs
+  // and the journal as it is.
   if (text.size() > 64) throw Malformed("a digest of {} characters", text.size());
   return text.str();
 }
@@ -330,6 +335,7 @@ const fbs::Frame* verified_frame(std::span<const std::byte> frame,
 }
 
 size_t expected_bytes(const Message& message) {
+  // A builder that is too small doubles and copies: for a large body, several times over.
   size_t bytes = 512;
   if (const auto* result = std::get_if<TrajectoryResult>(&message)) bytes += result->body.size();
   if (const auto* payload = std::get_if<Payload>(&message)) bytes += payload->bytes.size();
@@ -374,6 +380,7 @@ Result<Decoded> decode(std::span<const std::byte> frame) {
 }
 
 void rewrite_header(std::span<std::byte> frame, const Header& header) {
+  // The header is a struct of fixed size, so its place in the frame does not depend on its values.
   fbs::Header* place = flatbuffers::GetMutableRoot<fbs::Frame>(frame.data())->mutable_header();
   *place = to_fbs(header);
 }

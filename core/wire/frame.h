@@ -28,11 +28,12 @@ enum class Signal : uint8_t {
 // What the link adds to every message.
 struct Header {
   uint64_t session = 0;  // chosen by the scheduler at Welcome; 0 before
-  uint64_t sequence =
-      0;  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello:
-          // how many sessions this incarnation has asked for, this one included
-  uint64_t ack = 0;  // all up to this one have been taken over by the sender of this header. Of a
-                     // Welcome: the sequence of the Hello that it answers
+  // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello: how many
+  // sessions this incarnation has asked for, this one included.
+  uint64_t sequence = 0;
+  // All up to this one have been taken over by the sender of this header. Of a Welcome: the
+  // sequence of the Hello that it answers.
+  uint64_t ack = 0;
   Signal signal = Signal::kNone;
 };
 

@@ -3,6 +3,7 @@
 namespace tailrace::wire {
 namespace {
 
+// With the default LinkOptions::resend of a second: a copy every eight seconds.
 constexpr int kMaxPatience = 8;
 
 }  // namespace
@@ -37,12 +38,14 @@ Link::Verdict Link::on_frame(const Header& header, Time now) {
     const auto count = static_cast<size_t>(header.ack - acknowledged_);
     unacknowledged_.erase(unacknowledged_.begin(),
                           unacknowledged_.begin() + static_cast<int64_t>(count));
+    // It may be 0 with messages in flight: resend_all() came between.
     next_to_send_ -= std::min(next_to_send_, count);
     acknowledged_ = header.ack;
     last_progress_ = now;
     patience_ = 1;
   }
   if (header.sequence == 0) return Verdict::kHeartbeat;
+  // Delivered and not yet acknowledged: that waits for take_over(), when it is safe with its owner.
   if (header.sequence == delivered_ + 1) {
     ++delivered_;
     ++counters_.received;
@@ -103,9 +106,12 @@ std::vector<Link::Transmission> Link::due(Time now) {
     const uint64_t sequence = acknowledged_ + 1 + next_to_send_;
     if (sequence <= ever_sent_) ++counters_.resent;
     ever_sent_ = std::max(ever_sent_, sequence);
+    // The peer gets its time anew: what was just sent cannot have been answered.
     last_progress_ = now;
     out.push_back({header(sequence), unacknowledged_[next_to_send_]});
   }
+  // Every message carries the acknowledgement, so one by itself goes out only where nothing else
+  // does.
   if (out.empty() && (ack_waits_ || now - last_sent_ >= options_.heartbeat)) {
     out.push_back({header(0), nullptr});
   }

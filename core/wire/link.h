@@ -42,8 +42,8 @@ struct LinkCounters {
 
 class Link {
  public:
-  using Body = std::shared_ptr<const std::vector<std::byte>>;  // an encoded frame, its header to be
-                                                               // rewritten
+  // An encoded frame, its header to be rewritten.
+  using Body = std::shared_ptr<const std::vector<std::byte>>;
 
   Link(uint64_t session, const LinkOptions& options, Time now);
 
@@ -97,8 +97,8 @@ class Link {
   uint64_t session_;
   LinkOptions options_;
   std::deque<Body> unacknowledged_;
-  uint64_t acknowledged_ =
-      0;                     // by the other end: unacknowledged_[0] has sequence acknowledged_ + 1
+  // By the other end: unacknowledged_[0] has sequence acknowledged_ + 1.
+  uint64_t acknowledged_ = 0;
   size_t next_to_send_ = 0;  // index in unacknowledged_ of the first that is not in flight
   uint64_t ever_sent_ = 0;   // highest sequence that was transmitted
   uint64_t delivered_ = 0;   // from the other end

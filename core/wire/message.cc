@@ -89,6 +89,7 @@ struct Describe {
 std::string describe(const Message& message) { return std::visit(Describe{}, message); }
 
 bool is_from_worker(const Message& message) {
+  // The variant lists the workers' messages first.
   static const size_t first_from_scheduler = Message(Welcome{}).index();
   return message.index() < first_from_scheduler;
 }

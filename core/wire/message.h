@@ -64,10 +64,11 @@ struct TrainerReady {  // after start: the weights that the trainer holds
   std::string manifest = {};  // file name below RUN/weights, where they lie again; or empty
   MetricList metrics = {};    // of the step that made the version: Published may have been lost
 };
+// The batch of this step, counted from 1.
 struct TrainerWants {
   PolicyId policy = 0;
   int64_t step = 0;
-};                  // the batch of this step, counted from 1
+};
 struct Published {  // step `version` is trained (0: before the first step)
   PolicyId policy = 0;
   int64_t version = 0;
@@ -80,11 +81,12 @@ struct Durable {  // a checkpoint of this version is on disk
   int64_t version = 0;
   std::string path;
 };
+// Of SFT and the like.
 struct Progress {
   std::string phase;
   int64_t done = 0, total = 0;
   MetricList metrics;
-};  // SFT and the like
+};
 // It cannot go on (a full disk, bad weights). Before the run has begun a person must act; later the
 // worker is kept from work for a while.
 struct WorkerFailed {
@@ -149,9 +151,9 @@ struct Save {  // write a checkpoint of this version before anything else
   PolicyId policy = 0;
   int64_t version = 0;
 };
-struct Shutdown {
+struct Shutdown {  // end cleanly
   std::string reason;
-};  // end cleanly
+};
 
 using Message =
     std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed,

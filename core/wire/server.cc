@@ -23,6 +23,7 @@ Time now() { return SteadyClock().now(); }
 uint64_t first_session() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+  // Never 0: a header with session 0 is a Hello's.
   return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())}) | 1;
 }
 
@@ -35,8 +36,8 @@ struct WorkerServer::Impl {
     std::string routing;   // of its latest frame
     Link link;
     Time blocked_until = Time::min();
-    std::deque<std::pair<uint64_t, uint64_t>> unacknowledged =
-        {};  // Incoming::sequence, the link's sequence
+    // Incoming::sequence, the link's sequence.
+    std::deque<std::pair<uint64_t, uint64_t>> unacknowledged = {};
   };
   // What is remembered of a name: which process has it, and which had it before and must not come
   // back.
@@ -81,6 +82,7 @@ struct WorkerServer::Impl {
     }
     if (known.incarnation == hello->incarnation && header.sequence < known.attempt) return;  // old
     auto peer = peers.find(hello->worker);
+    // Our Welcome was lost, or is on its way: the same session is told once more.
     const bool again = peer != peers.end() &&
                        peer->second.hello.incarnation == hello->incarnation &&
                        peer->second.attempt == header.sequence;
@@ -95,6 +97,8 @@ struct WorkerServer::Impl {
     }
     peer->second.routing = routing;
     const uint64_t session = peer->second.link.session();
+    // Not through the link: it is answered as often as Hello is heard, and a lost one is asked for
+    // again.
     socket.send(routing, encode({}, Welcome{session}),
                 Header{session, 0, header.sequence, Signal::kWelcome});
   }
@@ -123,6 +127,7 @@ struct WorkerServer::Impl {
     }
     const auto verdict = peer.link.on_frame(header, now());
     if (header.signal == Signal::kGoodbye) {
+      // A copy: drop() erases the entry that holds the name.
       drop(std::string(worker->second), "said goodbye", out);
       return;
     }
@@ -179,8 +184,8 @@ struct WorkerServer::Impl {
 
   // One turn: what came, who fell silent, what is due.
   void turn(Events& out) {
-    drain(out);  // before drop_silent: after a long absence of ours the frames wait, and nobody was
-                 // silent
+    // Before drop_silent(): after a long absence of ours the frames wait, and nobody was silent.
+    drain(out);
     drop_silent(out);
     for (auto& [worker, peer] : peers) transmit(peer);
   }
@@ -225,6 +230,7 @@ std::vector<ServerEvent> WorkerServer::receive(std::chrono::milliseconds timeout
   auto events = std::move(impl_->held_back);
   impl_->held_back.clear();
   impl_->turn(events);
+  // A ring of before this call counts for it: what it tells of came after the last receive().
   impl_->woken = impl_->wakeup.silence();
   while (events.empty() && !impl_->woken && now() < deadline) {
     impl_->wait_until(deadline);

@@ -73,11 +73,16 @@ struct Socket::Impl {
 
 Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
   zmq::socket_t& socket = impl_->socket;
+  // The link knows what has arrived and waits for it; ZeroMQ would wait for what a dead peer never
+  // takes.
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
   if (impl_->router) {
+    // Else what is for an unknown peer is dropped without a word.
     socket.set(zmq::sockopt::router_mandatory, true);
   } else {
+    // Nothing is queued before there is a connection: it would come out later, in the middle of
+    // another session.
     socket.set(zmq::sockopt::immediate, true);
     socket.set(zmq::sockopt::reconnect_ivl, kReconnectMilliseconds);
     socket.set(zmq::sockopt::reconnect_ivl_max, kMaxReconnectMilliseconds);
@@ -130,6 +135,7 @@ std::optional<Socket::Received> Socket::receive() {
   };
   if (impl_->router && !receive_part(impl_->peer)) return std::nullopt;
   if (!receive_part(impl_->frame)) return std::nullopt;
+  // All parts are taken out, so that the next receive() begins with a message.
   const bool extra_parts = impl_->frame.more();
   while (impl_->frame.more() && receive_part(impl_->frame)) {
   }

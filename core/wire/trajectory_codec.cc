@@ -176,6 +176,7 @@ Result<T> read_verified(std::span<const std::byte> bytes, T (*read)(const fbs::T
 
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
+  // A token has 4 bytes of id, 1 of role and 4 of log-probability; the version runs are few.
   Builder builder(1024 + num_tokens * 10);
   builder.Finish(write_trajectory(builder, trajectory), kTrajectoryIdentifier);
   return to_bytes(builder);

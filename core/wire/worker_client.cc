@@ -31,6 +31,7 @@ struct WorkerClient::Impl {
         options(options_in),
         socket(Socket::Kind::kDealer),
         last_heard(now()) {
+    // By it the scheduler tells a further session of this process from another process of its name.
     if (hello.incarnation == 0) hello.incarnation = new_incarnation();
     socket.connect(endpoint);
     thread = std::jthread([this] { run(); });
@@ -53,6 +54,7 @@ struct WorkerClient::Impl {
   void run() {
     while (true) {
       const Time time = now();
+      // First what came, then what goes: an acknowledgement that waits shortens what is sent again.
       drain(time);
       std::optional<Time> close_at;
       {
@@ -70,6 +72,7 @@ struct WorkerClient::Impl {
       socket.wait(next_wakeup(close_at) - time, for_room, wakeup.descriptor());
       (void)wakeup.silence();
     }
+    // Only when all has arrived: a goodbye ends the session, and with it what is still on its way.
     if (link && link->idle()) {
       const Header goodbye{link->session(), 0, 0, Signal::kGoodbye};
       socket.send("", heartbeat, goodbye);
@@ -83,6 +86,7 @@ struct WorkerClient::Impl {
         ++finished.malformed;
         continue;
       }
+      // Any frame of ours counts, of whatever session: the scheduler lives.
       last_heard.store(time);
       if (header->signal == Signal::kSayHello) {
         if (link && link->session() == header->session) end_session();
@@ -130,6 +134,7 @@ struct WorkerClient::Impl {
     finished += link->counters();
     finished.sent -= static_cast<int64_t>(waiting.size());  // they count again in the next session
     link.reset();
+    // The number of the Hello: a Welcome that answers an earlier one opens nothing.
     ++attempt;
     hello_at = Time::min();
   }
@@ -148,6 +153,7 @@ struct WorkerClient::Impl {
       const auto& frame = transmission.body ? *transmission.body : heartbeat;
       if (!socket.send("", frame, transmission.header)) {
         link->not_sent(transmission.header);
+        // A heartbeat is not worth waking for: the next one says the same.
         return transmission.header.sequence == 0;
       }
     }
@@ -181,6 +187,8 @@ struct WorkerClient::Impl {
   void deliver(Message message) {
     {
       MutexLock lock(mu);
+      // With the count of this moment: receive() may hand the message out much later, and a worker
+      // that hears Welcome asks what had arrived before it.
       inbox.push_back({std::move(message), num_acknowledged()});
     }
     arrived.notify_one();
