@@ -12,6 +12,8 @@
 namespace tailrace {
 namespace {
 
+// Never by arrival: sums round by their order, and a batch that is handed out again after a crash
+// must give the same weights. The member comes last, so that a group stands side by side.
 auto order_of(const MemberId& id) {
   return std::tie(id.epoch, id.prompt, id.domain, id.launch, id.policy, id.member);
 }
@@ -22,6 +24,7 @@ bool same_group(const MemberId& a, const MemberId& b) {
   return a == x;
 }
 
+// Bodies come from other processes: what they hold is data and never meets TR_CHECK.
 std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& options) {
   std::string where = to_string(t.lease);
   if (auto fault = find_fault(t)) return Failure{fmt::format("trajectory {}: {}", where, *fault)};
@@ -47,6 +50,7 @@ std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& optio
 std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
   const Segment& segment = t.segments[index];
   std::vector<TokenId> tokens;
+  // Recursion ends: find_fault() has seen that parents come before their children.
   if (segment.parent >= 0) {
     tokens = context_of(t, static_cast<size_t>(segment.parent));
     tokens.resize(static_cast<size_t>(segment.parent_tokens));
@@ -64,6 +68,8 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) 
   int32_t turn = -1;
   bool in_turn = false;
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    // The segment's own tokens only: those of its parents are trained in the parents' sequences,
+    // and would count once a branch here.
     bool sampled = segment.roles[i] == TokenRole::kSampled;
     // Nothing predicts the first token of a context.
     if (sampled && prefix + i >= 1) {
@@ -142,6 +148,8 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   GroupAdvantages advantages =
       group_advantages(options.advantage, options.std_eps, rewards, groups);
 
+  // Of all samples, before any group leaves: they say how the policy plays, not what is learned
+  // from it.
   batch.metrics = batch_metrics(sorted, rewards, advantages.zero_signal);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
     if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
@@ -160,9 +168,11 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
         trained += static_cast<int32_t>(sequence.targets.size());
         batch.sequences.push_back(std::move(sequence));
       }
+      // Also 0: the index is the trajectory's id.
       batch.trajectory_tokens.push_back(trained);
     }
     auto end = static_cast<int32_t>(batch.sequences.size());
+    // A group in which nothing was sampled would be a minibatch without a loss.
     if (end > batch.group_offsets.back()) batch.group_offsets.push_back(end);
   }
   return batch;

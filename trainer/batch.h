@@ -29,8 +29,8 @@ struct TrainSequence {
   std::vector<int64_t> versions;          // weights that sampled them
   std::vector<float> advantages;
   std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
-  std::vector<float> old_logprobs,
-      ref_logprobs;        // set by the trainer; ref only with a reference policy
+  // Set by the trainer; ref only with a reference policy.
+  std::vector<float> old_logprobs, ref_logprobs;
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
   float inv_temperature = 1;
 

@@ -41,6 +41,7 @@ void publish(const fs::path& temporary, const fs::path& final_path) {
     fs::rename(temporary, final_path);
     return;
   }
+  // rename() does not replace a folder that is not empty.
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0)
     return;
   // A file system without the exchange.
@@ -89,6 +90,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.is_directory() && step_of(entry.path())) found.push_back(entry.path());
   }
+  // By number: "step_1000000" stands before "step_999999" in the alphabet.
   std::ranges::sort(found, {}, [](const fs::path& path) { return *step_of(path); });
   return found;
 }
@@ -110,6 +112,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
   require(write_file_atomic(folder / kStateFile, to_json(state)));
+  // The files have fsynced themselves; their names are what is left.
   require(sync_directory(folder));
 }
 
@@ -132,6 +135,7 @@ Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const Mode
     fs::remove_all(temporary, ignored);
     return Failure{fmt::format("checkpoint of step {} was not written: {}", state.step, e.what())};
   }
+  // Only now, when the new one is durable: a crash at any point leaves at least as many as before.
   std::vector<fs::path> all = list_checkpoints(root_);
   for (size_t i = 0; i + static_cast<size_t>(keep_last_) < all.size(); ++i)
     fs::remove_all(all[i], ignored);
@@ -145,6 +149,8 @@ std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const Mode
   std::vector<fs::path> all = list_checkpoints(root_);
   if (all.empty()) return std::nullopt;
   Loaded loaded;
+  // A damaged one costs the steps since the one before it, and not the run. What it had already
+  // written to `parameters` the next one overwrites.
   for (const fs::path& path : std::views::reverse(all)) {
     try {
       loaded.state = read_state(path / kStateFile);

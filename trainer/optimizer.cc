@@ -32,6 +32,7 @@ double learning_rate(const OptimOptions& options, int64_t update, int64_t total_
   if (update < options.warmup_updates) {
     return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
   }
+  // At least 1, so that a run that ends within its warm-up divides by something.
   double span = static_cast<double>(std::max<int64_t>(1, total_updates - options.warmup_updates));
   double done = std::min(1.0, static_cast<double>(update - options.warmup_updates) / span);
   double low = options.lr * options.min_lr_ratio;
@@ -51,6 +52,8 @@ Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
     : options_(options), total_updates_(total_updates), m_(layout), v_(layout) {
   for (const ParameterInfo& info : layout.entries()) {
     bool decay = decays(info.kind, options);
+    // One call of adamw() for all neighbours that share a decay; padding between them is 0 and
+    // stays so.
     if (ranges_.empty() || ranges_.back().decays != decay)
       ranges_.push_back({info.offset, info.offset, decay});
     ranges_.back().end = info.offset + info.size;
@@ -67,6 +70,8 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
     ++skipped_;
     return report;
   }
+  // Skipped updates do not count: the moments have not seen them, and the bias correction is
+  // theirs.
   ++updates_;
   report.lr = learning_rate(options_, updates_, total_updates_);
   AdamWStep step{.lr = static_cast<float>(report.lr),
@@ -76,6 +81,7 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
                  .step = updates_};
   if (options_.max_grad_norm > 0) {
     step.grad_scale =
+        // The 1e-6 is that of PyTorch's clip_grad_norm_, which the golden updates were made with.
         static_cast<float>(std::min(1.0, options_.max_grad_norm / (report.grad_norm + 1e-6)));
   }
   for (const Range& range : ranges_) {

@@ -77,6 +77,7 @@ void validate(const OptimOptions& o, std::string_view section) {
   if (o.betas.size() != 2)
     throw UserError::at(betas, "has {} numbers; it must have 2. Try [0.9, 0.999].", o.betas.size());
   for (double beta : o.betas) {
+    // At 1 the bias correction 1 - beta^t would be 0.
     if (beta >= 0 && beta < 1) continue;
     throw UserError::at(betas, "holds {}; both must be from 0 to below 1. Try [0.9, 0.999].", beta);
   }

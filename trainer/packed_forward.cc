@@ -9,6 +9,7 @@
 namespace tailrace {
 namespace {
 
+// One vector of positions. It need not be rollout's: the page layout costs no bits.
 constexpr int kBlockTokens = 16;
 // Shortest average sequence that a full micro-batch is planned for; bounds the half-empty KV
 // blocks.
@@ -46,6 +47,7 @@ std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequ
       bool fits = tokens + length <= limits.max_tokens &&
                   static_cast<int64_t>(end - begin) < limits.max_sequences &&
                   sequences[end].inv_temperature == sequences[begin].inv_temperature;
+      // The first goes in whatever its length: buffers hold max_sequence_tokens.
       if (end > begin && !fits) break;
       tokens += length;
       ++end;
@@ -67,6 +69,7 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
   const ModelConfig& config = model.config();
   TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
            "{} of {} positions", max_sequence_tokens, config.max_positions);
+  // One after the other, so the larger of the two is enough.
   workspace_ = Buffer(std::max(
       model.workspace_bytes(max_tokens_, static_cast<int>(max_sequence_tokens), num_threads),
       linear_logprob_workspace_bytes(max_tokens_, config.vocab_size, config.hidden_size)));
@@ -96,11 +99,13 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
     TR_CHECK(sequence.inv_temperature == sequences.front().inv_temperature,
              "two temperatures in one pass");
     blocks.resize(static_cast<size_t>(blocks_for(length)));
+    // From 0 in every pass: nothing is kept from one to the next but what backward() reads.
     std::iota(blocks.begin(), blocks.end(), next_block);
     next_block += static_cast<int>(blocks.size());
     logit_offsets.clear();
     for (int32_t target : sequence.targets) {
       TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
+      // What stands before a token predicts it.
       logit_offsets.push_back(target - 1);
       target_ids_.push_back(sequence.tokens[static_cast<size_t>(target)]);
     }
@@ -139,6 +144,8 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
   Matrix hidden(hidden_.as<float>().data(), targets, model_.config().hidden_size);
   Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);
   std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
+  // The head first: it gives dhidden. Packed for the logits, which are made again, and by rows for
+  // their gradient.
   linear_logprob_backward(stream, workspace, hidden, weights.head(),
                           parameters.matrix(model_.head_name()), target_ids_, inv_temperature_,
                           rows(lse_), entropy, dlogprob, dentropy, dhidden,

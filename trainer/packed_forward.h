@@ -23,8 +23,8 @@ namespace tailrace {
 // One sequence to run; borrows its tokens. At least one target.
 struct PackedSequence {
   std::span<const TokenId> tokens = {};  // all of its context; ids within the vocabulary
-  std::span<const int32_t> targets =
-      {};  // ascending positions >= 1 whose log-probability is wanted
+  // Ascending positions >= 1 whose log-probability is wanted.
+  std::span<const int32_t> targets = {};
   float inv_temperature = 1;
 };
 

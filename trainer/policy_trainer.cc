@@ -22,6 +22,7 @@ std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size
     while (offsets.size() <= slot) offsets.push_back(i);
     before += static_cast<int64_t>(sequences[i].tokens.size());
   }
+  // Slots behind the last sequence are empty, and clear their buffer all the same.
   offsets.resize(slots + 1, sequences.size());
   return offsets;
 }
@@ -32,6 +33,7 @@ void add_to(const Stream& stream, const Parameters& from, Parameters& to) {
   auto size = static_cast<int64_t>(from.flat().size());
   constexpr int64_t kWidth = 16;  // the layout is padded to it
   static_assert(kMemoryAlignment == kWidth * sizeof(float));
+  // add() wants a matrix; the flat array is one of rows of 16.
   TR_CHECK(size % kWidth == 0);
   add(stream, ConstMatrix(from.flat().data(), size / kWidth, kWidth),
       Matrix(to.flat().data(), size / kWidth, kWidth));
@@ -86,6 +88,7 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
 }
 
 int64_t num_gradient_buffers(int64_t slots) {
+  // ceil(log2(slots)) + 1.
   return std::bit_width(static_cast<uint64_t>(slots - 1)) + 1;
 }
 
@@ -179,6 +182,7 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   std::vector<TrainSequence*> stale_owners;
   for (TrainSequence& sequence : batch.sequences) {
     sequence.old_logprobs = sequence.behaviour_logprobs;
+    // No second pass for what this version sampled: rollout's bits are the trainer's.
     if (std::ranges::all_of(sequence.versions, [&](int64_t v) { return v == version; })) continue;
     stale.push_back(sequence.packed());
     stale_owners.push_back(&sequence);
@@ -187,12 +191,15 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   for (size_t i = 0; i < stale.size(); ++i) {
     TrainSequence& sequence = *stale_owners[i];
     for (size_t k = 0; k < sequence.versions.size(); ++k) {
+      // Old tokens only: the others have theirs. (An install drops all KV, so older tokens in front
+      // do not change what the present version samples behind them.)
       if (sequence.versions[k] != version) sequence.old_logprobs[k] = scored[i][k];
     }
   }
   if (loss.kl.coef == 0 || loss.kl.target != KlTarget::kReference) return;
   TR_CHECK(reference_ != nullptr, "a KL term against a reference needs set_reference()");
   std::vector<PackedSequence> all = packed_views(batch, {0, batch.sequences.size()});
+  // Once a step and not once an update: neither the reference nor the tokens change in between.
   std::vector<std::vector<float>> reference = score_with(*reference_, all);
   for (size_t i = 0; i < all.size(); ++i) batch.sequences[i].ref_logprobs = std::move(reference[i]);
 }
@@ -235,9 +242,11 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
       }
     }
   };
+  // Entropy is wanted for the metrics even where no gradient goes through it.
   accumulate(views,
              {.with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss});
   report.optimizer = optimizer().apply(stream_, *gradients_.front(), parameters_);
+  // Packing costs as much as copying the model, and nothing has changed otherwise.
   if (!report.optimizer.skipped) weights_changed();
   return report;
 }

@@ -116,8 +116,8 @@ class PolicyTrainer {
   std::unique_ptr<PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;
   PackedForward forward_;
-  std::vector<std::unique_ptr<Parameters>>
-      gradients_;                           // one a level of the tree; [0] is the result
+  // One a level of the tree; [0] is the result.
+  std::vector<std::unique_ptr<Parameters>> gradients_;
   std::vector<float> dlogprob_, dentropy_;  // [targets of a micro-batch]
 };
 

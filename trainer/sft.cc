@@ -54,6 +54,7 @@ class RowReader {
     if (!found->is_array()) throw UserError("{}: \"{}\" must be a list of integers.", where_, key);
     std::vector<int64_t> values;
     for (const nlohmann::json& item : *found) {
+      // Masks are often written as true and false.
       if (item.is_boolean()) {
         values.push_back(item.get<bool>());
       } else if (item.is_number_integer() &&
@@ -79,6 +80,8 @@ class RowReader {
       if (mask[j] != 0 && mask[j] != 1) {
         throw UserError("{}: loss_mask holds {}; it must be 0 or 1.", where_, mask[j]);
       }
+      // Nothing predicts the first token, so a 1 there counts for nothing; tools write masks of all
+      // ones.
       if (mask[j] == 1 && j >= 1) row.targets.push_back(static_cast<int32_t>(j));
     }
   }
@@ -116,6 +119,8 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
   Rng rng(mix({seed, 0x5f7, static_cast<uint64_t>(epoch)}));  // 0x5f7: a stream of its own
+  // Fisher-Yates by hand: the standard leaves open what std::shuffle draws, and a run's seed must
+  // mean the same rows everywhere.
   for (size_t i = order.size(); i > 1; --i) {
     std::swap(order[i - 1], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
   }
@@ -136,6 +141,7 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
 SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
                  uint64_t seed)
     : trainer_(trainer), rows_(std::move(rows)) {
+  // All epochs are cut beforehand: the schedule has to know its last update.
   for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     for (auto& batch : sft_batches(rows_, options.batch_tokens, seed, epoch))
       batches_.push_back(std::move(batch));

@@ -29,6 +29,7 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
                                  std::span<const int32_t> group_offsets) {
   GroupAdvantages result;
   result.advantage.assign(rewards.size(), 0.0);
+  // Of all samples, those of groups without signal included.
   double batch_std = mean_std(rewards).std;
   for (size_t g = 0; g + 1 < group_offsets.size(); ++g) {
     auto begin = static_cast<size_t>(group_offsets[g]),
@@ -54,6 +55,8 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
         scale = 1 / (batch_std + std_eps);
         break;
       case AdvantageKind::kLeaveOneOut:
+        // r - (S - r) / (n - 1) with S = n mean (Kool et al. 2019). n is at least 2: a group of one
+        // has no signal.
         scale = n / (n - 1);
         break;
     }

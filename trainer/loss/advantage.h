@@ -40,8 +40,8 @@ constexpr auto enum_names(ZeroSignalFilter) {
 
 struct GroupAdvantages {
   std::vector<double> advantage;  // [samples]
-  std::vector<bool>
-      zero_signal;  // [groups] all rewards equal (or one sample): nothing to learn from
+  // [groups] all rewards equal (or one sample): nothing to learn from.
+  std::vector<bool> zero_signal;
 };
 
 // rewards [samples], the members of a group side by side; group_offsets [groups + 1]. Deviations

@@ -5,6 +5,7 @@
 namespace tailrace {
 
 double token_weight(const AggregationConfig& config, const LossCounts& counts, int32_t trajectory) {
+  // A weight and not a mean: what micro-batches give is added up, whatever cut they have.
   auto trajectories = static_cast<double>(counts.trajectories);
   switch (config.kind) {
     case AggregationKind::kTokenMean:

@@ -20,6 +20,7 @@ int64_t correction_weights(const CorrectionOptions& options, std::span<const dou
     std::ranges::fill(weight, 1.0);
     return 0;
   }
+  // The importance weight of a sequence is the product over its tokens, whose logarithms add up.
   double sum = 0;
   for (double x : log_weight) sum += x;
   int64_t capped = 0;

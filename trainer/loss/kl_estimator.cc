@@ -7,6 +7,8 @@
 namespace tailrace {
 
 KlTerm kl_term(KlEstimator estimator, double x) {
+  // With x = l - l_other, so d/dl is d/dx: the other policy is fixed (J. Schulman, "Approximating
+  // KL divergence", 2020).
   switch (estimator) {
     case KlEstimator::kK1:
       return {x, 1};

@@ -80,6 +80,8 @@ AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
       o.kl.coef = 0.04;
       break;
     case AlgoPreset::kDapo:
+      // Its clip range (0.2, 0.28), mean over tokens, missing KL term and filter are the defaults
+      // of this struct. Its dynamic sampling is the scheduler's, its length penalty is not built.
       o.advantage = AdvantageKind::kGroupMeanStd;
       break;
     case AlgoPreset::kDrGrpo:
@@ -91,6 +93,8 @@ AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
       o.advantage = AdvantageKind::kGroupMeanStd;
       o.filter_zero_signal = ZeroSignalFilter::kNone;
       o.ratio = RatioUnit::kSequence;
+      // Hundreds of times narrower than a token's: a ratio that is a geometric mean over a sequence
+      // stays that much nearer to 1.
       o.surrogate.clip_low = 3e-4;
       o.surrogate.clip_high = 4e-4;
       o.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
@@ -114,6 +118,8 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
 }
 
 void validate(const AlgoOptions& o, std::string_view section) {
+  // -c A for A < 0 at c <= 1 would cut the loss below what it is at a ratio of 1, where every
+  // update starts.
   const std::string clip_c = join_key(section, "clip_c");
   if (o.surrogate.clip_c != 0 && o.surrogate.clip_c <= 1) {
     throw UserError::at(clip_c, "is {}; it must be above 1, or 0 for off. Try clip_c = 3.",
@@ -131,6 +137,7 @@ void validate(const AlgoOptions& o, std::string_view section) {
                         "is {}; loss_agg {} divides by it. Try the response limit.", const_tokens,
                         name_of(kind));
   }
+  // A key that nothing reads is a mistake: its author expects it to do something.
   if (!needs_const && const_tokens != 0) {
     throw UserError::at(loss_const_tokens, "is {} but loss_agg {} does not read it. Remove it.",
                         const_tokens, name_of(kind));

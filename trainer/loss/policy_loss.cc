@@ -34,6 +34,7 @@ class SequenceLoss {
 
   // rows: indices of the trained tokens of one sequence, ascending.
   void run(std::span<const size_t> rows) {
+    // First of the whole sequence: at its level every weight is the product over all of it.
     compute_corrections(rows);
     for (size_t begin = 0; begin < rows.size();) {
       size_t end = unit_end(rows, begin);
@@ -62,6 +63,7 @@ class SequenceLoss {
       log_weight_[k] = x;
       stats.clamped += cut;
       stats.mismatch_abs_sum += std::abs(difference);
+      // k3 wants log behaviour - log old, since the behaviour policy sampled.
       stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
     }
     stats.correction_cut += correction_weights(config_.correction, log_weight_, weight_);
@@ -74,6 +76,8 @@ class SequenceLoss {
   // The tokens that share one ratio; `first` is the place of rows[0] in weight_.
   void run_unit(std::span<const size_t> rows, size_t first) {
     PolicyLossStats& stats = out_.stats;
+    // The log of the geometric mean of the tokens' ratios (GSPO, Zheng et al. 2025, 2507.18071). Of
+    // one token it is its own log-ratio.
     double mean = 0;
     for (size_t row : rows) mean += double{in_.logprob[row]} - in_.old_logprob[row];
     auto size = static_cast<double>(rows.size());
@@ -97,7 +101,10 @@ class SequenceLoss {
       stats.clipped_high += term.clipped_high;
       stats.dual_clipped += term.dual_clipped;
     }
+    // The clamp is flat there.
     if (cut) return;
+    // The unit's ratio depends on each of its tokens by 1 / size: all of them get the whole unit's
+    // derivative.
     for (size_t row : rows) dlogprob_[row] += static_cast<float>(d_log_ratio / size);
   }
 
@@ -122,6 +129,7 @@ class SequenceLoss {
     if (!in_.entropy.empty()) {
       out_.entropy_term += weight * in_.entropy[row];
       stats.entropy_sum += in_.entropy[row];
+      // A bonus: the loss falls when the entropy rises.
       if (!dentropy_.empty()) dentropy_[row] = static_cast<float>(-weight * config_.entropy_coef);
     }
   }
@@ -193,6 +201,8 @@ PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInp
     size_t end = begin;
     rows.clear();
     for (; end < input.logprob.size() && input.sequence[end] == input.sequence[begin]; ++end) {
+      // Left out before anything is computed: a masked token's values may be anything, NaN
+      // included.
       if (input.mask[end]) rows.push_back(end);
     }
     sequence_loss.run(rows);

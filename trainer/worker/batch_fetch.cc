@@ -17,6 +17,8 @@ BatchFetch::BatchFetch(wire::Batch batch, int64_t first_request, int64_t piece_b
   for (size_t i = 0; i < batch_.items.size(); ++i) {
     const int64_t size = batch_.items[i].bytes;
     for (int64_t offset = 0; offset < size;) {
+      // Behind the rest of a large body, too: a Fetch counts its offset in the first of its bodies
+      // only.
       const bool joins = offset == 0 && !pieces_.empty() && pieces_.back().bytes < piece_bytes &&
                          pieces_.back().bytes + size <= piece_bytes;
       if (joins) {
@@ -55,6 +57,7 @@ Result<void> BatchFetch::take(const wire::Payload& payload) {
   const int64_t index = payload.request - first_request_;
   if (index < 0 || index >= num_asked_) return {};
   Piece& piece = pieces_[static_cast<size_t>(index)];
+  // Delivery is at least once.
   if (piece.taken) return {};
   if (std::ssize(payload.bytes) != piece.bytes) {
     return Failure{fmt::format("{} bytes came where {} were asked for ({})", payload.bytes.size(),
@@ -73,6 +76,7 @@ Result<std::vector<Trajectory>> BatchFetch::trajectories() const {
   for (const wire::Batch::Item& item : batch_.items) {
     const auto body = rest.first(static_cast<size_t>(item.bytes));
     rest = rest.subspan(body.size());
+    // Of the store's file: what was handed out is proved to be what came from the worker.
     if (wire::checksum_of(body) != item.checksum)
       return Failure{fmt::format("{}: its bytes have another checksum", to_string(item.lease))};
     auto trajectory = wire::decode_trajectory(body);
@@ -81,6 +85,7 @@ Result<std::vector<Trajectory>> BatchFetch::trajectories() const {
       return Failure{fmt::format("{}: the bytes are those of {}", to_string(item.lease),
                                  to_string(trajectory.value().lease))};
     }
+    // A verifier's score came after the body was written, and bodies are written once.
     trajectory.value().reward = item.reward;
     trajectories.push_back(std::move(trajectory).value());
   }

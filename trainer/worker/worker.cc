@@ -90,6 +90,8 @@ class TrainerWorker {
     fetch_.reset();
     if (!started_) {
       started_ = true;
+      // Only in the first session: later ones find the weights in memory, newer than any checkpoint
+      // perhaps.
       load();
       announce();
       if (version_ < 0) prepare();
@@ -134,6 +136,7 @@ class TrainerWorker {
     ended_ = true;
   }
 
+  // With the step's metrics: after a crash of both sides nobody else has them.
   void announce() {
     client_.send(wire::TrainerReady{
         .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
@@ -177,6 +180,7 @@ class TrainerWorker {
     saved_path_ = loaded->path;
     // Again below RUN/weights: those of this version may have been pruned by newer ones.
     publish_files();
+    // The files were whole (safetensors says so), but a byte of the weights may have changed since.
     if (digest_ != loaded->state.digest) {
       throw UserError(
           "{}: the weights have digest {}, but were saved with {}. The file was changed or "
@@ -196,6 +200,7 @@ class TrainerWorker {
   void prepare() {
     MetricList metrics = warm_up();
     if (ended_) return;
+    // The warm-up had an optimizer of its own, and its moments are about another loss.
     reset_rl_optimizer();
     if (needs_reference()) {
       trainer_.set_reference(trainer_.parameters());
@@ -246,6 +251,7 @@ class TrainerWorker {
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.value().sequences)
       tokens += static_cast<int64_t>(s.tokens.size());
+    // With the version that the step starts from: it decides which tokens are fresh.
     MetricList metrics = trainer_.policy_step(batch.value(), version_, loss_);
     if (without_signal(metrics))
       log_.warning("step={} without signal: the rewards of each group are equal", step);
@@ -254,6 +260,8 @@ class TrainerWorker {
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
 
+    // Also after a step without signal: every step publishes a version, and the scheduler waits for
+    // it.
     version_ = step;
     metrics_ = std::move(metrics);
     publish();
@@ -323,8 +331,8 @@ class TrainerWorker {
   int64_t next_request_ = 0;
   Digest digest_;  // of the weights of version_
   std::string manifest_;
-  MetricList
-      metrics_;  // of the step that made version_; kept in the checkpoint, as Published may be lost
+  // Of the step that made version_; kept in the checkpoint, as Published may be lost.
+  MetricList metrics_;
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ struct TrainerWorkerConfig {
   std::string worker = "trainer-0";
   std::string endpoint;
   wire::LinkOptions link = {};
-  std::chrono::milliseconds patience{
-      60'000};  // with a silent scheduler, before the worker gives up
+  // With a silent scheduler, before the worker gives up.
+  std::chrono::milliseconds patience{60'000};
 
   RunPaths run;
   uint64_t seed = 0;
