@@ -32,6 +32,8 @@ class Calculator final : public Environment {
     reader.finish();
     info_.name = "calculator";
     info_.stop_strings = {"\n"};
+    // `calc`, max_terms numbers with an operator between each two, the newline, and two more for a
+    // pair of brackets.
     info_.max_action_tokens = 2 * max_terms_ + 3;
     info_.vocabulary = {"\n", ">", "solve", "calc", "answer", "error", "what",
                         "?",  "+", "-",     "*",    "/",      "(",     ")"};
@@ -42,6 +44,7 @@ class Calculator final : public Environment {
 
   Result<Observation> reset(const Task& task) override {
     Rng rng(mix({task.seed, 0x6361'6c63}));  // "calc": its own stream
+    // A question whose value the vocabulary has no word for could not be answered.
     do {
       draw(rng);
     } while (!(result_ = value_of(question_)));
@@ -56,6 +59,8 @@ class Calculator final : public Environment {
     ++turns_;
     StepResult result;
     bool success = false;
+    // Up to the newline that ends an action: without it max_action_tokens cut the line, and half a
+    // number would be another number.
     std::string_view line = action;
     if (line.ends_with('\n')) {
       line = trimmed(line.substr(0, line.size() - 1));
@@ -75,6 +80,7 @@ class Calculator final : public Environment {
       result.reward -= invalid_penalty_;
       result.observation.text = "what ? >";
     }
+    // With a verifier the penalties stay with the steps and the score is its own.
     if (success && verifier_.empty()) result.reward += 1;
     result.truncated = !result.terminated && turns_ == info_.max_turns;
     result.metrics = metrics(success);
@@ -98,6 +104,8 @@ class Calculator final : public Environment {
     if (rng.chance(demo_invalid_)) return "answer calc\n";
     if (shown_) return "answer " + std::to_string(*shown_) + "\n";
     if (rng.chance(demo_tool_)) return "calc " + question_ + "\n";
+    // A near miss, never the answer: one to three above it, or as far below where the vocabulary
+    // ends.
     int64_t miss = *result_ + 1 + rng.below(3);
     return "answer " + std::to_string(miss <= max_number_ ? miss : miss - 4) + "\n";
   }
@@ -142,6 +150,7 @@ class Calculator final : public Environment {
 
   void finish(StepResult& result, std::optional<int64_t> answer) {
     running_ = false;
+    // Nobody reads it any more, and it would be encoded for nothing.
     result.observation.text.clear();
     if (verifier_.empty()) return;
     result.verifier = verifier_;

@@ -34,6 +34,7 @@ std::optional<Term> join(const Term& a, char op, const Term& b) {
     default:
       value = a.value % b.value == 0 ? a.value / b.value : 0;
   }
+  // Whole and positive in between as well; bounded, so that no product of two overflows.
   if (value < 1 || value > 100'000) return std::nullopt;
   return Term{value, a.inside() + " " + op + " " + b.inside(), true};
 }
@@ -84,6 +85,8 @@ class Countdown final : public Environment {
 
   Result<StepResult> step(const std::string& action) override {
     if (!running_) return Failure{"countdown: step() without a running episode"};
+    // The environment does not judge: what counts as a solution is the verifier's to say, for this
+    // and for any dataset of such puzzles.
     StepResult result = scored(action);
     result.terminated = true;
     return result;
@@ -123,6 +126,7 @@ class Countdown final : public Environment {
         {"numbers", puzzle_.numbers}, {"target", puzzle_.target}, {"response", response}};
     StepResult result;
     result.verifier = "countdown";
+    // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
     result.evidence = evidence.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     return result;
   }
@@ -155,6 +159,7 @@ class Countdown final : public Environment {
         terms.pop_back();
         terms.back() = *joined;
       }
+      // Built from a solution backwards, so every puzzle has one.
       if (terms.size() > 1 || terms[0].value > max_target_) continue;
       puzzle.target = terms[0].value;
       puzzle.solution = terms[0].text;

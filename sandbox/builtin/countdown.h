@@ -1,6 +1,6 @@
 // Countdown: reach the target with + - * / and each given number exactly once. One turn.
 //
-//   numbers 3 7 12 target 44 > <answer> 12 * 3 + 7 + 1 </answer>
+//   numbers 3 7 12 target 43 > <answer> 12 * 3 + 7 </answer>
 //
 // The task is drawn from the seed and always has a solution. The verifier `countdown` scores the
 // episode.

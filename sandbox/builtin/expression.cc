@@ -7,6 +7,7 @@ namespace tailrace::sandbox {
 namespace {
 
 constexpr size_t kMaxBytes = 4096;
+// A policy can write any number of brackets, and each is a level of the parser's stack.
 constexpr int kMaxDepth = 64;
 
 std::optional<Rational> reduced(int64_t numerator, int64_t denominator) {
@@ -17,6 +18,7 @@ std::optional<Rational> reduced(int64_t numerator, int64_t denominator) {
   return Rational{numerator / divisor, denominator / divisor};
 }
 
+// Exact, because 1 / 3 * 3 is 1 and a tolerance would let near misses through.
 std::optional<Rational> multiply(Rational a, Rational b) {
   int64_t numerator = 0, denominator = 0;
   if (__builtin_mul_overflow(a.numerator, b.numerator, &numerator)) return std::nullopt;
@@ -99,6 +101,7 @@ class Parser {
     int64_t value = 0;
     size_t digits = 0;
     for (; digits < rest_.size() && rest_[digits] >= '0' && rest_[digits] <= '9'; ++digits) {
+      // 10^18 fits an int64_t; a longer number is not worth a check at every digit.
       if (digits == 18) return fail();
       value = value * 10 + (rest_[digits] - '0');
     }

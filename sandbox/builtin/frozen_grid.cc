@@ -94,6 +94,8 @@ Map draw_map(uint64_t seed) {
   Map map;
   do {
     int apart = 0;
+    // At least four moves, so that no episode is one lucky one; nine leave five of the usual
+    // fourteen for detours.
     while (apart < 4 || apart > 9) {
       map.start = random_cell(rng);
       map.goal = random_cell(rng);
@@ -102,6 +104,7 @@ Map draw_map(uint64_t seed) {
     for (int row = 0; row < kSize; ++row) {
       for (int column = 0; column < kSize; ++column) {
         Cell c{row, column};
+        // For half of the cells: who goes straight for the goal without looking often falls.
         map.hole[c] = c != map.start && c != map.goal && rng.chance(0.5);
       }
     }
@@ -163,6 +166,7 @@ class FrozenGrid final : public Environment {
     result.terminated = success || map_.hole[at_];
     result.truncated = !result.terminated && turns_ == info_.max_turns;
     running_ = !result.terminated && !result.truncated;
+    // Nobody reads it any more.
     if (!running_) result.observation.text.clear();
     result.metrics = {{"success", success ? 1.0 : 0.0},
                       {"invalid_actions", static_cast<double>(invalid_)}};
@@ -190,6 +194,8 @@ class FrozenGrid final : public Environment {
     size_t begin = action.find_first_not_of(' ');
     if (begin == std::string::npos) return std::nullopt;
     for (Direction d : kDirections) {
+      // To the end of the action: "up now" is no move, and neither is "up" without its newline,
+      // which max_action_tokens cut.
       if (action.compare(begin, std::string::npos, std::string(name_of(d)) + "\n") == 0) return d;
     }
     return std::nullopt;
@@ -231,6 +237,7 @@ class FrozenGrid final : public Environment {
       if (visits_a != visits_b) return visits_a < visits_b;
       return map_.approaches(at_, a) && !map_.approaches(at_, b);
     };
+    // The first of equals stays: this order is what makes it vertical first.
     for (Direction d : {Direction::kUp, Direction::kDown, Direction::kRight, Direction::kLeft}) {
       if (map_.safe(neighbour(at_, d)) && (!best || better(d, *best))) best = d;
     }

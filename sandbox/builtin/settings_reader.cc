@@ -12,6 +12,7 @@ SettingsReader::SettingsReader(std::string environment, const EnvironmentSetting
     : environment_(std::move(environment)), settings_(settings) {}
 
 const std::string* SettingsReader::find(const std::string& key) {
+  // Asking for a setting is what makes it known: the list in a message cannot lag behind the code.
   known_.push_back(key);
   for (const auto& [name, value] : settings_) {
     if (name == key) return &value;
@@ -38,6 +39,7 @@ double SettingsReader::number(const std::string& key, double fallback, double mi
   double value = 0;
   auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   bool whole = error == std::errc() && end == text->data() + text->size();
+  // Written so that a NaN fails as well.
   if (!whole || !(value >= min && value <= max)) {
     throw mistake(key, "{} is '{}'; it must be a number from {} to {} (default {})", key, *text,
                   min, max, fallback);

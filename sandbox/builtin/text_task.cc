@@ -29,6 +29,7 @@ class TextTask final : public Environment {
   const EnvironmentInfo& info() const override { return info_; }
 
   Result<Observation> reset(const Task& task) override {
+    // Of an episode before: a task that cannot be read leaves none running.
     running_ = false;
     row_ = json::parse(task.data, nullptr, /*allow_exceptions=*/false);
     if (!row_.is_object()) return Failure{"text: the task is not a JSON object"};
@@ -67,6 +68,7 @@ class TextTask final : public Environment {
  private:
   StepResult scored(const std::string& response) {
     running_ = false;
+    // The whole row goes along: which of its columns a verifier wants only the verifier knows.
     row_["response"] = response;
     StepResult result;
     result.verifier = verifier_;
