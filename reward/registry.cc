@@ -12,6 +12,7 @@ void VerifierRegistry::add(std::string name, std::string help, std::unique_ptr<V
   if (!added) throw UserError("the verifier {} is registered twice; names are taken once", name);
 }
 
+// For names that come in messages, which may be anything; at() is for those of a config.
 const Verifier* VerifierRegistry::find(const std::string& name) const {
   auto it = entries_.find(name);
   return it == entries_.end() ? nullptr : it->second.verifier.get();

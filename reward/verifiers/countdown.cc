@@ -11,6 +11,7 @@ namespace tailrace {
 
 namespace {
 
+// As TinyZero scores it: a first step to climb, too small to be worth staying on.
 constexpr double kFormatReward = 0.1;
 
 // Between the last <answer> and the </answer> after it.
@@ -27,6 +28,7 @@ std::optional<std::string_view> last_answer(std::string_view response) {
 bool solves(std::string_view formula, std::vector<int64_t> numbers, int64_t target) {
   auto evaluation = sandbox::evaluate(formula);
   if (!evaluation || evaluation->value != sandbox::Rational{target, 1}) return false;
+  // As multisets: each given number exactly as often as it is given.
   std::sort(numbers.begin(), numbers.end());
   std::sort(evaluation->numbers.begin(), evaluation->numbers.end());
   return evaluation->numbers == numbers;
@@ -46,6 +48,7 @@ class CountdownVerifier final : public Verifier {
                              [](const auto& n) { return n.is_number_integer(); });
     if (!target || !whole)
       return Failure{"the evidence lacks the integers \"numbers\" and \"target\""};
+    // The last one: a policy may try out several in its answer, and means the last.
     std::optional<std::string_view> formula = last_answer(response.value());
     bool success = formula && solves(*formula, numbers->get<std::vector<int64_t>>(), *target);
     return Score{.reward = success   ? 1.0

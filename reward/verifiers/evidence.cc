@@ -27,6 +27,7 @@ std::optional<int64_t> find_integer(const json& evidence, const char* key) {
 Result<std::string> final_response(const json& evidence) {
   std::optional<std::string> response = find_text(evidence, "response");
   if (!response) return Failure{"the evidence has no string \"response\""};
+  // A number or an answer tag inside the thoughts must not count.
   constexpr std::string_view kThought = "</think>";
   size_t thought = response->rfind(kThought);
   return thought == std::string::npos ? *response : response->substr(thought + kThought.size());

@@ -11,6 +11,7 @@ namespace tailrace {
 
 namespace {
 
+// GSM8K's mark of the final answer (Cobbe et al. 2021).
 constexpr std::string_view kMark = "#### ";
 constexpr size_t kTailBytes = 300;
 
@@ -20,6 +21,7 @@ bool in_number(char c) {
   return is_digit(c) || c == ',' || c == '.' || c == '$' || c == '-' || c == '/';
 }
 
+// from_chars() alone would take "inf" and "nan", and no plus sign.
 std::optional<double> parse_decimal(std::string_view text) {
   bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
@@ -86,6 +88,8 @@ class NumberVerifier final : public Verifier {
     bool formatted = found.has_value();
     if (!found && !strict) found = last_number(tail);
     std::optional<double> value = found ? parse_number(*found) : std::nullopt;
+    // By value: "18.00", "$18" and "18" are one answer. The bound lets 0.3333333 stand for 1/3, and
+    // not 0.33.
     bool success = value && std::abs(*value - *right) <= 1e-6 * std::max(1.0, std::abs(*right));
     return Score{
         .reward = success ? 1.0 : 0.0,

@@ -48,6 +48,7 @@ std::vector<std::string> words_of(const std::string& text) {
 
 bool ends_in_full_stop(std::string_view text) {
   while (!text.empty() && (text.back() == ' ' || text.back() == '\n')) text.remove_suffix(1);
+  // "She laughed." with its quotation mark behind the full stop.
   if (text.ends_with('"')) text.remove_suffix(1);
   return text.ends_with('.') || text.ends_with('!') || text.ends_with('?');
 }
@@ -74,6 +75,7 @@ class TextRules final : public Verifier {
     bool length_ok =
         long_enough && count <= find_integer(evidence.value(), "max_words").value_or(kMaxWords);
     bool ends_well = ends_in_full_stop(response.value());
+    // share is found / wanted, so it is exactly 1 when all are there.
     bool success = share == 1 && ends_well && length_ok;
     double reward = 0.5 * share + 0.25 * (ends_well ? 1 : 0) + 0.25 * (length_ok ? 1 : 0);
     return Score{.reward = long_enough ? reward : 0.0,

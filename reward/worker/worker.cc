@@ -56,7 +56,10 @@ RewardWorker::Ending RewardWorker::run() {
                     .numerics_class = ""};
   wire::WorkerClient client(hello, options_.endpoint, options_.link);
   using Executor = DeadlineExecutor<wire::Verdict>;
+  // Its Failures are put behind "verifier NAME: ".
   Executor executor("it", options_.threads, options_.deadline, clock_);
+  // By the executor's ids, which are ours alone: the same lease may be verified again after a
+  // failure.
   std::map<int64_t, wire::Verify> in_hand;
   int64_t next_id = 0;
   while (!stop_) {
@@ -87,6 +90,7 @@ RewardWorker::Ending RewardWorker::run() {
     auto wait = in_hand.empty() ? 0ms : kScorePoll;
     for (auto& answer : executor.collect(wait, /*all=*/false)) {
       auto request = in_hand.find(answer.id);
+      // A new session gave it up meanwhile.
       if (request == in_hand.end()) continue;
       // A Failure here is the executor's: the verifier did not come back.
       client.send(answer.result
