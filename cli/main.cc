@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
+  // Here and nowhere else, so that reading main shows what can be named.
   const Registries registries = built_in_registries();
   add_launch(app, registries);
   add_eval(app, registries);

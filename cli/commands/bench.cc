@@ -58,6 +58,7 @@ void print_benches(const std::vector<Bench>& benches) {
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   ::execv(program.c_str(), argv.data());
+  // execv() comes back only when it fails.
   throw UserError("{}", describe_errno("run", program, errno));
 }
 

@@ -70,8 +70,8 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
   EvaluationPlan& plan = arguments.plan;
   plan.env = options.env.name;
   plan.settings = options.env.settings;
-  const int64_t env_threads =
-      plan.rollout.env_threads;  // of this command, not of the run's workers
+  // Of this command, not of the run's workers.
+  const int64_t env_threads = plan.rollout.env_threads;
   plan.rollout = options.rollout;
   plan.rollout.env_threads = env_threads;
   plan.episodes = options.eval.prompts;
@@ -111,6 +111,8 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
     throw UserError("--max-context-tokens is {}; the model has {} positions",
                     engine.max_context_tokens, config.max_positions);
   if (engine.max_context_tokens == 0)
+    // A model may know a hundred thousand positions, and the KV cache has to hold one whole
+    // context.
     engine.max_context_tokens = std::min<int64_t>(config.max_positions, 4096);
   for (int64_t k : arguments.ks)
     if (k > plan.samples)
@@ -268,6 +270,7 @@ void add_eval(CLI::App& app, const Registries& registries) {
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "one JSON object");
   command->add_flag("--rows", arguments->rows, "a JSON row for each episode");
+  // What --run says itself; the others of these flags may still be given beside it.
   for (const char* option :
        {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
         "--min-p", "--max-turns", "--max-action-tokens", "--max-context-tokens"})

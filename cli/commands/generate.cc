@@ -71,6 +71,7 @@ int64_t check_prompts(const std::vector<Prompt>& prompts, const GenerateArgument
                         config.vocab_size);
     longest = std::max(longest, size);
   }
+  // No more than is used: blocks of the KV cache are counted by it.
   return std::min(config.max_positions, longest + arguments.max_new_tokens);
 }
 
@@ -152,6 +153,7 @@ void generate(const GenerateArguments& arguments) {
   size_t printed = 0;
   while (printed < answers.size()) {
     for (Generation& answer : engine.step()) {
+      // At once, so that its KV makes room for the next.
       engine.release(answer.session);
       answers[static_cast<size_t>(answer.session)] = std::move(answer);
     }

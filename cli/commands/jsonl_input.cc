@@ -18,6 +18,7 @@ std::optional<nlohmann::json> JsonlInput::next() {
   while (std::getline(stream_, line)) {
     ++line_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    // Before parsing, which would only say that it is not JSON.
     if (const size_t at = text::first_non_utf8(line); at != std::string::npos)
       throw UserError("{}: not UTF-8: byte {} of the line is 0x{:02x}", where(), at + 1,
                       static_cast<unsigned char>(line[at]));

@@ -35,6 +35,7 @@ namespace fs = std::filesystem;
 using End = SupervisorResult::End;
 using Moment = std::chrono::steady_clock::time_point;
 
+// 128 + SIGINT, as shells report it.
 constexpr int kInterruptedStatus = 130;
 
 struct LaunchArguments {
@@ -74,6 +75,8 @@ LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
 }
 
 std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
+  // This very binary, whatever lies under its name by now: all processes of a run must be of one
+  // build.
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   std::vector<ChildSpec> children;
   for (const RoleName& name : roles_of(options)) {
@@ -112,6 +115,7 @@ class Launch {
         start_(start),
         resumes_(resumes),
         endpoint_(paths.root),
+        // New rows only: a run that goes on has shown the others before.
         tail_(paths.metrics(), /*from_start=*/false),
         view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps) {}
 
@@ -141,6 +145,7 @@ class Launch {
  private:
   int end(const SupervisorResult& result) {
     view_.finish();
+    // However it ended; only where it ended well is a missing report worth a word.
     if (auto written = write_report(paths_); !written && result.end == End::kDone) {
       show(stderr, fmt::format("note: no report: {}\n", written.failure().message));
     }
@@ -224,6 +229,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
     show(stdout, plan);
     return 0;
   }
+  // From here on the directory is there and locked; all that could be found wrong without it has
+  // been.
   const RunDirectory run(directory);
   if (run.resumes()) check_same_run(run.paths(), options, registries);
   show(stdout, plan);

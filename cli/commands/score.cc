@@ -68,6 +68,7 @@ class Scorer {
     std::vector<int32_t> wanted(end - begin);
     std::iota(wanted.begin(), wanted.end(), 0);
     builder_->clear();
+    // All blocks of the sequence in every piece: the cache keeps what earlier pieces have written.
     builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
     Workspace workspace({memory_.data(), memory_.size()});
     Matrix hidden(hidden_.data(), rows, config.hidden_size);

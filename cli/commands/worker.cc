@@ -48,6 +48,8 @@ int work(const WorkerArguments& arguments, const Registries& registries) {
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(arguments.name.text(), "", run.options.log.level);
+  // Only the scheduler has to do something at a SIGTERM: it has the others save and end. These end
+  // by its word, or at once by the signal.
   if (arguments.name.role == "scheduler") {
     const StopOnSignal stop;
     return run_role(arguments.name, context, log, stop.token());

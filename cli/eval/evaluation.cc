@@ -48,6 +48,7 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
     }
   }
   episode.failed = !played || !scored;
+  // An environment's or a verifier's own word on success comes before the threshold.
   episode.success = episode.reward >= success_reward;
   for (const auto& [name, value] : episode.metrics)
     if (name == "success") episode.success = value > 0;
@@ -60,6 +61,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::To
                                        const EvaluationPlan& plan, const Registries& registries) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   sandbox::EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
+  // Before anything is played: judge() would fail every single episode.
   if (!info.verifier.empty()) registries.verifiers->at(info.verifier);
   // A word-level tokenizer names the word that it lacks.
   for (const std::string& word : info.vocabulary) (void)tokenizer.encode(word);
@@ -72,6 +74,8 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::To
   EpisodeLimits limits = episode_limits(plan.rollout, info);
   SamplingParams sampling =
       episode_sampling(plan.rollout.sampling, info, loaded.config(), tokenizer);
+  // Lane, prompt and member decide task and random numbers, as in a run: `--run` repeats its
+  // evaluation.
   const Lane lane = plan.held_out ? Lane::kEval : Lane::kTrain;
   const TaskSource tasks(plan.seed, plan.dataset);
 
@@ -92,6 +96,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::To
     for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
       episodes.push_back(score(finished, *registries.verifiers, plan.success_reward));
   }
+  // They ended in any order; sums below must not depend on it.
   std::sort(episodes.begin(), episodes.end(),
             [](const EvaluatedEpisode& a, const EvaluatedEpisode& b) {
               return std::pair(a.prompt, a.sample) < std::pair(b.prompt, b.sample);
@@ -148,6 +153,7 @@ EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
   for (int64_t k : ks) {
     std::vector<double> values;
     for (const auto& [id, prompt] : prompts)
+      // Failed samples may have left a prompt with fewer.
       if (prompt.samples >= k) values.push_back(pass_at_k(prompt.samples, prompt.successes, k));
     if (!values.empty()) summary.pass_at_k.emplace_back(k, mean_share(values, rng));
   }

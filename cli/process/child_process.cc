@@ -20,9 +20,14 @@ constexpr int kCannotRun = 127;
 
 // In the child, between fork and exec: async-signal-safe calls only.
 [[noreturn]] void become(char* const* arguments, int log, pid_t parent) {
+  // A group of its own: a terminal's Ctrl-C reaches the supervisor alone, which passes it on in
+  // order.
   ::setpgid(0, 0);
+  // However the supervisor ends, no worker stays behind.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotRun);  // it died before the line above
+  // Masks and ignored signals are inherited through exec: the supervisor's would make a worker
+  // deaf.
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -58,6 +63,8 @@ Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command
   const pid_t pid = ::fork();
   if (pid < 0) return Failure{describe_errno("start", command[0], errno)};
   if (pid == 0) become(arguments.data(), log_file.get(), parent);
+  // A descriptor for the event loop: SIGCHLD would need a handler for the whole process. glibc
+  // wraps the call from 2.36 on.
   FileDescriptor descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   ChildProcess child(pid, std::move(descriptor));
   if (!child.descriptor_.is_open()) return Failure{describe_errno("watch", command[0], errno)};
@@ -71,6 +78,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)), descriptor_(std::move(other.descriptor_)) {}
 
 ChildProcess::~ChildProcess() {
+  // Reaped already: its number may belong to somebody else by now.
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);

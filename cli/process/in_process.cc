@@ -96,6 +96,7 @@ bool has_substitute(const std::vector<std::unique_ptr<RoleThread>>& roles, const
 SupervisorResult run_in_process(const RoleContext& context, const SupervisorOptions& options,
                                 const SupervisorSink& say, const std::function<void()>& tick,
                                 const AbandonSink& abandon) {
+  // First, so that all threads inherit the mask: one that did not would be ended by the signal.
   BlockedSignals signals;
   std::vector<std::unique_ptr<RoleThread>> roles;
   for (const RoleName& name : roles_of(context.options)) {
@@ -115,6 +116,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
   while (!all_ended()) {
     if (signals.wait(options.tick)) {
       const bool again = result.end == End::kInterrupted;
+      // _Exit() and not exit(): threads are in the middle of things that destructors would take
+      // away.
       if (again || over) std::_Exit(abandon({End::kInterrupted, "killed"}));
       result.end = End::kInterrupted;
       say(kStoppingLine);
@@ -124,6 +127,7 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
     tick();
     for (const auto& role : roles) {
       if (over || !role->ended() || role->reported) continue;
+      // A worker that was told to end.
       if (role->status() == 0 && role.get() != &scheduler) continue;
       // Threads are not started again; while others do its work the run goes on without it.
       if (role->status() != 0 && options.begun() && has_substitute(roles, *role)) {
@@ -134,6 +138,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
       over = true;
       if (role->status() != 0) result = result_of(*role, context);
       stop_all();
+      // More than the grace of processes, which are only sent a signal after it: here the whole
+      // process ends.
       deadline = std::chrono::steady_clock::now() + options.grace * 4;
     }
     if (std::chrono::steady_clock::now() < deadline) continue;

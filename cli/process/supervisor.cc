@@ -38,6 +38,7 @@ class Supervisor {
   SupervisorResult run() {
     wait_for_signals();
     wait_for_tick();
+    // In any order: a worker says Hello until the scheduler is there.
     for (auto& child : children_) start(*child);
     io_.run();
     if (tick_) tick_();
@@ -85,6 +86,8 @@ class Supervisor {
       child.finished = true;
       if (is_scheduler(child)) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
     } else if (is_user_error(*status) && (is_scheduler(child) || !options_.begun())) {
+      // Before a worker has been of use, its complaint is most likely about the config. Later the
+      // same config has worked, and the scheduler keeps that one worker from work instead.
       finish({End::kUserError, own_error(child)});
     } else {
       restart_later(child, *status);
@@ -120,6 +123,8 @@ class Supervisor {
                                     options_.window.count() / 1000, describe(status)))});
     }
     child.restarts.push_back(now);
+    // Doubled each time: what breaks at once, such as a full disk, must not spin. 16 keeps the
+    // shift in range.
     const auto delay =
         std::min(options_.max_delay, options_.first_delay * (1 << std::min(count, 16)));
     say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.name,
@@ -137,6 +142,7 @@ class Supervisor {
     for (auto& other : children_) {
       if (other->finished) start(*other);
     }
+    // The one that was asked to stop is dead, and this one has not heard of it.
     if (interrupted_ && child.process) child.process->send_signal(SIGTERM);
   }
 
@@ -158,6 +164,7 @@ class Supervisor {
     say_(kStoppingLine);
     Child& scheduler = *children_.front();
     if (scheduler.process) scheduler.process->send_signal(SIGTERM);
+    // One timer for all phases of an end: finish() sets it again, and what it waited for is void.
     after(options_.stop_timeout, [this] {
       if (ending_) return;
       finish(

@@ -34,10 +34,10 @@ struct SupervisorOptions {
   std::chrono::milliseconds first_delay{100};  // doubles with each restart within the window
   std::chrono::milliseconds max_delay{5'000};
   std::chrono::milliseconds stop_timeout{120'000};  // for a clean end after a stop was asked
-  std::chrono::milliseconds grace{
-      500};  // for the others to end by the scheduler's word after it ended
-  std::chrono::milliseconds drain_timeout{
-      10'000};  // then they are told by SIGTERM, and killed after this
+  // For the others to end by the scheduler's word after it ended.
+  std::chrono::milliseconds grace{500};
+  // Then they are told by SIGTERM, and killed after this.
+  std::chrono::milliseconds drain_timeout{10'000};
   std::chrono::milliseconds tick{200};
   // The run has begun: a worker has been of use. From then on no single one ends it.
   std::function<bool()> begun = [] { return false; };

@@ -77,6 +77,7 @@ class Demonstrator {
             .about("sft.demonstrations");
       }
       const auto tokens = tokenizer_.encode(*action);
+      // Whole turns only: half an action would teach an action that does not end.
       if (!row.fits(tokens.size(), max_tokens_)) break;
       row.append(tokens, true);
       const sandbox::StepResult result = step(environment_, *action);
@@ -110,6 +111,7 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          const DemonstrationPlan& plan) {
   Demonstrator demonstrator(environment, tokenizer, verifiers, plan.max_tokens);
   DemonstrationCounts counts;
+  // In memory and written at once: a launch that is killed here begins anew, with the same bytes.
   std::string text;
   for (int64_t i = 0; i < plan.episodes; ++i) {
     sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i), ""};

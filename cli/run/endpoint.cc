@@ -20,6 +20,8 @@ constexpr std::string_view kBegun = "begun";
 
 fs::path record_of(const fs::path& run_directory) { return run_directory / "endpoint"; }
 
+// XDG_RUNTIME_DIR is short and this user's own; the temporary folder stands in where it is not set,
+// as in containers.
 fs::path base_folder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   std::error_code error;
@@ -48,6 +50,7 @@ void remove_left_behind(const fs::path& record) {
 }  // namespace
 
 RunEndpoint::RunEndpoint(const fs::path& run_directory) : record_(record_of(run_directory)) {
+  // The directory is locked by this launch, so whoever wrote the record is gone.
   remove_left_behind(record_);
   std::string pattern = (base_folder() / (std::string(kFolderPrefix) + "XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) {  // mode 0700

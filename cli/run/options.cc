@@ -125,6 +125,7 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
   config.max_positions = create.max_positions;
   config.rope_theta = create.rope_theta;
   config.tie_embeddings = create.tie_embeddings;
+  // What write_word_tokenizer() gives the vocabulary that comes with such a policy.
   config.bos_token = text::kBosWord;
   config.eos_tokens = {text::kEosWord};
   return config;

@@ -92,6 +92,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   Model model(config);
   Plan plan;
   plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
+  // Of the largest one: groups stay whole.
   plan.samples_per_minibatch =
       ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
@@ -110,6 +111,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   MemoryItem reference{"reference weights, packed (algo.kl)", weights};
   if (keeps_reference) plan.trainer.push_back(reference);
   plan.rollout_workers = o.rollout.workers;
+  // Two, because the next version is packed while the engine still runs on the one before.
   plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
                          {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
 

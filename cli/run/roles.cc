@@ -28,6 +28,7 @@ int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   scheduler::Service service(std::move(options), clock, log);
   const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });
   const scheduler::ServiceResult result = service.run();
+  // As a UserError this is exit status 2, after which the supervisor does not start it again.
   if (result.end == scheduler::ServiceResult::End::kFailed) throw UserError("{}", result.message);
   return 0;
 }

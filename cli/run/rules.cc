@@ -47,6 +47,8 @@ class EffectChecker {
       if (key.back() != '.' && name != key) continue;
       if (!place || entry->second.value == defaults_.at(name).value) continue;
       if (std::ranges::find(switches, name) != switches.end()) continue;
+      // Written in the same file as what switches it off, or above it: a contradiction of one
+      // person.
       if (place->layer >= switched)
         throw UserError::at(name, "has no effect: {}. Remove it.", reason);
       idle.push_back(name);
@@ -88,6 +90,7 @@ void validate_model(const RunOptions& o) {
   };
   need("model.create.layers", c.layers);
   need("model.create.heads", c.heads);
+  // The proposal is the next multiple of 2 * heads, so that the size of a head is even as well.
   if (c.hidden_size % c.heads != 0)
     throw UserError::at("model.create.hidden_size",
                         "is {}; it must be a multiple of model.create.heads = {}. Try {}.",
@@ -114,6 +117,7 @@ int64_t max_positions(const ModelSection& model) {
 void validate_rollout(RunOptions& o) {
   int64_t& context = o.rollout.engine.max_context_tokens;
   if (context == 0 && (o.rollout.max_prompt_tokens == 0 || o.rollout.max_response_tokens == 0)) {
+    // Not beyond a micro-batch: the trainer never splits a sequence.
     context = std::min(max_positions(o.model), o.train.microbatch_tokens);
   }
   o.rollout.validate();
@@ -175,6 +179,7 @@ sandbox::EnvironmentInfo validate_environment(const RunOptions& o, const Registr
         o.env.name)
         .about("env.name");
   if (o.sft.demonstrations > 0) {
+    // Asked by trying: whether an environment has a demonstrator only a running episode says.
     Rng rng(0);
     sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
     if (info.needs_dataset) {
@@ -274,6 +279,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_batches(o);
   refuse_without_effect(o, keys, environment);
 
+  // Last, so that the rules above still see what a person has given.
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
 }

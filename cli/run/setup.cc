@@ -58,6 +58,7 @@ std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
 
 void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
                        const sandbox::Environment& environment) {
+  // A run that goes on keeps its tokenizer, whatever has become of model.path since.
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
   std::error_code error;
   fs::create_directories(paths.tokenizer(), error);
@@ -83,6 +84,7 @@ int64_t check_dataset(const std::string& file, const RunOptions& options,
   const std::vector<text::DatasetRow> rows = text::read_dataset(file, options.env.prompt_key);
   if (rows.empty()) throw UserError("{} has no rows.", file);
   for (const text::DatasetRow& row : rows) {
+    // What the policy will see, which is not always the prompt alone.
     const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
     const auto tokens = std::ssize(tokenizer.encode(first.value().text, /*with_special=*/true));
@@ -174,6 +176,8 @@ std::string resolved_config(const RunOptions& options) {
 
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
                  const std::function<void(const std::string&)>& say) {
+  // First: it makes the directory a run's, and a launch that is killed after it is continued like
+  // any other.
   write_or_throw(paths.config(), resolved_config(options));
   auto environment = registries.environments.make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);

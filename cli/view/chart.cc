@@ -62,6 +62,7 @@ Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
     }
   widen(frame.x_low, frame.x_high);
   widen(frame.y_low, frame.y_high);
+  // So that no line runs along the frame.
   double margin = (frame.y_high - frame.y_low) * 0.05;
   frame.y_low = chart.y_min.value_or(frame.y_low - margin);
   frame.y_high = chart.y_max.value_or(frame.y_high + margin);
@@ -78,6 +79,7 @@ std::string draw_line(const Frame& frame, const Points& points, int color, std::
 
 std::string draw_series(const Frame& frame, const ChartSeries& series, const Points& points) {
   std::string out;
+  // An average of a handful of points would only move them.
   bool smooth = series.smooth && points.size() >= 8;
   out += draw_line(frame, points, series.color, smooth ? " faint" : "");
   if (smooth) out += draw_line(frame, moving_average(points), series.color, "");
@@ -169,11 +171,13 @@ std::vector<double> round_ticks(double low, double high, int count) {
   double step = power;
   for (double factor : {1.0, 2.0, 5.0, 10.0}) {
     step = factor * power;
+    // Less than 1, since powers of ten are not exact in binary.
     if (step >= raw * 0.999) break;
   }
   std::vector<double> ticks;
+  // Plus 0.0, which turns -0 into 0.
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
-    ticks.push_back(i * step + 0.0);  // not -0
+    ticks.push_back(i * step + 0.0);
   return ticks;
 }
 

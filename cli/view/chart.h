@@ -12,8 +12,8 @@ namespace tailrace {
 
 struct ChartSeries {
   std::string name = {};
-  std::vector<std::pair<double, double>>
-      points;            // x ascending; points that are not finite are left out
+  // x ascending; points that are not finite are left out.
+  std::vector<std::pair<double, double>> points;
   int color = 0;         // 0..3: an entry of the palette
   bool markers = false;  // dots at the points (few and exact, like evaluations)
   bool smooth = false;   // the points faint, their moving average strong
@@ -40,7 +40,7 @@ std::vector<std::pair<double, double>> moving_average(
 // Text for use in HTML or SVG.
 std::string escape_markup(std::string_view text);
 
-// "0.934", "12,300", "1.2e-06": three or four significant digits.
+// "0.934", "12.3k", "1.2e-06": two to four significant digits.
 std::string format_value(double value);
 
 }  // namespace tailrace

@@ -21,6 +21,7 @@ std::vector<MetricsRow> MetricsTail::poll() {
   std::vector<MetricsRow> rows;
   LineReader lines(text);
   while (auto line = lines.next()) {
+    // The writer is at it; the line comes whole with a later poll.
     if (!line->complete) break;
     offset_ += static_cast<int64_t>(line->text.size()) + 1;
     if (auto row = parse_metrics_row(line->text)) rows.push_back(std::move(row).value());

@@ -89,6 +89,7 @@ double seconds_left(const ProgressState& state) {
     if (is_step(row)) steps.push_back(&row);
   if (steps.size() < 2 || state.total_steps == 0) return -1;
   const MetricsRow& last = *steps.back();
+  // Of the last twenty steps: the pace changes with the length of the answers.
   const MetricsRow& first = *steps[steps.size() - std::min<size_t>(steps.size(), 21)];
   if (last.step <= first.step) return -1;
   double pace =
@@ -109,8 +110,8 @@ int64_t steps_without_signal(const ProgressState& state) {
 
 void show(std::FILE* out, std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  if (!written || std::fflush(out) != 0)
-    std::freopen("/dev/null", "w", out);  // not even what is buffered reaches a broken pipe
+  // Not even what is buffered reaches a broken pipe.
+  if (!written || std::fflush(out) != 0) std::freopen("/dev/null", "w", out);
 }
 
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {

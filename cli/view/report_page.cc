@@ -113,6 +113,7 @@ std::string tiles(const ReportData& data) {
   change("reward, training", moving_average(series_of(data.rows, "reward/mean")));
   int64_t steps = 0;
   for (const MetricsRow& row : data.rows)
+    // Rows of steps count from 0; the one of the last evaluation has the number of steps done.
     if (row.version >= 0) steps = std::max(steps, row.step + (row.find("reward/mean") ? 1 : 0));
   out += tile("steps", fmt::format("{}", steps));
   if (data.rows.size() > 1)
@@ -140,6 +141,8 @@ std::string charts(const ReportData& data) {
                             .color = color++ % 4,
                             .markers = evaluation,
                             .smooth = !evaluation}}};
+    // Shares, on one scale: curves of two runs can be compared by eye. A little beyond, so that 0
+    // and 1 are not on the frame.
     if (name.ends_with("success") || name.ends_with("_frac"))
       chart.y_min = -0.02, chart.y_max = 1.02;
     out += fmt::format("<div class=\"chart\">{}</div>\n", draw_chart(chart));
@@ -194,6 +197,7 @@ std::string table(const ReportData& data) {
     Points points = series_of(data.rows, name);
     double low = points.front().second, high = low;
     for (auto [x, y] : points) {
+      // fmin and fmax pass over NaN, as which a null of the file is read.
       low = std::fmin(low, y);
       high = std::fmax(high, y);
     }
@@ -265,8 +269,8 @@ Result<ReportData> read_report_data(const RunPaths& paths) {
         data.samples = std::move(samples).value();
       else
         data.notes.push_back(samples.failure().message);
-    } catch (
-        const UserError& error) {  // the report of a run without its tokenizer still has its curves
+    } catch (const UserError& error) {
+      // The report of a run without its tokenizer still has its curves.
       data.notes.push_back(error.what());
     }
   }
