@@ -79,6 +79,7 @@ class TrainStep {
     dhidden_ = Buffer(static_cast<size_t>(rows * c.hidden_size) * sizeof(float));
     logprob_.resize(static_cast<size_t>(rows));
     lse_ = logprob_;
+    // Of the mean loss, by each log-probability.
     dlogprob_.assign(static_cast<size_t>(rows), -1.0f / static_cast<float>(rows));
   }
 
@@ -99,6 +100,8 @@ class TrainStep {
     Phases unused;
     forward(unused);
     backward(unused);
+    // Along g itself the slope of the loss is g . g: one number that every parameter has a share
+    // in, and the way on which the loss changes most for its length.
     double squares = 0;
     for (const float g : gradients_.flat()) squares += double{g} * g;
     const std::vector<float> before(parameters_.flat().begin(), parameters_.flat().end());
@@ -110,6 +113,7 @@ class TrainStep {
     };
     const double distance = kProbe / squares;
     const double difference = (loss_at(distance) - loss_at(-distance)) / (2 * distance);
+    // Packed anew from the weights as they were: the steps below start from them.
     loss_at(0);
     return {squares, difference};
   }
@@ -204,6 +208,8 @@ void measure(const Options& options, const Program& program) {
   settings.emplace_back("sequences", options.sequences);
   settings.emplace_back("length", options.length);
   const auto [backward, difference] = train.slopes_along_gradient();
+  // The difference is right to about 1e-6 / kProbe and the curvature of the loss; a wrong op is off
+  // by far more than 2 %.
   require(std::abs(backward - difference) < 0.02 * backward,
           "the gradient is wrong: its slope along itself is {}, that of the loss {}", backward,
           difference);
@@ -211,6 +217,7 @@ void measure(const Options& options, const Program& program) {
 
   Phases phases;
   const double first = train.step(phases);
+  // `first` is of the step before the warm-up, so that all updates count for what was learned.
   for (int i = 0; i < 3; ++i) train.step(phases);  // warm up
   phases.clear();
   std::vector<double> steps, tokens, gflops;
@@ -221,6 +228,8 @@ void measure(const Options& options, const Program& program) {
     const double seconds = watch.seconds();
     steps.push_back(1e3 * seconds);
     tokens.push_back(static_cast<double>(train.num_tokens()) / seconds);
+    // Two flops a multiply-add: one product forward, two backward for each weight. Attention's own
+    // products are not counted.
     gflops.push_back(6e-9 * static_cast<double>(parameters) * tokens.back());
   }
   require(last < first, "one fixed batch was not learned: its loss went from {} to {}", first,

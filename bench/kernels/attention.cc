@@ -49,6 +49,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
       attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));
   Workspace workspace(scratch.as<std::byte>());
   const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  // Two products a score, q . k and p v, of head_dim multiply-adds in each head.
   const double flops = 4.0 * scores * static_cast<double>(q_size);
 
   const auto write = [&] { kv_write(stream, k.view, v.view, whole, kv); };
@@ -71,6 +72,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   ref::attention(q.view, heads, scale, batch, ref_kv, expected.view, {});
   require_close(out.view, expected.view, context + head_dim, name);
   bench.products(name, "forward", flops, forward);
+  // Gradients are of whole sequences only: the trainer never decodes.
   if (queries != context) return;
 
   RandomMatrix expected_dk(rows, kv_size, rng), expected_dv(rows, kv_size, rng);
@@ -80,7 +82,9 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   require_close(dq.view, expected.view, context + head_dim, name + ", dq");
   require_close(dk.view, expected_dk.view, context + head_dim, name + ", dk");
   require_close(dv.view, expected_dv.view, context + head_dim, name + ", dv");
+  // Five products against the two of forward: scores again, dp, dq, dk, dv.
   bench.products(name, "gradients", 2.5 * flops, backward);
+  // K and V are each read and written.
   bench.traffic(name, "kv_write", 4.0 * sizeof(float) * static_cast<double>(all * kv_size), write);
 }
 

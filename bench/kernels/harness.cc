@@ -27,6 +27,7 @@ void KernelHarness::products(const std::string& name, const std::string& metric,
 
 void KernelHarness::traffic(const std::string& name, const std::string& metric, double bytes,
                             const std::function<void()>& kernel) {
+  // A copy reads one half of the bytes and writes the other.
   const double limit = copy_rate(bytes);
   std::vector<double> rates = seconds_of(kernel);
   for (double& value : rates) value = 1e-9 * bytes / value;
@@ -48,6 +49,8 @@ std::vector<double> KernelHarness::seconds_of(const std::function<void()>& kerne
 
 // Independent chains of multiply-adds.
 double KernelHarness::multiply_add_peak() const {
+  // A chain waits for its last multiply-add, four cycles on recent x86, and two can start in each:
+  // fewer than eight would measure the wait.
   constexpr int kChains = 12, kRounds = 20000;
   std::atomic<float> sink = 0;
   const std::vector<double> times = seconds_of([&] {
@@ -55,6 +58,7 @@ double KernelHarness::multiply_add_peak() const {
       for (int64_t i = begin; i < end; ++i) {
         Vec16 acc[kChains];
         for (auto& a : acc) a = simd::broadcast(static_cast<float>(i + 1));
+        // a x + y tends to 1: no infinities, and no denormals, which are slow.
         const Vec16 x = simd::broadcast(0.999f), y = simd::broadcast(1e-3f);
         for (int r = 0; r < kRounds; ++r) {
 #pragma GCC unroll 12
@@ -62,15 +66,18 @@ double KernelHarness::multiply_add_peak() const {
         }
         Vec16 sum = simd::zero();
         for (auto& a : acc) sum = simd::add(sum, a);
+        // So that the compiler cannot leave the work out.
         sink = simd::reduce_add(sum);
       }
     });
   });
+  // The fastest run: a limit is what the machine can do, not what it did while others were at it.
   return 2.0 * kLanes * kChains * kRounds * num_threads(stream_) / std::ranges::min(times);
 }
 
 double KernelHarness::copy_rate(double bytes) {
   const auto half = static_cast<int64_t>(bytes / 2);
+  // By size, since a copy within a cache is several times as fast as one from memory.
   double& rate = copy_rates_[half];
   if (rate > 0) return rate;
   Buffer from(static_cast<size_t>(half)), to(static_cast<size_t>(half));

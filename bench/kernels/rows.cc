@@ -46,7 +46,9 @@ void bench_norm(KernelHarness& bench, int64_t tokens, int64_t dim) {
   ref::rms_norm_backward(x.view, weight, inv_rms, dy.view, expected.view, true, expected_dweight);
   require_close(dx.view, expected.view, dim, name + ", dx");
   require_close(row_of(dweight), row_of(expected_dweight), tokens, name + ", dweight");
+  // x is read, y written.
   bench.traffic(name, "forward", bytes_of(2, tokens, dim), forward);
+  // x, dy and dx are read, dx is written.
   bench.traffic(name, "gradients", bytes_of(4, tokens, dim), backward);
 }
 
@@ -70,7 +72,9 @@ void bench_activation(KernelHarness& bench, int64_t tokens, int64_t ffn) {
   ref::swiglu_backward(gate.view, up.view, y.view, expected.view, expected_dup.view);
   require_close(dgate.view, expected.view, kTerms, name + ", dgate");
   require_close(dup.view, expected_dup.view, kTerms, name + ", dup");
+  // Two are read, one is written.
   bench.traffic(name, "forward", bytes_of(3, tokens, ffn), forward);
+  // Three are read, two are written.
   bench.traffic(name, "gradients", bytes_of(5, tokens, ffn), backward);
 }
 
@@ -120,6 +124,7 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
   require_close(dweight.view, expected_dweight.view, tokens, name + ", dweight");
   const double flops = 2.0 * static_cast<double>(tokens * vocab * dim);
   bench.products(name, "forward", flops, forward);
+  // The logits again, dx and dW: forward has kept no [tokens, vocab].
   bench.products(name, "gradients", 3 * flops, backward);
 }
 

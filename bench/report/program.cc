@@ -10,6 +10,7 @@ namespace tailrace {
 namespace {
 
 int fail(int status, const std::string& message) {
+  // Rows that were measured before it come out above the error.
   std::fflush(stdout);
   fmt::print(stderr, "error: {}\n", message);
   return status;

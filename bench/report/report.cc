@@ -79,6 +79,7 @@ std::string to_json(const Heading& heading, const Row& row) {
                      {"min", row.value.min},
                      {"max", row.value.max},
                      {"runs", row.value.runs},
+                     // Every row has the same keys, so that a table of them needs no cases.
                      {"limit", row.limit ? Json(*row.limit) : Json()},
                      {"settings", settings},
                      {"machine",
@@ -116,6 +117,7 @@ void Report::add(const Row& row) {
                readable(row.value.max), row.unit, row.value.runs,
                row.limit ? fmt::format("{:.0f} %", 100 * row.value.median / *row.limit) : "");
   }
+  // At once: a bench may run for minutes, and its reader may be a pipe.
   std::fflush(out_);
 }
 

@@ -1,5 +1,5 @@
 // How many tokens a second the decode engine prefills and samples, by batch size. Prompts of 64
-// tokens are prefilled, then 64 tokens a sequence are sampled; the two are timed apart. The limit
+// tokens are prefilled, then 63 tokens a sequence are sampled; the two are timed apart. The limit
 // is the same multiply-adds at the rate of one large product on the same threads.
 //
 // Checked first: the log-probabilities that were sampled are, bit for bit, those of one forward
@@ -67,6 +67,8 @@ class EngineUnderTest {
     }
     Seconds seconds;
     Stopwatch watch;
+    // Sequences whose prompt is done are sampled while others are still prefilled; `sampled` leaves
+    // those tokens out.
     const int64_t wanted = engine_.stats().prefill_tokens + batch_ * kPrompt;
     while (engine_.stats().prefill_tokens < wanted) step();
     seconds.prefill = watch.lap();
@@ -87,6 +89,8 @@ class EngineUnderTest {
     for (const GeneratedToken& token : sampled.tokens) tokens.push_back(token.id);
     const std::vector<float> expected = logprobs_of(tokens);
     for (size_t i = 0; i < sampled.tokens.size(); ++i)
+      // Equal, not close: a position's logits do not depend on the batch or on how its past was cut
+      // (design rule 3).
       require(sampled.tokens[i].logprob == expected[kPrompt - 1 + i],
               "batch {}: token {} of session {} was sampled with log-probability {}; one forward "
               "pass gives {}",
@@ -98,6 +102,7 @@ class EngineUnderTest {
     EngineOptions options;
     options.max_context_tokens = kPrompt + kNew;
     options.max_sequences = batch;
+    // At least one token of each sequence, so that all are decoded in one pass.
     options.max_batch_tokens = std::max<int64_t>(512, batch);
     return options;
   }
@@ -157,6 +162,7 @@ double product_rate(int threads) {
     const Stopwatch watch;
     linear(stream, {x.as<float>().data(), kRows, kSize}, packed, {},
            {y.as<float>().data(), kRows, kSize});
+    // The best of twenty, as a limit has to be.
     best = std::max(best, 2.0 * kRows * kSize * kSize / watch.seconds());
   }
   return best;
@@ -173,10 +179,12 @@ void measure(const Options& options, const Program& program) {
   settings.emplace_back("new_tokens", kNew);
   Report report = program.report(settings);
   const double limit =
+      // Two flops a parameter and token; attention is not counted, so 100 % is out of reach.
       product_rate(program.threads()) / (2.0 * static_cast<double>(num_parameters));
 
   for (const int64_t batch : options.batches) {
     EngineUnderTest engine(model, parameters, batch, program.threads());
+    // A run before those that are measured: it fills the caches, and what it samples is checked.
     engine.run(0);
     engine.check_logprobs(0);
     std::vector<double> prefill, decode, decode_cpu;

@@ -42,6 +42,7 @@ std::unique_ptr<text::Tokenizer> make_tokenizer(const std::vector<std::string>& 
 
 ModelConfig grid_model(const text::Tokenizer& tokenizer) {
   ModelConfig config = geometry("grid", kContext);
+  // The tokenizer decides: the table's number is the same as long as the environment's words are.
   config.vocab_size = tokenizer.vocab_size();
   return config;
 }
@@ -108,6 +109,8 @@ class Player {
 };
 
 void check_group(Player& player) {
+  // The same step twice: prompts and random numbers of a member follow from it and not from who
+  // else plays.
   const auto alone = player.play(0, 1), among = player.play(0, kGroups);
   require(alone.size() == kMembers && among.size() == kGroups * kMembers,
           "{} and {} episodes ended; {} and {} were started", alone.size(), among.size(), kMembers,
@@ -153,6 +156,7 @@ void measure(const Options& options, const Program& program) {
     }
     sampled.push_back(static_cast<double>(num_sampled));
     tokens.push_back(static_cast<double>(num_tokens));
+    // By CPU time, which others on the machine do not lengthen.
     rate.push_back(1e3 * sampled.back() / cpu.back());
   }
   const std::string name = "frozen_grid";

@@ -52,6 +52,7 @@ class RlStep {
     trainer_.weights_changed();
     OptimOptions optim;
     optim.lr = 1e-6;  // the work of a step must not drift while it is measured
+    // More updates than are measured, as a rule; with a constant rate the number decides nothing.
     trainer_.reset_optimizer(optim, 1000);
     EngineOptions engine;
     engine.max_context_tokens = options.prompt_tokens + options.max_new_tokens;
@@ -84,6 +85,7 @@ class RlStep {
         GenerateRequest request{
             .session = session, .new_tokens = tokens, .sampling = sampling, .key = {}};
         request.key.value = mix({11, static_cast<uint64_t>(step), static_cast<uint64_t>(session)});
+        // Whole groups to one worker: there its members share the KV blocks of their prompt.
         workers_[static_cast<size_t>(prompt) % workers_.size()]->engine.submit(std::move(request));
       }
     }
@@ -121,6 +123,8 @@ class RlStep {
     trainer_.prepare_step(batch.value(), version, loss);
     for (const auto& minibatch : split_minibatches(batch.value(), 1)) {
       const auto update = trainer_.policy_update(batch.value(), minibatch, loss, version);
+      // Equal, not close: engine and trainer run the same kernels in the same order (design rule
+      // 3).
       require(update.mismatch_abs_max == 0,
               "step {}: a sampled and a recomputed log-probability differ by {}", version,
               update.mismatch_abs_max);
@@ -147,6 +151,7 @@ class RlStep {
     std::vector<TokenId> tokens;
     for (int64_t i = 0; i < options_.prompt_tokens; ++i)
       tokens.push_back(static_cast<TokenId>(
+          // No id that ends an answer: a prompt is not to look like an end.
           num_stop_ids() + rng.below(model().config().vocab_size - num_stop_ids())));
     return tokens;
   }
@@ -158,6 +163,7 @@ class RlStep {
     };
     std::vector<std::jthread> threads;
     for (size_t i = 1; i < workers_.size(); ++i)
+      // The first worker runs on this thread: as many run as there are workers.
       threads.emplace_back([&, i] { drive(*workers_[i]); });
     drive(*workers_[0]);
   }

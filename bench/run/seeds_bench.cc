@@ -51,12 +51,15 @@ void launch(const Options& options, int seed, const fs::path& directory) {
   auto child = ChildProcess::spawn(command, log);
   if (!child.ok()) throw UserError("{}", child.failure().message);
   std::optional<ExitStatus> status;
+  // A poll is enough: runs take seconds.
   while (!(status = child.value().try_reap()))
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (status->ok()) return;
   std::string message =
       fmt::format("seed {}: {}; the last lines of {}:", seed, describe(*status), log.string());
   for (const auto& line : last_lines(log, 5)) message += "\n       " + line;
+  // 2 is a mistake of the config, which every other seed would meet too; anything else is the run's
+  // own failure.
   if (status->code == 2 && status->signal == 0) throw UserError("{}", message);
   throw WrongResult(message);
 }
@@ -71,6 +74,7 @@ std::vector<Evaluation> read_evaluations(const fs::path& directory) {
     const double* invalid = row.find("eval/invalid_actions");
     const double* turns = row.find("eval/turns/mean");
     evaluations.push_back(
+        // The metric is per episode: by turns it is a share of actions.
         {.success = *success, .invalid = invalid && turns ? *invalid / *turns : 0});
   }
   if (evaluations.empty())
