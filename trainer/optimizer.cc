@@ -80,8 +80,8 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
                  .eps = static_cast<float>(options_.eps),
                  .step = updates_};
   if (options_.max_grad_norm > 0) {
+    // The 1e-6 is that of PyTorch's clip_grad_norm_, which the golden updates were made with.
     step.grad_scale =
-        // The 1e-6 is that of PyTorch's clip_grad_norm_, which the golden updates were made with.
         static_cast<float>(std::min(1.0, options_.max_grad_norm / (report.grad_norm + 1e-6)));
   }
   for (const Range& range : ranges_) {

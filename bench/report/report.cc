@@ -69,6 +69,7 @@ std::string to_json(const Heading& heading, const Row& row) {
   Json settings = Json::object();
   for (const auto& [name, value] : heading.settings)
     std::visit([&, &key = name](const auto& v) { settings[key] = v; }, value);
+  // Every row has the same keys, so that a table of them needs no cases.
   const Json line = {{"bench", heading.bench},
                      {"system", "tailrace"},
                      {"version", heading.version},
@@ -79,7 +80,6 @@ std::string to_json(const Heading& heading, const Row& row) {
                      {"min", row.value.min},
                      {"max", row.value.max},
                      {"runs", row.value.runs},
-                     // Every row has the same keys, so that a table of them needs no cases.
                      {"limit", row.limit ? Json(*row.limit) : Json()},
                      {"settings", settings},
                      {"machine",

@@ -88,9 +88,9 @@ class EngineUnderTest {
     std::vector<TokenId> tokens = prompt_of(sampled.session, number, model_.config().vocab_size);
     for (const GeneratedToken& token : sampled.tokens) tokens.push_back(token.id);
     const std::vector<float> expected = logprobs_of(tokens);
+    // Equal, not close: a position's logits do not depend on the batch or on how its past was cut
+    // (design rule 3).
     for (size_t i = 0; i < sampled.tokens.size(); ++i)
-      // Equal, not close: a position's logits do not depend on the batch or on how its past was cut
-      // (design rule 3).
       require(sampled.tokens[i].logprob == expected[kPrompt - 1 + i],
               "batch {}: token {} of session {} was sampled with log-probability {}; one forward "
               "pass gives {}",
@@ -178,8 +178,8 @@ void measure(const Options& options, const Program& program) {
   settings.emplace_back("prompt_tokens", kPrompt);
   settings.emplace_back("new_tokens", kNew);
   Report report = program.report(settings);
+  // Two flops a parameter and token; attention is not counted, so 100 % is out of reach.
   const double limit =
-      // Two flops a parameter and token; attention is not counted, so 100 % is out of reach.
       product_rate(program.threads()) / (2.0 * static_cast<double>(num_parameters));
 
   for (const int64_t batch : options.batches) {

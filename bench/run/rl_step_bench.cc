@@ -149,9 +149,9 @@ class RlStep {
   std::vector<TokenId> prompt_of(int64_t step, int64_t prompt) const {
     Rng rng(mix({7, static_cast<uint64_t>(step), static_cast<uint64_t>(prompt)}));
     std::vector<TokenId> tokens;
+    // No id that ends an answer.
     for (int64_t i = 0; i < options_.prompt_tokens; ++i)
       tokens.push_back(static_cast<TokenId>(
-          // No id that ends an answer: a prompt is not to look like an end.
           num_stop_ids() + rng.below(model().config().vocab_size - num_stop_ids())));
     return tokens;
   }
@@ -162,8 +162,8 @@ class RlStep {
         for (auto& generation : worker.engine.step()) worker.done.push_back(std::move(generation));
     };
     std::vector<std::jthread> threads;
+    // The first worker runs on this thread: as many threads as workers.
     for (size_t i = 1; i < workers_.size(); ++i)
-      // The first worker runs on this thread: as many run as there are workers.
       threads.emplace_back([&, i] { drive(*workers_[i]); });
     drive(*workers_[0]);
   }

@@ -73,8 +73,8 @@ std::vector<Evaluation> read_evaluations(const fs::path& directory) {
     if (success == nullptr) continue;
     const double* invalid = row.find("eval/invalid_actions");
     const double* turns = row.find("eval/turns/mean");
+    // The metric is per episode: by turns it is a share of actions.
     evaluations.push_back(
-        // The metric is per episode: by turns it is a share of actions.
         {.success = *success, .invalid = invalid && turns ? *invalid / *turns : 0});
   }
   if (evaluations.empty())

@@ -40,8 +40,8 @@ Json libraries() {
 std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memory,
                                    const DiskFacts& disk, const CudaFacts& cuda) {
   std::vector<Problem> problems;
+  // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
   for (const std::string& feature : cpu.built_features)
-    // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
     if (!cpu.features.empty() &&
         std::find(cpu.features.begin(), cpu.features.end(), feature) == cpu.features.end())
       problems.push_back(

@@ -110,9 +110,8 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   if (engine.max_context_tokens > config.max_positions)
     throw UserError("--max-context-tokens is {}; the model has {} positions",
                     engine.max_context_tokens, config.max_positions);
+  // A model may know a hundred thousand positions, and the KV cache has to hold one whole context.
   if (engine.max_context_tokens == 0)
-    // A model may know a hundred thousand positions, and the KV cache has to hold one whole
-    // context.
     engine.max_context_tokens = std::min<int64_t>(config.max_positions, 4096);
   for (int64_t k : arguments.ks)
     if (k > plan.samples)

@@ -152,8 +152,8 @@ EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
   summary.success = mean_share(successes, rng);
   for (int64_t k : ks) {
     std::vector<double> values;
+    // Failed samples may have left a prompt with fewer.
     for (const auto& [id, prompt] : prompts)
-      // Failed samples may have left a prompt with fewer.
       if (prompt.samples >= k) values.push_back(pass_at_k(prompt.samples, prompt.successes, k));
     if (!values.empty()) summary.pass_at_k.emplace_back(k, mean_share(values, rng));
   }
