@@ -17,9 +17,8 @@ namespace tailrace::sandbox {
 
 struct ContractOptions {
   std::function<std::unique_ptr<Environment>()> make;
-  std::function<std::string(uint64_t seed)> data = [](uint64_t) {
-    return std::string();
-  };  // Task::data
+  // Task::data.
+  std::function<std::string(uint64_t seed)> data = [](uint64_t) { return std::string(); };
   uint64_t seed = 1;
   int episodes = 40;
   // Who scores, where the environment names a verifier; it gives a metric `success`.
@@ -172,8 +171,8 @@ inline void check_environment(const ContractOptions& options) {
                                       "<answer>(((</answer>"};
   for (const std::string& action : rubbish) {
     Episode episode = play(*environment, task_of(0), [&](int64_t) { return action; });
-    if (!episode.verifier.empty())
-      success_of(episode, *options.verifiers);  // and so is the evidence made from it
+    // The evidence that is made from rubbish is sound too.
+    if (!episode.verifier.empty()) success_of(episode, *options.verifiers);
   }
 
   // Every word that the policy sees, or is shown by the demonstrator, has a token, and comes back

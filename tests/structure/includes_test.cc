@@ -91,6 +91,7 @@ TEST(Structure, FoldersIncludeWhatTheMapAllowsAndTheMapAllowsNothingElse) {
     ASSERT_TRUE(map.contains(from)) << file << " is in no room of docs/design.md, section 4";
     used[from];
     for (const auto& include : includes) {
+      // Generated headers are in no folder of the map.
       if (!include.quoted || !tree.contains(include.target)) continue;
       const std::string to = folder_of(include.target);
       if (to == from || to == "kernels/base") continue;
@@ -131,6 +132,7 @@ using Graph = std::map<std::string, std::set<std::string>>;
 
 // Reports every ring that a walk through the graph meets.
 void expect_no_ring(const Graph& graph, const char* of) {
+  // Depth first: a node that is met again on the way to it closes a ring.
   std::map<std::string, int> state;  // 1: on the way, 2: done
   std::function<void(const std::string&, const std::string&)> visit =
       [&](const std::string& node, const std::string& trail) {

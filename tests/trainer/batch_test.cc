@@ -26,6 +26,7 @@ TEST(Pack, FillsInOrderWithoutSplittingASequence) {
   EXPECT_EQ(pack(sequences, {7, 100}),
             (Ranges{{0, 1}, {1, 2}, {2, 3}, {3, 5}, {5, 6}, {6, 7}, {7, 8}}));
   EXPECT_TRUE(pack({}, {16, 4}).empty());
+  // The head takes one temperature for all rows of a pack.
   sequences[1].inv_temperature = 2;
   EXPECT_EQ(pack(sequences, {100, 100}), (Ranges{{0, 1}, {1, 2}, {2, 8}}));
 }
@@ -62,6 +63,7 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
   other.reward = 0;
   TrainBatch batch = make_batch({t, other});
   const TrainSequence& s = batch.sequences[0];
+  // Target t is predicted by the row of token t - 1: the prompt's first token never is one.
   EXPECT_EQ(s.targets, (std::vector<int32_t>{2, 3, 5}));
   EXPECT_EQ(s.behaviour_logprobs, (std::vector<float>{-1, -2, -3}));
   EXPECT_EQ(s.versions, (std::vector<int64_t>{4, 4, 5}));
@@ -98,6 +100,8 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
   EXPECT_EQ(batch.sequences[1].tokens, (std::vector<TokenId>{1, 2, 3, 9, 8}));
   EXPECT_EQ(batch.sequences[1].targets, (std::vector<int32_t>{4}));
   EXPECT_EQ(batch.sequences[2].tokens, (std::vector<TokenId>{1, 2, 3, 9, 7}));
+  // 2 and 1 and 1 own tokens; token 3 of the parent is context in its child and trained in the
+  // parent.
   EXPECT_EQ(batch.trajectory_tokens, (std::vector<int32_t>{4, 4}));
   LossCounts counts = loss_counts(batch, {0, 6});
   EXPECT_EQ(counts.tokens, 8);
@@ -106,6 +110,7 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
 
 TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
+  // The second of three groups of four.
   for (size_t i = 4; i < 8; ++i) trajectories[i].reward = 0.1;
   TrainBatch dropped = make_batch(trajectories),
              kept = make_batch(trajectories, AdvantageKind::kGroupMean, false);
@@ -137,6 +142,7 @@ TEST(Batch, MinibatchesAreWholeGroupsOfNearlyEqualNumber) {
   };
   EXPECT_EQ(sizes(1), (std::vector<size_t>{7}));
   EXPECT_EQ(sizes(2), (std::vector<size_t>{3, 4}));
+  // Part i ends at group 7 (i + 1) / 4, rounded down.
   EXPECT_EQ(sizes(4), (std::vector<size_t>{1, 2, 2, 2}));
   EXPECT_EQ(sizes(9), (std::vector<size_t>(7, 1)));
 }

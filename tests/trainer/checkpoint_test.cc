@@ -36,6 +36,8 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
+  // A schedule and momentum: without the optimizer's state and update number the third step would
+  // differ.
   OptimOptions optim{
       .lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = LrSchedule::kCosine};
   TrainOptions train{.minibatches_per_step = 2};
@@ -51,6 +53,7 @@ TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   for (int64_t n = 1; n <= 2; ++n) step(*first, n);
   ASSERT_TRUE(
       folder.save({.step = 2}, first->model().config(), first->parameters(), first->optimizer()));
+  // Other weights, all of which the checkpoint has to replace.
   auto second = tiny_trainer(train, optim, {}, /*seed=*/99);
   auto loaded =
       folder.load_latest(second->model().config(), second->parameters(), second->optimizer());
@@ -84,6 +87,7 @@ TEST_F(CheckpointTest, KeepsItsStateAndTheTokenizerAndLoadsAsAModelFolder) {
 TEST_F(CheckpointTest, KeepsTheLastFewAndOverwritesTheSameStep) {
   CheckpointFolder folder(root_, {}, 2);
   EXPECT_FALSE(load(folder));
+  // Numbers of several lengths: the latest is by number, not by name or by time.
   for (int64_t step : {5, 9, 10, 100}) ASSERT_TRUE(save(folder, step));
   trainer_->parameters().flat()[0] = 42;
   ASSERT_TRUE(save(folder, 100));
@@ -129,6 +133,7 @@ TEST_F(CheckpointTest, ADamagedNewestIsPassedOverWithItsReason) {
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
+    // Else the limit kills the process; ignored, write() gives EFBIG.
     old_handler_ = std::signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &old_);
     rlimit limit{bytes, old_.rlim_max};
@@ -156,6 +161,7 @@ TEST_F(CheckpointTest, AFullDiskIsAFailureAndLeavesTheOlderOneIntact) {
   }
   EXPECT_NE(message.find("checkpoint of step 2 was not written"), std::string::npos) << message;
   EXPECT_NE(message.find("step_000002.tmp"), std::string::npos) << message;
+  // The half-written folder is gone too: on a full disk its bytes are the ones that are missed.
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), fs::directory_iterator()), 1);
   EXPECT_EQ(load(folder)->state.step, 1);
   EXPECT_TRUE(save(folder, 2));

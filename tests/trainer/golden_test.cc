@@ -49,6 +49,8 @@ class TrainerGolden : public ::testing::Test {
       EXPECT_NEAR(std::sqrt(squares), tensor.at("l2").get<double>(),
                   1e-3 * tensor.at("l2").get<double>())
           << name;
+      // At the largest element, where a wrong scale or place shows most; then at places spread over
+      // the tensor.
       EXPECT_NEAR(found[tensor.at("argmax_abs")], tensor.at("value_at_argmax").get<double>(),
                   1e-3 * largest)
           << name;
@@ -67,6 +69,9 @@ class TrainerGolden : public ::testing::Test {
       std::vector<float> values(static_cast<size_t>(view.num_elements()));
       to_float(view, values);
       const ParameterInfo& info = parameters.layout().at(name);
+      // Adam divides by sqrt(v): where a gradient is near 0, a rounding decides the direction of a
+      // whole step of lr. So the bound is by parameter, from what float32 did to the independent
+      // implementation.
       double bound =
           5e-5 + 5 * golden_["float32_deviation"][deviation]["by_parameter"][name].get<double>();
       double worst = 0;
@@ -191,6 +196,7 @@ TEST_F(TrainerGolden, EveryModeOfThePolicyLoss) {
   ASSERT_EQ(golden_["rl"]["modes"].size(), 5u);
   for (const auto& [name, mode] : golden_["rl"]["modes"].items()) {
     SCOPED_TRACE(name);
+    // lr = 0 and no clipping: losses and gradients are compared here, nothing is learned.
     auto trainer = make_trainer({.lr = 0, .max_grad_norm = 0}, {.microbatch_tokens = 48});
     TrainBatch batch = rl_batch(mode["settings"].at("advantage") == "token");
     auto report = trainer->policy_update(batch, {0, batch.sequences.size()},

@@ -32,6 +32,8 @@ TEST_F(OptimizerTest, MatchesGoldenAdam1) {
   weight(kMatrix) = 1;
   grad(kMatrix) = .1f;
   optimizer.apply({}, gradients_, parameters_);
+  // Decay by 1 - lr * 0.01 = 0.9999 first; then the first step of Adam is lr g / (|g| + eps)
+  // whatever the gradient's size.
   EXPECT_NEAR(weight(kMatrix), 0.989900001, 1e-7);
   grad(kMatrix) = -.2f;
   optimizer.apply({}, gradients_, parameters_);
@@ -52,6 +54,7 @@ TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
 TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
   testing::TempDir dir;
   Optimizer optimizer(layout_, {.lr = .01, .max_grad_norm = 1}, 10);
+  // The norm of 3 and 4 is 5, over matrix and norm weights together.
   grad(kMatrix) = 3;
   grad(kNorm) = 4;
   EXPECT_NEAR(optimizer.apply({}, gradients_, parameters_).grad_norm, 5, 1e-12);
@@ -76,6 +79,7 @@ TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
     EXPECT_TRUE(optimizer.apply({}, gradients_, parameters_).skipped);
   }
   EXPECT_EQ(optimizer.skipped(), 2);
+  // A skipped update moves nothing, nor the schedule and the bias correction.
   EXPECT_EQ(optimizer.updates(), 0);
   EXPECT_EQ(weight(kMatrix), 1);
   grad(kNorm, 3) = 1;
@@ -96,6 +100,7 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
   }
   options.schedule = LrSchedule::kLinear;
   EXPECT_NEAR(learning_rate(options, 15, 25), (1e-3 + 1e-4) / 2, 1e-15);
+  // Beyond the last update the rate stays at its end.
   EXPECT_NEAR(learning_rate(options, 99, 25), 1e-4, 1e-15);
   options.schedule = LrSchedule::kConstant;
   EXPECT_EQ(learning_rate(options, 99, 25), 1e-3);

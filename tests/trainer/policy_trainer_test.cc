@@ -126,8 +126,8 @@ TEST(PolicyTrainer, StaleTokensAreScoredAgainAndCorrected) {
 TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
   std::vector<Trajectory> trajectories = recorded(2, 3);
   TrainBatch batch = make_batch(trajectories);
-  for (TrainSequence& s : batch.sequences)
-    s.versions[0] = 1;  // the first token is fresh, the others are not
+  // The first token is fresh, the others are not.
+  for (TrainSequence& s : batch.sequences) s.versions[0] = 1;
   auto trainer = tiny_trainer({}, kStill, {}, /*seed=*/2);
   trainer->prepare_step(batch, 1, {});
   for (const TrainSequence& s : batch.sequences) {
@@ -186,8 +186,8 @@ TEST(PolicyTrainer, SlotsAreJoinedInAFixedTree) {
   for (int64_t g = 0; g < 4; ++g) {
     for (Trajectory t : trajectories) {
       t.lease.member.prompt = g;
-      t.reward =
-          *t.reward + 0.1 * static_cast<double>(g) * t.lease.member.member;  // each group differs
+      // Rewards that differ from group to group.
+      t.reward = *t.reward + 0.1 * static_cast<double>(g) * t.lease.member.member;
       all.push_back(t);
     }
   }

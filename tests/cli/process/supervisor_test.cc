@@ -89,6 +89,7 @@ TEST_F(SupervisorTest, ACrashLoopEndsTheRunAndNamesItsCause) {
       std::string::npos)
       << result.message;
   EXPECT_NE(result.message.find("the cause"), std::string::npos) << result.message;
+  // Two lines in each of three lives.
   EXPECT_EQ(lines_in("trainer-0.log"), 6);
 }
 
@@ -159,6 +160,7 @@ TEST_F(SupervisorTest, ASecondInterruptKills) {
       ::raise(SIGINT);
     }
   };
+  // Only a kill can end it in time: the scheduler goes on after SIGTERM.
   options_.drain_timeout = 100s;
   const auto result = run();
   EXPECT_EQ(result.end, End::kInterrupted);
@@ -169,6 +171,7 @@ TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
   add("scheduler-0",
       "if [ -e died ]; then while [ ! -e twice ]; do sleep 0.01; done; exit 0; fi; "
       "while [ ! -e home ]; do sleep 0.01; done; touch died; exit 1");
+  // Sent home, it has ended with 0; only a restarted scheduler makes the supervisor start it again.
   add("rollout-0", "[ -e home ] && touch twice && exec sleep 100; touch home; exit 0");
   const auto result = run();
   EXPECT_EQ(result.end, End::kDone) << result.message;
@@ -208,6 +211,7 @@ TEST_F(SupervisorTest, ChildrenDieWithTheirParent) {
   ASSERT_EQ(::read(ends[0], text, sizeof text), 3);
   ::kill(parent, SIGKILL);
   ::waitpid(parent, nullptr, 0);
+  // The end of the pipe: all that held its write end are gone.
   EXPECT_EQ(::read(ends[0], text, sizeof text), 0);
   ::close(ends[0]);
 }

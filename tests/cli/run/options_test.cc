@@ -13,6 +13,7 @@
 namespace tailrace {
 namespace {
 
+// Six lines: what a test adds begins in line 7.
 constexpr const char* kExample =
     "run: {name: t, steps: 10}\n"
     "model:\n"
@@ -53,6 +54,7 @@ TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
     EXPECT_NO_THROW(load_run_options(entry.path(), {}, built_in_registries())) << entry.path();
     ++configs;
   }
+  // Else a folder that has moved would pass.
   EXPECT_GE(configs, 2);
 }
 
@@ -94,6 +96,7 @@ TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
   EXPECT_EQ(loaded.options.sft.epochs, SftOptions{}.epochs);
   EXPECT_EQ(loaded.options.sft.optim.lr, SftOptions{}.optim.lr);
   EXPECT_EQ(loaded.options.algo.kl.estimator, KlOptions{}.estimator);
+  // What the switches do not touch stays as the file says.
   EXPECT_EQ(loaded.options.checkpoint.interval_steps, 7);
   EXPECT_EQ(loaded.options.env.name, "frozen_grid");
   EXPECT_EQ(loaded.keys.notes(),
@@ -130,6 +133,7 @@ TEST(Validate, RefusesMoreTurnsThanTheEnvironmentHas) {
 }
 
 TEST(Validate, APresetsOwnValueWithoutEffectIsNoMistake) {
+  // The preset sets clip_low, which cispo does not read; nobody wrote it.
   const RunOptions options = read({"algo.name=gspo", "algo.surrogate=cispo"}).options;
   const std::string text = print_config(options);
   EXPECT_EQ(print_config(read({}, text).options), text);
@@ -142,6 +146,7 @@ TEST(Validate, AWarmUpFromRandomWeightsLearnsFasterThanOneOfPretrainedWeights) {
 }
 
 TEST(Validate, GivesEpisodesTheRoomThatThePolicyHas) {
+  // The policy's max_positions, whose default is 256.
   EXPECT_EQ(read({"rollout.max_context_tokens=0"}).options.rollout.engine.max_context_tokens, 256);
   EXPECT_EQ(read({"rollout.max_context_tokens=0", "train.microbatch_tokens=100"})
                 .options.rollout.engine.max_context_tokens,

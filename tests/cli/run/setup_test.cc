@@ -36,6 +36,7 @@ class RunSetupTest : public testing::Test {
     folder_ = ::mkdtemp(path.data());
     paths_.root = folder_ / "run";
     fs::create_directories(paths_.root);
+    // Small, so that preparing is quick: none of these tests trains.
     options_.model.create = {.hidden_size = 32, .layers = 1, .heads = 2};
     options_.env.name = "frozen_grid";
     options_.rollout.engine.max_context_tokens = 128;
@@ -89,6 +90,7 @@ TEST_F(RunSetupTest, WritesConfigTokenizerAndDemonstrations) {
 
 TEST_F(RunSetupTest, LeavesWhatIsThere) {
   prepare();
+  // Other bytes than prepare() would write, to see whether it writes.
   std::ofstream(paths_.demonstrations()) << "kept";
   prepare();
   EXPECT_EQ(read_file(paths_.demonstrations()).value(), "kept");
@@ -141,6 +143,7 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
   options_.run.epochs = 5;
   options_.eval.prompts = 6;
   options_.scheduler.retries.lost = 7;
+  // Everything else is the default on both sides.
   scheduler::Config expected;
   expected.domains = {{.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5}};
   expected.group_size = 3;
@@ -175,6 +178,7 @@ TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
 
 TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
   use_model([](auto&) {});
+  // The blank line before it counts as a line of the file.
   const std::string longest(400, 'x');
   std::ofstream(folder_ / "prompts.jsonl")
       << "{\"prompt\": \"a\"}\n\n{\"prompt\": \"" << longest << "\"}\n";
@@ -206,6 +210,7 @@ TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
 }
 
 TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
+  // The directory is where a run lies, not what it is: a run may be moved.
   options_.run.dir = "somewhere";
   options_.run.name = "a name: with a colon";
   prepare();

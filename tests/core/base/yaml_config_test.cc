@@ -9,6 +9,8 @@
 namespace tailrace {
 namespace {
 
+// Options of every type that a section may hold, with bounds, aliases, lists and a section in a
+// section.
 struct Sampling {
   double temperature = 1.0;
   int64_t top_k = -1;
@@ -86,6 +88,7 @@ TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
       "rollout:\n  group_size: 4\n  max_response_tokens: +16\n  stop: [\"a\\n\", b]\n  betas: [0, "
       "1e-1]\n"
       "  sampling: {temperature: 0.5}\n");
+  // A scalar is text until its field says what it is: the name stays "12".
   EXPECT_EQ(root.name, "12");
   EXPECT_EQ(root.mode, Mode::kAsync);
   EXPECT_TRUE(root.verbose);
@@ -120,6 +123,7 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "a.yaml:4: rollout.group_size is 0; it must be an integer >= 1. Try 8.");
   EXPECT_EQ(rollout_error("group_size: 0.3"),
             "a.yaml:4: rollout.group_size is 0.3; it must be an integer >= 1. Try 8.");
+  // What people write for numbers elsewhere; each gets the hint that fits.
   EXPECT_EQ(rollout_error("group_size: 4k"),
             "a.yaml:4: rollout.group_size is 4k; it must be an integer >= 1. Units are in the "
             "key's name; write 4000 or 4096.");
@@ -264,6 +268,7 @@ TEST(BindConfig, TakesPathsRelativeToTheFileThatNamesThem) {
   };
   EXPECT_EQ(model({}), (folder / "models/m").string());
   EXPECT_EQ(model({"model=/abs/x"}), "/abs/x");
+  // An override has no file: it is relative to where the command runs.
   EXPECT_EQ(model({"model=here"}), (std::filesystem::current_path() / "here").string());
   EXPECT_EQ(model({"model=\"\""}), "");
   EXPECT_EQ(describe_options(PathRoot{})[0].options[0].type, "path");
@@ -271,10 +276,12 @@ TEST(BindConfig, TakesPathsRelativeToTheFileThatNamesThem) {
 
 TEST(PrintConfig, LoadsBackToTheSame) {
   Root root;
+  // Texts that YAML would read as something else if they were printed without quotes.
   root.name = "null";
   root.settings = {{"size", "6"}, {"text", "a: \"b\"\n\\ # \x01 ü"}, {"empty", ""}, {"-", "~"}};
   root.rollout.max_response_tokens = 1'234'567'890'123;
   root.rollout.stop = {"\n", "[x]", "- a", "true", "...", "*a", "yes"};
+  // Doubles that need all of their digits, or an exponent.
   root.rollout.betas = {0.1, 1e-300, 1.0 / 3};
   root.rollout.sampling.temperature = 0.1 + 0.2;
   std::string text = print_config(root);

@@ -110,8 +110,8 @@ TEST_F(LlamaGolden, InverseFrequenciesAgree) {
   const auto want = golden["inv_freq"].get<std::vector<double>>();
   const auto got = rig.model.config().inv_freq();
   ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i] / want[i], 1, 1e-8);  // printed with 9 digits
+  // The golden values are printed with 9 digits.
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i] / want[i], 1, 1e-8);
 }
 
 TEST_F(LlamaGolden, LogitsLogprobsAndEntropyAgree) {
@@ -144,6 +144,7 @@ TEST_F(LlamaGolden, LogitsLogprobsAndEntropyAgree) {
 TEST_F(LlamaGolden, GreedyTextAgrees) {
   for (const Json& example : golden["forward"]["greedy"]) {
     const auto want = example["greedy"].get<Tokens>();
+    // By the cache, token by token: another path than the whole sequences above.
     EXPECT_EQ(greedy(rig, example["prompt"].get<Tokens>(), want.size()), want);
   }
 }

@@ -158,6 +158,7 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
       {"hidden_size", 64.5, "hidden_size is 64.5"},
       {"hidden_size", 0, "hidden_size is 0; it must be from 1"},
       {"hidden_size", -64, "hidden_size is -64"},
+      // Would overflow a product of sizes later.
       {"vocab_size", int64_t{1} << 40, "vocab_size is 1099511627776"},
       {"vocab_size", ~uint64_t{0}, "vocab_size is 18446744073709551615"},
       {"num_hidden_layers", nullptr, "num_hidden_layers is missing"},

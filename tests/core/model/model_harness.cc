@@ -87,6 +87,7 @@ void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool ke
     std::vector<int32_t> blocks((tokens.size() + static_cast<size_t>(kv.block_tokens()) - 1) /
                                 static_cast<size_t>(kv.block_tokens()));
     std::iota(blocks.begin(), blocks.end(), next_block);
+    // Sequences share no block, as without a prefix cache.
     next_block += static_cast<int32_t>(blocks.size());
     std::vector<int32_t> wanted(tokens.size() - (rows == Rows::kAll ? 0 : 1));
     std::iota(wanted.begin(), wanted.end(), 0);
@@ -128,6 +129,7 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   linear_logprob(rig.stream(), workspace, rig.hidden(), rig.weights().head(), targets, 1.0f,
                  result.logprobs, lse, result.entropies);
   const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
+  // In double and in order of rows: the loss is compared to 1e-5.
   for (size_t i = 0; i < rows; ++i)
     result.loss -= counted[i] * static_cast<double>(result.logprobs[i]) / count;
   if (gradients == nullptr) return result;

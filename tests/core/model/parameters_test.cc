@@ -48,6 +48,7 @@ TEST(ParameterLayout, TensorsDoNotOverlapAndGroupsHaveNoGap) {
   int64_t end = 0;
   for (const ParameterInfo& info : layout.entries()) {
     EXPECT_GE(info.offset, end) << info.name;
+    // Gaps only round up to 16 floats, a line of the cache.
     EXPECT_LT(info.offset, end + 16) << info.name;
     const bool follows = info.name.find("k_proj") != std::string::npos ||
                          info.name.find("v_proj") != std::string::npos ||
@@ -70,6 +71,7 @@ TEST(ParameterLayout, ALayersFusedMatricesAreTheNamedTensors) {
   init_parameters(config, 1, parameters);
   const LayerTensors<float> layer = layer_tensors(config, parameters, 1);
   const std::string prefix = "model.layers.1.";
+  // 6 query heads and 2 + 2 heads of 10 rows.
   EXPECT_EQ(layer.qkv.rows, 100);
   EXPECT_EQ(layer.qkv.row(60), parameters.matrix(prefix + "self_attn.k_proj.weight").data);
   EXPECT_EQ(layer.qkv.row(80), parameters.matrix(prefix + "self_attn.v_proj.weight").data);
@@ -117,6 +119,7 @@ TEST(InitParameters, HasTheVariancesOfTheHeader) {
     }
     EXPECT_NEAR(ratio("model.layers.0.self_attn.q_proj.weight", std::sqrt(1 / 40.0)), 1, kBound);
     EXPECT_NEAR(ratio("model.layers.0.mlp.up_proj.weight", std::sqrt(1 / 40.0)), 1, kBound);
+    // Fan-in 60, and divided by 2 * layers = 6 for what is added to the residual stream.
     EXPECT_NEAR(ratio("model.layers.0.self_attn.o_proj.weight", std::sqrt(1 / 60.0 / 6)), 1,
                 kBound);
     EXPECT_NEAR(ratio("model.layers.0.mlp.down_proj.weight", std::sqrt(1 / 52.0 / 6)), 1, kBound);
@@ -172,6 +175,7 @@ class LoadParameters : public ::testing::Test {
 
   std::string refusal() {
     Parameters into(layout);
+    // check_parameters() says before a run what load_parameters() would say in it: the same.
     const std::string checked = outcome([this] { check_parameters(folder.path(), config); });
     EXPECT_EQ(outcome([&] { load_parameters(folder.path(), config, into); }), checked);
     return checked;
@@ -211,6 +215,7 @@ TEST_F(LoadParameters, ReadsHalfPrecisionExactly) {
     const std::span<const float> got = into.vector(norm);
     EXPECT_EQ(got[0], 1.0f);
     EXPECT_EQ(got[1], -2.0f);
+    // Denormals, which a conversion by flushing would lose.
     EXPECT_EQ(got[2], dtype == Dtype::kF16 ? 0x1p-24f : 0x1p-133f);
     EXPECT_EQ(got[3], dtype == Dtype::kF16 ? 65504.0f : 0x1.FEp127f);
     EXPECT_TRUE(got[4] == 0 && std::signbit(got[4]));
@@ -282,8 +287,8 @@ TEST_F(LoadParameters, NamesTheFirstElementThatIsNotFinite) {
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     for (const size_t place : {size_t{0}, size_t{39}}) {
       std::memset(tensors[norm].data.data(), 0, tensors[norm].data.size());
-      std::memcpy(tensors[norm].data.data() + 4 * 39, &bad,
-                  4);  // never the first unless place says so
+      // Where `place` is 0 there are two, and the first is named.
+      std::memcpy(tensors[norm].data.data() + 4 * 39, &bad, 4);
       std::memcpy(tensors[norm].data.data() + 4 * place, &bad, 4);
       write();
       expect_refusal(fmt::format("tensor '{}' is {} at element {}", norm, bad, place));

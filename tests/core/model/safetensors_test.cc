@@ -192,8 +192,8 @@ TEST(Safetensors, SurvivesMutatedFiles) {
         for (const int64_t size : view.shape) product *= size;
         ASSERT_EQ(product, static_cast<int64_t>(view.data.size())) << "round " << round;
         total += product;
-        for (const std::byte byte : view.data)
-          total += byte == std::byte{255} ? 0 : 0;  // touches every byte
+        // Touches every byte.
+        for (const std::byte byte : view.data) total += byte == std::byte{255} ? 0 : 0;
       }
       ASSERT_LE(total, static_cast<int64_t>(bytes.size())) << "round " << round;
     } catch (const UserError&) {

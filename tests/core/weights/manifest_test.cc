@@ -86,6 +86,8 @@ TEST_F(WeightManifestTest, EveryBitOfTheWeightsCounts) {
   for (const ParameterInfo& info : layout_.entries()) {
     auto values = weights_.vector(info.name);
     const float kept = values.back();
+    // The smallest change that there is, in the last row of each tensor: blocks at the end are
+    // shorter.
     values.back() = std::nextafter(kept, 2.0f * kept + 1.0f);
     EXPECT_NE(make_manifest(weights_, 0, 1, "").root, before) << info.name;
     values.back() = kept;
@@ -102,6 +104,7 @@ TEST_F(WeightManifestTest, RootCoversNamesDtypesAndShapes) {
   };
   EXPECT_TRUE(changed([](auto& t) { t[1].name += "x"; }));
   EXPECT_TRUE(changed([](auto& t) { t[1].dtype = "BF16"; }));
+  // The same bytes read as another matrix.
   EXPECT_TRUE(changed([](auto& t) { t[0].shape = {128, 4100}; }));
   EXPECT_TRUE(changed([](auto& t) { std::swap(t[0], t[1]); }));
   EXPECT_TRUE(changed([](auto& t) { t[0].blocks[1][5] ^= 1; }));
@@ -119,6 +122,7 @@ TEST_F(WeightManifestTest, FindsAndNamesAFlippedByteInAnyBlock) {
     for (size_t block = 0; block < tensor.blocks.size(); ++block) {
       const size_t block_bytes = values.size() / static_cast<size_t>(tensor.shape[0]) *
                                  static_cast<size_t>(tensor.rows_per_block);
+      // The last byte of the block, which a count that is one short would miss.
       const size_t at = std::min(block * block_bytes + block_bytes, values.size()) - 1;
       std::string damaged = payload;
       damaged[begin + at] ^= 0x10;
@@ -192,6 +196,7 @@ TEST_F(WeightManifestTest, KeepsTheNewestVersionsAndThoseAfterARollback) {
   EXPECT_FALSE(present(2));
   EXPECT_FALSE(fs::exists(folder_ / "p0-v2.safetensors"));
   EXPECT_TRUE(present(3) && present(4) && present(5));
+  // A run that goes back to an older checkpoint publishes the same number again.
   publish(4, 1);
   EXPECT_FALSE(present(3));
   EXPECT_TRUE(present(4) && present(5));

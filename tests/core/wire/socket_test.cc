@@ -298,8 +298,8 @@ TEST_F(WireTest, LosesNothingWhenTheServerProcessIsKilledInTheMiddle) {
         auto* incoming = std::get_if<Incoming>(&event);
         if (incoming == nullptr) continue;
         const int64_t step = std::get<TrainerWants>(incoming->message).step;
-        if (::write(pipe_ends[1], &step, sizeof step) != sizeof step)
-          ::_exit(1);  // "on disk", then:
+        // Handed to the parent, which stands for a disk, and only then acknowledged.
+        if (::write(pipe_ends[1], &step, sizeof step) != sizeof step) ::_exit(1);
         server.acknowledge(incoming->worker, incoming->sequence);
       }
     }

@@ -29,6 +29,7 @@ double ulps(float actual, double exact) {
 
 TEST(Simd, ExpIsWithinTwoUnitsInTheLastPlace) {
   double worst = 0;
+  // Half a million points over nearly all arguments whose result is a normal float.
   for (float x = -87.3f; x < 88.7f; x += 0.00037f) {
     worst = std::max(worst, ulps(simd::exp(x), std::exp(double{x})));
   }
@@ -38,6 +39,7 @@ TEST(Simd, ExpIsWithinTwoUnitsInTheLastPlace) {
 
 TEST(Simd, ExpHandlesTheEndsOfItsRange) {
   EXPECT_EQ(simd::exp(-kInf), 0.0f);
+  // e^-87.4 is below the smallest normal float: denormals are not made.
   EXPECT_EQ(simd::exp(-87.4f), 0.0f);
   EXPECT_EQ(simd::exp(-1e30f), 0.0f);
   EXPECT_EQ(simd::exp(kInf), kInf);

@@ -23,6 +23,7 @@ class PagedCache {
     int blocks = 0;
     for (int n : lengths) max_blocks_ = std::max(max_blocks_, num_blocks(n));
     for (int n : lengths) blocks += num_blocks(n);
+    // Three more than are used, so that ids have gaps.
     std::vector<int32_t> ids(static_cast<size_t>(blocks) + 3);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), rng);
@@ -36,6 +37,7 @@ class PagedCache {
     }
     const size_t floats =
         static_cast<size_t>((blocks + 3) * g.kv_heads * g.head_dim * g.block_tokens);
+    // A position that nobody wrote shows in every output that reads it.
     keys_.assign(floats, NAN);
     values_.assign(floats, NAN);
   }
@@ -156,6 +158,7 @@ const std::vector<Geometry> kGeometries = {
     {.heads = 6, .kv_heads = 2, .head_dim = 64, .block_tokens = 64},
     {.heads = 9, .kv_heads = 1, .head_dim = 20, .block_tokens = 128},
 };
+// One token, an edge of 16 lanes and of 16-token blocks, and more than one block of 128.
 const std::vector<int> kLengths = {1, 2, 15, 16, 17, 40, 131};
 
 // A score is a sum of head_dim products; its absolute error, and that of subtracting the maximum,
@@ -169,8 +172,8 @@ double output_tolerance(const Case& c, int n) {
     v = std::max(v, c.v[s].max_magnitude());
   }
   const double dim = c.geometry.head_dim;
-  const double score =
-      dim * c.geometry.scale() * q * k / 3;  // all products of one sign, third of the largest
+  // As if all products had one sign and a third of the largest size.
+  const double score = dim * c.geometry.scale() * q * k / 3;
   return ((dim + 4) * score * 2 + n + 16) * kUnit * v;
 }
 
@@ -191,6 +194,7 @@ TEST(Attention, AgreesWithTheReference) {
                    lse.view());
     for (int threads : {1, 2, 3}) {
       Output actual = forward(TestStream(threads).get(), c, cache, pieces);
+      // By bits, and over the whole memory: what kv_write must leave alone is still NaN.
       EXPECT_TRUE(cache.same_as(ref_cache)) << "kv_write";
       expect_close(actual.out.view(), out.view(), output_tolerance(c, 131), "out");
       expect_close(actual.lse.view(), lse.view(), output_tolerance(c, 131), "lse");
@@ -205,6 +209,7 @@ TEST(Attention, AllowsNoRowsAndSequencesWithoutRows) {
   PagedCache cache(g, c.lengths, rng);
   EXPECT_EQ(forward(Stream{}, c, cache, {}).out.rows(), 0);
   auto alone = forward(Stream{}, c, cache, {{0, 0, 5}});
+  // Sequences without rows come before and after, since offsets repeat there.
   auto with_empty = forward(Stream{}, c, cache, {{1, 0, 0}, {0, 0, 5}, {1, 0, 0}});
   expect_same_bits(with_empty.out.view(), alone.out.view(), "out");
 }
@@ -261,6 +266,7 @@ TEST(Attention, HasTheSameBitsForEveryCutBatchBlockSizeAndThreadCount) {
           for (size_t s = 0; s < kLengths.size(); ++s) {
             const int left = kLengths[s] - done[s];
             if (left == 0 || rng() % 3 == 0) continue;
+            // Pieces of a prefill first, then single tokens as in decoding.
             const int most = left > 20 ? left : 1;
             const int rows = 1 + static_cast<int>(rng() % static_cast<uint64_t>(most));
             pieces.push_back({s, done[s], done[s] + rows});
@@ -281,6 +287,7 @@ TEST(Attention, ATokenDoesNotSeeWhatComesAfterIt) {
   PagedCache cache(g, c.lengths, rng);
   auto before = forward(Stream{}, c, cache, c.whole());
   for (int64_t r = 20; r < 30; ++r) {
+    // NaN passes through every sum and product: a weight of 0 would not hide it.
     for (int64_t i = 0; i < c.k[0].cols(); ++i) c.k[0].at(r, i) = c.v[0].at(r, i) = NAN;
   }
   auto after = forward(Stream{}, c, cache, c.whole());
@@ -299,6 +306,7 @@ Grads backward(const Stream& stream, const Case& c, PagedCache& cache, const Gua
   const int64_t kv_cols = g.kv_heads * g.head_dim;
   Grads grads{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), kv_cols),
               GuardedMatrix(q.rows(), kv_cols)};
+  // They are overwritten, not added to.
   for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->fill(NAN);
   TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
                                                     g.head_dim, batch.max_context));
@@ -368,6 +376,8 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
 
 TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
   Rng rng(8);
+  // Two heads share their keys, so dk and dv have two parts; the rest is as small as can be, for a
+  // difference costs two passes.
   Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8};
   Case c(g, {5, 3}, rng);
   PagedCache cache(g, c.lengths, rng);

@@ -47,6 +47,7 @@ TEST(Linear, AgreesWithTheReference) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
       GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), expected(tokens, out),
           bound(tokens, out);
+      // As trained models have them: the bound is by magnitude, so other rows stay as strict.
       if (tokens > 2) x.at(1, 0) = 1e4f;  // an outlier
       auto bias = random_vector(out, rng);
       ref::linear(x.view(), w.view(), bias, expected.view());
@@ -71,6 +72,8 @@ TEST(Linear, IsOneAccumulatorOverKInOrder) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t o = 0; o < out; ++o) {
         float sum = 0;
+        // This order is what makes a row's bits independent of its batch; kernels of any
+        // instruction set have it.
         for (int64_t i = 0; i < in; ++i) sum = std::fma(x.at(t, i), w.at(o, i), sum);
         expected.at(t, o) = sum;
       }
@@ -90,6 +93,7 @@ TEST(Linear, ARowHasTheSameBitsInEveryBatchAndForEveryThreadCount) {
   linear(Stream{}, x.view(), packed.weight, bias, whole.view());
   for (int threads : {1, 2, 3}) {
     TestStream stream(threads);
+    // More rows than a tile has, from any place: a row meets every edge of a tile.
     for (int64_t rows = 1; rows <= 50; ++rows) {
       const auto first = static_cast<int64_t>(rng() % static_cast<uint64_t>(tokens - rows));
       GuardedMatrix part(rows, 203);
@@ -143,6 +147,7 @@ TEST(LinearGrad, AgreesWithTheReference) {
 
 TEST(LinearGrad, HasTheSameBitsForEveryThreadCount) {
   Rng rng(5);
+  // More than one block of tokens, and edges in every direction.
   const int64_t tokens = 700, in = 70, out = 131;
   GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng), dw0(out, in, rng);
   TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
@@ -164,6 +169,7 @@ TEST(LinearGrad, HasTheSameBitsForEveryThreadCount) {
 TEST(LinearGrad, AddsFinishedSums) {
   Rng rng(6);
   const int64_t tokens = 600, in = 40, out = 50;
+  // dW is large against the sum: added term by term it would round elsewhere.
   GuardedMatrix x(tokens, in, rng), dy(tokens, out, rng), dw0(out, in, rng, 100);
   TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
   GuardedMatrix fresh(out, in), added = dw0;

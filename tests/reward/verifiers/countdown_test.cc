@@ -21,7 +21,9 @@ double reward(std::vector<int64_t> numbers, int64_t target, const std::string& r
 
 std::string tagged(const std::string& formula) { return "<answer>" + formula + "</answer>"; }
 
-// Golden CD-1, the strict column (reference/algorithms.md D5.4).
+// Cases on which TinyZero's scorer (github.com/Jiayi-Pan/TinyZero) and a strict reading of the
+// rules differ, among others: it lets ** and // through, takes 1.5 for the numbers 1 and 5, and
+// sees the last line only. Expected is the strict reading.
 TEST(CountdownVerifier, GivesTheGoldenScores) {
   EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44+19+35")), 1);
   EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44 + 19 * 35")), 0.1);

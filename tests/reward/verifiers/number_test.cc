@@ -20,7 +20,8 @@ double reward(const nlohmann::json& answer, const std::string& response,
   return result.value().reward;
 }
 
-// Golden GSM-1 (reference/algorithms.md D2.5) with the repairs of D2.4.
+// GSM8K's answers end in "#### N" (Cobbe et al. 2021); here with dollar signs, commas, decimals and
+// full stops, which a comparison of strings would refuse.
 TEST(NumberVerifier, AcceptsTheGoldenAnswers) {
   EXPECT_EQ(reward("12", "so 3*4=12\n#### 12"), 1);
   EXPECT_EQ(reward("1234", "#### 1,234"), 1);

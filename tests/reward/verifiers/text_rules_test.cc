@@ -25,8 +25,8 @@ TEST(TextRules, EachRuleHasItsPart) {
   EXPECT_EQ(reward(" She saw a dog in the park.", kPark), 1);
   EXPECT_EQ(reward(" She saw a dog in the", kPark), 0.5);       // half the words, length
   EXPECT_EQ(reward(" She saw a cat in the sun.", kPark), 0.5);  // full stop, length
-  EXPECT_EQ(reward(" She saw a dog and a cat and a bird in the park", kPark),
-            0.5);  // the words only
+  // Too long: the words only, then the words and the full stop.
+  EXPECT_EQ(reward(" She saw a dog and a cat and a bird in the park", kPark), 0.5);
   EXPECT_EQ(reward(" She saw a dog and a cat and a bird in the park.", kPark), 0.75);
 }
 

@@ -17,6 +17,8 @@ std::filesystem::path data_folder(const std::string& name) {
 
 ModelConfig tiny_config() {
   ModelConfig config;
+  // Small enough to run thousands of passes, with grouped heads and a vocabulary that is not a
+  // multiple of 16 lanes.
   config.hidden_size = 32;
   config.intermediate_size = 48;
   config.num_layers = 2;
@@ -50,6 +52,7 @@ std::vector<float> teacher_forced(const TestModel& model, const std::vector<Toke
   auto num_blocks = static_cast<int>((length + kBlockTokens - 1) / kBlockTokens);
   KvCache kv(config, num_blocks, kBlockTokens);
   std::vector<int32_t> blocks, rows;
+  // Backwards, so that a place in memory is not a position.
   for (int i = num_blocks - 1; i >= 0; --i) blocks.push_back(i);
   for (int32_t row = 0; row + 1 < length; ++row) rows.push_back(row);
   BatchBuilder builder(num_blocks);
@@ -60,6 +63,7 @@ std::vector<float> teacher_forced(const TestModel& model, const std::vector<Toke
   std::vector<float> hidden(static_cast<size_t>(length * config.hidden_size));
   Matrix view(hidden.data(), length - 1, config.hidden_size);
   auto weights = model.pack();
+  // As the trainer's forward does, which keeps them.
   auto sink = model.model.make_activations(length);
   model.model.forward({}, workspace, *weights, builder.batch(), kv, view, sink.get());
   std::vector<float> logprobs(static_cast<size_t>(length - 1)), lse(logprobs.size());
@@ -109,6 +113,7 @@ GenerateRequest request_of(SessionId session, std::vector<TokenId> tokens, int64
   request.new_tokens = std::move(tokens);
   request.sampling.max_new_tokens = max_new_tokens;
   request.sampling.temperature = temperature;
+  // By session, so that a test may submit in any order.
   request.key = {mix({static_cast<uint64_t>(session), 77})};
   return request;
 }

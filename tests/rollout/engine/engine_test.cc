@@ -48,6 +48,7 @@ void expect_equal(const Generation& a, const Generation& b) {
 // Prompts of several lengths, some in groups that share theirs.
 std::vector<std::vector<TokenId>> mixed_prompts(int64_t vocab, int64_t longest) {
   std::vector<std::vector<TokenId>> prompts;
+  // About the edges of a block of 16, which is where prefixes are shared and pages change.
   for (int64_t length : {1, 2, 15, 16, 17, 31, 40, 64}) {
     for (int member = 0; member < 3; ++member)
       prompts.push_back(random_tokens(std::min(length, longest), vocab, /*seed=*/length));
@@ -95,14 +96,18 @@ TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
   TestEngine plain(model, {.max_batch_tokens = 4096});
   Answers expected = generate(plain, prompts, 20);
   const EngineSetup setups[] = {
-      {.max_batch_tokens = 7},                                       // prefill in small pieces
-      {.max_batch_tokens = 1, .max_sequences = 1},                   // one token at a time
-      {.block_tokens = 8},                                           // other pages
-      {.block_tokens = 128},                                         //
-      {.max_sequences = 3},                                          // small batches
-      {.num_threads = 2},                                            //
-      {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},  // with preemption
-      {.max_batch_tokens = 64, .kv_blocks = 8},                      // one long sequence fits
+      // Prefill in small pieces, down to one token at a time.
+      {.max_batch_tokens = 7},
+      {.max_batch_tokens = 1, .max_sequences = 1},
+      // Other pages.
+      {.block_tokens = 8},
+      {.block_tokens = 128},
+      // Small batches.
+      {.max_sequences = 3},
+      {.num_threads = 2},
+      // With preemption; of the second, one long sequence fits.
+      {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},
+      {.max_batch_tokens = 64, .kv_blocks = 8},
       {.block_tokens = 8, .kv_blocks = 16, .num_threads = 2},
   };
   for (const EngineSetup& setup : setups) {
@@ -113,6 +118,7 @@ TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
     Answers answers = generate(engine, prompts, 20);
     ASSERT_EQ(answers.size(), expected.size());
     for (auto& [session, answer] : answers) expect_equal(answer, expected[session]);
+    // Else the setups that are meant to preempt would test nothing.
     EXPECT_EQ(engine->stats().planner.preemptions > 0, setup.kv_blocks > 0);
   }
 }
@@ -146,6 +152,7 @@ TEST(Engine, SharesFullBlocksBetweenPromptsThatBeginAlike) {
   engine.finish();
   engine->submit(request_of(2, second, 3));
   Answers answers = engine.finish();
+  // They differ at 40: two whole blocks of 16 are alike.
   EXPECT_EQ(engine->stats().planner.prefix_hit_tokens, 32);
   expect_teacher_forced(model, second, answers[2]);
 }
@@ -188,6 +195,8 @@ TEST(Engine, ContinuesAnAbortedSequenceWithTheSameBits) {
   TestEngine whole(model);
   whole->submit(request_of(1, prompt, 30));
   Generation expected = whole.finish()[1];
+  // Before it runs, in the middle of its prefill of 8 tokens a pass, after it, and among the
+  // sampled tokens.
   for (int steps : {0, 1, 3, 17}) {
     TestEngine engine(model, {.max_batch_tokens = 8});
     engine->submit(request_of(1, prompt, 30));
@@ -231,6 +240,7 @@ TEST(Engine, ContinuesSessionsUnderNewWeights) {
       if (token.version == 0) switched = i + 1;
       ASSERT_EQ(token.logprob, (token.version == 0 ? before : after)[prompt.size() - 1 + i]);
     }
+    // Each has tokens of both versions: the install was in the middle of the answers.
     EXPECT_GT(switched, 2u);
     EXPECT_LT(switched, 20u);
     for (size_t i = switched; i < 20; ++i) EXPECT_EQ(answers[member].tokens[i].version, 1);
@@ -295,10 +305,12 @@ TEST(Engine, AnswersAPromptThatIsTooLongWithoutTokens) {
   EXPECT_EQ(answers[1].reason, FinishReason::kContextFull);
   EXPECT_TRUE(answers[1].tokens.empty());
   EXPECT_EQ(answers[2].reason, FinishReason::kContextFull);
+  // 31 and one sampled token fill the context.
   EXPECT_EQ(answers[2].tokens.size(), 1u);
   // A session whose observation does not fit stays as it was.
   engine->submit(request_of(3, random_tokens(10, 61, 1), 4));
   engine.finish();
+  // 10 and the 4 that were sampled leave room for 17 and an answer.
   engine->submit(request_of(3, random_tokens(18, 61, 1), 4));
   EXPECT_TRUE(engine.finish()[3].tokens.empty());
   engine->submit(request_of(3, random_tokens(2, 61, 1), 4));
@@ -316,6 +328,7 @@ TEST(Engine, StopsAtAStopTokenAndKeepsIt) {
   engine->submit(request);
   Generation answer = engine.finish()[1];
   EXPECT_EQ(answer.reason, FinishReason::kStopToken);
+  // The same random numbers give the same tokens; the id may come before place 10 as well.
   EXPECT_LE(answer.tokens.size(), 11u);
   EXPECT_EQ(answer.tokens.back().id, free_run[10].id);
 }
@@ -389,6 +402,7 @@ TEST(Engine, RefusesOptionsThatCannotWork) {
     Engine engine(wide.model, nullptr, options, {}, clock);
     FAIL() << "a cache that is too small was accepted";
   } catch (const UserError& error) {
+    // 4 layers x K and V x 4 heads of 64 x 4 bytes are 8 KiB a token, so 1024 tokens are 8 MiB.
     EXPECT_NE(std::string(error.what()).find("Try kv_cache_mb = 8"), std::string::npos)
         << error.what();
   }
@@ -413,6 +427,8 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
       std::vector<TokenId> context;  // without the running answer
       bool busy = false;
     };
+    // What the answers must be is known from outside: sessions and their contexts are kept here as
+    // well.
     std::map<SessionId, Live> live;
     SessionId next = 0;
     int64_t checked = 0;
@@ -428,6 +444,8 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
           std::vector<TokenId> so_far(
               whole.begin(),
               whole.begin() + static_cast<std::ptrdiff_t>(session.context.size() + i + 1));
+          // A teacher-forced pass over the whole context for every token would take most of the
+          // time.
           if (rng.chance(0.1)) {
             ++checked;
             ASSERT_EQ(
@@ -478,6 +496,7 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
       EXPECT_FALSE(state.busy) << "session " << session << " was never answered";
       engine->release(session);
     }
+    // With all sessions released, only prefixes hold blocks.
     EXPECT_EQ(engine->num_free_blocks() + engine->num_cached_blocks(), engine->num_blocks());
   }
 }

@@ -90,9 +90,11 @@ class ScriptedEnvironment final : public sandbox::Environment {
     in_call_ = false;
     if (turn_ == script_.fails_at) return Failure{"scripted failure"};
     if (turn_ == script_.throws_at) throw std::runtime_error("scripted exception");
+    // A single other byte in an action changes all observations that follow.
     for (char c : action) state_ = mix({state_, static_cast<uint64_t>(c)});
     sandbox::StepResult result;
     result.observation.text = text();
+    // Whole numbers: sums of them are exact.
     result.reward = static_cast<double>(state_ % 8);
     result.terminated = turn_ == script_.turns;
     return result;
@@ -135,6 +137,8 @@ EpisodeSpec spec_of(int64_t prompt, int32_t member) {
   spec.lease = lease_of(prompt, member);
   spec.task.seed = static_cast<uint64_t>(prompt);
   spec.key = member_key(/*run_seed=*/5, Lane::kTrain, spec.lease.member);
+  // Two letters of the alphabet of 61, so that some actions stop and others are cut at
+  // max_action_tokens.
   spec.sampling.stop_strings = {"\n", "C"};
   spec.limits = {.max_context_tokens = 100,
                  .max_prompt_tokens = 50,
@@ -158,6 +162,7 @@ struct Table {
         LeaseId lease = episode.trajectory.lease;
         done[lease] = std::move(episode);
       }
+      // Environments that are pending are asked again by this clock, not by the time that passes.
       clock.advance(1ms);
     }
     return done;
@@ -210,6 +215,7 @@ TEST(EpisodeRunner, GivesTheSameTrajectoriesHoweverTheyShareTheMachine) {
       ASSERT_EQ(a.reward, b.reward);
     }
   };
+  // Other batches and more threads; then preemption by a small cache; then answers that come late.
   expect_same(play_groups({.max_batch_tokens = 9, .max_sequences = 5}, 3, {.turns = 4}));
   expect_same(play_groups({.block_tokens = 8, .kv_blocks = 20}, 2, {.turns = 4}));
   expect_same(play_groups({}, 2, {.turns = 4, .pending = 3}));
@@ -244,6 +250,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     }};
     table.runner.start(spec_of(0, 0),
                        std::make_unique<ScriptedEnvironment>(stuck, &alive, &overlapped));
+    // The call is under way; the deadline counts from its start.
     while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(10ms).empty());
     EXPECT_TRUE(table.runner.poll().empty());
     table.clock.advance(10s);
@@ -256,6 +263,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     table.runner.start(spec_of(1, 0), std::make_unique<ScriptedEnvironment>(Script{}, &alive));
     EXPECT_EQ(table.play(1).begin()->second.trajectory.outcome, Outcome::kFinished);
   }
+  // The table is gone and has not waited for the thread that does not return.
   EXPECT_GE(alive, 1);
   door.open();
   while (alive > 0) std::this_thread::yield();
@@ -311,6 +319,7 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
                        std::make_unique<ScriptedEnvironment>(Script{.turns = 8}, &alive));
   }
   std::vector<FinishedEpisode> done;
+  // In the middle of the episodes, wherever that is.
   while (table.engine->stats().sampled_tokens < 10) EXPECT_TRUE(table.runner.poll(10ms).empty());
   EXPECT_TRUE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
   EXPECT_FALSE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
@@ -325,6 +334,7 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   for (const BodyId& id : running) EXPECT_TRUE(table.runner.abort(id.lease, id.lane));
   EXPECT_EQ(table.runner.poll().size(), 2u);
   EXPECT_EQ(table.runner.num_running(), 0);
+  // Environments are closed on their threads: the runner hands them over in poll().
   while (alive > 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
   EXPECT_TRUE(table.engine->idle());
   EXPECT_EQ(table.engine->num_free_blocks() + table.engine->num_cached_blocks(),

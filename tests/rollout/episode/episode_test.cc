@@ -35,6 +35,7 @@ EpisodeSpec spec_of(EpisodeLimits limits = {}) {
 
 Generation sampled(const std::vector<TokenId>& ids, FinishReason reason, int64_t version = 7) {
   Generation generation;
+  // By id, so that a log-probability in the wrong place shows.
   for (TokenId id : ids)
     generation.tokens.push_back({id, -0.5f * static_cast<float>(id + 1), version});
   generation.reason = reason;
@@ -74,6 +75,7 @@ TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
   EXPECT_EQ(first.new_tokens, (std::vector<TokenId>{3, 2}));
   EXPECT_EQ(first.sampling.max_new_tokens, 3);
   EXPECT_EQ(episode.answered(sampled({0, 1, 4}, FinishReason::kStopString), 2.0), Next::kStep);
+  // The ids 0 and 1 stay what they are: encoding "ab" again would give 2.
   EXPECT_EQ(episode.action(), "ab\n");
   EXPECT_EQ(episode.stepped(seen("?c", 0.25), 1.0), Next::kGenerate);
   EXPECT_EQ(episode.request(4).new_tokens, (std::vector<TokenId>{5, 3}));
@@ -225,6 +227,7 @@ TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
   Episode third(spec_of(), "scripted", pieces());
   third.observed(sandbox::Observation{"c"}, 0);
   third.answered(sampled({4}, FinishReason::kStopString), 0);
+  // NaN is no reward: one of them would make the group's advantages NaN.
   EXPECT_EQ(third.stepped(over(NAN), 0), Next::kDone);
   EXPECT_EQ(third.failure(), "the reward of turn 1 is nan");
   expect_sound(third);

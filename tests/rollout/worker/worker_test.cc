@@ -77,6 +77,7 @@ class Desk {
  private:
   template <class Done>
   void serve_until(const Done& done) {
+    // Far more than it takes: only a test that fails waits for it, also under a sanitizer.
     auto deadline = std::chrono::steady_clock::now() + 60s;
     while (!done() && std::chrono::steady_clock::now() < deadline) {
       for (wire::ServerEvent& event : server_.receive(5ms)) {
@@ -232,6 +233,7 @@ TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
   for (const auto& [lease, trajectory] : by_lease(desk.await<wire::TrajectoryResult>(8))) {
     EXPECT_EQ(trajectory.lane, Lane::kEval);
     EXPECT_EQ(trajectory.seed, sandbox::task_seed(3, /*held_out=*/true, lease.member.prompt));
+    // Although version 1 came while they were waiting.
     EXPECT_EQ(trajectory.max_version(), trajectory.num_sampled() > 0 ? 0 : -1);
   }
   desk.send(grant(0, 0, 1));
@@ -250,6 +252,7 @@ TEST_F(RolloutWorkerTest, KeepsTheWorkThatANewSessionHolds) {
   auto status = start(config);
   desk->await_worker();
   desk->send(publish(0, 1));
+  // What was not acknowledged is sent again to the next session.
   desk->acknowledges = false;
   desk->send(grant(0, 0, 0));  // ends, and is not acknowledged
   desk->await<wire::TrajectoryResult>(1);
@@ -286,6 +289,7 @@ TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
   desk.await_worker();
   wire::Install install = publish(0, 1);
   wire::Install forged = install;
+  // A digest of the right form, of other weights.
   forged.digest[0] = forged.digest[0] == '0' ? '1' : '0';
   desk.send(forged);
   auto failed = desk.await<wire::InstallFailed>(1);

@@ -69,7 +69,8 @@ TEST(FrozenGrid, AMemorylessCarefulWalkerAlwaysArrives) {
   }
 }
 
-// reference/quickstart.md: 0.39-0.41. The bound adds the noise of 20,000 episodes to it.
+// A prototype of the same rules gave 0.39 to 0.41; the bound adds the noise of 20,000 episodes to
+// it.
 TEST(FrozenGrid, DemonstrationsSucceedFourTimesInTen) {
   auto environment = make_frozen_grid({});
   constexpr int kEpisodes = 20000;

@@ -59,12 +59,15 @@ Evaluated evaluate(const PolicyLossConfig& config, const Tokens& tokens) {
     counts.tokens += n;
     counts.trajectories += n > 0;
   }
+  // 9, so that a token which is passed over shows.
   Evaluated out{{}, std::vector<float>(tokens.l.size(), 9), std::vector<float>(tokens.l.size(), 9)};
   out.result = policy_loss(config, tokens.input(), counts, out.dl, out.dh);
   return out;
 }
 
-// Fixture F1.
+// Numbers whose results can be made by hand: the ratios are e^0.3, e^-0.3 and e^0.1 (1.349859,
+// 0.740818, 1.105171), their geometric mean over the sequence is e^(0.1/3) = 1.033895. l - l_ref is
+// 0.1, -0.5, 0.6; l_old - l_inf is -0.2, 0.4, 0.
 Tokens f1(float advantage) {
   Tokens tokens;
   tokens.add({-0.9f, -1.5f, -0.4f}, {-1.2f, -1.2f, -0.5f}, advantage, {-1.0f, -1.6f, -0.5f},
@@ -107,6 +110,8 @@ TEST(PolicyLoss, DualClipMatchesGoldenPpo3) {
     config.surrogate.clip_c = c;
     return evaluate(config, tokens);
   };
+  // e^1.5. With A < 0 the clip has no upper bound; dual clip (Ye et al. 2020, 1912.09729) gives it
+  // one, c.
   EXPECT_NEAR(with(1.5f, 0).result.loss, 4.481689, 2e-6);
   EXPECT_NEAR(with(1.5f, 0).dl[0], 4.481689, 2e-6);
   EXPECT_NEAR(with(1.5f, 3).result.loss, 3, 2e-6);
@@ -151,7 +156,7 @@ TEST(PolicyLoss, SequenceRatioMatchesGoldenGspo1) {
 }
 
 TEST(PolicyLoss, TurnRatioIsTheGeometricMeanOfItsTokens) {
-  // Golden IPA-2: turns {0, 1} and {2} have ratios 1 and 1.105171.
+  // Turns {0, 1} and {2} have ratios e^0 and e^0.1.
   Tokens tokens = f1(-1);
   tokens.turn = {0, 0, 1};
   PolicyLossConfig config = plain(.2, .2);
@@ -207,10 +212,11 @@ TEST(PolicyLoss, TruncatedImportanceWeightsMatchGoldenMm1And2) {
   PolicyLossConfig config = plain(.2, .2);
   config.correction = {.kind = CorrectionKind::kTis, .cap = 1.2};
   Evaluated found = evaluate(config, f1(1));
+  // Weights e^-0.2, min(e^0.4, 1.2) and 1 times the terms of PPO.
   EXPECT_NEAR(found.result.loss, -0.992210, 2e-6);
   EXPECT_EQ(found.result.stats.correction_cut, 1);
   EXPECT_NEAR(found.result.stats.correction_max, 1.2, 1e-12);
-  // MM-5
+  // The mean of e^x - 1 - x over -0.2, 0.4 and 0.
   EXPECT_NEAR(found.result.stats.mismatch_k3_sum / 3, 0.036852, 2e-6);
   // The product over the sequence is exp(0.2).
   config.correction = {.kind = CorrectionKind::kTis, .level = CorrectionLevel::kSequence, .cap = 2};
@@ -257,6 +263,7 @@ TEST(PolicyLoss, ATrajectoryOfManySegmentsCountsOnce) {
 }
 
 TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
+  // What rewards 1 and 0 give with the unbiased deviation: 0.5 / (sqrt(1/2) + 1e-6).
   Tokens tokens = f1(0.707106f);
   tokens.add({-.7f, -1.1f}, {-.8f, -.9f}, -0.707106f, {}, {-.9f, -1.0f});
   PolicyLossConfig config = plain(.2, .28);
@@ -265,6 +272,8 @@ TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
   EXPECT_NEAR(mean.result.loss, -0.169935, 2e-6);
   std::vector<double> expected = {0.000019, -0.104897, -0.156204, 0.156331, 0.115765};
   for (size_t t = 0; t < expected.size(); ++t) EXPECT_NEAR(mean.dl[t], expected[t], 2e-6) << t;
+  // e^0.3 is above 1.28; in the other sequence e^0.1 and e^-0.2 are inside, and A < 0 is cut from
+  // below only.
   EXPECT_EQ(mean.result.stats.clipped_high + mean.result.stats.clipped_low, 1);
   EXPECT_NEAR(mean.result.stats.old_minus_new_sum, 0, 1e-6);
 
@@ -294,6 +303,7 @@ Tokens random_tokens(uint64_t seed) {
     tokens.turn[t] = static_cast<int32_t>(t / 2);
     tokens.entropy[t] = static_cast<float>(rng.uniform());
   }
+  // At least one token counts, and the last sequence belongs to the first trajectory.
   tokens.mask[0] = 1;
   tokens.trajectory[tokens.l.size() - 1] = tokens.trajectory[0];
   return tokens;
@@ -355,8 +365,8 @@ TEST(PolicyLoss, DetachedFactorsGiveNoGradient) {
   Evaluated at = evaluate(config, tokens);
   for (size_t t = 0; t < tokens.l.size(); ++t) {
     Tokens moved = tokens;
-    constexpr float kStep =
-        1.0f / 1024;  // l + step is exact to an ulp of l, far below the tolerance
+    // l + step is exact to an ulp of l, far below the tolerance.
+    constexpr float kStep = 1.0f / 1024;
     moved.l[t] += kStep;
     moved.l_old[t] += kStep;
     EXPECT_NEAR((evaluate(config, moved).result.loss - at.result.loss) / kStep, at.dl[t], 1e-4);
@@ -387,9 +397,11 @@ TEST(PolicyLoss, MaskedTokensChangeNothingWhateverTheyHold) {
 TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
   Tokens tokens = random_tokens(8);
   std::vector<int32_t> per_trajectory = tokens.trajectory_tokens();
+  // Any will do: denominators are of the whole minibatch and come from outside.
   LossCounts counts{.tokens = 11, .trajectories = 3, .trajectory_tokens = per_trajectory};
   for (const PolicyLossConfig& config : all_configs()) {
     size_t n = tokens.l.size(), cut = 0;
+    // Between two sequences: a sequence is never split.
     while (tokens.sequence[cut] < 2) ++cut;
     std::vector<float> dl(n), dh(n), dl_parts(n), dh_parts(n);
     PolicyLossResult whole = policy_loss(config, tokens.input(), counts, dl, dh), sum;
@@ -402,6 +414,7 @@ TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
                            part(in.mask), part(in.sequence), part(in.turn), part(in.trajectory)},
                           counts, part(std::span(dl_parts)), part(std::span(dh_parts))));
     }
+    // The sum has another order than the whole; gradients are of each token alone and equal.
     EXPECT_NEAR(sum.loss, whole.loss, 1e-14);
     EXPECT_EQ(dl, dl_parts);
     EXPECT_EQ(dh, dh_parts);
@@ -412,6 +425,7 @@ TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
 
 TEST(PolicyLoss, LogRatiosAreCutAtTwentyCountedAndGiveNoGradient) {
   Tokens tokens;
+  // 25 and -29, beyond 20 on either side.
   tokens.add({-1, -30}, {-26, -1}, -1, {}, /*ref=*/{-1, -30});
   PolicyLossConfig config = plain(1, 1e12);
   Evaluated found = evaluate(config, tokens);
@@ -423,7 +437,7 @@ TEST(PolicyLoss, LogRatiosAreCutAtTwentyCountedAndGiveNoGradient) {
 }
 
 TEST(PolicyLoss, OnPolicyEveryRatioUnitGivesTheSameGradient) {
-  // Identity (a) of reference 0.14: l = l_old and constant A give -A times the aggregation weight.
+  // With l = l_old and a constant A every objective's gradient is -A times the aggregation weight.
   Tokens tokens;
   tokens.add({-1, -2, -.5f}, {-1, -2, -.5f}, .7f);
   for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
