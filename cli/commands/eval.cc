@@ -154,6 +154,8 @@ Json to_json(const std::string& model, const EvaluationPlan& plan, const Evaluat
 void print_rows(const std::vector<EvaluatedEpisode>& episodes) {
   for (const EvaluatedEpisode& episode : episodes) {
     Json row = {{"prompt", episode.prompt}, {"sample", episode.sample}};
+    // null, not 0: a failed episode has no score, and who averages the rows must not take it for
+    // one.
     row["reward"] = episode.failed ? Json() : Json(episode.reward);
     row["success"] = episode.failed ? Json() : Json(episode.success);
     row["turns"] = episode.turns;
@@ -178,6 +180,7 @@ void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, do
   for (const auto& [k, estimate] : summary.pass_at_k) line(fmt::format("pass@{}", k), estimate);
   fmt::print("{:<10} {:.1f} sampled tokens, {:.1f} turns, {:.1f} % truncated\n", "length",
              summary.mean_sampled_tokens, summary.mean_turns, summary.truncated_share * 100);
+  // Success has its line above.
   for (const auto& [name, value] : summary.metrics)
     if (name != "success") fmt::print("{:<10} {:.4f}\n", name, value);
   if (summary.failed > 0)
@@ -203,6 +206,7 @@ void eval(EvalArguments arguments, const Registries& registries) {
     throw UserError(
         "all {} episodes of the environment {} failed, so there is no score. The first: {}",
         summary.episodes, plan.env, summary.failure);
+  // With --json as well: the rows, then the summary as the last line.
   if (arguments.rows) print_rows(episodes);
   if (arguments.json)
     fmt::print("{}\n", to_json(arguments.model, plan, summary, seconds).dump());

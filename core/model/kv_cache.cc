@@ -26,6 +26,7 @@ int64_t KvCache::block_floats() const { return config_.kv_size() * block_tokens_
 
 KvLayer KvCache::layer(int64_t index) const {
   TR_CHECK(index >= 0 && index < config_.num_layers, "layer {} of {}", index, config_.num_layers);
+  // A layer's keys of all blocks, then its values: attention walks one layer at a time.
   const int64_t part = num_blocks_ * block_floats();
   float* keys = buffer_.as<float>().data() + 2 * index * part;
   return {.keys = keys,

@@ -128,6 +128,7 @@ class HeaderReader {
       refuse("tensor '{}' has {} elements of {} bytes but {} bytes of data", name, num_elements,
              element_bytes, end - begin);
     }
+    // Checked together at the end: overlaps show only when all are known.
     ranges_.push_back({begin, end, name});
     view.data = data_.subspan(begin, end - begin);
     return view;
@@ -154,6 +155,7 @@ class HeaderReader {
       if (!size.is_number_unsigned())
         refuse("tensor '{}' has a size that is no natural number", name);
       const auto value = size.get<uint64_t>();
+      // Sizes of 2^32 and 2^32 would multiply to 0 and pass for an empty tensor.
       if (value > kMax || (value != 0 && product > kMax / value)) {
         refuse("tensor '{}' has more elements than can be counted", name);
       }
@@ -353,6 +355,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
   require(file.write(chars(std::as_bytes(std::span(&header_bytes, 1)))));
   require(file.write(text));
   for (const NamedTensor& tensor : tensors) require(file.write(chars(tensor.view.data)));
+  // Only now has the file its name: a reader sees all of it or the one before.
   require(file.commit());
 }
 

@@ -149,6 +149,7 @@ std::optional<std::string> find_fault(const TrajectoryHeader& header) {
 std::optional<std::string> find_fault(const Trajectory& trajectory) {
   if (auto fault = find_facts_fault(trajectory)) return fault;
   std::vector<int64_t> contexts;
+  // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {
     if (auto fault = find_segment_fault(segment, contexts)) {
       return fmt::format("segment {}: {}", contexts.size(), *fault);

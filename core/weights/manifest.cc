@@ -14,6 +14,7 @@ constexpr int64_t kFormat = 1;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
 bool is_file_name(const std::string& name) {
+  // It is joined to the folder of the manifest and must not lead out of it.
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
 }
 
@@ -67,6 +68,7 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   if (!text) return text.failure();
   try {
     const json root = json::parse(text.value());
+    // Before anything else is read: other formats may lack or rename it.
     if (root.at("format") != kFormat) {
       return Failure{fmt::format("{}: format {}; this build reads {}", file.string(),
                                  root.at("format").dump(), kFormat)};

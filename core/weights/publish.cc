@@ -104,6 +104,7 @@ Result<void> prove_all(const WeightManifest& manifest, const SafetensorsFile& pa
 
 Result<std::string> publish_weights(const fs::path& directory, const WeightManifest& manifest,
                                     const Parameters& parameters, int keep) {
+  // The version that is published here has to stay.
   TR_CHECK(keep >= 1);
   std::error_code error;
   fs::create_directories(directory, error);
@@ -116,6 +117,8 @@ Result<std::string> publish_weights(const fs::path& directory, const WeightManif
   if (auto written = write_file_atomic(directory / name, to_json(manifest)); !written) {
     return written.failure();
   }
+  // Only what is older: after a rollback newer versions lie here too, and are replaced as they
+  // come.
   remove_before(directory, manifest.policy, manifest.version - keep + 1);
   return name;
 }

@@ -13,6 +13,7 @@ using Offset = flatbuffers::Offset<void>;
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
 constexpr char kFrameIdentifier[] = "TRW2";
+// More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
 // One write() and one read() a message, in the order of Message.
@@ -140,6 +141,8 @@ Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
 }
 
+// FlatBuffers' verifier proves that offsets stay within the frame, not that values make sense. What
+// the rest of the program takes for granted is checked here.
 int64_t at_least(int64_t lowest, int64_t value, std::string_view what) {
   if (value < lowest) throw Malformed("{} is {}", what, value);
   return value;
@@ -181,6 +184,7 @@ Message read(const fbs::Verdict& t) {
   m.lane = read_lane(t.lane());
   m.verify_attempt = static_cast<int32_t>(at_least(0, t.verify_attempt(), "verify_attempt"));
   if (t.reward()) {
+    // One NaN would become the mean and the advantages of its whole group.
     if (!std::isfinite(*t.reward())) throw Malformed("reward {}", *t.reward());
     m.reward = *t.reward();
   }
@@ -198,6 +202,7 @@ Message read(const fbs::InstallFailed& t) {
 }
 Message read(const fbs::TrainerReady& t) {
   const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
+  // -1: it has loaded no checkpoint, and so there is no manifest.
   return TrainerReady{read_policy(t.policy()), at_least(-1, t.version(), "version"),
                       read_digest(*t.digest()),
                       has_manifest ? read_file_name(*t.manifest()) : std::string(),
@@ -357,6 +362,7 @@ std::vector<std::byte> encode(const Header& header, const Message& message) {
 
 std::optional<Header> decode_header(std::span<const std::byte> frame) {
   std::vector<std::byte> storage;
+  // The header is found through the frame's table, so the frame is verified first.
   const fbs::Frame* table = verified_frame(frame, storage);
   if (table == nullptr || table->header()->signal() > static_cast<uint64_t>(Signal::kWelcome)) {
     return std::nullopt;

@@ -10,6 +10,7 @@
 namespace tailrace::wire {
 namespace {
 
+// The digit changes with the table: bodies of another build are refused, not misread.
 constexpr char kTrajectoryIdentifier[] = "TRT2";
 
 flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
@@ -134,6 +135,7 @@ EpisodeFacts read_facts(const fbs::Trajectory& table) {
   return facts;
 }
 
+// Without the tokens: the scheduler decides by these and never holds the rest.
 TrajectoryHeader read_header(const fbs::Trajectory& table) {
   TrajectoryHeader header{read_facts(table), table.num_tokens(), table.num_sampled(),
                           table.min_version(), table.max_version()};
@@ -191,6 +193,7 @@ Result<TrajectoryHeader> read_trajectory_header(std::span<const std::byte> bytes
 }
 
 uint64_t checksum_of(std::span<const std::byte> bytes) {
+  // Against bytes that were mixed up or lost on the way, not against an enemy.
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 

@@ -50,6 +50,7 @@ class TextTask final : public Environment {
 
   Result<StepResult> cut() override {
     if (!running_) return Failure{"text: cut() without a running episode"};
+    // Nothing was answered; the verifier scores that as it scores any other answer.
     StepResult result = scored("");
     result.truncated = true;
     return result;
