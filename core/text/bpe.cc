@@ -1,3 +1,5 @@
+#include "core/text/bpe.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -5,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/text/token_model.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::text {

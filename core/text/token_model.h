@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -40,18 +39,7 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
-// Byte-pair encoding (Sennrich et al. 2016) with the fields of Hugging Face's BPE model:
-// byte_fallback, ignore_merges, unk_token, fuse_unk; merges as "a b" or ["a", "b"].
-std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part);
-
-// Whole pieces. A piece that is not in the vocabulary is unk_token; encode() throws UserError when
-// that is not in the vocabulary either.
-std::unique_ptr<TokenModel> parse_word_level(const JsonPart& part);
-
-// By type. Throws UserError for another type, for ids that are negative, doubled or above 2^24.
-std::unique_ptr<TokenModel> parse_token_model(const JsonPart& part);
-
-// The "vocab" object; for the two parsers.
+// The "vocab" object of a model. Throws UserError for ids that are negative, doubled or above 2^24.
 Vocabulary parse_vocabulary(const JsonPart& part);
 
 }  // namespace tailrace::text

@@ -7,6 +7,7 @@
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
 #include "core/text/added_tokens.h"
+#include "core/text/bpe.h"
 #include "core/text/decoder.h"
 #include "core/text/json_part.h"
 #include "core/text/normalizer.h"
@@ -14,6 +15,7 @@
 #include "core/text/token_model.h"
 #include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
+#include "core/text/word_level.h"
 
 namespace tailrace::text {
 
@@ -201,6 +203,14 @@ TokenId named_token(const JsonPart& config, const std::string& key, const Parts&
   TokenId id = parts.model->find(name);
   if (id < 0) part.refuse("null, or a token of tokenizer.json");
   return id;
+}
+
+std::unique_ptr<TokenModel> parse_token_model(const JsonPart& part) {
+  // Files of before 2020 have no type; only BPE has merges.
+  std::string type = !part.has("type") && part.has("merges") ? "BPE" : part.text("type");
+  if (type == "BPE") return parse_bpe(part);
+  if (type == "WordLevel") return parse_word_level(part);
+  part.at("type").refuse("BPE, WordLevel");
 }
 
 }  // namespace
