@@ -31,15 +31,17 @@ inline wire::LinkOptions fast_link() {
   return link;
 }
 
-inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t version) {
+// Half of its tokens are the prompt.
+inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t version,
+                                  int num_tokens = 6) {
   Trajectory t;
   t.lease = lease;
   t.lane = lane;
   t.env = "fake";
   t.turns = 1;
   Segment segment;
-  for (int i = 0; i < 6; ++i) {
-    const bool sampled = i >= 3;
+  for (int i = 0; i < num_tokens; ++i) {
+    const bool sampled = i >= num_tokens / 2;
     segment.tokens.push_back(i + static_cast<TokenId>(lease.member.prompt % 7));
     segment.roles.push_back(sampled ? TokenRole::kSampled : TokenRole::kPrompt);
     segment.logprobs.push_back(sampled ? -0.5f : 0.0f);
@@ -66,6 +68,8 @@ class FakeWorker {
     if (thread_.joinable()) thread_.join();
   }
   bool shut_down() const { return shut_down_; }
+  // Sees every message before the worker does, on the worker's thread.
+  std::function<void(const wire::Message&)> hears = [](const wire::Message&) {};
 
  protected:
   virtual void begin(wire::WorkerClient&) {}
@@ -84,6 +88,7 @@ class FakeWorker {
     while (!stop_ && !shut_down_) {
       const auto message = client.receive(milliseconds(20));
       if (!message) continue;
+      hears(*message);
       if (std::holds_alternative<wire::Shutdown>(*message)) {
         shut_down_ = true;
       } else if (std::holds_alternative<wire::Welcome>(*message)) {
@@ -109,6 +114,7 @@ class FakeRollout : public FakeWorker {
       : FakeWorker(Role::kRollout, std::move(name), endpoint), pace_(pace) {}
   ~FakeRollout() override { kill(); }
   std::atomic<int> fail_next{0};
+  std::atomic<int> num_tokens{6};
 
  protected:
   void begin(wire::WorkerClient&) override { version_ = -1; }
@@ -118,7 +124,7 @@ class FakeRollout : public FakeWorker {
       client.send(wire::Installed{install->policy, install->version, install->digest});
     } else if (const auto* grant = std::get_if<wire::Grant>(&message)) {
       std::this_thread::sleep_for(pace_);  // stands for the work
-      Trajectory t = make_trajectory(grant->lease, grant->lane, version_);
+      Trajectory t = make_trajectory(grant->lease, grant->lane, version_, num_tokens);
       if (fail_next > 0) {
         --fail_next;
         t.segments.clear();

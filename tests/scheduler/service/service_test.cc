@@ -1,20 +1,18 @@
 // The service between real connections and a real run directory.
 #include "scheduler/service/service.h"
 
-#include <csignal>
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include <numeric>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/metrics.h"
 #include "core/base/random.h"
 #include "core/wire/trajectory_codec.h"
+#include "scheduler/decide/decide.h"
 #include "scheduler/store/journal.h"
 #include "scheduler/store/trajectory_store.h"
 #include "tests/scheduler/service/fake_workers.h"
-#include "tests/scheduler/store/files.h"
+#include "tests/scheduler/service/test_run.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -23,44 +21,8 @@ using fakes::FakeReward;
 using fakes::FakeRollout;
 using fakes::FakeTrainer;
 using fakes::FakeWorker;
-using fakes::fast_link;
 using fakes::TrainerDisk;
 using std::chrono::milliseconds;
-
-Config run_config(int64_t steps) {
-  Config config;
-  config.domains = {DomainConfig{.prompts_per_step = 2}};
-  config.group_size = 2;
-  config.steps = steps;
-  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 2};
-  config.retries.lost = 1000;
-  config.checkpoint_interval = 3;
-  config.deadlines.save = std::chrono::seconds(20);
-  return config;
-}
-
-struct TestRun {
-  ScratchFolder folder;
-  ServiceOptions options;
-  SteadyClock clock;
-
-  explicit TestRun(int64_t steps) {
-    options.config = run_config(steps);
-    options.paths.root = folder.path();
-    options.endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
-    options.link = fast_link();
-    options.storage = {.store_bytes = 4096, .journal_bytes = 4096};
-  }
-
-  std::unique_ptr<Service> make_service(Log& log) {
-    return std::make_unique<Service>(options, clock, log);
-  }
-  std::vector<MetricsRow> rows() const {
-    auto read = read_metrics(options.paths.metrics());
-    EXPECT_TRUE(read) << read.failure().message;
-    return read ? read.value() : std::vector<MetricsRow>{};
-  }
-};
 
 // One row a step, in order, and the evaluations in between.
 void expect_complete_metrics(const TestRun& run, int64_t steps) {
@@ -159,6 +121,77 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
   expect_complete_metrics(run, 6);
 }
 
+TEST(Service, GoesOnWithTheNextPromptWhenTheStepsAreRaised) {
+  TestRun run(3);
+  run.options.config.domains = {{.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 0}};
+  TrainerDisk disk;
+  for (const int64_t steps : {3, 7}) {
+    run.options.config.steps = steps;
+    Log log("scheduler", run.folder.path() / "log");
+    auto service = run.make_service(log);
+    FakeRollout w0("rollout-0", run.options.endpoint), w1("rollout-1", run.options.endpoint);
+    FakeReward r0("reward-0", run.options.endpoint);
+    FakeTrainer trainer(run.options.endpoint, disk, steps);
+    for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &w1, &r0, &trainer}) worker->start();
+    const ServiceResult result = run_to_its_end(*service);
+    EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
+    EXPECT_EQ(result.version, steps);
+    trainer.kill();
+    EXPECT_EQ(disk.fault, "");
+  }
+  std::vector<int64_t> prompts;
+  for (const auto& [step, batch] : disk.batches) {
+    for (const TrainerDisk::Sample& sample : batch) {
+      const auto header = wire::read_trajectory_header(sample.body);
+      ASSERT_TRUE(header);
+      const MemberId& member = header.value().lease.member;
+      if (member.member == 0) prompts.push_back(member.epoch * 5 + member.prompt);
+    }
+  }
+  std::vector<int64_t> expected(14);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(prompts, expected);
+}
+
+TEST(Service, AnArchivedRunCanBeReplayedFromItsFirstEvent) {
+  TestRun run(6);
+  run.options.storage.archive = true;
+  const State start(run.options.config);
+  TrainerDisk disk;
+  for (const bool stops : {true, false}) {
+    Log log("scheduler", run.folder.path() / "log");
+    auto service = run.make_service(log);
+    FakeRollout w0("rollout-0", run.options.endpoint), w1("rollout-1", run.options.endpoint);
+    FakeReward r0("reward-0", run.options.endpoint);
+    FakeTrainer trainer(run.options.endpoint, disk, 6);
+    trainer.hears = [&](const wire::Message& message) {
+      const auto* batch = std::get_if<wire::Batch>(&message);
+      if (stops && batch != nullptr && batch->step == 3) service->request_stop();
+    };
+    for (FakeWorker* worker : std::vector<FakeWorker*>{&w0, &w1, &r0, &trainer}) worker->start();
+    const ServiceResult result = run_to_its_end(*service);
+    EXPECT_EQ(result.end, stops ? ServiceResult::End::kStopped : ServiceResult::End::kDone)
+        << result.message;
+  }
+  State again = start;
+  int64_t files = 0;
+  for (int64_t number = 1;; ++number, ++files) {
+    const auto path = run.options.paths.journal() / fmt::format("journal-{:06}.log", number);
+    if (!std::filesystem::exists(path)) break;
+    std::vector<std::string> notes;
+    const auto file = read_journal(path, &notes);
+    ASSERT_TRUE(file) << file.failure().message;
+    EXPECT_TRUE(notes.empty());
+    for (const JournalEntry& entry : file.value().entries)
+      ASSERT_EQ(digest_of(decide(again, entry.event, entry.now)), entry.actions);
+  }
+  EXPECT_GE(files, 5) << "or nothing was ever rotated";
+  const auto restored = restore(run.options.paths.journal());
+  ASSERT_TRUE(restored) << restored.failure().message;
+  EXPECT_EQ(again, *restored.value().state);
+  EXPECT_TRUE(again.ended);
+}
+
 TEST(Service, EndsWithTheReasonWhenAWorkerCannotGoOn) {
   class Failing : public FakeWorker {
    public:
@@ -194,81 +227,6 @@ TEST(Service, RefusesOtherDatasetsForARunThatWasBegun) {
     EXPECT_NE(std::string(error.what()).find("datasets"), std::string::npos) << error.what();
   }
 }
-
-// Starts and kills the service in a process of its own. Forked while the test has one thread only.
-class ServiceLauncher {
- public:
-  explicit ServiceLauncher(TestRun& run) {
-    int down[2], up[2];
-    if (::pipe(down) != 0 || ::pipe(up) != 0) std::abort();
-    launcher_ = ::fork();
-    if (launcher_ == 0) {
-      ::close(down[1]);
-      ::close(up[0]);
-      launch(run, down[0], up[1]);
-    }
-    ::close(down[0]);
-    ::close(up[1]);
-    commands_ = down[1];
-    answers_ = up[0];
-  }
-  ~ServiceLauncher() {
-    ::close(commands_);
-    ::close(answers_);
-    ::waitpid(launcher_, nullptr, 0);
-  }
-  void start() { tell('s'); }
-  void kill() { tell('k'); }
-  // The exit status of a service that ends by itself; -1 while it runs.
-  int poll() { return tell('p'); }
-
- private:
-  int tell(char command) {
-    int answer = -1;
-    if (::write(commands_, &command, 1) != 1 ||
-        ::read(answers_, &answer, sizeof(answer)) != sizeof(answer))
-      return -2;
-    return answer;
-  }
-
-  [[noreturn]] static void launch(TestRun& run, int commands, int answers) {
-    pid_t service = -1;
-    char command = 0;
-    while (::read(commands, &command, 1) == 1) {
-      int answer = -1, status = 0;
-      if (command == 's') {
-        service = ::fork();
-        if (service == 0) serve(run);
-      } else if (command == 'k' && service > 0) {
-        ::kill(service, SIGKILL);
-        ::waitpid(service, &status, 0);
-        service = -1;
-      } else if (command == 'p' && service > 0 && ::waitpid(service, &status, WNOHANG) == service) {
-        answer = WIFEXITED(status) ? WEXITSTATUS(status) : 99;
-        service = -1;
-      }
-      if (::write(answers, &answer, sizeof(answer)) != sizeof(answer)) break;
-    }
-    if (service > 0) ::kill(service, SIGKILL);
-    ::_exit(0);
-  }
-
-  [[noreturn]] static void serve(TestRun& run) {
-    int status = 1;
-    try {
-      Log log("scheduler", run.folder.path() / "log");
-      const ServiceResult result = run.make_service(log)->run();
-      status = result.end == ServiceResult::End::kDone ? 0 : 3;
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "service: {}\n", error.what());
-      status = 2;
-    }
-    ::_exit(status);
-  }
-
-  pid_t launcher_ = -1;
-  int commands_ = -1, answers_ = -1;
-};
 
 TEST(ServiceChaos, ARunWhosePartsAreKilledEndsTheSame) {
   constexpr int64_t kSteps = 40;
