@@ -197,6 +197,13 @@ std::optional<int64_t> file_number(const std::filesystem::path& path, std::strin
   return number;
 }
 
+Result<void> sync_records(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return failure("read", path);
+  if (::fdatasync(file.get()) != 0) return failure("sync", path);
+  return {};
+}
+
 Result<std::string> read_record(const std::filesystem::path& path, int64_t offset) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return failure("read", path);

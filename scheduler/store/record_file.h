@@ -69,6 +69,9 @@ Result<ScanReport> scan_records(
 std::optional<int64_t> file_number(const std::filesystem::path& path, std::string_view prefix,
                                    std::string_view suffix);
 
+// What another process wrote to it reaches the disk.
+Result<void> sync_records(const std::filesystem::path& path);
+
 // One record, its checksum verified.
 Result<std::string> read_record(const std::filesystem::path& path, int64_t offset);
 

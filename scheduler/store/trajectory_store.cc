@@ -66,6 +66,9 @@ Result<void> TrajectoryStore::read_segment(int64_t number) {
                                ++segment.live;
                              });
   if (!report) return report.failure();
+  // A process that was killed leaves in the page cache what it did not sync, and sync() looks at
+  // the active segment alone.
+  if (auto synced = sync_records(path); !synced) return synced.failure();
   if (!report.value().note.empty()) notes_.push_back(report.value().note);
   std::error_code error;
   segment.bytes = static_cast<int64_t>(fs::file_size(path, error));

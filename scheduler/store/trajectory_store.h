@@ -28,7 +28,8 @@ namespace tailrace::scheduler {
 
 class TrajectoryStore {
  public:
-  // Reads the index of what is there; creates `directory` if need be.
+  // Reads the index of what is there, all of it on the disk from now on; creates `directory` if
+  // need be.
   static Result<TrajectoryStore> open(const std::filesystem::path& directory,
                                       int64_t segment_bytes);
 
