@@ -1,6 +1,7 @@
 #include "scheduler/service/inbox.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/service/lost_bodies.h"
@@ -206,19 +207,26 @@ void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
   feed_(WorkerFailed{from.worker, message.reason});
 }
 
-// Answered in the session that asked; one that is over will ask again.
+// Answered in the session that asked; one that is over will ask again. Of bodies that the run does
+// not hold it gets nothing, and says so: that is its mistake and loses no body.
 void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
   const auto worker = state_.workers.find(from.worker);
   if (worker == state_.workers.end()) return;
   store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
               [this, id = from.worker, session = worker->second.session, request = message.request](
                   std::vector<std::byte> bytes, const std::vector<StoreActor::Lost>& lost) {
-                // No answer when a body is lost: the batch cannot be given again (law 12.3).
-                if (lost.empty()) {
-                  (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
-                } else {
-                  lose_bodies(lost, feed_, log_);
+                std::vector<StoreActor::Lost> missed;
+                for (const StoreActor::Lost& body : lost) {
+                  if (holds_body(state_, body.body)) missed.push_back(body);
                 }
+                // No answer when a body is lost: the batch cannot be given again (law 12.3).
+                if (!missed.empty()) return lose_bodies(missed, feed_, log_);
+                if (!lost.empty()) {
+                  log_.warning("{} asked for a body that the run does not hold: {}", id,
+                               to_string(lost.front().body.lease));
+                  bytes.clear();
+                }
+                (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
               });
 }
 
