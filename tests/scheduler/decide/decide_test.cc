@@ -388,6 +388,27 @@ TEST(Health, WorkersThatAreLostEndNothing) {
   EXPECT_EQ(h.count(Place::kReady), 8);
 }
 
+// What is lost is nobody's environment or verifier: it does not fill the breaker's window.
+TEST(Health, ThirtyThreeLostWorkersAfterSixtyFourGoodResultsEndNothing) {
+  Harness h(small_config(8, 8));
+  ASSERT_EQ(h.state.config.breaker.window, 64);
+  h.add_rollout("stays", 1);
+  publish(h, 0);
+  h.answer_running();
+  EXPECT_EQ(h.state.breaker.window.size(), 64u);
+  h.tell(wants(1));
+  publish(h, 1);
+  for (int i = 0; i < 33; ++i) {
+    const WorkerId id = fmt::format("spot-{}", i);
+    h.add_rollout(id, 1);
+    EXPECT_EQ(h.state.workers.at(id).leased, 1);
+    h.tell(WorkerDown{id});
+  }
+  EXPECT_EQ(h.state.halted, "");
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 8);
+}
+
 TEST(Health, AWorkerThatCannotInstallEndsNothingWhileAnotherCan) {
   Harness h(small_config(2, 2));
   h.add_rollout("good", 4);

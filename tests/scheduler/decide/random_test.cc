@@ -37,28 +37,14 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
   }
   if (chosen != nullptr) return;
   // A driver that no longer provokes these proves nothing about them.
-  for (const char* what : {"fork",
-                           "replay",
-                           "filtered",
-                           "failed",
-                           "unreached",
-                           "evaluation cut by a fork",
-                           "abort",
-                           "verify",
-                           "withdrawn",
-                           "restarted",
-                           "stop_requested",
-                           "bodies_lost",
-                           "install_failed",
-                           "quarantine",
-                           "worker_failed",
-                           "power lost",
-                           "events forgotten",
-                           "hold",
-                           "save",
-                           "more steps",
-                           "eval_reported",
-                           "other evaluations"}) {
+  for (const char* what : {"fork",           "replay",           "filtered",
+                           "failed",         "unreached",        "evaluation cut by a fork",
+                           "abort",          "verify",           "withdrawn",
+                           "restarted",      "stop_requested",   "bodies_lost",
+                           "install_failed", "quarantine",       "worker_failed",
+                           "power lost",     "events forgotten", "hold",
+                           "save",           "more steps",       "eval_reported",
+                           "deadline",       "other evaluations"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

@@ -106,10 +106,28 @@ void World::check(const Event& event, const Actions& actions) {
            " a tick of the same moment does something: " + describe_all(more));
     }
   }
+  if (rng_.chance(0.02)) check_deadlines();
   for (const Action& action : actions) {
     const auto* hold = std::get_if<Hold>(&action);
     if (hold != nullptr && std::ssize(hold->leases) > nodes_.at(hold->worker).slots)
       fail("a worker holds more than its slots");
+  }
+}
+
+// Nobody says anything any more: each tick comes at the time that the scheduler asked for, and none
+// leaves something due behind, or the service would spin.
+void World::check_deadlines() {
+  State later = state_;
+  for (int i = 0; i < 20; ++i) {
+    const auto next = next_deadline(later);
+    if (!next) break;
+    if (*next <= later.now) fail("a deadline that has passed");
+    (void)decide(later, Tick{}, *next);
+    ++seen["deadline"];
+    if (const auto violation = find_violation(later)) fail("at a deadline: " + *violation);
+    const State settled = later;
+    if (!decide(later, Tick{}, *next).empty() || !(later == settled))
+      fail("a second tick at a deadline does something");
   }
 }
 
