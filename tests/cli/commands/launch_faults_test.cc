@@ -1,0 +1,218 @@
+// Faults of single processes of a launched run, and what the journal says of them afterwards.
+#include <functional>
+
+#include "scheduler/decide/decide.h"
+#include "scheduler/state/describe.h"
+#include "scheduler/store/journal.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+class LaunchFaults : public LaunchTest {
+ protected:
+  // All events of a run with scheduler.archive, in order, each with the state before it.
+  void replay(
+      const std::function<void(const scheduler::State&, const scheduler::JournalEntry&)>& use) {
+    const fs::path first = folder_ / "first";
+    fs::create_directories(first);
+    fs::copy_file(paths().journal() / "snapshot-000001.bin", first / "snapshot-000001.bin");
+    const auto begin = scheduler::restore(first);
+    ASSERT_TRUE(begin) << begin.failure().message;
+    scheduler::State state = *begin.value().state;
+    for (int64_t number = 1;; ++number) {
+      const fs::path file = paths().journal() / fmt::format("journal-{:06}.log", number);
+      if (!fs::exists(file)) return;
+      const auto journal = scheduler::read_journal(file, nullptr);
+      ASSERT_TRUE(journal) << journal.failure().message;
+      for (const auto& entry : journal.value().entries) {
+        use(state, entry);
+        (void)scheduler::decide(state, entry.event, entry.now);
+      }
+    }
+  }
+
+  static int64_t samples_out(const scheduler::State& state) {
+    return std::ranges::count_if(state.leases, [](const auto& entry) {
+      return entry.second.kind == scheduler::LeaseKind::kGenerate;
+    });
+  }
+  int64_t samples_out() const {
+    const auto seen = scheduler::restore(paths().journal());
+    return seen && seen.value().state ? samples_out(*seen.value().state) : 0;
+  }
+
+  std::vector<pid_t> rollouts() const {
+    std::vector<pid_t> pids = workers("rollout", 0);
+    for (const pid_t pid : workers("rollout", 1)) pids.push_back(pid);
+    return pids;
+  }
+  static void signal(const std::vector<pid_t>& pids, int number) {
+    for (const pid_t pid : pids) ::kill(pid, number);
+  }
+
+  // Kills the scheduler while samples are out; its workers rest meanwhile.
+  void kill_scheduler_in_the_middle_of_samples() {
+    std::vector<pid_t> pids;
+    const bool reached = wait_until([&] {
+      pids = rollouts();
+      if (pids.size() != 2) return false;
+      signal(pids, SIGSTOP);
+      if (samples_out() > 0) return true;
+      signal(pids, SIGCONT);
+      return false;
+    });
+    ASSERT_TRUE(reached) << output();
+    const auto schedulers = workers("scheduler");
+    ASSERT_EQ(schedulers.size(), 1u);
+    ::kill(schedulers[0], SIGKILL);
+    EXPECT_TRUE(wait_until([&] {
+      const auto now = workers("scheduler");
+      return now.size() == 1 && now != schedulers;
+    })) << output();
+    signal(pids, SIGCONT);
+  }
+
+  // User time of a process, in hundredths of a second.
+  static int64_t cpu_ticks(pid_t pid) {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
+    std::string word;
+    for (int i = 0; i < 14; ++i) file >> word;
+    return file ? std::stoll(word) : 0;
+  }
+
+  std::string log_of(const std::string& role) const {
+    auto text = read_file(paths().log(role, 0));
+    return text ? text.value() : "";
+  }
+  fs::path tokenizer() const { return paths().tokenizer() / "tokenizer.json"; }
+  fs::path hidden() const { return folder_ / "tokenizer.json"; }
+};
+
+TEST_F(LaunchFaults, AKilledSchedulerCostsNoSample) {
+  const std::string expected = undisturbed_digest();
+  start_run("run", {"scheduler.archive=true"});
+  constexpr int kKills = 3;
+  for (int i = 0; i < kKills; ++i) {
+    ASSERT_TRUE(wait_until([&] { return has_step(i); })) << output();
+    kill_scheduler_in_the_middle_of_samples();
+    ASSERT_FALSE(HasFailure());
+  }
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+  int64_t restarts = 0, survived = 0, results = 0;
+  replay([&](const scheduler::State& state, const scheduler::JournalEntry& entry) {
+    if (std::holds_alternative<scheduler::Restarted>(entry.event)) {
+      ++restarts;
+      survived += samples_out(state);
+    }
+    const auto* result = std::get_if<scheduler::AttemptResult>(&entry.event);
+    if (result == nullptr || !expects_result(state, result->worker, result->lane, result->lease))
+      return;
+    ++results;
+    EXPECT_EQ(result->lease.attempt, 1) << describe(entry.event);
+    EXPECT_TRUE(has_sample(result->outcome)) << describe(entry.event);
+  });
+  EXPECT_GE(restarts, 1);  // one that is killed while it starts says nothing
+  EXPECT_LE(restarts, kKills);
+  EXPECT_GE(survived, 1) << "nothing was out when the scheduler was killed";
+  // Each sample once: 4 x 4 a step, and 8 held-out ones of versions 0, 8 and 16.
+  EXPECT_EQ(results, kSteps * 16 + 3 * 8);
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows);
+  for (const MetricsRow& row : rows.value()) {
+    const double* failed = row.find("rollout/infra_failed_frac");
+    EXPECT_TRUE(failed == nullptr || *failed == 0) << "step " << row.step;
+  }
+}
+
+TEST_F(LaunchFaults, AWorkerThatCannotStartOnceTheRunHasBegunDoesNotEndIt) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  const pid_t trainer = stop_in_the_middle();
+  const auto victims = workers("rollout", 1);
+  ASSERT_EQ(victims.size(), 1u);
+  fs::rename(tokenizer(), hidden());
+  ::kill(victims[0], SIGKILL);
+  EXPECT_TRUE(wait_until([&] {
+    return output().find("rollout-1: exit status 2; starting it again") != std::string::npos;
+  })) << output();
+  EXPECT_TRUE(wait_until([&] {
+    return log_of("scheduler").find("rollout-1 gets no work until it had a rest") !=
+           std::string::npos;
+  })) << log_of("scheduler");
+  fs::rename(hidden(), tokenizer());
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+TEST_F(LaunchFaults, AWorkerThatCannotStartBeforeTheRunHasBegunEndsItWithItsMessage) {
+  start_run("run", {"sft.demonstrations=20000"});
+  // Once launch has worked for a while since the tokenizer is there, it has read it and makes
+  // demonstrations: the next to read it is a worker.
+  std::optional<int64_t> since;
+  const bool reached = wait_until([&] {
+    if (!since && fs::exists(tokenizer())) since = cpu_ticks(launched_->pid());
+    return since && cpu_ticks(launched_->pid()) >= *since + 5;
+  });
+  ASSERT_TRUE(reached) << output();
+  launched_->send_signal(SIGSTOP);
+  ASSERT_FALSE(fs::exists(paths().demonstrations())) << "too late";
+  fs::rename(tokenizer(), hidden());
+  launched_->send_signal(SIGCONT);
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("error: rollout-"), std::string::npos) << output();
+  EXPECT_NE(output().find("tokenizer.json"), std::string::npos) << output();
+  EXPECT_EQ(output().find("starting it again"), std::string::npos) << output();
+  // When that is mended, the run goes on.
+  fs::rename(hidden(), tokenizer());
+  start(command({"--run-dir", paths().root.string()}));
+  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  launched_->send_signal(SIGINT);
+  EXPECT_EQ(finish().code, 130) << output();
+}
+
+// Where a journal carries the number of the law (tests/scheduler/store/journal_test.cc).
+constexpr int64_t kLawInJournal = 16;
+
+TEST_F(LaunchFaults, AJournalOfAnotherLawIsRefusedWithAdviceAndLeftAsItIs) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  stop_in_the_middle();
+  launched_->send_signal(SIGKILL);
+  finish();
+  ASSERT_TRUE(wait_until([&] {
+    return processes_with({"worker", paths().root.string()}).empty();
+  }));
+  const auto flip_law = [&] {
+    for (const auto& file : fs::directory_iterator(paths().journal())) {
+      if (file.path().extension() != ".log") continue;
+      std::fstream stream(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekg(kLawInJournal);
+      const int byte = stream.get();
+      stream.seekp(kLawInJournal);
+      stream.put(static_cast<char>(byte ^ 0x40));
+    }
+  };
+  flip_law();
+  continue_run();
+  EXPECT_EQ(finish().code, 2) << output();
+  const std::string said = output();
+  const auto says = [&](std::string_view words) { return said.find(words) != std::string::npos; };
+  EXPECT_TRUE(says("error: scheduler-0: ")) << said;
+  EXPECT_TRUE(says(fmt::format("this build has law {}", scheduler::kLawVersion))) << said;
+  EXPECT_TRUE(says("Let the build that wrote them continue the run and stop it with Ctrl-C"))
+      << said;
+  EXPECT_EQ(said.find("error: "), said.rfind("error: ")) << "once is enough: " << said;
+  flip_law();
+  continue_run();
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+}  // namespace
+}  // namespace tailrace
