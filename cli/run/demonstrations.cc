@@ -1,8 +1,11 @@
 #include "cli/run/demonstrations.h"
 
+#include <thread>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "reward/judge.h"
@@ -36,10 +39,20 @@ T checked(const sandbox::Environment& environment, Result<T> result) {
       .about("sft.demonstrations");
 }
 
-sandbox::StepResult step(sandbox::Environment& environment, const std::string& action) {
-  sandbox::StepResult result = checked(environment, environment.step(action));
-  while (result.pending) result = checked(environment, environment.step(action));
-  return result;
+sandbox::StepResult step(sandbox::Environment& environment, const std::string& action,
+                         Time timeout) {
+  const SteadyClock clock;
+  const Time begin = clock.now();
+  for (;;) {
+    sandbox::StepResult result = checked(environment, environment.step(action));
+    if (!result.pending) return result;
+    if (clock.now() - begin >= timeout) {
+      throw UserError("sft.demonstrations: environment {} was still pending after {:g} s",
+                      environment.info().name, std::chrono::duration<double>(timeout).count())
+          .about("sft.demonstrations");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as often as episodes ask
+  }
 }
 
 bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verifiers) {
@@ -57,11 +70,8 @@ bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verif
 class Demonstrator {
  public:
   Demonstrator(sandbox::Environment& environment, const text::Tokenizer& tokenizer,
-               const VerifierRegistry& verifiers, int64_t max_tokens)
-      : environment_(environment),
-        tokenizer_(tokenizer),
-        verifiers_(verifiers),
-        max_tokens_(max_tokens) {}
+               const VerifierRegistry& verifiers, const DemonstrationPlan& plan)
+      : environment_(environment), tokenizer_(tokenizer), verifiers_(verifiers), plan_(plan) {}
 
   Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
     Row row;
@@ -78,15 +88,15 @@ class Demonstrator {
       }
       const auto tokens = tokenizer_.encode(*action);
       // Whole turns only: half an action would teach an action that does not end.
-      if (!row.fits(tokens.size(), max_tokens_)) break;
+      if (!row.fits(tokens.size(), plan_.max_tokens)) break;
       row.append(tokens, true);
-      const sandbox::StepResult result = step(environment_, *action);
+      const sandbox::StepResult result = step(environment_, *action, plan_.step_timeout);
       if (result.terminated || result.truncated) {
         counts.successes += is_success(result, verifiers_);
         break;
       }
       const auto seen = tokenizer_.encode(result.observation.text);
-      if (!row.fits(seen.size(), max_tokens_)) break;
+      if (!row.fits(seen.size(), plan_.max_tokens)) break;
       row.append(seen, false);
     }
     environment_.close();
@@ -98,7 +108,7 @@ class Demonstrator {
   sandbox::Environment& environment_;
   const text::Tokenizer& tokenizer_;
   const VerifierRegistry& verifiers_;
-  int64_t max_tokens_;
+  const DemonstrationPlan& plan_;
 };
 
 }  // namespace
@@ -109,7 +119,7 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          std::span<const text::DatasetRow> dataset,
                                          const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan) {
-  Demonstrator demonstrator(environment, tokenizer, verifiers, plan.max_tokens);
+  Demonstrator demonstrator(environment, tokenizer, verifiers, plan);
   DemonstrationCounts counts;
   // In memory and written at once: a launch that is killed here begins anew, with the same bytes.
   std::string text;

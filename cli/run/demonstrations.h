@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "core/base/time.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "reward/registry.h"
@@ -24,6 +25,7 @@ struct DemonstrationPlan {
   int64_t episodes = 0;
   uint64_t run_seed = 0;
   int64_t max_tokens = 0;  // of a row: an episode is cut before the turn that would exceed it
+  Time step_timeout = std::chrono::seconds(30);  // of an environment that answers `pending`
 };
 
 struct DemonstrationCounts {

@@ -106,8 +106,11 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   std::vector<text::DatasetRow> dataset;
   if (environment.info().needs_dataset) dataset = read_prompts(options);
-  const DemonstrationPlan plan{options.sft.demonstrations, static_cast<uint64_t>(options.run.seed),
-                               options.rollout.engine.max_context_tokens};
+  const DemonstrationPlan plan{.episodes = options.sft.demonstrations,
+                               .run_seed = static_cast<uint64_t>(options.run.seed),
+                               .max_tokens = options.rollout.engine.max_context_tokens,
+                               .step_timeout = std::chrono::duration_cast<Time>(
+                                   std::chrono::duration<double>(options.rollout.step_timeout_s))};
   const DemonstrationCounts counts =
       write_demonstrations(file, environment, tokenizer, dataset, verifiers, plan);
   say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", plan.episodes, counts.tokens,

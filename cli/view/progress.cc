@@ -81,6 +81,12 @@ int columns_of(std::FILE* out) {
   return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// A run that ends with its data has no number of steps.
+std::string step_text(const ProgressState& state, const MetricsRow& row) {
+  if (state.total_steps == 0) return fmt::format("step {}", row.step + 1);
+  return fmt::format("step {}/{}", row.step + 1, state.total_steps);
+}
+
 }  // namespace
 
 double seconds_left(const ProgressState& state) {
@@ -119,7 +125,7 @@ std::string progress_line(const ProgressState& state, const MetricsRow& row) {
     return fmt::format("warm-up update {}  loss {:.3f}", row.step, *loss);
   std::string out;
   if (is_step(row)) {
-    out = fmt::format("step {}/{}{}", row.step + 1, state.total_steps, values_of(row, kStepValues));
+    out = step_text(state, row) + values_of(row, kStepValues);
     if (const double* speed = row.find("perf/tokens_per_s"))
       out += fmt::format("  {} tokens/s", format_value(std::round(*speed)));
     std::string left = format_left(seconds_left(state));
@@ -146,9 +152,11 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
         filled = static_cast<int>(std::lround(share * width));
     std::string bar;
     for (int i = 0; i < width; ++i) bar += i < filled ? "━" : "─";
-    lines.push_back(fmt::format("{}  step {}/{}  {}  {:.0f} %  {}", state.name, step->step + 1,
-                                state.total_steps, bar, share * 100,
-                                format_left(seconds_left(state))));
+    std::string head = fmt::format("{}  {}", state.name, step_text(state, *step));
+    // Without a number of steps nobody knows how far it is.
+    if (state.total_steps > 0)
+      head += fmt::format("  {}  {:.0f} %  {}", bar, share * 100, format_left(seconds_left(state)));
+    lines.push_back(std::move(head));
     const double* speed = step->find("perf/tokens_per_s");
     lines.push_back(
         fmt::format("{}{}", values_of(*step, kStepValues),

@@ -89,8 +89,9 @@ void write_word_tokenizer(const std::filesystem::path& directory,
   std::error_code error;
   // A failure shows when the files are written.
   std::filesystem::create_directories(directory, error);
-  write_json(directory / "tokenizer.json", tokenizer);
+  // The one that a run looks for comes last: where it is, both are.
   write_json(directory / "tokenizer_config.json", config);
+  write_json(directory / "tokenizer.json", tokenizer);
 }
 
 }  // namespace tailrace::text

@@ -161,7 +161,8 @@ Digest read_digest(const flatbuffers::String& text) {
 // A name below RUN/weights: it is joined to a path, so it must not lead out of the folder.
 std::string read_file_name(const flatbuffers::String& text) {
   std::string file = text.str();
-  if (file.find('/') != std::string::npos || file.find('\0') != std::string::npos || file == "..") {
+  if (file.find('/') != std::string::npos || file.find('\0') != std::string::npos || file == ".." ||
+      file.empty() || file == ".") {
     throw Malformed("file name '{}'", file);
   }
   return file;

@@ -85,8 +85,10 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
       policy->second.trainer == event.worker) {
     on_trainer_lost(policy->second);
   }
-  // At once, without counting: it said so itself.
-  quarantine(context, event.worker, Fault::kFailed, event.reason);
+  // At once, without counting: it said so itself. Said again, or by its next process, while it is
+  // given up, it is the same trouble (law 7.2).
+  if (!in_quarantine(state, event.worker))
+    quarantine(context, event.worker, Fault::kFailed, event.reason);
 }
 
 void on_restarted(Context& context, const Restarted& event) {

@@ -19,8 +19,8 @@ BatchFetch::BatchFetch(wire::Batch batch, int64_t first_request, int64_t piece_b
     for (int64_t offset = 0; offset < size;) {
       // Behind the rest of a large body, too: a Fetch counts its offset in the first of its bodies
       // only.
-      const bool joins = offset == 0 && !pieces_.empty() && pieces_.back().bytes < piece_bytes &&
-                         pieces_.back().bytes + size <= piece_bytes;
+      const bool joins =
+          offset == 0 && !pieces_.empty() && pieces_.back().bytes + size <= piece_bytes;
       if (joins) {
         pieces_.back().last = i;
         pieces_.back().bytes += size;

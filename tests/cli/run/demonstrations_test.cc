@@ -118,5 +118,34 @@ TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {
   }
 }
 
+class NeverReady final : public sandbox::Environment {
+ public:
+  const sandbox::EnvironmentInfo& info() const override { return info_; }
+  Result<sandbox::Observation> reset(const sandbox::Task&) override {
+    return sandbox::Observation{"ice >"};
+  }
+  Result<sandbox::StepResult> step(const std::string&) override {
+    return sandbox::StepResult{
+        .observation = {}, .pending = true, .verifier = {}, .evidence = {}, .metrics = {}};
+  }
+  std::optional<std::string> demonstrate(Rng&) override { return "up\n"; }
+  std::string sample_action(Rng&) override { return "up\n"; }
+
+ private:
+  sandbox::EnvironmentInfo info_{.name = "never_ready"};
+};
+
+TEST_F(DemonstrationsTest, AnEnvironmentThatStaysPendingIsAUserError) {
+  environment_ = std::make_unique<NeverReady>();
+  try {
+    write({.episodes = 5, .max_tokens = 256, .step_timeout = std::chrono::milliseconds(20)});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("never_ready was still pending after 0.02 s"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tailrace
