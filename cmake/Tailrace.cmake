@@ -1,10 +1,11 @@
 # What every target of Tailrace shares: flags, libraries, and three functions.
 #
-#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...])
+#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...] [PURE])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
-# One library a subfolder; DEPENDS repeats the arrows of the map in docs (design) and no others.
+# One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. PURE: without the
+# precompiled header, which would hand threads and files to code under rule 1.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -53,11 +54,13 @@ target_precompile_headers(tailrace_pch PRIVATE <algorithm> <array> <atomic> <chr
   <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
 
 function(tailrace_library NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "PURE" "" "SOURCES;DEPENDS;LIBS" ${ARGN})
   if(ARG_SOURCES)
     add_library(tailrace_${NAME} STATIC ${ARG_SOURCES})
     target_link_libraries(tailrace_${NAME} PUBLIC tailrace_flags ${ARG_DEPENDS} PRIVATE ${ARG_LIBS})
-    target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_pch)
+    if(NOT ARG_PURE)
+      target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_pch)
+    endif()
   else()
     add_library(tailrace_${NAME} INTERFACE)
     target_link_libraries(tailrace_${NAME} INTERFACE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})

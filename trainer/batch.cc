@@ -12,12 +12,6 @@
 namespace tailrace {
 namespace {
 
-// Never by arrival: sums round by their order, and a batch that is handed out again after a crash
-// must give the same weights. The member comes last, so that a group stands side by side.
-auto order_of(const MemberId& id) {
-  return std::tie(id.epoch, id.prompt, id.domain, id.launch, id.policy, id.member);
-}
-
 bool same_group(const MemberId& a, const MemberId& b) {
   MemberId x = b;
   x.member = a.member;
@@ -130,7 +124,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
     if (auto failure = find_unfit(t, options)) return *failure;
     sorted.push_back(&t);
   }
-  std::ranges::sort(sorted, {}, [](const Trajectory* t) { return order_of(t->lease.member); });
+  std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
 
   std::vector<double> rewards;
   std::vector<int32_t> groups;  // offsets into sorted

@@ -7,7 +7,8 @@
 namespace tailrace {
 
 void OptimOptions::visit(OptionVisitor& v) {
-  v.field("lr", lr, {.help = "peak learning rate of AdamW", .min = 0});
+  v.field("lr", lr,
+          {.help = "peak learning rate of AdamW", .min = 0, .aliases = {"learning_rate"}});
   v.field("betas", betas, {.help = "decay of the first and second moment", .min = 0, .max = 1});
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0});
   v.field("weight_decay", weight_decay,

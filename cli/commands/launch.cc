@@ -223,16 +223,20 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
-  const bool is_new = !fs::exists(RunPaths{directory}.config());
+  const RunPaths paths{directory};
+  const bool is_new = !fs::exists(paths.config());
   const std::string plan = checked_plan(options, registries, is_new);
+  if (!is_new) check_same_run(paths, options, registries);
   if (arguments.dry_run) {
     show(stdout, plan);
+    if (!is_new) say(fmt::format("continues  {}", directory.string()));
     return 0;
   }
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);
-  if (run.resumes()) check_same_run(run.paths(), options, registries);
+  // Another launch may have begun it since.
+  if (is_new && run.resumes()) check_same_run(run.paths(), options, registries);
   show(stdout, plan);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   prepare_run(run.paths(), options, registries, say);

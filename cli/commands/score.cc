@@ -175,7 +175,7 @@ void add_score(CLI::App& app) {
       "probability of each\n"
       "next token, one fewer than the ids. Needs no tokenizer.\n\n"
       "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace score --model "
-      "models/stories260K");
+      "tests/data/models/stories260K");
   command->callback([arguments] { score(*arguments); });
 }
 

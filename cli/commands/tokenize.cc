@@ -53,7 +53,7 @@ void add_tokenize(CLI::App& app) {
                     "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}");
   command->footer(
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
-      "models/stories260K");
+      "tests/data/models/stories260K");
   command->callback([arguments] { tokenize(*arguments); });
 }
 

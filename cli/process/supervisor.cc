@@ -98,15 +98,17 @@ class Supervisor {
     return status.signal == 0 && status.code == kUserErrorStatus;
   }
 
-  bool broke_too_often(const Child& child) const {
-    return static_cast<int>(child.restarts.size()) >= options_.max_restarts;
+  bool broke_too_often(const Child& child, SteadyTime now) const {
+    return std::ranges::count_if(child.restarts, [&](SteadyTime at) {
+             return now - at <= options_.window;
+           }) >= options_.max_restarts;
   }
 
-  // Somebody else does this child's work.
-  bool has_substitute(const Child& child) const {
+  // Somebody else does this child's work, or will when it is started again.
+  bool has_substitute(const Child& child, SteadyTime now) const {
     return std::ranges::any_of(children_, [&](const auto& other) {
-      return other.get() != &child && other->spec.pool == child.spec.pool && other->process &&
-             !broke_too_often(*other);
+      return other.get() != &child && other->spec.pool == child.spec.pool && !other->finished &&
+             !broke_too_often(*other, now);
     });
   }
 
@@ -115,7 +117,7 @@ class Supervisor {
     while (!child.restarts.empty() && now - child.restarts.front() > options_.window)
       child.restarts.pop_front();
     const auto count = static_cast<int>(child.restarts.size());
-    if (broke_too_often(child) && !has_substitute(child)) {
+    if (broke_too_often(child, now) && !has_substitute(child, now)) {
       if (is_user_error(status)) return finish({End::kUserError, own_error(child)});
       return finish(
           {End::kFailed,

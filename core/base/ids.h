@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 namespace tailrace {
 
@@ -43,6 +44,16 @@ struct MemberId {
   friend auto operator<=>(const MemberId&, const MemberId&) = default;
 };
 TaskId task_of(const MemberId& member);
+
+// What a batch is sorted by, never by arrival: sums round by their order, and a batch that is
+// handed out again must give the same weights. Members of a group stand side by side.
+inline auto batch_order(const TaskId& id) {
+  return std::tuple(id.epoch, id.prompt, id.domain, id.policy);
+}
+inline auto batch_order(const MemberId& id) {
+  return std::tuple(id.epoch, id.prompt, id.domain, id.policy, id.launch, id.member);
+}
+
 MemberId member_id(const TaskId& task, int32_t launch, int32_t member);
 
 struct LeaseId {

@@ -34,15 +34,28 @@ int edit_distance(std::string_view a, std::string_view b) {
   return previous[b.size()];
 }
 
+namespace {
+
+// The right key in the wrong section costs two: worse than one typo, better than another key.
+int distance(std::string_view name, std::string_view candidate) {
+  return std::min(edit_distance(name, candidate),
+                  2 + 2 * edit_distance(last_part(name), last_part(candidate)));
+}
+
+}  // namespace
+
+bool is_near(std::string_view name, std::string_view candidate) {
+  // One slip in four letters, and two in any name: "lr" for "rl", "gruop_sise".
+  return distance(name, candidate) <= std::max<int>(2, static_cast<int>(name.size()) / 4);
+}
+
 std::string nearest_name(std::string_view name, std::span<const std::string> names) {
   std::string best;
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string& candidate : names) {
-    int distance = edit_distance(name, candidate);
-    // The right key in the wrong section costs two: worse than one typo, better than another key.
-    distance = std::min(distance, 2 + 2 * edit_distance(last_part(name), last_part(candidate)));
-    if (distance < best_distance) {
-      best_distance = distance;
+    const int far = distance(name, candidate);
+    if (far < best_distance) {
+      best_distance = far;
       best = candidate;
     }
   }

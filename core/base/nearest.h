@@ -18,6 +18,9 @@ int edit_distance(std::string_view a, std::string_view b);
 // dotted names the last parts are compared too, so that a key in the wrong section finds its own.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
+// Whether `name` may be a slip of the pen for `candidate`: else naming it would mislead.
+bool is_near(std::string_view name, std::string_view candidate);
+
 // For a path that does not exist: "; the nearest is models/stories260K" where something there has a
 // name like the first part that is missing; else empty.
 std::string nearest_path_hint(const std::filesystem::path& path);

@@ -345,9 +345,10 @@ class ConfigBinder final : public OptionVisitor {
       auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));
       if (alias != aliases_.end())
         add_error(place, "{} is not a known key; here it is called {}", key, alias->second);
+      else if (const std::string nearest = nearest_name(key, known_); is_near(key, nearest))
+        add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
       else
-        add_error(place, "{} is not a known key; the nearest is {}", key,
-                  nearest_name(key, known_));
+        add_error(place, "{} is not a known key; 'tailrace docs' lists them", key);
     }
   }
 

@@ -79,7 +79,6 @@ class Link {
   void resend_all() { next_to_send_ = 0; }
 
   bool lost(Time now) const { return now - last_heard_ > options_.timeout; }
-  Time last_heard() const { return last_heard_; }
   bool idle() const { return unacknowledged_.empty(); }
   int64_t num_unacknowledged() const { return static_cast<int64_t>(unacknowledged_.size()); }
   uint64_t session() const { return session_; }

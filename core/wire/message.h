@@ -131,7 +131,7 @@ struct Install {
   Digest digest;
   std::string manifest;  // file name below RUN/weights
 };
-struct Batch {  // answers TrainerWants: members ordered by (epoch, prompt, launch, member)
+struct Batch {  // answers TrainerWants: members in the batch_order() of their prompts
   struct Item {
     LeaseId lease;
     double reward = 0;      // that counts: a verifier's is not in the body

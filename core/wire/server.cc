@@ -128,7 +128,7 @@ struct WorkerServer::Impl {
     const auto verdict = peer.link.on_frame(header, now());
     if (header.signal == Signal::kGoodbye) {
       // A copy: drop() erases the entry that holds the name.
-      drop(std::string(worker->second), "said goodbye", out);
+      drop(std::string(worker->second), "said goodbye", /*silent=*/false, out);
       return;
     }
     if (verdict != Link::Verdict::kDeliver) return;
@@ -152,10 +152,10 @@ struct WorkerServer::Impl {
     peers.erase(peer);
   }
 
-  void drop(const std::string& worker, std::string reason, Events& out) {
+  void drop(const std::string& worker, std::string reason, bool silent, Events& out) {
     const auto peer = peers.find(worker);
     if (peer == peers.end()) return;
-    out.push_back(WorkerDown{worker, peer->second.link.session(), std::move(reason)});
+    out.push_back(WorkerDown{worker, peer->second.link.session(), std::move(reason), silent});
     close_session(peer);
   }
 
@@ -165,7 +165,8 @@ struct WorkerServer::Impl {
       if (peer.link.lost(now())) silent.push_back(worker);
     }
     for (const auto& worker : silent) {
-      drop(worker, fmt::format("silent for more than {} ms", options.timeout.count()), out);
+      drop(worker, fmt::format("silent for more than {} ms", options.timeout.count()),
+           /*silent=*/true, out);
     }
   }
 

@@ -27,6 +27,7 @@ struct WorkerDown {
   std::string worker;
   uint64_t session = 0;
   std::string reason;
+  bool silent = false;  // it may be there still: nothing was heard of it; else it said goodbye
 };
 struct Incoming {
   std::string worker;

@@ -40,9 +40,6 @@ struct EngineStats {
                                          : static_cast<double>(planner.prefix_hit_tokens) /
                                                static_cast<double>(planner.requested_tokens);
   }
-  double sampled_tokens_per_s() const {
-    return busy_seconds > 0 ? static_cast<double>(sampled_tokens) / busy_seconds : 0;
-  }
 };
 
 // Blocks of the KV cache that an engine makes: the options' own number, or what kv_cache_mb affords

@@ -198,9 +198,9 @@ class RolloutWorker {
       bool evaluates = grant.lane == Lane::kEval;
       if (engine_.version() < grant.version) {
         waiting.push_back(grant);  // its weights are on their way
+      } else if (evaluates && engine_.version() != grant.version) {
         // Training may go on under newer weights, each token says by which. An evaluation is a
         // number about one version.
-      } else if (evaluates && engine_.version() != grant.version) {
         refuse_late(grant);
       } else {
         num_evaluating_ += evaluates;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -10,14 +11,6 @@ namespace {
 
 bool same_pool(const Health& health, const Worker& worker) {
   return worker.role == health.role && worker.policy == health.policy;
-}
-
-// Law 1.4. Who is away may never come back, and proves nothing about the others.
-int64_t pool_size(const State& state, const Worker& like) {
-  return std::ranges::count_if(state.workers, [&](const auto& entry) {
-    const Worker& worker = entry.second;
-    return worker.connected && worker.role == like.role && worker.policy == like.policy;
-  });
 }
 
 // Role and policy are written down with it: a worker that has left still counts in its pool (law
@@ -30,6 +23,24 @@ Health& health_of(State& state, const WorkerId& id) {
   return health;
 }
 
+// Of one that has left: not for ever, or a name that never comes would keep a dead run alive.
+bool may_return(const State& state, const Health& health) {
+  return std::max(health.until, health.left) + state.config.quarantine.longest > state.now;
+}
+
+// All who could do the work of this one: who is away is counted as well, as long as it may return,
+// or the one that stays behind would be judged as if it were alone.
+std::set<WorkerId> pool_of(const State& state, const Worker& like) {
+  std::set<WorkerId> pool;
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role == like.role && worker.policy == like.policy) pool.insert(id);
+  }
+  for (const auto& [id, health] : state.health) {
+    if (same_pool(health, like) && may_return(state, health)) pool.insert(id);
+  }
+  return pool;
+}
+
 // Halts when nobody is left who could do the work of this one. Who went away in quarantine counts
 // as one who may come back, but not for ever.
 void check_pool(Context& context, const WorkerId& last) {
@@ -37,17 +48,17 @@ void check_pool(Context& context, const WorkerId& last) {
   const QuarantineConfig& config = state.config.quarantine;
   const Health& health = state.health.at(last);
   if (health.quarantines < config.limit) return;
+  const auto at_limit = [&](const Health& other) { return other.quarantines >= config.limit; };
   for (const auto& [id, worker] : state.workers) {
-    // Law 7.5: one connected worker below the limit is hope enough.
-    if (!worker.connected || !same_pool(health, worker)) continue;
+    // Law 7.5: one below the limit is hope enough, also one that is away and may come back.
+    if (!same_pool(health, worker)) continue;
     const auto other = state.health.find(id);
-    if (other == state.health.end() || other->second.quarantines < config.limit) return;
+    if (other == state.health.end() || !at_limit(other->second)) return;
   }
   for (const auto& [id, other] : state.health) {
-    const bool away = !state.workers.contains(id) || !state.workers.at(id).connected;
-    if (!away || other.role != health.role || other.policy != health.policy) continue;
-    const bool may_return = other.until + config.longest > state.now;
-    if (other.quarantines > 0 && other.quarantines < config.limit && may_return) return;
+    if (state.workers.contains(id) || other.role != health.role || other.policy != health.policy)
+      continue;
+    if (!at_limit(other) && may_return(state, other)) return;
   }
   halt(context,
        fmt::format("no {} worker is fit for work: {} was given up {} times in a row, the "
@@ -55,8 +66,9 @@ void check_pool(Context& context, const WorkerId& last) {
                    name(health.role), last, health.quarantines, name(health.fault), health.reason));
 }
 
-// Halts when more than half of a pool of `pool` workers fail most of their attempts for this cause.
-void check_window(Context& context, const Breaker& breaker, Outcome cause, int64_t pool) {
+// Halts when more than half of the pool's workers fail most of their attempts for this cause.
+void check_window(Context& context, const Breaker& breaker, Outcome cause,
+                  std::set<WorkerId> pool) {
   const BreakerConfig& config = context.config().breaker;
   if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
   const auto exceeds = [&](int64_t failed, int64_t of) {
@@ -71,12 +83,13 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, int64
   // worker end the run; the second alone, one bad answer of a worker that has given few.
   for (const Breaker::Attempt& attempt : breaker.window) {
     const bool failed = attempt.outcome == cause;
+    pool.insert(attempt.worker);
     for (Count* count : {&total, &workers[attempt.worker]}) ++count->all, count->failed += failed;
   }
   if (!exceeds(total.failed, total.all)) return;
   const auto failing = std::ranges::count_if(
       workers, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
-  if (2 * failing <= pool) return;
+  if (2 * failing <= std::ssize(pool)) return;
   const auto last = breaker.last_reason.find(cause);
   halt(context,
        fmt::format("{} of the last {} attempts ended as {}{}", total.failed, total.all, name(cause),
@@ -126,26 +139,37 @@ void record_fault(Context& context, const WorkerId& id, Fault fault, const std::
   quarantine(context, id, fault, reason);
 }
 
+void record_leaving(Context& context, const WorkerId& id) {
+  State& state = context.state;
+  health_of(state, id).left = state.now;
+  // Names come and go with spot machines: one that has been away for long is nobody's hope, and
+  // nothing is held against it any more.
+  std::erase_if(state.health, [&](const auto& entry) {
+    return entry.first != id && !state.workers.contains(entry.first) &&
+           !may_return(state, entry.second);
+  });
+}
+
 void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
                     const std::string& reason) {
   State& state = context.state;
   const Worker& worker = state.workers.at(id);
-  // One a role: the good answers of environments say nothing about verifiers.
-  Breaker& breaker = state.breakers[worker.role];
+  // One a pool: the good answers of environments say nothing about verifiers.
+  Breaker& breaker = state.breakers[{worker.role, worker.policy}];
   breaker.window.push_back({id, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
   if (!reason.empty()) breaker.last_reason[outcome] = reason;
-  const int64_t pool = pool_size(state, worker);
+  std::set<WorkerId> pool = pool_of(state, worker);
   // Alone it has nobody to be compared with: whether its environments fail or all do cannot be told
   // apart, and only the breaker judges (law 7.2).
-  if (pool > 1) {
+  if (pool.size() > 1) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
                  reason);
   }
-  check_window(context, breaker, outcome, pool);
+  check_window(context, breaker, outcome, std::move(pool));
 }
 
 }  // namespace tailrace::scheduler

@@ -23,6 +23,9 @@ void halt(Context& context, std::string reason);
 void record_outcome(Context& context, const WorkerId& worker, Outcome outcome,
                     const std::string& reason);
 
+// It has left: whoever is fit among those that have may come back (law 7.5).
+void record_leaving(Context& context, const WorkerId& worker);
+
 // It has answered well: nothing is held against it any more.
 void record_good(Context& context, const WorkerId& worker);
 

@@ -117,8 +117,9 @@ void on_published(Context& context, const Published& event) {
   policy.published = event.version;
   policy.wanted.reset();
   policy.handed = false;
-  // Of a trainer nothing else is a good answer: asking for a batch costs it nothing.
-  record_good(context, event.worker);
+  // Of a trainer nothing else is a good answer, but a checkpoint: asking for a batch costs it
+  // nothing, and a replay that ends before what failed proves nothing.
+  if (event.version > policy.frontier) record_good(context, event.worker);
   finish_batch(context, policy, event.version);
   Weights weights{event.digest, event.manifest};
   if (event.version > policy.frontier) {
@@ -138,6 +139,7 @@ void on_durable(Context& context, const Durable& event) {
   Policy& policy = *found;
   if (event.version <= policy.durable || event.version > policy.published) return;
   policy.durable = event.version;
+  record_good(context, event.worker);
   Release release;
   for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
     // Those that the end of the run cut off are kept: a run that is continued goes back to them.

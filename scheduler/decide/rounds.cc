@@ -146,10 +146,8 @@ void form_batch(const State& state, Policy& policy, int64_t step) {
       ready.pop_front();
     }
   }
-  // Never by arrival: the same groups give the same batch, bit for bit.
-  std::sort(batch.tasks.begin(), batch.tasks.end(), [](const TaskId& a, const TaskId& b) {
-    return std::tie(a.epoch, a.prompt, a.domain) < std::tie(b.epoch, b.prompt, b.domain);
-  });
+  std::sort(batch.tasks.begin(), batch.tasks.end(),
+            [](const TaskId& a, const TaskId& b) { return batch_order(a) < batch_order(b); });
   for (const TaskId& id : batch.tasks) {
     Task& task = policy.tasks.at(id);
     task.place = Place::kHandedOver;

@@ -10,10 +10,11 @@
 namespace tailrace::scheduler {
 namespace {
 
-// What was said to it in an older session may be lost: it asks again, and is answered again.
-void begin_trainer_session(Policy& policy) {
-  policy.handed = false;
-  policy.saving = -1;
+// Leases and places stay for a while: a link that breaks costs no work.
+void leave_absent(const State& state, Worker& worker) {
+  worker.connected = false;
+  worker.phase = WorkerPhase::kClosed;
+  worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
 }
 
 // Its process is gone. With work in hand that is a fault; a worker that leaves with empty hands
@@ -22,13 +23,16 @@ void lose_worker(Context& context, const WorkerId& id) {
   State& state = context.state;
   const Worker& worker = state.workers.at(id);
   const auto policy = state.policies.find(worker.policy);
-  bool had_work = lose_leases(context, id) > 0;
+  // Weights too are work: who dies of every install must not be asked for ever.
+  bool had_work = worker.phase == WorkerPhase::kInstalling;
+  had_work = lose_leases(context, id) > 0 || had_work;
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == id) {
     had_work = had_work || policy->second.handed;
     on_trainer_lost(policy->second);
   }
   if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");
+  record_leaving(context, id);
   const bool trained = worker.role == Role::kTrainer;
   const PolicyId policy_id = worker.policy;
   state.workers.erase(id);
@@ -57,7 +61,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   if (worker.role == Role::kTrainer) {
     const auto policy = state.policies.find(event.policy);
     if (policy != state.policies.end() && policy->second.trainer == event.worker)
-      begin_trainer_session(policy->second);
+      on_trainer_lost(policy->second);  // it asks again, and is answered again
   } else {
     // Also when there are none: the worker may hold work that was given up since.
     tell_leases(context, event.worker);
@@ -68,6 +72,9 @@ void on_worker_down(Context& context, const WorkerDown& event) {
   const auto it = context.state.workers.find(event.worker);
   // Of an older session: a newer one has taken its place (law 8.1).
   if (it == context.state.workers.end() || it->second.session != event.session) return;
+  // A trainer holds no lease: its batch is handed over again in its next session.
+  if (event.silent && it->second.role != Role::kTrainer)
+    return leave_absent(context.state, it->second);
   lose_worker(context, event.worker);
 }
 
@@ -101,14 +108,9 @@ void on_restarted(Context& context, const Restarted& event) {
   state.health.clear();
   state.breakers.clear();
   state.stopping = false;
-  for (auto& [id, worker] : state.workers) {
-    worker.connected = false;
-    worker.phase = WorkerPhase::kClosed;
-    worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
-  }
+  for (auto& [id, worker] : state.workers) leave_absent(state, worker);
   for (auto& [id, policy] : state.policies) {
-    policy.wanted.reset();
-    begin_trainer_session(policy);
+    on_trainer_lost(policy);
     // Complete, and perhaps written down, perhaps not: the report is idempotent.
     if (policy.evaluation && !evaluating(policy))
       context.act(evaluation_report(id, *policy.evaluation));

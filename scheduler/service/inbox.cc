@@ -65,6 +65,11 @@ void Inbox::on_up(const wire::WorkerUp& up) {
   const wire::Hello& hello = up.hello;
   log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name(hello.role), hello.pid,
             hello.slots, hello.numerics_class);
+  const auto known = state_.workers.find(hello.worker);
+  if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
+    log_.warning("{} is another process than before; what that one held ({} leases) is given again",
+                 hello.worker, known->second.leased);
+  }
   check_numerics(hello);
   feed_(WorkerUp{.worker = hello.worker,
                  .session = up.session,
@@ -88,7 +93,7 @@ void Inbox::check_numerics(const wire::Hello& hello) {
 
 void Inbox::on_down(const wire::WorkerDown& down) {
   log_.warning("{} is gone: {}", down.worker, down.reason);
-  feed_(WorkerDown{down.worker, down.session});
+  feed_(WorkerDown{down.worker, down.session, down.silent});
 }
 
 void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {

@@ -128,12 +128,13 @@ struct Service::Impl {
       // The one order that survives a kill anywhere: written, then done, then acknowledged (law
       // 12.1). On a failure neither of the last two happens, and the messages come again.
       commit();
+      const bool written = failure.empty();
       if (failure.empty()) perform();
       if (failure.empty()) inbox.acknowledge();
       collect_failures();
       if (!failure.empty()) {
         // A halt is an orderly end: all that led to it is written. A failing disk is not.
-        if (failure == state.halted) write_last_snapshot();
+        if (written && !state.halted.empty()) write_last_snapshot();
         return finish({ServiceResult::End::kFailed, failure, version()});
       }
       if (outbox.run_done() && actions.empty() && store.idle()) return finish_well();
@@ -218,7 +219,16 @@ struct Service::Impl {
     return result;
   }
 
+  // Each doubling, so that a flood of garbage does not become a flood of lines.
+  void report_malformed() {
+    const int64_t count = server.counters().malformed;
+    if (count < next_malformed) return;
+    next_malformed = 2 * count;
+    log.warning("frames that cannot be read: {}, the latest: {}", count, server.last_malformed());
+  }
+
   void watch() {
+    report_malformed();
     if (clock.now() - last_event < options.watchdog) return;
     last_event = clock.now();
     log.info("waiting: {}", describe_waits(state));
@@ -242,6 +252,7 @@ struct Service::Impl {
   Time last_event{};
   Actions actions;  // decided, not yet performed
   bool installed = false;
+  int64_t next_malformed = 1;
   std::string failure;
 };
 

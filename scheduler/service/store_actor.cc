@@ -63,7 +63,7 @@ void StoreActor::run_answers() {
   unanswered_ -= std::ssize(ready);
   // Outside the lock: an answer may ask something new and wait for room in the inbox, which the
   // actor makes only while it can give its own answers.
-  for (const Answer& then : ready) {
+  for (Answer& then : ready) {
     if (then) then();
   }
 }
@@ -117,7 +117,9 @@ void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
                 if (!header) return header.failure();
                 return Described{std::move(header).value(), *store.find(id)};
               });
-    return [then, found = std::move(found), lost = std::move(lost)] { then(found, lost); };
+    return [then, found = std::move(found), lost = std::move(lost)]() mutable {
+      then(std::move(found), lost);
+    };
   });
 }
 
@@ -128,13 +130,15 @@ void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
     read_each(store, ids, found, lost, [](const BodyId&, const std::vector<std::byte>& bytes) {
       return wire::decode_trajectory(bytes);
     });
-    return [then, found = std::move(found), lost = std::move(lost)] { then(found, lost); };
+    return [then, found = std::move(found), lost = std::move(lost)]() mutable {
+      then(std::move(found), lost);
+    };
   });
 }
 
 void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes,
                       Reads<std::byte> then) {
-  post([ids = std::move(ids), offset, max_bytes,
+  post([this, ids = std::move(ids), offset, max_bytes,
         then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<std::byte> bytes;
     std::vector<Lost> lost;
@@ -147,18 +151,24 @@ void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes
         skip -= entry->bytes;
         continue;
       }
-      auto body = store.get(id);
-      if (!body) {
-        lost.push_back({id, body.failure().message});
-        break;
+      if (!recent_ || recent_->first != id) {
+        recent_.reset();
+        auto body = store.get(id);
+        if (!body) {
+          lost.push_back({id, body.failure().message});
+          break;
+        }
+        recent_.emplace(id, std::move(body).value());
       }
-      const auto begin = body.value().begin() + skip;
-      const int64_t count =
-          std::min(max_bytes - std::ssize(bytes), std::ssize(body.value()) - skip);
+      const std::vector<std::byte>& body = recent_->second;
+      const auto begin = body.begin() + skip;
+      const int64_t count = std::min(max_bytes - std::ssize(bytes), std::ssize(body) - skip);
       bytes.insert(bytes.end(), begin, begin + count);
       skip = 0;
     }
-    return [then, bytes = std::move(bytes), lost = std::move(lost)] { then(bytes, lost); };
+    return [then, bytes = std::move(bytes), lost = std::move(lost)]() mutable {
+      then(std::move(bytes), lost);
+    };
   });
 }
 

@@ -12,8 +12,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/bounded_queue.h"
@@ -50,7 +52,7 @@ class StoreActor {
     std::string reason;
   };
   template <class T>
-  using Reads = std::function<void(std::vector<T>, const std::vector<Lost>&)>;
+  using Reads = std::function<void(std::vector<T>&&, const std::vector<Lost>&)>;
   // One for each id that reads back, in their order.
   void describe(std::vector<BodyId> ids, Reads<Described> then);
   void decode(std::vector<BodyId> ids, Reads<Trajectory> then);
@@ -77,6 +79,8 @@ class StoreActor {
   void loop();
 
   TrajectoryStore store_;
+  // Of the last read(): a large body is asked for piece by piece.
+  std::optional<std::pair<BodyId, std::vector<std::byte>>> recent_;
   std::function<void()> wake_;
   BoundedQueue<Job> inbox_;
   Mutex mutex_;

@@ -21,7 +21,9 @@ struct DescribeEvent {
   std::string operator()(const WorkerUp& e) const {
     return fmt::format("worker_up {} {} slots={}", e.worker, name(e.role), e.slots);
   }
-  std::string operator()(const WorkerDown& e) const { return "worker_down " + e.worker; }
+  std::string operator()(const WorkerDown& e) const {
+    return "worker_down " + e.worker + (e.silent ? " silent" : "");
+  }
   std::string operator()(const WorkerFailed& e) const {
     return fmt::format("worker_failed {}{}", e.worker, because(e.reason));
   }

@@ -38,9 +38,10 @@ struct WorkerUp {
 struct WorkerDown {
   WorkerId worker;
   uint64_t session = 0;
+  bool silent = false;  // nothing was heard of it; it may come back with its work (law 8.1)
   template <class V>
   void fields(V& visit) {
-    visit(worker, session);
+    visit(worker, session, silent);
   }
   friend bool operator==(const WorkerDown&, const WorkerDown&) = default;
 };

@@ -99,8 +99,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
       "journal_segment_bytes", storage.journal_bytes,
       {.help = "the journal begins a new file, with a snapshot, after so many bytes", .min = 4096});
   v.field("archive", storage.archive,
-          {.help = "keep the whole journal, so that the run can be replayed from its start",
-           .resume = Resume::kMayChange});
+          {.help = "keep the whole journal, so that the run can be replayed from its start"});
 }
 
 Config make_config(const SchedulerOptions& options, const StepOptions& step,

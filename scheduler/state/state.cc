@@ -139,9 +139,9 @@ std::optional<Time> next_deadline(const State& state) {
     // it comes.
     if (health.until > state.now && state.workers.contains(id)) consider(health.until);
   }
+  // Once there is an end, the stop has had its time.
   if (state.end) {
     consider(state.end_deadline);
-    // Once there is an end, the stop has had its time.
   } else if (state.stopping) {
     consider(state.stop_deadline);
   }

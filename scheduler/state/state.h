@@ -223,7 +223,7 @@ struct Worker {
   PolicyId policy = 0;
   uint64_t incarnation = 0;
   uint64_t session = 0;
-  bool connected = true;      // false: known from before a restart, not heard of since
+  bool connected = true;      // false: not heard of since a restart, or silent
   Time reconnect_deadline{};  // while not connected; then it is lost
   int64_t slots = 1;
   int64_t leased = 0;
@@ -262,16 +262,17 @@ struct Health {
   int64_t faults = 0;       // since the last quarantine
   int64_t quarantines = 0;  // in a row
   Time until{};             // of the last one: no work before
+  Time left{};              // when its process was last seen to be gone
   Fault fault = Fault::kLost;
   std::string reason;  // of the latest fault
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, faults, quarantines, until, fault, reason);
+    visit(role, policy, faults, quarantines, until, left, fault, reason);
   }
   friend bool operator==(const Health&, const Health&) = default;
 };
 
-// How the last attempts of a role ended, and at whom.
+// How the last attempts of a pool ended, and at whom.
 struct Breaker {
   struct Attempt {
     WorkerId worker;
@@ -307,12 +308,12 @@ struct State {
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
   std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;              // a member has at most one
-  std::set<std::pair<Time, WorkId>> expiries;  // the deadlines of the leases, in order
-  std::set<WorkId> waiting;                    // members in Phase::kWaiting
-  std::set<WorkId> to_verify;                  // members in Phase::kToVerify
-  std::map<WorkerId, Health> health;           // of workers with something against them
-  std::map<Role, Breaker> breakers;
+  std::map<WorkId, Lease> leases;                         // a member has at most one
+  std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
+  std::set<WorkId> waiting;                               // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                             // members in Phase::kToVerify
+  std::map<WorkerId, Health> health;                      // of workers with something against them
+  std::map<std::pair<Role, PolicyId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
   Time stop_deadline{};       // while stopping: for the step that is being trained

@@ -395,7 +395,8 @@ TEST(Health, ThirtyThreeLostWorkersAfterSixtyFourGoodResultsEndNothing) {
   h.add_rollout("stays", 1);
   publish(h, 0);
   h.answer_running();
-  EXPECT_EQ(h.state.breakers[Role::kRollout].window.size(), 64u);
+  const auto window = h.state.breakers[{Role::kRollout, 0}].window.size();
+  EXPECT_EQ(window, 64u);
   h.tell(wants(1));
   publish(h, 1);
   for (int i = 0; i < 33; ++i) {

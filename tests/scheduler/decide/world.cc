@@ -549,7 +549,8 @@ void World::fault() {
   switch (rng_.below(9)) {
     case 0:  // a worker dies, and is noticed now or when it is back
       cut_session(id);
-      if (node.alive && node.connected && rng_.chance(0.5)) tell(WorkerDown{id, node.session});
+      if (node.alive && node.connected && rng_.chance(0.5))
+        tell(WorkerDown{id, node.session, rng_.chance(0.5)});
       node.alive = false;
       break;
     case 1:
