@@ -17,6 +17,7 @@ bool touches_word(std::string_view character) {
   return !matches.empty();
 }
 
+// `limit` is where the token before it ends: white space is given to one token only.
 size_t skip_space_back(std::string_view text, size_t at, size_t limit) {
   while (at > limit) {
     size_t before = last_code_point(text.substr(0, at));
@@ -55,8 +56,10 @@ std::vector<AddedToken> parse_added_tokens(const JsonPart& part) {
   std::vector<AddedToken> tokens;
   for (const JsonPart& item : part.items()) {
     int64_t id = item.at("id").integer();
+    // The bound of parse_vocabulary(): these ids index the same tables.
     if (id < 0 || id >= 1 << 24) item.at("id").refuse("an integer from 0 to 16777215");
     bool special = item.flag("special", false);
+    // Hugging Face's default too: what is special is looked for in the text as it was written.
     tokens.push_back({.id = static_cast<TokenId>(id),
                       .content = item.text("content"),
                       .special = special,
@@ -69,10 +72,12 @@ std::vector<AddedToken> parse_added_tokens(const JsonPart& part) {
 }
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) {
+  // longest_at() takes the first that fits. Stable: of two with one content the file's first wins.
   std::stable_sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {
     return a.content.size() > b.content.size();
   });
   for (AddedToken& token : tokens) {
+    // It would be found everywhere, and the search would never move on.
     if (token.content.empty()) continue;
     empty_ = false;
     by_first_byte_[static_cast<uint8_t>(token.content[0])].push_back(std::move(token));
@@ -88,6 +93,8 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at
 
 void AddedTokenMatcher::cut(std::string_view text, std::vector<Section>& out) const {
   size_t done = 0;
+  // Byte by byte is safe: a token begins with the first byte of a character, and no such byte
+  // stands inside another character.
   for (size_t at = 0; at < text.size() && !empty_;) {
     const AddedToken* token = longest_at(text, at);
     if (token == nullptr) {

@@ -35,6 +35,7 @@ class MergeTable {
   }
 
  private:
+  // No pair has this key, since ids are not negative.
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   struct Slot {
     uint64_t key = kEmpty;
@@ -46,6 +47,7 @@ class MergeTable {
   size_t slot(uint64_t k) const {
     // Fibonacci hashing: the upper bits of the product, since ids are small and alike.
     size_t at = (k * 0x9E3779B97F4A7C15u) >> shift_;
+    // A search ends at an empty slot, so the table must never become full.
     while (slots_[at].key != kEmpty && slots_[at].key != k) at = (at + 1) & (slots_.size() - 1);
     return at;
   }
@@ -54,6 +56,8 @@ class MergeTable {
   int shift_;
 };
 
+// A list threaded through a vector: a merge unlinks its right side and moves nothing, so the places
+// that candidates hold stay good.
 struct Symbol {
   TokenId id = 0;
   int32_t before = -1, after = -1;  // neighbours, -1: none
@@ -69,6 +73,7 @@ struct Candidate {
   }
 };
 
+// Kept from piece to piece: a text has thousands, most of them a few bytes long.
 struct Scratch {
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
@@ -87,6 +92,7 @@ class Bpe final : public TokenModel {
       : TokenModel(std::move(vocabulary)), merges_(std::move(merges)), options_(options) {
     byte_ids_.fill(-1);
     if (!options_.byte_fallback) return;
+    // SentencePiece's names for bytes.
     for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
   }
 
@@ -134,6 +140,8 @@ class Bpe final : public TokenModel {
         after_unk = false;
         continue;
       }
+      // All or none, as Hugging Face does: a character that lacks one byte token is unknown as a
+      // whole.
       bool bytes = std::all_of(character.begin(), character.end(),
                                [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
       if (bytes) {
@@ -164,6 +172,8 @@ class Bpe final : public TokenModel {
       Candidate best = heap.back();
       heap.pop_back();
       Symbol& left = symbols[best.at];
+      // A symbol that was absorbed leaves its candidates in the heap: passing them over here is
+      // cheaper than finding them there.
       if (!left.alive || left.after < 0) continue;
       Symbol& right = symbols[left.after];
       // A candidate of before one of its sides changed is stale, unless the new pair means the
@@ -191,6 +201,7 @@ std::pair<std::string, std::string> parse_merge(const JsonPart& part) {
   } else {
     std::string text = part.text();
     size_t blank = text.find(' ');
+    // With two blanks nobody knows where the left side ends; tokens with blanks come as lists.
     if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos) {
       return {text.substr(0, blank), text.substr(blank + 1)};
     }
@@ -201,9 +212,12 @@ std::pair<std::string, std::string> parse_merge(const JsonPart& part) {
 }  // namespace
 
 std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part) {
+  // They change the text that two sides join to. Refused, because ignoring them would give other
+  // ids without a word.
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!part.text(affix, "").empty()) part.at(affix).refuse("null or \"\"");
   }
+  // Dropout leaves merges out by chance: one text would have other ids at every call.
   if (part.has("dropout") && part.at("dropout").value() != 0.0)
     part.at("dropout").refuse("null or 0");
   Vocabulary vocabulary = parse_vocabulary(part.at("vocab"));
@@ -222,6 +236,7 @@ std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part) {
   }
   std::vector<JsonPart> lines = part.at("merges").items();
   MergeTable merges(lines.size());
+  // The place in the list is the rank; the file holds no other number for it.
   for (size_t rank = 0; rank < lines.size(); ++rank) {
     auto [left, right] = parse_merge(lines[rank]);
     TokenId left_id = id_of(left, lines[rank]), right_id = id_of(right, lines[rank]);

@@ -34,6 +34,7 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     DatasetRow kept{.prompt = prompt->get<std::string>(),
                     .json = std::string(line->text),
                     .line = static_cast<int64_t>(line->number)};
+    // Only then: a dump sorts the keys, and other rows stay byte for byte as their file has them.
     if (prompt_key != "prompt") {
       row["prompt"] = kept.prompt;
       kept.json = row.dump();

@@ -25,6 +25,8 @@ class ByteLevel final : public Decoder {
       for (size_t at = 0; at < token.size();) {
         std::optional<uint8_t> byte = byte_of_character(next_code_point(token, at));
         if (!byte) {  // an added token that is plain text
+          // As in Hugging Face, one foreign character makes the whole token plain, with what came
+          // before it.
           bytes.resize(begin);
           bytes += token;
           break;
@@ -74,6 +76,8 @@ class ByteFallback final : public Decoder {
   }
 };
 
+// Steps behind it see the whole text: a Strip then takes from its ends, not from those of each
+// token.
 class Fuse final : public Decoder {
  public:
   void decode(std::vector<std::string>& tokens) const override {
@@ -126,6 +130,7 @@ class Strip final : public Decoder {
 class WordPiece final : public Decoder {
  public:
   explicit WordPiece(const JsonPart& part) : prefix_(part.text("prefix", "##")) {
+    // Cleanup rewrites English punctuation (" n't" becomes "n't"), which nothing here does.
     if (part.flag("cleanup", true)) part.at("cleanup").refuse("false");
   }
   void decode(std::vector<std::string>& tokens) const override {
@@ -158,6 +163,8 @@ std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
   if (type == "Replace") return std::make_unique<Replace>(part);
   if (type == "Strip") return std::make_unique<Strip>(part);
   if (type == "WordPiece") return std::make_unique<WordPiece>(part);
+  // Bounded, here and in the other parsers: parse() calls itself, and a file must not end the
+  // stack.
   if (type == "Sequence" && depth < 8) {
     std::vector<std::unique_ptr<Decoder>> steps;
     for (const JsonPart& item : part.at("decoders").items())

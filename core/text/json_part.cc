@@ -11,6 +11,7 @@ using nlohmann::json;
 namespace {
 
 std::string shortened(const json& value) {
+  // dump() throws for text that is not UTF-8, and a complaint must not fail while it is made.
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() > 60) text.replace(57, std::string::npos, "...");
   return text;
@@ -21,6 +22,7 @@ std::string shortened(const json& value) {
 bool JsonPart::has(const std::string& key) const {
   if (!value_->is_object()) return false;
   auto it = value_->find(key);
+  // Hugging Face writes null for what is not set.
   return it != value_->end() && !it->is_null();
 }
 
@@ -28,6 +30,7 @@ JsonPart JsonPart::at(const std::string& key) const {
   if (!value_->is_object()) refuse("an object");
   auto it = value_->find(key);
   if (it == value_->end())
+    // The root's place ends in ": ", behind which neither a blank nor a dot is wanted.
     throw UserError("{}{}has no \"{}\"", where_, where_.ends_with(' ') ? "" : " ", key);
   return JsonPart(*it, where_ + (where_.ends_with(": ") ? "" : ".") + key);
 }

@@ -52,11 +52,14 @@ void decompose(char32_t c, std::vector<char32_t>& out) {
     out.push_back(c);
     return;
   }
+  // The table holds single steps, as UnicodeData.txt does. Only the first of a pair can have a step
+  // of its own; the second asks in vain.
   decompose(it->first, out);
   if (it->second != 0) decompose(it->second, out);
 }
 
-// Stable sort of each run of combining marks by class.
+// Stable sort of each run of combining marks by class. Marks of one class attach at the same place,
+// so their order has a meaning.
 void reorder(std::vector<char32_t>& text) {
   for (size_t begin = 0; begin < text.size();) {
     if (combining_class(text[begin]) == 0) {
@@ -77,6 +80,7 @@ char32_t compose(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kNumLeads && b >= kVowels && b < kVowels + kNumVowels) {
     return kSyllables + ((a - kLeads) * kNumVowels + (b - kVowels)) * kNumTails;
   }
+  // kTails itself is no letter: tail 0 is the syllable without one.
   if (a >= kSyllables && a < kSyllables + kNumSyllables && (a - kSyllables) % kNumTails == 0 &&
       b > kTails && b < kTails + kNumTails) {
     return a + (b - kTails);
@@ -103,6 +107,7 @@ void compose_all(std::vector<char32_t>& text) {
     if (!blocked) {
       if (char32_t whole = compose(text[starter], c)) {
         text[starter] = whole;
+        // last_class stays: a mark that has joined the starter is gone and blocks nobody.
         continue;
       }
     }
@@ -117,6 +122,7 @@ void compose_all(std::vector<char32_t>& text) {
 
 std::string normalize_nfc(std::string_view text) {
   // No code point below U+0300 changes unless a mark follows it.
+  // 0xCC is the first byte of U+0300 in UTF-8, and the first bytes of all that is above are larger.
   bool plain = std::all_of(text.begin(), text.end(),
                            [](char c) { return static_cast<unsigned char>(c) < 0xCC; });
   if (plain) return std::string(text);

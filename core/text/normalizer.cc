@@ -14,6 +14,8 @@ class Nfc final : public Normalizer {
   std::string normalize(std::string text) const override { return normalize_nfc(text); }
 };
 
+// Hugging Face's rule: an empty text stays empty, and each stretch between added tokens gets the
+// prefix anew (the tokenizer normalizes them one by one).
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}

@@ -7,6 +7,7 @@ Pattern::Pattern(const JsonPart& part) {
     regex_ = std::make_unique<Regex>(part.text("Regex"), part.where());
   } else {
     literal_ = part.has("String") ? part.text("String") : part.text();
+    // find_all() finds an empty text everywhere and would never move on.
     if (literal_.empty()) part.refuse("a pattern that is not empty");
   }
 }

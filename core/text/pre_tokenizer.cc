@@ -38,6 +38,8 @@ struct Part {
 };
 
 // Joins what `behavior` joins. `parts` cover a piece without gaps.
+// A match joins one neighbour at most, as in Hugging Face: of two delimiters in a row one stays
+// alone ("a--b" by MergedWithPrevious is "a-", "-", "b").
 void arrange(const std::vector<Part>& parts, Behavior behavior, std::vector<Span>& out) {
   size_t first = out.size();
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -73,6 +75,7 @@ class Split final : public PreTokenizer {
       parts.clear();
       size_t done = span.begin;
       auto add = [&](size_t end, bool matched) {
+        // No empty parts: matches may touch each other or the ends, and Pieces hold no empty span.
         if (end > done) parts.push_back({{done, end}, matched != invert_});
         done = end;
       };
@@ -94,6 +97,7 @@ class Split final : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> split_regex(const char* pattern, const JsonPart& part,
                                           Behavior behavior, bool invert) {
+  // Shared: a std::function must be copyable, and a Regex is not.
   auto regex = std::make_shared<const Regex>(pattern, part.where());
   return std::make_unique<Split>(
       [regex](std::string_view text, std::vector<Span>& out) { regex->find_all(text, out); },
@@ -104,15 +108,20 @@ class ByteLevel final : public PreTokenizer {
  public:
   explicit ByteLevel(const JsonPart& part)
       : add_prefix_space_(part.flag("add_prefix_space", true)) {
+    // Files older than this field mean true.
     if (part.flag("use_regex", true)) {
       words_ = split_regex(kGpt2Pattern, part, Behavior::kIsolated, /*invert=*/false);
     }
   }
 
   void cut(Pieces& pieces) const override {
+    // In this order: the pattern is made for text, the blank before the first word included; only
+    // the cut pieces become stand-ins for bytes.
     if (add_prefix_space_) prefix(pieces);
     if (words_ != nullptr) words_->cut(pieces);
     std::string text;
+    // A stand-in takes two bytes for a blank and for every byte beyond ASCII; a quarter more is
+    // enough for most prose.
     text.reserve(pieces.text.size() + pieces.text.size() / 4);
     for (Span& span : pieces.spans) {
       size_t begin = text.size();
@@ -160,14 +169,17 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
   }
   if (type == "Digits") {
     bool each = part.flag("individual_digits", false);
+    // \p{N} is what Rust's is_numeric() means: fractions and Roman numerals too.
     return split_regex(R"(\p{N})", part, each ? Behavior::kIsolated : Behavior::kContiguous,
                        /*invert=*/false);
   }
   if (type == "Punctuation") {
     Behavior behavior =
         part.has("behavior") ? parse_behavior(part.at("behavior")) : Behavior::kIsolated;
+    // To Unicode the nine in ASCII are symbols; Hugging Face counts all of ASCII's as punctuation.
     return split_regex(R"([\p{P}$+<=>^`|~])", part, behavior, /*invert=*/false);
   }
+  // Here the matches are what stays, hence inverted.
   if (type == "Whitespace")
     return split_regex(kWordPattern, part, Behavior::kRemoved, /*invert=*/true);
   if (type == "WhitespaceSplit")

@@ -83,6 +83,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
   struct FreeData {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
   };
+  // One a call: it is written while matching, and one Regex serves several threads.
   std::unique_ptr<pcre2_match_data, FreeData> data(
       pcre2_match_data_create_from_pattern(impl_->code, nullptr));
   auto match_at = [&](size_t at) {
@@ -109,6 +110,8 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
       at = bounds[1];
     } else {
       at = std::max<size_t>(at, bounds[1]);
+      // After an empty match, or one that is behind us: on by a whole character, for PCRE2 no
+      // longer checks that `at` is not inside of one.
       if (at < text.size()) next_code_point(text, at);
     }
   }

@@ -24,6 +24,7 @@ Vocabulary parse_vocabulary(const JsonPart& part) {
     bool fits = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxId;
     JsonPart entry(id, part.where() + "[\"" + token + "\"]");
     if (!fits) entry.refuse("an integer from 0 to 16777215");
+    // Decoding could give only one of two tokens with the same id.
     if (!seen.insert(id.get<int64_t>()).second) entry.refuse("an id that no other token has");
     vocabulary.emplace(token, id.get<TokenId>());
   }

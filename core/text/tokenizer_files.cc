@@ -20,6 +20,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer_config.json",
 }  // namespace
 
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::string_view where) {
+  // A model may have more: many pad vocab_size to a round number.
   if (tokenizer.vocab_size() <= vocab_size) return;
   throw UserError(
       "{}: the tokenizer has {} tokens, and the model's vocab_size is {}. They belong to different "

@@ -41,6 +41,7 @@ struct Parts {
 class JsonTokenizer final : public Tokenizer {
  public:
   explicit JsonTokenizer(Parts parts)
+      // The matchers are made from parts_, which is therefore declared before them.
       : parts_(std::move(parts)), raw_tokens_(matched_on(false)), normal_tokens_(matched_on(true)) {
     TokenId last = -1;
     for (const auto& [token, id] : parts_.model->vocabulary()) last = std::max(last, id);
@@ -79,6 +80,7 @@ class JsonTokenizer final : public Tokenizer {
   std::string decode(std::span<const TokenId> ids, bool keep_special) const override {
     std::vector<std::string> tokens;
     for (TokenId id : ids) {
+      // A model whose vocab_size is padded can sample an id that is no token: it has no text.
       bool known = id >= 0 && id < vocab_size() && tokens_[id].has_value();
       if (known && (keep_special || !special_[id])) tokens.push_back(*tokens_[id]);
     }
@@ -104,6 +106,7 @@ class JsonTokenizer final : public Tokenizer {
     std::vector<AddedToken> tokens;
     for (AddedToken token : parts_.added) {
       if (token.normalized != normalized) continue;
+      // They are looked for in normalised text, so their content goes through the same.
       if (normalized) token.content = normalize(std::move(token.content));
       tokens.push_back(std::move(token));
     }
@@ -138,6 +141,7 @@ class JsonTokenizer final : public Tokenizer {
 
 void add_template(const JsonPart& part, Frame& frame) {
   bool seen_text = false;
+  // `pair`, for models that compare two texts, is not read.
   for (const JsonPart& item : part.at("single").items()) {
     if (item.has("Sequence")) {
       if (seen_text || item.at("Sequence").text("id", "A") != "A")
@@ -165,6 +169,7 @@ void add_post_processor(const JsonPart& part, Frame& frame, int depth = 0) {
   if (type == "ByteLevel") return;  // moves offsets only
   if (type == "TemplateProcessing") return add_template(part, frame);
   if (type == "RobertaProcessing" || type == "BertProcessing") {
+    // Outermost: what a sequence of processors has added so far lies between the two.
     frame.before.insert(frame.before.begin(), numbered_token(part.at("cls")));
     frame.after.push_back(numbered_token(part.at("sep")));
     return;
@@ -180,6 +185,7 @@ void add_post_processor(const JsonPart& part, Frame& frame, int depth = 0) {
       "TemplateProcessing");
 }
 
+// The file gives these ids as numbers; a wrong one would first be noticed by the embedding.
 void check_frame(const JsonPart& part, const Frame& frame, const Parts& parts) {
   auto check = [&](TokenId id) {
     bool known = std::any_of(parts.added.begin(), parts.added.end(),
@@ -197,6 +203,7 @@ TokenId named_token(const JsonPart& config, const std::string& key, const Parts&
   if (!config.has(key)) return -1;
   JsonPart part = config.at(key);
   std::string name = part.value().is_object() ? part.text("content") : part.text();
+  // An added token hides the model's entry of the same text, as in id_of().
   for (const AddedToken& token : parts.added) {
     if (token.content == name) return token.id;
   }
@@ -231,6 +238,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   if (root.has("pre_tokenizer"))
     parts.pre_tokenizer = parse_pre_tokenizer(root.at("pre_tokenizer"));
   if (root.has("decoder")) parts.decoder = parse_decoder(root.at("decoder"));
+  // Before the post-processor and the config, whose tokens are looked up in these two.
   parts.model = parse_token_model(root.at("model"));
   if (root.has("added_tokens")) parts.added = parse_added_tokens(root.at("added_tokens"));
   if (root.has("post_processor")) {

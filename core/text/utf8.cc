@@ -15,6 +15,7 @@ int sequence_length(std::string_view text, size_t at) {
   unsigned char lead = byte(at);
   if (lead < 0x80) return 1;
   int length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  // 80 to BF continue a character; C0 and C1 could only begin overlong forms, F5 and above nothing.
   if (lead < 0xC2 || lead > 0xF4) return -1;
   // The second byte's range leaves out overlong forms (E0, F0), surrogates (ED) and what lies
   // beyond U+10FFFF (F4).
@@ -47,6 +48,7 @@ std::string printable(std::string_view text) {
     const int length = sequence_length(text, at);
     size_t next = at;
     const char32_t c = length > 0 ? next_code_point(text, next) : 0;
+    // 80 to 9F are controls as well: to some terminals U+009B begins an escape sequence.
     if ((c < 0x20 && text[at] != '\n') || (c >= 0x7F && c < 0xA0)) {
       // One byte at a time; what follows is looked at anew.
       next = at + static_cast<size_t>(std::max(length, 1));
@@ -68,6 +70,7 @@ std::string repair_utf8(std::string_view text) {
       out.append(text.substr(at, length));
       at += length;
     } else {
+      // U+FFFD, the replacement character.
       out += "\xEF\xBF\xBD";
       at += -length;
     }

@@ -14,6 +14,7 @@ class WordLevel final : public TokenModel {
   void encode(const Pieces& pieces, std::vector<TokenId>& out) const override {
     for (const Span& span : pieces.spans) {
       TokenId id = find(pieces.piece(span));
+      // Looked up only now: a vocabulary without it is good as long as every word is known.
       if (id < 0) id = find(unk_);
       if (id < 0) {
         throw UserError(

@@ -17,6 +17,8 @@ void write_json(const std::filesystem::path& path, const json& value) {
   }
 }
 
+// Encoding cuts at white space, so such a word would never be found again; a newline is cut out by
+// itself.
 void check_word(const std::string& word) {
   if (word.empty() || !is_utf8(word))
     throw UserError("'{}' cannot be a word of a vocabulary", word);
@@ -57,6 +59,8 @@ void write_word_tokenizer(const std::filesystem::path& directory,
                                {{"type", "Fuse"}},
                                replace(" \n", "\n"),
                                replace("\n ", "\n")});
+  // A WordLevel of Hugging Face wants the name of an unknown token even where, as here, the
+  // vocabulary has none: a strange word is then an error there as well.
   json tokenizer = {
       {"version", "1.0"},
       {"truncation", nullptr},

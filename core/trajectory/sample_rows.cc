@@ -17,6 +17,7 @@ std::optional<double> number_of(const Json& row, const char* key) {
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
   SampleRow row{step, version, trajectory.reward, std::nullopt, {}};
+  // An environment without this metric has no success, which is not the same as 0.
   for (const auto& [name, value] : trajectory.metrics) {
     if (name == "success") row.success = value;
   }
@@ -29,6 +30,7 @@ std::string format_sample_row(const SampleRow& row) {
   Json json;
   json["step"] = row.step;
   json["version"] = row.version;
+  // null and not 0: no verifier has spoken, or the environment counts no success.
   json["reward"] = row.reward ? Json(*row.reward) : Json();
   json["success"] = row.success ? Json(*row.success) : Json();
   json["segments"] = Json::array();
@@ -55,6 +57,7 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
       if (tokens.ids.size() != roles.size())
         return Failure{fmt::format("{} tokens, {} roles", tokens.ids.size(), roles.size())};
       for (size_t i = 0; i < roles.size(); ++i) {
+        // A cast from any other number would give a TokenRole that does not exist.
         if (tokens.ids[i] < 0 || roles[i] < 0 || roles[i] > 2)
           return Failure{
               fmt::format("token {} with role {} is out of range", tokens.ids[i], roles[i])};

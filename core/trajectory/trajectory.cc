@@ -29,6 +29,7 @@ std::optional<std::string> find_sampling_fault(const SamplingParams& s) {
 
 std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
   if (segment.tokens[i] < 0) return fmt::format("token {} has id {}", i, segment.tokens[i]);
+  // In a message or a file a role is any byte.
   if (segment.roles[i] > TokenRole::kObservation) {
     return fmt::format("token {} has role {}", i, static_cast<int>(segment.roles[i]));
   }
@@ -39,6 +40,8 @@ std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
     if (segment.versions[i] < 0) {
       return fmt::format("token {} was sampled by version {}", i, segment.versions[i]);
     }
+    // Not merely ignored: another value means that roles and numbers have slipped against each
+    // other.
   } else if (segment.logprobs[i] != 0 || segment.versions[i] != -1) {
     return fmt::format("token {} was not sampled but has log-probability {} and version {}", i,
                        segment.logprobs[i], segment.versions[i]);
@@ -79,10 +82,12 @@ std::optional<std::string> find_facts_fault(const EpisodeFacts& facts) {
     return fmt::format("reward {}", *facts.reward);
   }
   if (facts.turns < 0) return fmt::format("{} turns", facts.turns);
+  // A NaN fails here as well.
   if (!(facts.env_seconds >= 0 && facts.generate_seconds >= 0)) {
     return fmt::format("{} s in the environment, {} s in generation", facts.env_seconds,
                        facts.generate_seconds);
   }
+  // A single NaN would spoil the mean of its whole step.
   for (const auto& [key, value] : facts.metrics) {
     if (!std::isfinite(value)) return fmt::format("metric '{}' is {}", key, value);
   }
@@ -115,6 +120,7 @@ int64_t Trajectory::num_sampled() const {
 int64_t Trajectory::min_version() const {
   int64_t version = -1;
   for_each_sampled(*this, [&](const Segment& segment, size_t i) {
+    // -1 stands for none yet, and must not win.
     version = version < 0 ? segment.versions[i] : std::min(version, segment.versions[i]);
   });
   return version;
@@ -154,6 +160,7 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
     if (auto fault = find_segment_fault(segment, contexts)) {
       return fmt::format("segment {}: {}", contexts.size(), *fault);
     }
+    // Inherited tokens count: a child may branch off inside of what its parent had inherited.
     contexts.push_back(segment.parent_tokens + static_cast<int64_t>(segment.tokens.size()));
   }
   return std::nullopt;
