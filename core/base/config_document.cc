@@ -14,6 +14,7 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
+// Far above any config, far below a weight file that was named by mistake.
 constexpr int64_t kMaxFileBytes = 4 << 20;
 constexpr int kMaxExtends = 16;
 // Aliases may repeat a node many times over; this bounds the tree that they unfold to.
@@ -96,10 +97,12 @@ int line_with_tab(const std::string& text) {
 ConfigNode parse(const std::string& text, const ConfigPlace& place) {
   std::vector<YAML::Node> documents;
   try {
+    // Load() would read the first document and say nothing of the others.
     documents = YAML::LoadAll(text);
   } catch (const YAML::Exception& failure) {
     ConfigPlace at = place;
     if (place.line > 0) at.line = failure.mark.line + 1;
+    // Asked only of a text that is no YAML: inside a block of text such a line is legal.
     if (const int tab = line_with_tab(text); place.line > 0 && tab > 0) {
       at.line = tab;
       throw UserError("{}: the line begins with a tab; YAML indents with blanks. Replace the tab.",
@@ -121,6 +124,7 @@ void merge(ConfigNode& base, ConfigNode over) {
   if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
     // An empty section ("rollout:" with all its keys commented out) overrides nothing.
     if (base.kind == Kind::kMap && over.kind == Kind::kNull) return;
+    // A file has a layer of its own, so these are two overrides.
     if (base.place.layer == over.place.layer)
       throw UserError("{}: the key has a value already, from '{}'. Remove one of them.",
                       over.place.text(), base.place.text());

@@ -19,6 +19,8 @@ std::string yaml_text(const std::string& text) {
   bool safe = !text.empty() && std::all_of(text.begin(), text.end(), plain) && text[0] != '-' &&
               text[0] != '.' && text != "null" && text != "Null" && text != "NULL";
   if (safe) return text;
+  // `true` and `12` stay plain: an option of type text takes a scalar's text whatever it looks
+  // like.
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\')
@@ -103,6 +105,7 @@ class Printer final : public ValueVisitor {
   void add(std::string_view key, Shown shown, const OptionInfo&) override {
     text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, shown.value);
   }
+  // A section without keys prints as null, which the reader takes for a section that is not given.
   bool enter(std::string_view key, std::string_view) override {
     text_ += fmt::format("{:{}}{}:\n", "", indent_, key);
     indent_ += 2;
@@ -117,9 +120,11 @@ class Printer final : public ValueVisitor {
 
 class Describer final : public ValueVisitor {
  public:
+  // For options that stand outside of every section.
   Describer() { sections_.push_back({}); }
 
   std::vector<SectionDoc> take() {
+    // A section that only holds sections has nothing to say.
     std::erase_if(sections_, [](const SectionDoc& section) {
       return section.options.empty() && section.help.empty();
     });

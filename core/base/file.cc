@@ -88,6 +88,8 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   AtomicFile file;
   file.path_ = file.temporary_ = path;
+  // The pid keeps two processes apart that write one file; O_TRUNC takes over what a dead one of
+  // the same pid has left.
   file.temporary_ += fmt::format(".tmp.{}", ::getpid());
   file.descriptor_ = FileDescriptor(
       ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -96,6 +98,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
 }
 
 AtomicFile::~AtomicFile() {
+  // commit() closes it, so an open one was given up.
   if (descriptor_.is_open()) ::unlink(temporary_.c_str());
 }
 

@@ -34,6 +34,7 @@ int64_t kilobytes_of(const std::string& text, std::string_view name) {
 
 // "max 100000" or "200000 100000" -> cores, 0 without a quota.
 int cgroup_cores() {
+  // cgroup v2, where a container sees its own group at this path; quotas of v1 are not read.
   std::istringstream quota(read_or_empty("/sys/fs/cgroup/cpu.max"));
   double allowed = 0, period = 0;
   if (!(quota >> allowed >> period) || period <= 0) return 0;
@@ -45,6 +46,7 @@ int cgroup_cores() {
 
 int num_usable_cores() {
   cpu_set_t cores;
+  // A cpu_set_t holds 1024 cores; where the kernel has more the call fails.
   int count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
   if (int quota = cgroup_cores()) count = std::min(count, quota);
   return std::max(1, count);
@@ -76,6 +78,7 @@ DiskFacts disk_facts(const std::filesystem::path& path) {
 CpuFacts cpu_facts() {
   CpuFacts facts;
   std::string cpuinfo = read_or_empty("/proc/cpuinfo");
+  // The first processor's entries stand for all.
   facts.name = field_of(cpuinfo, "model name");
   std::istringstream flags(field_of(cpuinfo, "flags"));
   std::vector<std::string> known = {"sse4_2",      "avx",         "avx2",     "fma",

@@ -22,6 +22,7 @@ std::string format_metrics_row(const MetricsRow& row) {
   json["time"] = std::round(row.unix_seconds * 1000) / 1000;
   // nlohmann writes NaN and infinities as null.
   for (const auto& [name, value] : row.values) json[name] = value;
+  // dump() throws for a name that is not UTF-8, and a name must not end a run.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -71,6 +72,7 @@ Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int
     // A run that goes on from a checkpoint makes these steps again.
     for (const MetricsRow& row : rows.value())
       if (row.version < 0 || row.step < first_step) kept += format_metrics_row(row) + '\n';
+    // This also drops a last line that was cut, to which the next row would be glued.
     if (auto written = write_file_atomic(path, kept); !written) return written.failure();
   }
   auto file = AppendFile::open(path);
@@ -84,6 +86,7 @@ Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int
 }
 
 Result<void> MetricsWriter::write(const MetricsRow& row) {
+  // First the file that reports and continued runs read; the events are a copy for TensorBoard.
   if (auto written = file_.append(format_metrics_row(row) + '\n'); !written) return written;
   return events_.add_scalars(row.unix_seconds, row.step, row.values);
 }

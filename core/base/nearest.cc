@@ -66,6 +66,8 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::path there = path.lexically_normal(), missing;
   if (!there.has_filename()) there = there.parent_path();  // "models/x/"
+  // Up to the first folder that exists: what is in it can be compared with the part that is
+  // missing.
   while (!there.empty() && !std::filesystem::exists(there, ignored)) {
     missing = there.filename();
     there = there.parent_path();

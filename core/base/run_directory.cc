@@ -44,6 +44,7 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   if (!std::filesystem::exists(paths_.config()) && !std::filesystem::exists(paths_.lock()))
     refuse_foreign_folder(root);
 
+  // O_CLOEXEC: a program that inherited the descriptor would keep the lock after our death.
   lock_ = FileDescriptor(::open(paths_.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock_.is_open()) throw UserError("{}", describe_errno("open", paths_.lock(), errno));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -91,6 +91,7 @@ class MessageReader {
       case kBytes: {
         uint64_t size = varint();
         if (size > rest_.size()) faulty_ = true;
+        // The size itself may have been cut off, which varint() has noted.
         if (!faulty_) {
           field.bytes = rest_.substr(0, size);
           rest_.remove_prefix(size);
@@ -98,6 +99,7 @@ class MessageReader {
         break;
       }
       default:
+        // Groups (3 and 4), which the messages of TensorBoard have none of.
         faulty_ = true;
     }
     if (faulty_) return std::nullopt;
@@ -108,6 +110,7 @@ class MessageReader {
  private:
   uint64_t varint() {
     uint64_t value = 0;
+    // At most ten bytes: an eleventh would shift beyond 64 bits.
     for (int shift = 0; shift < 64; shift += 7) {
       if (rest_.empty()) break;
       auto byte = static_cast<uint8_t>(rest_[0]);
@@ -137,6 +140,7 @@ class MessageReader {
 bool read_summary(std::string_view bytes, ScalarEvent& event) {
   MessageReader summary(bytes);
   while (auto value = summary.next()) {
+    // Fields that we do not know are passed over, as protobuf asks of a reader.
     if (value->number != 1) continue;
     std::pair<std::string, float> scalar;
     MessageReader fields(value->bytes);
@@ -190,6 +194,7 @@ std::string event_record(std::string_view message) {
 
 Result<EventFile> EventFile::create(const std::filesystem::path& directory, double wall_seconds,
                                     int64_t first_step) {
+  // Ten digits, for TensorBoard reads the files of a folder in the order of their names.
   // A second launch within the same second gets a name of its own.
   std::filesystem::path path;
   auto seconds = static_cast<int64_t>(wall_seconds);
@@ -204,6 +209,8 @@ Result<EventFile> EventFile::create(const std::filesystem::path& directory, doub
 
   std::string header;
   append_double(header, 1, wall_seconds);
+  // Must be in the first record. Version 2 also makes TensorBoard heed session starts, like the one
+  // below; for older files it guesses from steps that go back.
   append_bytes(header, 3, "brain.Event:2");
   std::string start;
   append_double(start, 1, wall_seconds);
@@ -223,6 +230,7 @@ Result<void> EventFile::add_scalars(double wall_seconds, int64_t step,
   for (const auto& [tag, number] : values) {
     std::string value;
     append_bytes(value, 1, tag);
+    // The format's scalar is a float: a large counter keeps all its digits in metrics.jsonl only.
     append_float(value, 2, static_cast<float>(number));
     append_bytes(summary, 1, value);
   }
@@ -252,6 +260,7 @@ Result<std::vector<ScalarEvent>> read_events(const std::filesystem::path& path) 
     std::memcpy(&size, rest.data(), sizeof(size));
     if (word(rest.substr(8)) != masked_crc32c(rest.substr(0, 8)))
       return fault("wrong checksum of the length");
+    // In this order, so that no sum can wrap for a size near 2^64.
     if (size > rest.size() - 12 || rest.size() - 12 - size < 4) return fault("cut");
     std::string_view message = rest.substr(12, size);
     if (word(rest.substr(12 + size)) != masked_crc32c(message))

@@ -17,6 +17,7 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
+// About one screen.
 constexpr size_t kMaxErrors = 12;
 constexpr double kMaxExactInteger = 1e15;  // beyond it a double may stand for several integers
 
@@ -28,8 +29,10 @@ std::string accepted_number(std::string_view what, const OptionInfo& info) {
 }
 
 std::optional<double> parse_number(std::string_view text) {
+  // YAML allows a plus, from_chars does not.
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
+  // Not strtod(), which would read 0.5 by the rules of a locale.
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   // from_chars also reads "inf" and "nan", which no option wants.
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
@@ -135,9 +138,11 @@ class ConfigBinder final : public OptionVisitor {
   void field(std::string_view key, std::string& value, const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
+    // Any scalar is a text: `name: 12` needs no quotes.
     if (node->kind != Kind::kScalar)
       return refuse(*node, key, "text",
                     node->kind == Kind::kNull ? "Write \"\" for an empty text." : "");
+    // An empty path stays empty: it means none, not the folder of the file.
     value = info.path && !node->text.empty() ? absolute_path(*node) : node->text;
   }
 
@@ -179,6 +184,7 @@ class ConfigBinder final : public OptionVisitor {
              const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
+    // A map without entries, and not a key that is left out: the defaults go.
     if (node->kind == Kind::kNull) {
       value.clear();
       return;
@@ -197,6 +203,7 @@ class ConfigBinder final : public OptionVisitor {
 
   // Throws when anything was wrong.
   void finish() {
+    // The top of the file is a section too, whose keys may be unknown.
     leave();
     report_unknown();
     if (errors_.empty()) return;
@@ -240,6 +247,8 @@ class ConfigBinder final : public OptionVisitor {
                   node->describe());
       node = nullptr;
     }
+    // Walked even where the file has none: its required keys are missed, and its names can be the
+    // nearest of a mistyped one.
     stack_.push_back({node, full, {}});
     return true;
   }
@@ -342,6 +351,7 @@ class ConfigBinder final : public OptionVisitor {
   void report_unknown() {
     for (const auto& [key, place] : unknown_) {
       size_t dot = key.rfind('.');
+      // By the last part alone: the section that a person put it in may be the mistake.
       auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));
       if (alias != aliases_.end())
         add_error(place, "{} is not a known key; here it is called {}", key, alias->second);

@@ -25,6 +25,7 @@ Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
 
 int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
   const RowSizes row(config);
+  // Rounded up one by one, as take() does.
   auto bytes_of = [&](int64_t floats) {
     return static_cast<int64_t>(
         Workspace::aligned(static_cast<size_t>(max_tokens * floats) * sizeof(float)));
@@ -55,6 +56,7 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     layer.gate_up = take(row.gate_up);
     layers_.push_back(layer);
   }
+  // Room for every token: a batch may want the logits of all of them.
   final_rows_ = take(row.hidden);
   final_inv_rms_ = take(1);
 }

@@ -14,6 +14,7 @@ void BatchBuilder::clear() {
   max_context_ = 0;
   token_ids_.clear();
   positions_.clear();
+  // The 0 before the first sequence: one offset more than there are sequences.
   seq_offsets_.assign(1, 0);
   block_tables_.clear();
   logit_rows_.clear();
@@ -31,6 +32,8 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
     positions_.push_back(first_position + static_cast<int32_t>(i));
   seq_offsets_.push_back(static_cast<int32_t>(token_ids_.size()));
   block_tables_.insert(block_tables_.end(), blocks.begin(), blocks.end());
+  // One width for all; -1 is no block. num_sequences() counts this one already, by its offset
+  // above.
   block_tables_.resize(static_cast<size_t>(num_sequences()) * static_cast<size_t>(max_blocks_), -1);
   for (const int32_t offset : logit_offsets) {
     TR_CHECK(offset >= 0 && offset < static_cast<int32_t>(tokens.size()),

@@ -28,6 +28,8 @@ struct Feature {
   bool saved = false;    // write_model_config() gives it, with the first accepted value
 };
 
+// Keys that are not listed are passed over: most say how to train or to generate, and change no
+// logits.
 constexpr Feature kLlamaFeatures[] = {
     {"rope_scaling", "[]", /*saved=*/true},
     {"hidden_act", R"(["silu"])", /*saved=*/true},
@@ -217,6 +219,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.intermediate_size = reader.integer("intermediate_size");
   config.num_layers = reader.integer("num_hidden_layers");
   config.num_heads = reader.integer("num_attention_heads");
+  // Files from before grouped attention lack the key.
   config.num_kv_heads = reader.integer("num_key_value_heads", &config.num_heads);
   // 0, which validate() refuses, where there is nothing to divide by.
   const int64_t head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
@@ -256,6 +259,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["max_position_embeddings"] = config.max_positions;
   json["rms_norm_eps"] = config.rms_norm_eps;
   json["rope_theta"] = config.rope_theta;
+  // Said out loud, so that a reader with other defaults computes the same.
   for (const Feature& feature : family.features) {
     const Ordered accepted = Ordered::parse(feature.accepted);
     if (feature.saved) json[feature.key] = accepted.empty() ? Ordered(nullptr) : accepted.front();
@@ -308,6 +312,7 @@ void validate(const ModelConfig& config, const std::string& where) {
     throw UserError("{}: {} is {}; the vocabulary has {} tokens", where, key, id,
                     config.vocab_size);
   };
+  // Ends need no such question: tokens() has left out every -1.
   if (config.bos_token != -1) check_token("bos_token_id", config.bos_token);
   for (const int64_t id : config.eos_tokens) check_token("eos_token_id", id);
 }

@@ -24,6 +24,7 @@ size_t packed_bytes(const ModelConfig& config, const Parameters& parameters) {
   auto count = [&](const auto& tensor) {
     bytes += Workspace::aligned(static_cast<size_t>(packed_size(tensor)) * sizeof(float));
   };
+  // The same tensors as repack(), since the buffer is as large as their sum.
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const LayerTensors<const float> layer = layer_tensors(config, parameters, i);
     for_each_tensor(count, layer);

@@ -81,6 +81,7 @@ class Checkpoint {
   }
 
  private:
+  // Mapped once: a shard holds hundreds of tensors.
   const SafetensorsFile& open(const std::string& name) {
     auto& file = files_[name];
     if (!file) file = std::make_unique<SafetensorsFile>(directory_ / name);
@@ -110,6 +111,8 @@ class Checkpoint {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };
 
+// Old Llama files also store the rotary frequencies, which follow from the config, and some with
+// tied embeddings the same matrix again as head.
 bool is_ignored(const ModelConfig& config, const std::string& name) {
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_embeddings && name == kHeadName);
 }
@@ -153,6 +156,7 @@ void load_tensor(Checkpoint& checkpoint, const ParameterInfo& info, std::span<fl
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters) {
   Checkpoint checkpoint(directory);
+  // Before gigabytes are converted.
   refuse_unknown(checkpoint, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
     load_tensor(checkpoint, info, parameters.vector(info.name));
@@ -163,6 +167,7 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
   const ParameterLayout layout(config);
   Checkpoint checkpoint(directory);
   refuse_unknown(checkpoint, config, layout);
+  // Tensor after tensor in one buffer: a check needs no memory for a whole model.
   std::vector<float> values;
   for (const ParameterInfo& info : layout.entries()) {
     values.resize(static_cast<size_t>(info.size));
@@ -175,6 +180,7 @@ void save_model(const std::filesystem::path& directory, const ModelConfig& confi
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw UserError("{}: cannot make the folder: {}", directory.string(), error.message());
+  // First, so that where the weights are, their config is too.
   write_model_config(config, directory);
   std::vector<NamedTensor> tensors;
   for (const ParameterInfo& info : parameters.layout().entries()) {
@@ -183,6 +189,7 @@ void save_model(const std::filesystem::path& directory, const ModelConfig& confi
                                 .shape = info.shape,
                                 .data = std::as_bytes(parameters.vector(info.name))}});
   }
+  // transformers refuses a file whose metadata names no format.
   write_safetensors(directory / kSingleFile, tensors, {{"format", "pt"}});
 }
 

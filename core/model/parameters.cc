@@ -66,6 +66,7 @@ LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_
   LayerTensors<T> tensors;
   auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
     if (group.parts.empty()) return;  // this family has none
+    // Its parts lie one behind the other, so the first one's address is the matrix's.
     T* first = parameters.vector(prefix + group.parts.front().name).data();
     if constexpr (std::is_same_v<View, std::span<T>>) {
       tensor = {first, static_cast<size_t>(group.rows())};
@@ -130,6 +131,7 @@ void ParameterLayout::align() {
 }
 
 void ParameterLayout::append(const std::string& prefix, const TensorGroup& group) {
+  // Once a group: a gap between its parts would break their one matrix.
   align();
   for (const TensorGroup::Part& part : group.parts) {
     ParameterInfo info{.name = prefix + part.name,

@@ -113,6 +113,7 @@ class HeaderReader {
   TensorView read_tensor(const std::string& name, const Json& entry) {
     if (!entry.is_object()) refuse("tensor '{}' is not an object", name);
     for (const auto& [key, value] : entry.items()) {
+      // A key of a later format might say how the data is to be read.
       if (key != "dtype" && key != "shape" && key != "data_offsets") {
         refuse("tensor '{}' has the unknown key '{}'", name, key);
       }
@@ -152,6 +153,7 @@ class HeaderReader {
     constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     uint64_t product = 1;
     for (const Json& size : *found) {
+      // -1 and 3.0 fail here.
       if (!size.is_number_unsigned())
         refuse("tensor '{}' has a size that is no natural number", name);
       const auto value = size.get<uint64_t>();
@@ -185,6 +187,7 @@ class HeaderReader {
 
   // The format wants every byte of data in exactly one tensor.
   void check_coverage() {
+    // By begin, then by end: an empty tensor comes before the one that begins at the same byte.
     std::sort(ranges_.begin(), ranges_.end());
     uint64_t covered = 0;
     std::string_view previous = "the start";
@@ -217,6 +220,7 @@ class HeaderReader {
 float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1Fu, mantissa = half & 0x3FFu;
+  // Infinities and NaNs; a NaN keeps its payload.
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
   if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
@@ -226,6 +230,7 @@ float half_to_float(uint16_t half) {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+// A bfloat16 is the upper half of a float.
 float bfloat_to_float(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
@@ -240,6 +245,7 @@ void convert(std::span<const std::byte> data, std::span<float> out, const Conver
   }
 }
 
+// AtomicFile writes beside the file and renames at the end.
 void require(const Result<void>& written) {
   if (!written)
     throw UserError("{}; an earlier file of this name is untouched", written.failure().message);
@@ -275,10 +281,12 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) throw UserError("{}", describe_errno("open", path, errno));
   struct stat status {};
+  // A pipe or a folder has no size to map.
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw UserError("{}: not a regular file", path.string());
   }
   size_ = static_cast<size_t>(status.st_size);
+  // Also because an empty file cannot be mapped, and the system's reason would tell nobody why.
   if (size_ < kLengthBytes) {
     throw UserError("{}: not a valid safetensors file: it has {} bytes, a header needs 8",
                     path.string(), size_);
@@ -294,6 +302,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes, kLengthBytes);
   try {
+    // Subtracted on the right: a sum on the left could wrap around.
     if (header_bytes > kMaxHeaderBytes || header_bytes > size_ - kLengthBytes) {
       throw UserError(
           "{}: not a valid safetensors file: a header of {} bytes in a file of {}; the file was "
@@ -319,6 +328,7 @@ void to_float(const TensorView& view, std::span<float> out) {
            out.size(), view.num_elements());
   switch (view.dtype) {
     case Dtype::kF32:
+      // Null pointers, which empty spans may hold, are undefined for memcpy even with 0 bytes.
       if (!out.empty()) std::memcpy(out.data(), view.data.data(), view.data.size());
       return;
     case Dtype::kF16:
@@ -334,6 +344,7 @@ void to_float(const TensorView& view, std::span<float> out) {
 
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
+  // An object from the start: without tensors a plain value would be written as null.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;

@@ -14,6 +14,7 @@ Digest to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.hi
 class RootBytes {
  public:
   void add(int64_t number) {
+    // Byte by byte, lowest first, so that a root is the same on every machine.
     const auto value = static_cast<uint64_t>(number);
     for (int shift = 0; shift < 64; shift += 8)
       bytes_.push_back(static_cast<std::byte>(value >> shift));
@@ -37,6 +38,7 @@ Digest digest_of(std::span<const std::byte> bytes) {
 int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes) {
   int64_t row_bytes = element_bytes;
   for (size_t i = 1; i < shape.size(); ++i) row_bytes *= shape[i];
+  // A row that is larger than a block is one; a row without bytes must not divide by 0.
   return std::max<int64_t>(1, kDigestBlockBytes / std::max<int64_t>(1, row_bytes));
 }
 

@@ -51,6 +51,7 @@ Result<void> write_payload(const fs::path& file, const WeightManifest& manifest,
         {info.name, {Dtype::kF32, info.shape, std::as_bytes(parameters.vector(info.name))}});
   }
   try {
+    // With its format named, transformers and others open a payload like any checkpoint.
     write_safetensors(file, tensors, {{"format", "pt"}, {"root", manifest.root}});
   } catch (const UserError& error) {
     return Failure{error.what()};
@@ -67,6 +68,7 @@ Result<void> prove_tensor(const TensorManifest& expected, const ParameterInfo& i
   }
   const TensorManifest found =
       digest_tensor(info.name, "F32", info.shape, sizeof(float), view.data);
+  // Before the loop, which reads both lists by one index.
   if (found.rows_per_block != expected.rows_per_block ||
       found.blocks.size() != expected.blocks.size()) {
     return Failure{fmt::format("tensor {}: {} blocks of {} rows; expected {} of {}", info.name,
@@ -84,6 +86,7 @@ Result<void> prove_tensor(const TensorManifest& expected, const ParameterInfo& i
 
 Result<void> prove_all(const WeightManifest& manifest, const SafetensorsFile& payload,
                        const ParameterLayout& layout) {
+  // Equal numbers, and every tensor of the model found below: then neither has one too many.
   if (manifest.tensors.size() != layout.entries().size() ||
       payload.tensors().size() != layout.entries().size()) {
     return Failure{fmt::format("{} tensors in the manifest and {} in the payload; the model has {}",
@@ -141,6 +144,7 @@ Result<void> install_weights(const fs::path& manifest_file, const Digest& expect
     if (auto proof = prove_all(manifest.value(), payload, parameters.layout()); !proof) {
       return refuse(proof.failure().message);
     }
+    // A plain copy, since the proof has settled that the payload is F32.
     for (const ParameterInfo& info : parameters.layout().entries()) {
       to_float(payload.tensors().find(info.name)->second, parameters.vector(info.name));
     }
