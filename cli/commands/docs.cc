@@ -15,6 +15,7 @@ namespace {
 
 // A table cell: "|" would end it.
 std::string cell(std::string text) {
+  // On behind the two characters that now stand there.
   for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
     text.replace(at, 1, "\\|");
   return text;
@@ -44,7 +45,9 @@ std::string configuration_reference() {
       "Relative paths are relative to the file\n"
       "that holds them. The column `resume` says what a launch that continues a run may change; "
       "every other key keeps its value.\n";
+  // Options that nobody has set show the defaults.
   for (const SectionDoc& section : describe_options(RunOptions{})) {
+    // It holds sections only, and these have tables of their own.
     if (section.options.empty()) continue;
     out += fmt::format(
         "\n## {}\n\n{}.\n\n| key | default | accepted | resume | meaning |\n"
@@ -58,6 +61,7 @@ std::string configuration_reference() {
 }  // namespace
 
 void add_docs(CLI::App& app) {
+  // Shared with the callback: CLI11 fills it in long after this function has returned.
   auto target = std::make_shared<std::string>("-");
   auto* command = app.add_subcommand("docs", "Write the reference of all config keys");
   command->add_option("file", *target, "where to; -: standard output")->type_name("FILE");

@@ -58,6 +58,7 @@ std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memor
     problems.push_back({false, fmt::format("only {} of disk are free here; a run may not fit",
                                            format_bytes(disk.available_bytes))});
   for (const auto& [name, value] : limit_facts()) {
+    // 1024 is what most systems give.
     if (name == "open_files" && value != "unlimited" && std::stoll(value) < 1024)
       problems.push_back(
           {false, fmt::format("the limit of open files is {}; raise it (ulimit -n 4096)", value)});
@@ -76,6 +77,7 @@ std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memor
 Json describe_machine() {
   CpuFacts cpu = cpu_facts();
   MemoryFacts memory = memory_facts();
+  // Here is where 'tailrace launch' puts runs/.
   DiskFacts disk = disk_facts(".");
   CudaFacts cuda = cuda_facts();
   Json out;
@@ -103,6 +105,7 @@ Json describe_machine() {
   return out;
 }
 
+// From the object that --json prints, so that both say the same.
 void print_text(const Json& facts) {
   auto joined = [](const Json& list) {
     return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), " "));
@@ -157,6 +160,7 @@ void add_doctor(CLI::App& app) {
       fmt::print("{}\n", facts.dump(2));
     else
       print_text(facts);
+    // After the output: the status is for scripts, the text for who reads it.
     for (const auto& problem : facts["problems"])
       if (problem["fatal"].get<bool>()) throw CLI::RuntimeError(1);
   });

@@ -54,6 +54,7 @@ std::string model_of(const EvalArguments& arguments) {
   const auto checkpoints = list_checkpoints(RunPaths{arguments.run}.checkpoints());
   if (checkpoints.empty())
     throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
+  // Oldest first.
   return checkpoints.back().string();
 }
 
@@ -64,6 +65,8 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
   const RunOptions options = load_run_options(paths.config(), {}, registries).options;
   arguments.model = model_of(arguments);
+  // Without a dataset both names are empty, and the seeds tell held-out tasks from those of
+  // training.
   const bool held_out = !arguments.training_seeds && !options.env.eval_dataset.empty();
   arguments.dataset = held_out ? options.env.eval_dataset : options.env.dataset;
   arguments.prompt_key = options.env.prompt_key;
@@ -84,9 +87,11 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
                              const sandbox::EnvironmentRegistry& environments) {
   EvaluationPlan plan = arguments.plan;
   plan.held_out = !arguments.training_seeds;
+  // What is given on the command line wins over what the run says.
   plan.episodes = arguments.episodes.value_or(plan.episodes);
   plan.samples = arguments.samples.value_or(plan.samples);
   plan.seed = arguments.seed.value_or(plan.seed);
+  // Made only to be asked.
   bool needs_dataset = environments.make(plan.env, plan.settings)->info().needs_dataset;
   if (needs_dataset && arguments.dataset.empty())
     throw UserError("--env {} needs --dataset FILE, a JSONL file with a prompt in each row",
@@ -102,6 +107,7 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
                       plan.episodes, arguments.dataset, rows, rows);
     if (plan.episodes == 0) plan.episodes = rows;
   } else if (plan.episodes == 0) {
+    // Enough for a share to be known to about 6 points on each side.
     plan.episodes = 256;
   }
   EngineOptions& engine = plan.rollout.engine;
@@ -195,9 +201,11 @@ void eval(EvalArguments arguments, const Registries& registries) {
   } else {
     arguments.plan.settings = parse_settings(arguments.settings);
   }
+  // Before the plan, whose longest context depends on the model.
   LoadedModel loaded(arguments.model, arguments.threads);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
   EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries.environments);
+  // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
   auto episodes = evaluate(loaded, *tokenizer, plan, registries);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -292,6 +300,7 @@ void add_eval(CLI::App& app, const Registries& registries) {
       "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
       "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart");
   command->callback([arguments, run, model, &registries] {
+    // Not by required(): either of two forms will do.
     if (run->count() == 0 && (model->count() == 0 || arguments->plan.env.empty()))
       throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
     eval(*arguments, registries);

@@ -138,6 +138,7 @@ void generate(const GenerateArguments& arguments) {
   options.kv_cache_mb = arguments.kv_cache_mb;
   SteadyClock clock;
   Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
+  // An engine begins frozen, and without weights it would never answer.
   engine.install(loaded.shared_weights(), 0);
   SamplingParams sampling = sampling_params(arguments, loaded.config(), *tokenizer);
 
@@ -146,6 +147,7 @@ void generate(const GenerateArguments& arguments) {
   auto samples = static_cast<size_t>(arguments.samples);
   std::vector<std::optional<Generation>> answers(prompts.size() * samples);
   for (size_t i = 0; i < answers.size(); ++i)
+    // The key is of prompt and sample: what else is generated does not change the numbers drawn.
     engine.submit({.session = static_cast<SessionId>(i),
                    .new_tokens = prompts[i / samples].ids,
                    .sampling = sampling,
@@ -157,6 +159,7 @@ void generate(const GenerateArguments& arguments) {
       engine.release(answer.session);
       answers[static_cast<size_t>(answer.session)] = std::move(answer);
     }
+    // As soon as all before it are there, for who reads a pipe.
     for (; printed < answers.size() && answers[printed]; ++printed)
       print_answer(*answers[printed], prompts[printed / samples], *tokenizer,
                    arguments.json || !arguments.has_prompt);
@@ -201,6 +204,7 @@ void add_generate(CLI::App& app) {
       "Example:\n  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
       "--temperature 0");
   command->callback([arguments, prompt] {
+    // Asked of the flag: an empty text is a prompt too.
     arguments->has_prompt = prompt->count() > 0;
     generate(*arguments);
   });

@@ -47,12 +47,14 @@ struct LaunchArguments {
 // CLI11 gives positionals in order: the config comes first, unless the first is an override
 // already.
 void sort_positionals(LaunchArguments& arguments) {
+  // A file may have '=' in its name.
   if (arguments.config.find('=') == std::string::npos || fs::exists(arguments.config)) return;
   arguments.overrides.insert(arguments.overrides.begin(), arguments.config);
   arguments.config.clear();
 }
 
 fs::path new_run_directory(const std::string& name) {
+  // Local time: the name is for people.
   const std::time_t now = std::time(nullptr);
   return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
 }
@@ -80,6 +82,8 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   std::vector<ChildSpec> children;
   for (const RoleName& name : roles_of(options)) {
+    // Only the run is named: a worker reads its options from the config.yaml that this launch has
+    // written.
     children.push_back({name.text(),
                         name.role,
                         {program, "worker", "--role", name.role, "--index",
@@ -134,6 +138,7 @@ class Launch {
       return end(supervise(child_specs(paths_, options_), supervision, say, tick));
     }
     const RoleContext context{paths_, options_, endpoint_.name(), registries_};
+    // The process then ends with threads still in it and without destructors.
     const AbandonSink abandon = [this](const SupervisorResult& result) {
       const int status = end(result);
       endpoint_.remove();
@@ -197,6 +202,7 @@ class Launch {
 // --run-dir wins over a file, but two places on one command line are a mistake.
 void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& keys) {
   const ConfigPlace* place = keys.place("run.dir");
+  // Only an override has no line.
   const bool is_override = place != nullptr && place->line == 0;
   if (is_override && !arguments.run_dir.empty())
     throw UserError("--run-dir {} says it too. Remove one of them.", arguments.run_dir)
@@ -209,6 +215,7 @@ std::string checked_plan(const RunOptions& options, const Registries& registries
   const Plan plan =
       make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
   check_inputs(options, environments);
+  // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return format_plan(plan, options);
 }
@@ -244,11 +251,13 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
 }
 
 int launch(const LaunchArguments& arguments, const Registries& registries) {
+  // Before anything is read: a person waits for that too.
   const Moment start = std::chrono::steady_clock::now();
   const LoadedRun loaded = load(arguments, registries);
   try {
     return launch(loaded, arguments, registries, start);
   } catch (const UserError& error) {
+    // In one place: who refuses names a key, and only here is it known where that was given.
     throw loaded.keys.placed(error);
   }
 }

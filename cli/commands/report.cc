@@ -22,6 +22,7 @@ void report(const ReportArguments& arguments) {
     throw UserError("{}. A run directory holds metrics.jsonl; 'tailrace launch' makes one.",
                     data.failure().message);
   if (!arguments.title.empty()) data.value().name = arguments.title;
+  // Not on stdout, which holds the path of the page alone.
   for (const std::string& note : data.value().notes) fmt::print(stderr, "note: {}\n", note);
   std::filesystem::path target =
       arguments.svg.empty() ? paths.report() : std::filesystem::path(arguments.svg);

@@ -36,6 +36,7 @@ class Scorer {
   // not null.
   std::vector<float> score(std::span<const int32_t> ids, std::vector<float>* logits) {
     prepare(static_cast<int64_t>(ids.size()));
+    // check_ids() lets no empty row through.
     std::vector<float> logprobs(ids.size() - 1);
     for (size_t begin = 0; begin < ids.size(); begin += kChunk)
       score_chunk(ids, begin, std::min(ids.size(), begin + kChunk), logprobs, logits);
@@ -49,6 +50,7 @@ class Scorer {
   void prepare(int64_t tokens) {
     const ModelConfig& config = loaded_.config();
     int blocks = static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
+    // Grown only: what served a longer row serves this one.
     if (static_cast<size_t>(blocks) <= blocks_.size()) return;
     blocks_.resize(static_cast<size_t>(blocks));
     std::iota(blocks_.begin(), blocks_.end(), 0);
@@ -57,6 +59,7 @@ class Scorer {
     size_t forward =
         loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
     size_t head = linear_logprob_workspace_bytes(kChunk, config.vocab_size, config.hidden_size);
+    // One after the other in the same memory.
     memory_ = Buffer(std::max(forward, head));
     hidden_.resize(kChunk * static_cast<size_t>(config.hidden_size));
   }
@@ -151,6 +154,7 @@ void score(const ScoreArguments& arguments) {
     all_ids.insert(all_ids.end(), ids.begin(), ids.end());
   }
   if (wants_logits)
+    // At the end, because the header of the file comes first and gives all sizes.
     write_logits(arguments.logits, seq_lens, all_ids, logits, loaded.config().vocab_size);
 }
 

@@ -25,10 +25,12 @@ void tokenize(const TokenizeArguments& arguments) {
   while (auto row = input.next()) {
     if (arguments.decode) {
       auto ids = input.ids(*row, "input_ids");
+      // decode() would leave such ids out without a word.
       for (size_t i = 0; i < ids.size(); ++i)
         if (ids[i] >= tokenizer->vocab_size())
           throw UserError("{}: input_ids[{}] is {}; the tokenizer has ids below {}", input.where(),
                           i, ids[i], tokenizer->vocab_size());
+      // UTF-8 whatever the ids are, so dump() does not throw.
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
       fmt::print("{}\n", out.dump());
     } else {

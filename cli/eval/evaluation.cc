@@ -141,6 +141,7 @@ EvaluationSummary summarise(const std::vector<EvaluatedEpisode>& episodes,
     summary.metrics.emplace_back(name, sum.first / static_cast<double>(sum.second));
 
   // Samples of one prompt are not independent of each other: prompts are resampled, not episodes.
+  // "boot": its own random numbers.
   Rng rng(mix({seed, 0x626f6f74}));
   std::vector<double> rewards, successes;
   for (const auto& [id, prompt] : prompts) {

@@ -20,6 +20,7 @@ constexpr uint64_t kStream = 0x64656d6f;  // "demo": its own random numbers
 
 struct Row {
   std::vector<TokenId> tokens;
+  // The loss mask: 1 for what the demonstrator has written.
   std::vector<uint8_t> counts;
 
   void append(const std::vector<TokenId>& more, bool count) {
@@ -31,6 +32,8 @@ struct Row {
   }
 };
 
+// Episodes of a run are tried again when an environment fails; here nothing runs yet, and a person
+// is told.
 template <class T>
 T checked(const sandbox::Environment& environment, Result<T> result) {
   if (result) return std::move(result).value();
@@ -59,6 +62,7 @@ bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verif
   auto metrics = result.metrics;
   if (!result.verifier.empty()) {
     const Result<Score> score = judge(verifiers, result.verifier, result.evidence);
+    // A verifier that fails has shown no success; the episode is a row all the same.
     metrics = score ? score.value().metrics : MetricList();
   }
   for (const auto& [key, value] : metrics) {
@@ -125,9 +129,11 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
   std::string text;
   for (int64_t i = 0; i < plan.episodes; ++i) {
     sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i), ""};
+    // A dataset may be shorter than the demonstrations: its rows then come round again.
     if (!dataset.empty()) task.data = dataset[static_cast<size_t>(i) % dataset.size()].json;
     Rng rng(mix({plan.run_seed, kStream, static_cast<uint64_t>(i)}));
     const Row row = demonstrator.play(task, rng, counts);
+    // In the form of sft.data, as which the trainer reads it.
     text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
                         fmt::join(row.counts, ","));
   }

@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kScheme = "ipc://";
+// Both short: the path of a socket has at most 107 characters.
 constexpr std::string_view kFolderPrefix = "tr-";
 constexpr std::string_view kSocket = "s";
 constexpr std::string_view kBegun = "begun";
@@ -25,6 +26,7 @@ fs::path record_of(const fs::path& run_directory) { return run_directory / "endp
 fs::path base_folder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   std::error_code error;
+  // It may be left over from another user (su, sudo), or its folder may be gone.
   if (runtime != nullptr && fs::is_directory(runtime, error) && ::access(runtime, W_OK | X_OK) == 0)
     return runtime;
   return fs::temp_directory_path();
@@ -68,6 +70,7 @@ RunEndpoint::~RunEndpoint() { remove(); }
 
 void RunEndpoint::remove() {
   std::error_code ignored;
+  // The record first, so that it leads nobody to a folder that is gone.
   fs::remove(record_, ignored);
   remove_folder(folder_);
 }
@@ -80,6 +83,7 @@ bool RunEndpoint::begun() const {
 void mark_begun(const std::string& endpoint) {
   if (!endpoint.starts_with(kScheme)) return;
   const fs::path socket = endpoint.substr(kScheme.size());
+  // Where this fails the run goes on: the supervisor is only stricter with workers that break.
   (void)write_file_atomic(socket.parent_path() / kBegun, "");
 }
 

@@ -90,6 +90,7 @@ void LogSection::visit(OptionVisitor& v) {
 
 void RunOptions::visit(OptionVisitor& v) {
   RolloutSection rollout_section{step, rollout};
+  // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
   v.section("env", env, "what the policy acts in");
@@ -120,6 +121,7 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
   config.num_layers = create.layers;
   config.num_heads = create.heads;
   config.num_kv_heads = create.kv_heads > 0 ? create.kv_heads : create.heads;
+  // validate() has refused sizes that do not divide.
   config.head_dim = create.hidden_size / create.heads;
   config.vocab_size = vocab_size;
   config.max_positions = create.max_positions;

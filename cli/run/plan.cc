@@ -29,7 +29,9 @@ int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
 WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   WarmUpPlan plan{.rows = o.sft.demonstrations};
+  // Of demonstrations only the number is known: they are played when the run begins.
   if (o.sft.data.empty()) return plan;
+  // Reading them also finds a broken row before the run begins.
   const auto rows = read_named("sft.data", [&] {
     return read_sft_rows(o.sft.data, config.vocab_size, o.rollout.engine.max_context_tokens);
   });
@@ -83,12 +85,14 @@ ModelConfig planned_model(const RunOptions& options,
                           const sandbox::EnvironmentRegistry& environments) {
   if (!options.model.creates())
     return read_named("model.path", [&] { return read_model_config(options.model.path); });
+  // Made only to be asked for its words.
   auto environment = environments.make(options.env.name, options.env.settings);
   return model_config(options.model.create,
                       text::kFirstWord + std::ssize(environment->info().vocabulary));
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
+  // It holds no weights: only their layout, and a table for the rotary positions.
   Model model(config);
   Plan plan;
   plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
@@ -101,6 +105,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.parameters = model.layout().num_parameters();
   plan.warm_up = plan_warm_up(o, config);
 
+  // size() with the gaps between tensors, since this is about memory; num_parameters() is without.
   int64_t weights = model.layout().size() * kFloat;
   bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kReference;
   plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
@@ -108,6 +113,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                   {"AdamW moments", 2 * weights},
                   {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
                    model.activation_bytes(o.train.microbatch_tokens)}};
+  // Never trained, so it has no second form.
   MemoryItem reference{"reference weights, packed (algo.kl)", weights};
   if (keeps_reference) plan.trainer.push_back(reference);
   plan.rollout_workers = o.rollout.workers;
@@ -115,6 +121,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
                          {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
 
+  // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)
     plan.warnings.push_back(
         fmt::format("the run may need {} but {} are free. Try a smaller rollout.kv_cache_mb, "

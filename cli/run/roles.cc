@@ -26,6 +26,7 @@ int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   options.on_begun = [endpoint = context.endpoint] { mark_begun(endpoint); };
   const SteadyClock clock;
   scheduler::Service service(std::move(options), clock, log);
+  // Behind the service, so that it is gone before what it calls.
   const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });
   const scheduler::ServiceResult result = service.run();
   // As a UserError this is exit status 2, after which the supervisor does not start it again.
@@ -40,6 +41,7 @@ int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.seed = static_cast<uint64_t>(o.run.seed);
+  // Shapes alone: the weights come with the versions that the trainer publishes.
   config.model = planned_model(o, context.registries.environments);
   config.tokenizer_dir = context.run.tokenizer();
   config.env = o.env.name;
@@ -60,6 +62,7 @@ int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::
   // A little less, so that the scheduler hears which verifier it was instead of nothing.
   options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
+  // As above: it is gone before the worker that it calls.
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
   const RewardWorker::Ending ending = worker.run();
   log.info("ended: {}", ending.reason);
@@ -100,6 +103,7 @@ std::vector<RoleName> roles_of(const RunOptions& options) {
 }
 
 int run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
+  // The rollout workers and the trainer take no stop: the scheduler has them end.
   if (name.role == "scheduler") return run_scheduler(context, log, stop);
   if (name.role == "rollout") return run_rollout(name, context, log);
   if (name.role == "reward") return run_reward(name, context, log, stop);

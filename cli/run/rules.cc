@@ -27,6 +27,7 @@ class EffectChecker {
  public:
   EffectChecker(RunOptions& options, ConfigKeys& keys) : options_(options), keys_(keys) {
     RunOptions defaults;
+    // Below `algo.` a default is what the named algorithm gives.
     defaults.algo = AlgoOptions::preset(options.algo.name);
     values_ = options_by_key(options);
     defaults_ = options_by_key(defaults);
@@ -36,6 +37,8 @@ class EffectChecker {
   // it has an effect.
   void refuse(const std::string& key, const std::vector<std::string>& switches,
               const std::string& reason) {
+    // -1 where a default has decided it: a key that somebody gave without effect is then always a
+    // contradiction.
     int switched = -1;  // the layer that decided it
     for (const std::string& name : switches)
       if (const ConfigPlace* place = keys_.place(name)) switched = std::max(switched, place->layer);
@@ -96,6 +99,7 @@ void validate_model(const RunOptions& o) {
                         "is {}; it must be a multiple of model.create.heads = {}. Try {}.",
                         c.hidden_size, c.heads, (c.hidden_size / (2 * c.heads) + 1) * 2 * c.heads);
   const int64_t head_dim = c.hidden_size / c.heads;
+  // The proposal is heads of 64, as most models have them.
   if (head_dim % 2 != 0 || head_dim > kMaxHeadDim)
     throw UserError::at(
         "model.create.heads",
@@ -121,6 +125,7 @@ void validate_rollout(RunOptions& o) {
     context = std::min(max_positions(o.model), o.train.microbatch_tokens);
   }
   o.rollout.validate();
+  // Of a policy that is loaded the engine asks the same, in the rollout workers.
   if (o.model.creates() && context > o.model.create.max_positions)
     throw UserError::at(
         "rollout.max_context_tokens",

@@ -59,6 +59,7 @@ std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
 void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
                        const sandbox::Environment& environment) {
   // A run that goes on keeps its tokenizer, whatever has become of model.path since.
+  // This file is the last: where a launch was killed before it, all of them are made again.
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
   std::error_code error;
   fs::create_directories(paths.tokenizer(), error);
@@ -80,6 +81,7 @@ std::vector<text::DatasetRow> read_prompts(const RunOptions& options) {
 int64_t check_dataset(const std::string& file, const RunOptions& options,
                       sandbox::Environment& environment, const text::Tokenizer& tokenizer) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
+  // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows = text::read_dataset(file, options.env.prompt_key);
   if (rows.empty()) throw UserError("{} has no rows.", file);
@@ -103,6 +105,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
                             const VerifierRegistry& verifiers,
                             const std::function<void(const std::string&)>& say) {
   const fs::path file = paths.demonstrations();
+  // A file that is there is whole, for it is written atomically.
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   std::vector<text::DatasetRow> dataset;
   if (environment.info().needs_dataset) dataset = read_prompts(options);
@@ -128,6 +131,7 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 scheduler::Config scheduler_config(const RunOptions& options) {
   // Without a dataset the environment draws its tasks without end.
   const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(read_prompts(options));
+  // One dataset, so one entry of prompts_per_epoch.
   return scheduler::make_config(options.scheduler, options.step, options.eval,
                                 {.steps = options.run.steps,
                                  .epochs = options.run.epochs,
@@ -136,6 +140,7 @@ scheduler::Config scheduler_config(const RunOptions& options) {
 }
 
 void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+  // Called for what it refuses.
   (void)scheduler_config(options);
   if (options.model.creates()) return;  // its words are those of its environment
   const std::string& model = options.model.path;
@@ -171,6 +176,7 @@ void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry&
 
 std::string resolved_config(const RunOptions& options) {
   RunOptions kept = options;
+  // A run is where its config lies, also when the folder has been moved.
   kept.run.dir.clear();
   return fmt::format(
       "# Resolved by tailrace {}: 'tailrace launch' of this file starts the same run.\n{}",
@@ -184,6 +190,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   write_or_throw(paths.config(), resolved_config(options));
   auto environment = registries.environments.make(options.env.name, options.env.settings);
   prepare_tokenizer(paths, options, *environment);
+  // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
   prepare_demonstrations(paths, options, *environment, *tokenizer, *registries.verifiers, say);
 }
@@ -193,6 +200,7 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
   const RunOptions stored = load_run_options(paths.config(), {}, registries).options;
   const auto theirs = options_by_key(stored), ours = options_by_key(options);
   for (const auto& [key, there] : theirs) {
+    // Both lists are of this build's options, so they have the same keys.
     const OptionDoc& here = ours.at(key);
     if (here.value == there.value || may_become(there, here)) continue;
     throw UserError(

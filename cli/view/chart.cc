@@ -41,6 +41,7 @@ struct Frame {
 
 // Widens an empty or degenerate range so that it has a middle.
 void widen(double& low, double& high) {
+  // Without a point the lower end is +infinity, the upper -infinity.
   if (!(low <= high)) low = 0, high = 1;
   if (low == high) {
     double margin = low == 0 ? 1 : std::abs(low) * 0.1;
@@ -51,6 +52,7 @@ void widen(double& low, double& high) {
 
 Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // The pixels leave room for the labels at the left and below, and for the title.
   Frame frame{kInfinity, -kInfinity,         kInfinity, -kInfinity,
               52,        chart.width - 14.0, 34,        chart.height - 36.0};
   for (const Points& points : all)
@@ -83,6 +85,7 @@ std::string draw_series(const Frame& frame, const ChartSeries& series, const Poi
   bool smooth = series.smooth && points.size() >= 8;
   out += draw_line(frame, points, series.color, smooth ? " faint" : "");
   if (smooth) out += draw_line(frame, moving_average(points), series.color, "");
+  // A line of one point cannot be seen.
   if (series.markers || points.size() == 1)
     for (auto [x, y] : points)
       out += fmt::format(
@@ -118,6 +121,7 @@ std::string draw_head(const Chart& chart) {
   for (auto series = chart.series.rbegin(); series != chart.series.rend(); ++series) {
     out += fmt::format("<text x=\"{:.0f}\" y=\"17\" text-anchor=\"end\">{}</text>\n", x,
                        escape_markup(series->name));
+    // About 7 pixels a letter: an SVG without scripts cannot measure its text.
     x -= 7.0 * static_cast<double>(series->name.size()) + 10;
     out += fmt::format("<circle class=\"d{}\" cx=\"{:.0f}\" cy=\"13\" r=\"4\"/>\n", series->color,
                        x + 2);
@@ -183,6 +187,7 @@ std::vector<double> round_ticks(double low, double high, int count) {
 
 Points moving_average(const Points& points) {
   auto count = static_cast<std::ptrdiff_t>(points.size());
+  // A tenth of the points, half of it on each side.
   std::ptrdiff_t half = std::max<std::ptrdiff_t>(1, count / 20);
   Points out;
   for (std::ptrdiff_t i = 0; i < count; ++i) {

@@ -23,6 +23,7 @@ std::vector<MetricsRow> MetricsTail::poll() {
   while (auto line = lines.next()) {
     // The writer is at it; the line comes whole with a later poll.
     if (!line->complete) break;
+    // The writer ends a line with one byte, which `text` lacks.
     offset_ += static_cast<int64_t>(line->text.size()) + 1;
     if (auto row = parse_metrics_row(line->text)) rows.push_back(std::move(row).value());
   }

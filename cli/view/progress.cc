@@ -63,8 +63,10 @@ std::string sparkline(const std::vector<double>& values, size_t width) {
            end = std::max(begin + 1, values.size() * (i + 1) / columns);
     double sum = 0;
     for (size_t j = begin; j < end; ++j) sum += values[j];
+    // All equal: in the middle.
     double height =
         *high > *low ? (sum / static_cast<double>(end - begin) - *low) / (*high - *low) : 0.5;
+    // The highest value would be a ninth bar.
     out += kBars[std::clamp(static_cast<int>(height * 8), 0, 7)];
   }
   return out;
@@ -78,6 +80,7 @@ const MetricsRow* last_where(const std::vector<MetricsRow>& rows,
 
 int columns_of(std::FILE* out) {
   winsize size{};
+  // A pipe or a file has no width.
   return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
@@ -148,6 +151,7 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
     double share = state.total_steps > 0 ? static_cast<double>(step->step + 1) /
                                                static_cast<double>(state.total_steps)
                                          : 0;
+    // About 60 columns are words.
     int width = std::clamp(columns - 60, 10, 40),
         filled = static_cast<int>(std::lround(share * width));
     std::string bar;
@@ -162,6 +166,7 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
         fmt::format("{}{}", values_of(*step, kStepValues),
                     speed ? fmt::format("  {} tokens/s", format_value(std::round(*speed))) : ""));
     std::vector<double> rewards;
+    // A null of the file is read as NaN.
     for (const MetricsRow& row : state.rows)
       if (const double* reward = row.find("reward/mean"); reward && std::isfinite(*reward))
         rewards.push_back(*reward);
@@ -176,6 +181,7 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
     int shown = 0;
     size_t end = 0;
     while (end < line.size()) {
+      // Characters, not bytes: a bar takes three bytes and one column.
       bool starts_character = (static_cast<unsigned char>(line[end]) & 0xC0) != 0x80;
       if (starts_character && shown++ == columns) break;
       ++end;
@@ -218,6 +224,7 @@ void ProgressView::say(const std::string& line) {
   if (terminal_ && !state_.rows.empty()) draw_block();
 }
 
+// The last block stays on the screen; what is said after it stands below.
 void ProgressView::finish() { drawn_lines_ = 0; }
 
 void ProgressView::erase_block() {

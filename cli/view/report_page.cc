@@ -15,6 +15,7 @@
 namespace tailrace {
 namespace {
 
+// Nothing is loaded, neither script nor font: the page is one file that works offline.
 constexpr std::string_view kStyle = R"(
 :root{--bg:#fff;--card:#fff;--fg:#1f2328;--soft:#57606a;--line:#d0d7de;--tint:#f6f8fa;--c0:#0969da;--c1:#1a7f37;--c2:#bc4c00;--c3:#8250df;--mark:#ddf4ff;--good:#1a7f37;--bad:#cf222e}
 @media(prefers-color-scheme:dark){:root{--bg:#0d1117;--card:#151b23;--fg:#f0f6fc;--soft:#9198a1;--line:#3d444d;--tint:#151b23;--c0:#4493f8;--c1:#3fb950;--c2:#f0883e;--c3:#ab7df8;--mark:#0c2d5b;--good:#3fb950;--bad:#f85149}}
@@ -121,6 +122,7 @@ std::string tiles(const ReportData& data) {
                 format_seconds(data.rows.back().unix_seconds - data.rows.front().unix_seconds));
   Points speed = series_of(data.rows, "perf/tokens_per_s");
   if (!speed.empty()) {
+    // A few slow steps, as of a machine that was busy, do not move a median.
     std::sort(speed.begin(), speed.end(), [](auto a, auto b) { return a.second < b.second; });
     out += tile("tokens/s, median", format_value(speed[speed.size() / 2].second));
   }
@@ -132,6 +134,7 @@ std::string charts(const ReportData& data) {
   int color = 0;
   for (const std::string& name : ordered_names(data.rows)) {
     Points points = series_of(data.rows, name);
+    // One point is no curve; the table has it.
     if (points.size() < 2) continue;
     bool evaluation = name.starts_with("eval/");
     Chart chart{.title = name,
@@ -158,6 +161,7 @@ std::string sample_card(const Sample& sample) {
   if (sample.reward) head += fmt::format("<span>reward {}</span>", format_value(*sample.reward));
   std::string text;
   for (size_t i = 0; i < sample.segments.size(); ++i) {
+    // Another segment is a history that was rewritten.
     if (i > 0) text += "\n---\n";
     for (const SampleText& piece : sample.segments[i])
       text += piece.role == TokenRole::kSampled
@@ -195,6 +199,7 @@ std::string table(const ReportData& data) {
       "th><th>highest</th><th>rows</th></tr>\n";
   for (const std::string& name : ordered_names(data.rows)) {
     Points points = series_of(data.rows, name);
+    // Every name comes from some row, so there is a point.
     double low = points.front().second, high = low;
     for (auto [x, y] : points) {
       // fmin and fmax pass over NaN, as which a null of the file is read.
@@ -242,6 +247,7 @@ std::string make_learning_curve(const ReportData& data) {
                             .points = evaluations,
                             .color = 1,
                             .markers = true});
+  // So that a share of 1 does not lie on the edge.
   if (has_success) chart.y_max = 1.03;
   return draw_chart(chart);
 }
@@ -253,9 +259,11 @@ Result<ReportData> read_report_data(const RunPaths& paths) {
     return Failure{fmt::format("{} has no rows yet", paths.metrics().string())};
   ReportData data;
   data.name = std::filesystem::absolute(paths.root).lexically_normal().filename();
+  // "runs/x/" has no last part.
   if (data.name.empty())
     data.name = std::filesystem::absolute(paths.root).lexically_normal().parent_path().filename();
   data.rows = std::move(rows).value();
+  // Curves without a config are still worth a page.
   auto config = read_file(paths.config());
   if (config)
     data.config = std::move(config).value();

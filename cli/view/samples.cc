@@ -19,6 +19,7 @@ std::vector<SampleText> decode_segment(const std::vector<TokenId>& tokens,
     size_t end = begin;
     while (end < tokens.size() && roles[end] == roles[begin]) ++end;
     std::string all = tokenizer.decode(std::span(tokens).first(end));
+    // Not where a character's bytes lie on both sides: of half of it U+FFFD was made.
     bool grows = all.starts_with(before);
     pieces.push_back(
         {roles[begin], grows ? all.substr(before.size())
@@ -54,6 +55,7 @@ Result<std::vector<Sample>> read_samples(const std::filesystem::path& path,
   std::vector<Sample> samples;
   LineReader lines(text.value());
   while (auto line = lines.next()) {
+    // The run may be writing it.
     if (!line->complete || line->text.empty()) continue;
     auto sample = parse_sample(line->text, tokenizer);
     if (!sample)
