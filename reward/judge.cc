@@ -25,6 +25,7 @@ Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
     score = Failure{e.what()};
   }
   if (!score) return Failure{fmt::format("verifier {}: {}", name, score.failure().message)};
+  // One NaN would spoil the advantages of its whole group.
   if (!std::isfinite(score.value().reward))
     return Failure{fmt::format("verifier {}: its reward is not finite", name)};
   return score;

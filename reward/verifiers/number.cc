@@ -27,6 +27,7 @@ std::optional<double> parse_decimal(std::string_view text) {
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
   if (text.empty() || !(is_digit(text[0]) || text[0] == '.')) return std::nullopt;
+  // `fixed`: "1e5" in a response is no number as people write them.
   auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
@@ -101,6 +102,7 @@ class NumberVerifier final : public Verifier {
 
 std::optional<double> parse_number(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  // The full stop of a sentence that ends in a number.
   while (!text.empty() && (is_blank(text.back()) || text.back() == '.')) text.remove_suffix(1);
   std::string plain;
   for (char c : text) {

@@ -67,6 +67,7 @@ class TextRules final : public Verifier {
     std::unordered_set<std::string> seen(words.begin(), words.end());
     auto found = std::count_if(wanted.value().begin(), wanted.value().end(),
                                [&](const std::string& word) { return seen.contains(lower(word)); });
+    // Without required words there is nothing to miss.
     double share =
         wanted.value().empty() ? 1.0 : static_cast<double>(found) / wanted.value().size();
     auto count = static_cast<int64_t>(words.size());
@@ -78,6 +79,7 @@ class TextRules final : public Verifier {
     // share is found / wanted, so it is exactly 1 when all are there.
     bool success = share == 1 && ends_well && length_ok;
     double reward = 0.5 * share + 0.25 * (ends_well ? 1 : 0) + 0.25 * (length_ok ? 1 : 0);
+    // Else a full stop alone would earn a quarter.
     return Score{.reward = long_enough ? reward : 0.0,
                  .metrics = {{"success", success ? 1.0 : 0.0},
                              {"words_found", share},

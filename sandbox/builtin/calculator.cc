@@ -136,8 +136,10 @@ class Calculator final : public Environment {
 
   void draw(Rng& rng) {
     question_.clear();
+    // Without division, which would seldom come out whole.
     for (int64_t n = 2 + rng.below(max_terms_ - 1); n > 0; --n) {
       if (!question_.empty()) question_ += std::string(" ") + "+-*"[rng.below(3)] + " ";
+      // Larger numbers would seldom give a value that has a word.
       question_ += std::to_string(1 + rng.below(std::min<int64_t>(max_number_, 20)));
     }
   }

@@ -32,6 +32,7 @@ std::optional<Term> join(const Term& a, char op, const Term& b) {
       value = a.value * b.value;
       break;
     default:
+      // Never by 0: values begin at 1.
       value = a.value % b.value == 0 ? a.value / b.value : 0;
   }
   // Whole and positive in between as well; bounded, so that no product of two overflows.
@@ -50,6 +51,7 @@ class Countdown final : public Environment {
   explicit Countdown(const EnvironmentSettings& settings) {
     SettingsReader reader("countdown", settings);
     min_numbers_ = reader.integer("min_numbers", 3, 2, 6);
+    // At least min_numbers, so that this one can be raised alone.
     max_numbers_ = reader.integer("max_numbers", std::max<int64_t>(4, min_numbers_), 2, 6);
     max_number_ = reader.integer("max_number", 25, 2, 999);
     max_target_ = reader.integer("max_target", 99, 2, 999);
@@ -68,6 +70,7 @@ class Countdown final : public Environment {
     info_.max_action_tokens = 2 * max_numbers_ - 1 + 2 * (max_numbers_ - 2) + 3 + 2;
     info_.vocabulary = {"\n", "numbers", "target", ">", "+",        "-",
                         "*",  "/",       "(",      ")", "<answer>", "</answer>"};
+    // A formula writes given numbers only, so values in between need no words.
     for (int64_t n = 0; n <= std::max(max_number_, max_target_); ++n)
       info_.vocabulary.push_back(std::to_string(n));
   }
@@ -137,6 +140,7 @@ class Countdown final : public Environment {
 
   template <class T>
   static void shuffle(std::vector<T>& items, Rng& rng) {
+    // Not std::shuffle(), which differs between libraries: a seed means the same puzzle everywhere.
     for (size_t i = items.size(); i > 1; --i)
       std::swap(items[i - 1], items[rng.below(static_cast<int64_t>(i))]);
   }

@@ -6,6 +6,7 @@ namespace tailrace::sandbox {
 
 namespace {
 
+// Far more than six numbers and their brackets take.
 constexpr size_t kMaxBytes = 4096;
 // A policy can write any number of brackets, and each is a level of the parser's stack.
 constexpr int kMaxDepth = 64;
@@ -70,6 +71,7 @@ class Parser {
     std::optional<Rational> value = product();
     while (!failed_ && (next() == '+' || next() == '-')) {
       char op = take();
+      // From left to right: 8 - 3 - 2 is 3.
       value = apply(op, value, product());
     }
     --depth_;

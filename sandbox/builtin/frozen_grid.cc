@@ -20,6 +20,7 @@ enum class Direction { kUp, kRight, kDown, kLeft };
 constexpr std::array kDirections = {Direction::kUp, Direction::kRight, Direction::kDown,
                                     Direction::kLeft};
 constexpr std::array<const char*, 4> kNames = {"up", "right", "down", "left"};
+// Words that are no action: with them in the vocabulary a policy has to learn which words are.
 constexpr std::array<const char*, 11> kDistractors = {
     "jump", "wait", "north", "south", "east", "west", "look", "stop", "go", "run", "back"};
 
@@ -124,6 +125,7 @@ class FrozenGrid final : public Environment {
     reader.finish();
     info_.name = "frozen_grid";
     info_.stop_strings = {"\n"};
+    // A word too many still fits: it is a mistake of its own, not a line that was cut.
     info_.max_action_tokens = 3;
     info_.vocabulary = {"\n", ">", "what", "?", "ice", "hole", "wall", "goal"};
     auto add = [&](const auto& words) {
@@ -205,6 +207,7 @@ class FrozenGrid final : public Environment {
     std::string text;
     text += map_.goal.row < at_.row ? 'N' : map_.goal.row > at_.row ? 'S' : '-';
     text += map_.goal.column > at_.column ? 'E' : map_.goal.column < at_.column ? 'W' : '-';
+    // The place of a word says which direction it is of.
     for (Direction d : kDirections) {
       Cell c = neighbour(at_, d);
       text += !Field<bool>::holds(c) ? " wall"
@@ -241,6 +244,7 @@ class FrozenGrid final : public Environment {
     for (Direction d : {Direction::kUp, Direction::kDown, Direction::kRight, Direction::kLeft}) {
       if (map_.safe(neighbour(at_, d)) && (!best || better(d, *best))) best = d;
     }
+    // Never none: the start has a safe move (walkable()), and any other cell was entered from one.
     return best.value_or(straight());
   }
 

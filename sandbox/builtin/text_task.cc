@@ -22,6 +22,7 @@ class TextTask final : public Environment {
       throw reader.mistake("verifier", "verifier is empty; name one, for example text_rules");
     info_.verifier = verifier_;
     info_.name = "text";
+    // Without it an answer ends by the model's end token or by its length.
     if (!stop.empty()) info_.stop_strings = {stop};
     info_.needs_dataset = true;
   }
@@ -73,6 +74,7 @@ class TextTask final : public Environment {
     row_["response"] = response;
     StepResult result;
     result.verifier = verifier_;
+    // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
     result.evidence = row_.dump(-1, ' ', false, json::error_handler_t::replace);
     return result;
   }
