@@ -36,10 +36,15 @@ flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricLi
 }
 
 MetricList read_metrics(const MetricVector& metrics) {
+  // Offsets may be shared: a small message could name one long text a million times.
+  if (metrics.size() > kMaxMetrics) throw Malformed("{} metrics", metrics.size());
   MetricList list;
   list.reserve(metrics.size());
-  for (const fbs::Metric* metric : metrics)
+  for (const fbs::Metric* metric : metrics) {
+    if (metric->name()->size() > kMaxMetricName)
+      throw Malformed("a metric's name of {} characters", metric->name()->size());
     list.emplace_back(metric->name()->str(), metric->value());
+  }
   return list;
 }
 

@@ -250,6 +250,8 @@ Message read(const fbs::Batch& t) {
   m.items.reserve(t.items()->size());
   for (const fbs::BatchItem* item : *t.items()) {
     if (!std::isfinite(item->reward())) throw Malformed("reward {}", item->reward());
+    // A body came in one frame.
+    if (item->bytes() > kMaxFrameBytes) throw Malformed("a body of {} bytes", item->bytes());
     m.items.push_back({read_lease(item->lease()), item->reward(),
                        at_least(1, item->bytes(), "bytes"), item->checksum()});
   }

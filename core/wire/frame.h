@@ -16,6 +16,9 @@
 
 namespace tailrace::wire {
 
+// One trajectory, of some 20 million tokens: nothing larger travels in one piece.
+constexpr int64_t kMaxFrameBytes = int64_t{256} << 20;
+
 // What the two ends of a link tell each other outside the conversation. Such a frame carries a
 // Heartbeat, but for kWelcome.
 enum class Signal : uint8_t {

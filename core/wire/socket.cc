@@ -24,8 +24,6 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 constexpr size_t kMaxIpcPath = 107;  // sun_path, less its terminator
-// One trajectory, of some 20 million tokens: nothing larger travels in one piece.
-constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
@@ -76,7 +74,7 @@ Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
   // The link knows what has arrived and waits for it; ZeroMQ would wait for what a dead peer never
   // takes.
   socket.set(zmq::sockopt::linger, 0);
-  socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+  socket.set(zmq::sockopt::maxmsgsize, kMaxFrameBytes);
   if (impl_->router) {
     // Else what is for an unknown peer is dropped without a word.
     socket.set(zmq::sockopt::router_mandatory, true);

@@ -13,6 +13,8 @@ namespace {
 // The digit changes with the table: bodies of another build are refused, not misread.
 constexpr char kTrajectoryIdentifier[] = "TRT2";
 
+constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
+
 flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
   return fbs::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,
                              builder.CreateVector(s.stop_tokens),
@@ -29,6 +31,11 @@ SamplingParams read_sampling(const fbs::Sampling& table) {
   if (const auto* tokens = table.stop_tokens())
     s.stop_tokens.assign(tokens->begin(), tokens->end());
   if (const auto* strings = table.stop_strings()) {
+    // As in read_metrics(): what is shared must not grow without end.
+    size_t bytes = 0;
+    for (const auto* text : *strings) bytes += text->size();
+    if (strings->size() > kMaxStopStrings || bytes > kMaxStopBytes)
+      throw Malformed("{} stop strings of {} bytes", strings->size(), bytes);
     for (const auto* text : *strings) s.stop_strings.push_back(text->str());
   }
   return s;
@@ -136,7 +143,7 @@ EpisodeFacts read_facts(const fbs::Trajectory& table) {
 }
 
 // Without the tokens: the scheduler decides by these and never holds the rest.
-TrajectoryHeader read_header(const fbs::Trajectory& table) {
+TrajectoryHeader read_header(const fbs::Trajectory& table, int64_t) {
   TrajectoryHeader header{read_facts(table), table.num_tokens(), table.num_sampled(),
                           table.min_version(), table.max_version()};
   if (auto fault = find_fault(header))
@@ -144,7 +151,14 @@ TrajectoryHeader read_header(const fbs::Trajectory& table) {
   return header;
 }
 
-Trajectory read_all(const fbs::Trajectory& table) {
+Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
+  // Segments may be shared as well: what the header says is checked before anything is copied.
+  int64_t num_tokens = 0;
+  for (const fbs::Segment* segment : *table.segments()) num_tokens += segment->tokens()->size();
+  if (num_tokens != table.num_tokens() || num_tokens > max_tokens) {
+    throw Malformed("segments of {} tokens, the header says {}, at most {} fit", num_tokens,
+                    table.num_tokens(), max_tokens);
+  }
   Trajectory t{read_facts(table), {}};
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
@@ -160,7 +174,8 @@ Trajectory read_all(const fbs::Trajectory& table) {
 
 // What `read` makes of the table, or why the bytes are none.
 template <class T>
-Result<T> read_verified(std::span<const std::byte> bytes, T (*read)(const fbs::Trajectory&)) {
+Result<T> read_verified(std::span<const std::byte> bytes,
+                        T (*read)(const fbs::Trajectory&, int64_t max_tokens)) {
   std::vector<std::byte> storage;
   bytes = aligned(bytes, storage);
   flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
@@ -168,7 +183,8 @@ Result<T> read_verified(std::span<const std::byte> bytes, T (*read)(const fbs::T
     return Failure{fmt::format("{} bytes are not an encoded trajectory", bytes.size())};
   }
   try {
-    return read(*flatbuffers::GetRoot<fbs::Trajectory>(bytes.data()));
+    // A token has four bytes of id at least.
+    return read(*flatbuffers::GetRoot<fbs::Trajectory>(bytes.data()), std::ssize(bytes) / 4);
   } catch (const Malformed& error) {
     return Failure{error.what()};
   }

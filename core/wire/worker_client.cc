@@ -1,5 +1,6 @@
 #include "core/wire/worker_client.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <thread>
@@ -122,7 +123,8 @@ struct WorkerClient::Impl {
       MutexLock lock(mu);
       inbox.clear();  // of the session before: void
     } else if (std::holds_alternative<Shutdown>(decoded.value().message) && !refused) {
-      refused = true;  // another process has this worker's name
+      refused = true;
+      displaced.store(true);  // another process has this worker's name
     } else {
       return;
     }
@@ -205,7 +207,8 @@ struct WorkerClient::Impl {
   uint64_t attempt = 1;            // sessions asked for
   Time hello_at = Time::min();
   bool refused = false;
-  int64_t num_taken = 0;  // from the outbox
+  std::atomic<bool> displaced = false;  // `refused`, for the owner
+  int64_t num_taken = 0;                // from the outbox
   const std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
 
   std::atomic<Time> last_heard;
@@ -264,6 +267,8 @@ std::optional<Message> WorkerClient::receive(std::chrono::milliseconds timeout) 
 std::chrono::milliseconds WorkerClient::silence() const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now() - impl_->last_heard.load());
 }
+
+bool WorkerClient::displaced() const { return impl_->displaced.load(); }
 
 LinkCounters WorkerClient::counters() const {
   MutexLock lock(impl_->mu);

@@ -43,6 +43,8 @@ class WorkerClient {
   std::optional<Message> receive(std::chrono::milliseconds timeout);
   // How long the scheduler has been silent; the worker ends itself when that exceeds its patience.
   std::chrono::milliseconds silence() const;
+  // Another process has taken this worker's name: the Shutdown that came was not the run's end.
+  bool displaced() const;
   LinkCounters counters() const;  // of all sessions together
 
  private:

@@ -84,7 +84,7 @@ RewardWorker::Ending RewardWorker::run() {
         });
       }
       if (const auto* shutdown = std::get_if<wire::Shutdown>(&*message))
-        return {"shutdown: " + shutdown->reason};
+        return {"shutdown: " + shutdown->reason, !client.displaced()};
     }
     executor.hand_over(std::move(calls));
     auto wait = in_hand.empty() ? 0ms : kScorePoll;

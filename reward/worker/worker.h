@@ -34,7 +34,7 @@ class RewardWorker {
  public:
   struct Ending {
     std::string reason;  // for a log line
-    bool clean = true;   // false: the scheduler is silent
+    bool clean = true;   // false: the scheduler is silent, or another process has this name
   };
 
   // Shares the verifiers with scores that are abandoned; borrows the clock.

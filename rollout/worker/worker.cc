@@ -79,7 +79,7 @@ class RolloutWorker {
       bool busy = runner_.num_running() > 0;
       while (auto message = client_.receive(busy ? 0ms : kPoll)) {
         std::visit([this](auto& m) { on(m); }, *message);
-        if (ended_) return 0;
+        if (ended_) return status();
         proceed();    // after each: what was granted before an install runs before it
         busy = true;  // look for more, but do not wait for it
       }
@@ -90,7 +90,7 @@ class RolloutWorker {
         return 1;
       }
     }
-    return 0;
+    return status();
   }
 
  private:
@@ -141,6 +141,9 @@ class RolloutWorker {
       return grant.lease == abort.lease && grant.lane == abort.lane;
     });
   }
+
+  // Only the end of the run is success: who starts this worker must start it again otherwise.
+  int status() const { return client_.displaced() ? 1 : 0; }
 
   void on(const wire::Shutdown& message) {
     log_.info("shutdown version={} reason={}", engine_.version(), message.reason);

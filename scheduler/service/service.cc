@@ -55,9 +55,11 @@ struct Service::Impl {
     if (!restored) throw UserError("{}", restored.failure().message);
     for (const std::string& note : restored.value().notes) log.warning("{}", note);
     start_time = clock.now();
-    if (!restored.value().state) return State(options.config);
+    State found =
+        restored.value().state ? *std::move(restored.value().state) : State(options.config);
+    check_checkpoints(found);
+    if (!restored.value().state) return found;
     resumed = true;
-    State found = *std::move(restored.value().state);
     if (found.config.domains.size() != options.config.domains.size()) {
       throw UserError(
           "{} was begun with {} datasets, now there are {}: a run keeps its datasets. Start a new "
@@ -66,6 +68,26 @@ struct Service::Impl {
     }
     base_time = found.now;
     return found;
+  }
+
+  // A journal that knows of no version beside checkpoints of later ones was lost or damaged: the
+  // run would begin at its first prompt again, on weights that are trained, and lose its metrics.
+  void check_checkpoints(const State& found) const {
+    if (found.policies.at(kPolicy).published >= 0) return;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(options.paths.checkpoints(), error)) {
+      // Version 0 is written before anybody hears of it.
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("step_") || name.find_first_not_of('0', 5) == std::string::npos)
+        continue;
+      throw UserError(
+          "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
+          "not known.\n       Put {} back, or start a new run directory from that checkpoint "
+          "(model.path={}).",
+          options.paths.root.string(), name, options.paths.journal().string(),
+          entry.path().string());
+    }
   }
 
   // What the journal remembers and the store has not: `missing`. What the store has and nobody

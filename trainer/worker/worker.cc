@@ -77,7 +77,8 @@ class TrainerWorker {
       client_.send(wire::WorkerFailed{e.what()});
       return 2;
     }
-    return 0;
+    // Only the end of the run is success: who starts this worker must start it again otherwise.
+    return client_.displaced() ? 1 : 0;
   }
 
  private:

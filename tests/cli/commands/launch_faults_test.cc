@@ -1,4 +1,5 @@
 // Faults of single processes of a launched run, and what the journal says of them afterwards.
+#include <algorithm>
 #include <functional>
 
 #include "scheduler/decide/decide.h"
@@ -212,6 +213,42 @@ TEST_F(LaunchFaults, AJournalOfAnotherLawIsRefusedWithAdviceAndLeftAsItIs) {
   expect_done();
   EXPECT_EQ(final_digest(), expected);
   expect_each_step_once();
+}
+
+// Somebody starts a role by hand that runs already, and it does not live long.
+TEST_F(LaunchFaults, AWorkerWhoseNameWasTakenIsStartedAgain) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  const auto first = workers("trainer");
+  ASSERT_EQ(first.size(), 1u);
+  auto second = ChildProcess::spawn({TAILRACE_BINARY, "worker", "--role", "trainer", "--index", "0",
+                                     "--run", paths().root.string()},
+                                    folder_ / "second.log");
+  ASSERT_TRUE(second) << second.failure().message;
+  // The first one hears that its name is taken and ends.
+  EXPECT_TRUE(wait_until([&] {
+    const auto now = workers("trainer");
+    return std::find(now.begin(), now.end(), first[0]) == now.end();
+  })) << output();
+  second.value().send_signal(SIGKILL);
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
+  start_run();
+  stop_in_the_middle();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  EXPECT_TRUE(wait_until([&] { return workers("scheduler").empty(); }));
+  const std::string metrics = read_file(paths().metrics()).value();
+  fs::remove_all(paths().journal());
+  continue_run();
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("but its journal is missing or damaged"), std::string::npos) << output();
+  EXPECT_EQ(read_file(paths().metrics()).value(), metrics);
 }
 
 }  // namespace

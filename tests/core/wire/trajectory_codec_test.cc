@@ -1,5 +1,6 @@
 #include "core/wire/trajectory_codec.h"
 
+#include <functional>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -49,6 +50,22 @@ TEST(TrajectoryCodec, AbsentRewardIsNotZero) {
   EXPECT_EQ(decode_trajectory(encode_trajectory(t)).value().reward, 0.0);
   t.reward.reset();
   EXPECT_EQ(decode_trajectory(encode_trajectory(t)).value().reward, std::nullopt);
+}
+
+// FlatBuffers lets offsets be shared: a small body may name one long text a million times.
+TEST(TrajectoryCodec, RefusesWhatGrowsWhenItIsRead) {
+  const auto refused = [](const std::function<void(Trajectory&)>& change) {
+    Trajectory t = sample_trajectory(8);
+    change(t);
+    const auto bytes = encode_trajectory(t);
+    return !read_trajectory_header(bytes) && !decode_trajectory(bytes);
+  };
+  EXPECT_FALSE(refused([](Trajectory&) {}));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.sampling.stop_strings.assign(2000, "a"); }));
+  EXPECT_TRUE(
+      refused([](Trajectory& t) { t.sampling.stop_strings.assign(20, std::string(100000, 'a')); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.metrics.assign(5000, {"m", 1.0}); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.metrics = {{std::string(300, 'm'), 1.0}}; }));
 }
 
 TEST(TrajectoryCodec, DecodesBytesWhereverTheyLie) {
