@@ -67,7 +67,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
   seconds_field(v, "reconnect_seconds", deadlines.reconnect,
-                "how long workers may stay away after a restart of the scheduler");
+                "how long a silent worker keeps its work, also after a restart of the scheduler");
   // One key for two waits: a stop gives the step that is being trained as long as its checkpoint.
   seconds_field(v, "save_seconds", deadlines.save,
                 "longest time for the last checkpoint of a run, and for the step before a stop");
