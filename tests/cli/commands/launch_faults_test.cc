@@ -239,7 +239,9 @@ TEST_F(LaunchFaults, AWorkerWhoseNameWasTakenIsStartedAgain) {
 
 TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
   start_run();
-  stop_in_the_middle();
+  // Before the first checkpoint after that of version 0 nothing would be lost.
+  ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000003"); }))
+      << output();
   launched_->send_signal(SIGKILL);
   (void)finish();
   EXPECT_TRUE(wait_until([&] { return workers("scheduler").empty(); }));
@@ -248,7 +250,7 @@ TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
   continue_run();
   EXPECT_EQ(finish().code, 2) << output();
   EXPECT_NE(output().find("but its journal is missing or damaged"), std::string::npos) << output();
-  EXPECT_EQ(read_file(paths().metrics()).value(), metrics);
+  EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
 }
 
 }  // namespace
