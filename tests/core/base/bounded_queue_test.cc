@@ -17,16 +17,18 @@ using namespace std::chrono_literals;
 
 TEST(BoundedQueue, GivesItemsInOrder) {
   BoundedQueue<std::unique_ptr<int>> queue(3);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(queue.push(std::make_unique<int>(i)));
+  for (int i = 0; i < 3; ++i) {
+    auto item = std::make_unique<int>(i);
+    EXPECT_TRUE(queue.push_for(item, 1h));
+  }
   for (int i = 0; i < 3; ++i) EXPECT_EQ(**queue.pop(), i);
-  EXPECT_FALSE(queue.try_pop());
 }
 
 TEST(BoundedQueue, TurnsAwayWhatDoesNotFitAndLeavesItWithTheCaller) {
   BoundedQueue<std::unique_ptr<int>> queue(1);
   auto first = std::make_unique<int>(1), second = std::make_unique<int>(2);
-  EXPECT_TRUE(queue.try_push(first));
-  EXPECT_FALSE(queue.try_push(second));
+  EXPECT_TRUE(queue.push_for(first, 1ms));
+  EXPECT_FALSE(queue.push_for(second, 1ms));
   ASSERT_TRUE(second);
   EXPECT_EQ(*second, 2);
 }
@@ -36,7 +38,7 @@ TEST(BoundedQueue, MakesAProducerWaitUntilThereIsRoom) {
   std::atomic<int> pushed = 0;
   std::jthread producer([&] {
     for (int i = 0; i < 100; ++i) {
-      ASSERT_TRUE(queue.push(i));
+      ASSERT_TRUE(queue.push_for(i, 1h));
       ++pushed;
     }
   });
@@ -48,15 +50,14 @@ TEST(BoundedQueue, MakesAProducerWaitUntilThereIsRoom) {
 
 TEST(BoundedQueue, CloseDrainsWhatIsInsideAndRefusesMore) {
   BoundedQueue<int> queue(4);
-  ASSERT_TRUE(queue.push(1));
-  ASSERT_TRUE(queue.push(2));
+  int items[] = {1, 2, 3};
+  ASSERT_TRUE(queue.push_for(items[0], 1h));
+  ASSERT_TRUE(queue.push_for(items[1], 1h));
   queue.close();
-  EXPECT_FALSE(queue.push(3));
-  EXPECT_FALSE(queue.drained());
+  EXPECT_FALSE(queue.push_for(items[2], 1h));
   EXPECT_EQ(queue.pop(), 1);
-  EXPECT_EQ(queue.pop_for(1h), 2);
+  EXPECT_EQ(queue.pop(), 2);
   EXPECT_EQ(queue.pop(), std::nullopt);
-  EXPECT_TRUE(queue.drained());
 }
 
 // Returns once the thread of this id sleeps, as one that waits for a condition does.
@@ -73,29 +74,20 @@ void wait_until_asleep(const std::atomic<pid_t>& thread) {
 
 TEST(BoundedQueue, CloseWakesThoseWhoWait) {
   BoundedQueue<int> full(1), empty(1);
-  ASSERT_TRUE(full.push(0));
-  std::atomic<pid_t> ids[3] = {};
+  int item = 0;
+  ASSERT_TRUE(full.push_for(item, 1h));
+  std::atomic<pid_t> ids[2] = {};
   std::jthread producer([&] {
     ids[0] = ::gettid();
-    EXPECT_FALSE(full.push(1));
+    EXPECT_FALSE(full.push_for(item, 1h));
   });
   std::jthread consumer([&] {
     ids[1] = ::gettid();
     EXPECT_FALSE(empty.pop());
   });
-  std::jthread patient([&] {
-    ids[2] = ::gettid();
-    EXPECT_FALSE(empty.pop_for(1h));
-  });
   for (const auto& id : ids) wait_until_asleep(id);
   full.close();
   empty.close();
-}
-
-TEST(BoundedQueue, PopForGivesUp) {
-  BoundedQueue<int> queue(1);
-  EXPECT_EQ(queue.pop_for(1ms), std::nullopt);
-  EXPECT_FALSE(queue.drained());
 }
 
 }  // namespace
