@@ -13,6 +13,7 @@
 #include "cli/commands/commands.h"
 #include "cli/run/registries.h"
 #include "core/base/error.h"
+#include "core/base/exit_code.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
 #include "core/base/version.h"
@@ -60,23 +61,23 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     fmt::print(stderr, "error: {}\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n",
                text::printable(error.what()));
-    return 2;
+    return kExitUserError;
   } catch (const UserError& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
-    return 2;
+    return kExitUserError;
   } catch (const std::system_error& error) {  // fmt::print, on a full disk
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
-    return 1;
+    return kExitFailed;
   } catch (const std::exception& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: unexpected: {}\n", text::printable(error.what()));
-    return 1;
+    return kExitFailed;
   }
   // A command that flushed each row itself has only left the mark of a failure.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     fmt::print(stderr, "error: {}\n", describe_errno("write", "the output", errno));
-    return 1;
+    return kExitFailed;
   }
-  return 0;
+  return kExitDone;
 }

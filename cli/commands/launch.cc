@@ -84,11 +84,13 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
   for (const RoleName& name : roles_of(options)) {
     // Only the run is named: a worker reads its options from the config.yaml that this launch has
     // written.
-    children.push_back({name.text(),
-                        name.role,
-                        {program, "worker", "--role", name.role, "--index",
-                         std::to_string(name.index), "--run", paths.root.string()},
-                        paths.log(name.role, name.index)});
+    const std::string kind(name_of(name.kind));
+    children.push_back({.name = name.text(),
+                        .pool = kind,
+                        .scheduler = name.kind == RoleKind::kScheduler,
+                        .command = {program, "worker", "--role", kind, "--index",
+                                    std::to_string(name.index), "--run", paths.root.string()},
+                        .log = paths.log(kind, name.index)});
   }
   return children;
 }
@@ -96,15 +98,15 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
 int exit_status(End end) {
   switch (end) {
     case End::kDone:
-      return 0;
+      return kExitDone;
     case End::kInterrupted:
       return kInterruptedStatus;
     case End::kUserError:
-      return 2;
+      return kExitUserError;
     case End::kFailed:
-      return 1;
+      return kExitFailed;
   }
-  return 1;
+  return kExitFailed;  // not reached
 }
 
 // One launch of a run whose directory is prepared.

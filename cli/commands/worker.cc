@@ -1,3 +1,4 @@
+#include <map>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -42,7 +43,7 @@ class StopOnSignal {
   std::jthread thread_;
 };
 
-int work(const WorkerArguments& arguments, const Registries& registries) {
+ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_run_options(paths.config(), {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
@@ -50,7 +51,7 @@ int work(const WorkerArguments& arguments, const Registries& registries) {
   Log log(arguments.name.text(), "", run.options.log.level);
   // Only the scheduler has to do something at a SIGTERM: it has the others save and end. These end
   // by its word, or at once by the signal.
-  if (arguments.name.role == "scheduler") {
+  if (arguments.name.kind == RoleKind::kScheduler) {
     const StopOnSignal stop;
     return run_role(arguments.name, context, log, stop.token());
   }
@@ -62,9 +63,12 @@ int work(const WorkerArguments& arguments, const Registries& registries) {
 void add_worker(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
   auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
-  command->add_option("--role", arguments->name.role, "scheduler, rollout, reward or trainer")
+  std::map<std::string, RoleKind> kinds;
+  for (size_t i = 0; i < kEnumNames<RoleKind>.size(); ++i)
+    kinds.emplace(kEnumNames<RoleKind>[i], static_cast<RoleKind>(i));
+  command->add_option("--role", arguments->name.kind, "scheduler, rollout, reward or trainer")
       ->required()
-      ->check(CLI::IsMember({"scheduler", "rollout", "reward", "trainer"}));
+      ->transform(CLI::CheckedTransformer(kinds));
   command->add_option("--index", arguments->name.index, "which of the workers of this role")
       ->type_name("N");
   command->add_option("--run", arguments->run, "run directory of a launch that is under way")
@@ -72,8 +76,8 @@ void add_worker(CLI::App& app, const Registries& registries) {
       ->type_name("RUN");
   command->footer("Example:\n  tailrace worker --role rollout --index 1 --run runs/quickstart");
   command->callback([arguments, &registries] {
-    const int status = work(*arguments, registries);
-    if (status != 0) throw CLI::RuntimeError(status);
+    const ExitCode status = work(*arguments, registries);
+    if (status != kExitDone) throw CLI::RuntimeError(status);
   });
 }
 

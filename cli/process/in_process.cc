@@ -22,15 +22,16 @@ class RoleThread {
  public:
   RoleThread(RoleName name, const RoleContext& context)
       : name_(std::move(name)),
-        log_(name_.text(), context.run.log(name_.role, name_.index), context.options.log.level),
+        log_(name_.text(), context.run.log(name_of(name_.kind), name_.index),
+             context.options.log.level),
         thread_([this, &context](std::stop_token stop) { play(context, stop); }) {}
 
   void stop() { thread_.request_stop(); }
   bool ended() const { return ended_.load(); }
-  int status() const { return status_; }                   // once ended
+  ExitCode status() const { return status_; }              // once ended
   const std::string& failure() const { return failure_; }  // once ended
   std::string name() const { return name_.text(); }
-  const std::string& kind() const { return name_.role; }
+  RoleKind kind() const { return name_.kind; }
   bool reported = false;  // that it ended; the owner's
 
  private:
@@ -38,10 +39,10 @@ class RoleThread {
     try {
       status_ = run_role(name_, context, log_, stop);
     } catch (const UserError& error) {
-      status_ = 2;
+      status_ = kExitUserError;
       failure_ = error.what();
     } catch (const std::exception& error) {
-      status_ = 1;
+      status_ = kExitFailed;
       failure_ = error.what();
     }
     if (!failure_.empty()) log_.error("{}", failure_);
@@ -50,7 +51,7 @@ class RoleThread {
 
   RoleName name_;
   Log log_;
-  int status_ = 0;
+  ExitCode status_ = kExitDone;
   std::string failure_;
   std::atomic<bool> ended_ = false;
   std::jthread thread_;  // last: it uses all of the above
@@ -78,11 +79,12 @@ class BlockedSignals {
 };
 
 SupervisorResult result_of(const RoleThread& role, const RoleContext& context) {
-  const std::string message = role.failure().empty()
-                                  ? fmt::format("{} ended with status {}; see {}", role.name(),
-                                                role.status(), context.run.logs().string())
-                                  : fmt::format("{}: {}", role.name(), role.failure());
-  return {role.status() == 2 ? End::kUserError : End::kFailed, message};
+  const std::string message =
+      role.failure().empty()
+          ? fmt::format("{} ended with status {}; see {}", role.name(),
+                        static_cast<int>(role.status()), context.run.logs().string())
+          : fmt::format("{}: {}", role.name(), role.failure());
+  return {role.status() == kExitUserError ? End::kUserError : End::kFailed, message};
 }
 
 bool has_substitute(const std::vector<std::unique_ptr<RoleThread>>& roles, const RoleThread& role) {
@@ -102,7 +104,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
   for (const RoleName& name : roles_of(context.options)) {
     roles.push_back(std::make_unique<RoleThread>(name, context));
   }
-  RoleThread& scheduler = *roles.front();
+  RoleThread& scheduler = **std::ranges::find_if(
+      roles, [](const auto& role) { return role->kind() == RoleKind::kScheduler; });
   const auto all_ended = [&] {
     return std::all_of(roles.begin(), roles.end(), [](const auto& role) { return role->ended(); });
   };
@@ -128,15 +131,15 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
     for (const auto& role : roles) {
       if (over || !role->ended() || role->reported) continue;
       // A worker that was told to end.
-      if (role->status() == 0 && role.get() != &scheduler) continue;
+      if (role->status() == kExitDone && role.get() != &scheduler) continue;
       // Threads are not started again; while others do its work the run goes on without it.
-      if (role->status() != 0 && options.begun() && has_substitute(roles, *role)) {
+      if (role->status() != kExitDone && options.begun() && has_substitute(roles, *role)) {
         role->reported = true;
         say(result_of(*role, context).message);
         continue;
       }
       over = true;
-      if (role->status() != 0) result = result_of(*role, context);
+      if (role->status() != kExitDone) result = result_of(*role, context);
       stop_all();
       // More than the grace of processes, which are only sent a signal after it: here the whole
       // process ends.

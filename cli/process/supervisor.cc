@@ -13,6 +13,7 @@
 #include <signal.h>
 
 #include "cli/process/child_process.h"
+#include "core/base/exit_code.h"
 #include "core/base/file.h"
 
 namespace tailrace {
@@ -23,7 +24,6 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 using End = SupervisorResult::End;
 using boost::system::error_code;
 
-constexpr int kUserErrorStatus = 2;
 constexpr int kQuotedLines = 8;
 constexpr int kSearchedLines = 100;
 
@@ -33,6 +33,9 @@ class Supervisor {
              const SupervisorSink& say, const std::function<void()>& tick)
       : options_(options), say_(say), tick_(tick) {
     for (const ChildSpec& spec : specs) children_.push_back(std::make_unique<Child>(spec, io_));
+    const auto leads = [](const auto& child) { return child->spec.scheduler; };
+    TR_CHECK(std::ranges::count_if(children_, leads) == 1);
+    scheduler_ = std::ranges::find_if(children_, leads)->get();
   }
 
   SupervisorResult run() {
@@ -55,8 +58,6 @@ class Supervisor {
     std::deque<SteadyTime> restarts;  // within the window
     bool finished = false;            // exited with 0
   };
-
-  bool is_scheduler(const Child& child) const { return &child == children_.front().get(); }
 
   void start(Child& child) {
     child.finished = false;
@@ -84,8 +85,8 @@ class Supervisor {
       end_if_all_gone();
     } else if (status->ok()) {
       child.finished = true;
-      if (is_scheduler(child)) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
-    } else if (is_user_error(*status) && (is_scheduler(child) || !options_.begun())) {
+      if (&child == scheduler_) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
+    } else if (is_user_error(*status) && (&child == scheduler_ || !options_.begun())) {
       // Before a worker has been of use, its complaint is most likely about the config. Later the
       // same config has worked, and the scheduler keeps that one worker from work instead.
       finish({End::kUserError, own_error(child)});
@@ -95,7 +96,7 @@ class Supervisor {
   }
 
   static bool is_user_error(const ExitStatus& status) {
-    return status.signal == 0 && status.code == kUserErrorStatus;
+    return status.signal == 0 && status.code == kExitUserError;
   }
 
   bool broke_too_often(const Child& child, SteadyTime now) const {
@@ -140,7 +141,7 @@ class Supervisor {
   // A scheduler that comes back may have sent others home already, as its last act before it died.
   void restart(Child& child) {
     start(child);
-    if (!is_scheduler(child)) return;
+    if (&child != scheduler_) return;
     for (auto& other : children_) {
       if (other->finished) start(*other);
     }
@@ -164,8 +165,7 @@ class Supervisor {
     }
     interrupted_ = true;
     say_(kStoppingLine);
-    Child& scheduler = *children_.front();
-    if (scheduler.process) scheduler.process->send_signal(SIGTERM);
+    if (scheduler_->process) scheduler_->process->send_signal(SIGTERM);
     // One timer for all phases of an end: finish() sets it again, and what it waited for is void.
     after(options_.stop_timeout, [this] {
       if (ending_) return;
@@ -253,6 +253,7 @@ class Supervisor {
   asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
   asio::steady_timer tick_timer_{io_}, stop_timer_{io_};
   std::vector<std::unique_ptr<Child>> children_;
+  Child* scheduler_ = nullptr;  // one of them
   bool interrupted_ = false, ending_ = false;
   SupervisorResult result_;
 };
@@ -261,7 +262,6 @@ class Supervisor {
 
 SupervisorResult supervise(const std::vector<ChildSpec>& children, const SupervisorOptions& options,
                            const SupervisorSink& say, const std::function<void()>& tick) {
-  TR_CHECK(!children.empty());
   return Supervisor(children, options, say, tick).run();
 }
 

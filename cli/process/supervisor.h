@@ -1,14 +1,14 @@
 // Runs the processes of a run: spawns them, restarts those that die, passes a stop on, and ends
-// when the first of them (the scheduler) does.
+// when the scheduler among them does.
 //
 // Children get their own process group, so that a terminal's Ctrl-C reaches the supervisor alone,
 // and die with it, however it ends (PR_SET_PDEATHSIG). Their output goes to their log files.
 //
-// Exit statuses of a child: 0, it was told to end; 2, a person must mend something (its last log
-// lines say what). Before the run has begun, and of the scheduler at any time, that ends the run.
-// Otherwise, and after any other status or a signal, the child is started again after a delay that
-// grows. One that breaks too often within a minute ends the run when nobody else does its work;
-// while others do, it is tried again now and then, and the scheduler keeps it from work.
+// A child that ends as kExitDone was told to; as kExitUserError, a person must mend something (its
+// last log lines say what). Before the run has begun, and of the scheduler at any time, that ends
+// the run. Otherwise, and after any other status or a signal, the child is started again after a
+// delay that grows. One that breaks too often within a minute ends the run when nobody else does
+// its work; while others do, it is tried again now and then, and the scheduler keeps it from work.
 //
 // Thread: run() belongs to the thread that calls it, which must outlive the children.
 #pragma once
@@ -24,6 +24,7 @@ namespace tailrace {
 struct ChildSpec {
   std::string name;                  // "rollout-0"
   std::string pool;                  // "rollout": children of one pool do each other's work
+  bool scheduler = false;            // exactly one is: it leads the run, and ends it
   std::vector<std::string> command;  // argv; the first is a path
   std::filesystem::path log;         // stdout and stderr are appended
 };
@@ -55,9 +56,9 @@ inline constexpr char kStoppingLine[] =
 // What happens to children, for the view and for the log.
 using SupervisorSink = std::function<void(const std::string& line)>;
 
-// The first child is the scheduler: SIGTERM asks it to stop the run cleanly, its exit 0 ends the
-// run. Takes SIGINT, SIGTERM and SIGHUP of this process while it runs; a second one kills
-// everything. `tick` is called now and then.
+// SIGTERM asks the scheduler to stop the run cleanly, its kExitDone ends the run. Takes SIGINT,
+// SIGTERM and SIGHUP of this process while it runs; a second one kills everything. `tick` is called
+// now and then.
 SupervisorResult supervise(const std::vector<ChildSpec>& children, const SupervisorOptions& options,
                            const SupervisorSink& say, const std::function<void()>& tick);
 

@@ -16,7 +16,7 @@
 namespace tailrace {
 namespace {
 
-int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
+ExitCode run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   const RunOptions& o = context.options;
   scheduler::ServiceOptions options;
   options.config = scheduler_config(o);
@@ -29,12 +29,12 @@ int run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
   // Behind the service, so that it is gone before what it calls.
   const std::stop_callback on_stop(stop, [&service] { service.request_stop(); });
   const scheduler::ServiceResult result = service.run();
-  // As a UserError this is exit status 2, after which the supervisor does not start it again.
+  // As a UserError: the supervisor does not start it again.
   if (result.end == scheduler::ServiceResult::End::kFailed) throw UserError("{}", result.message);
-  return 0;
+  return kExitDone;
 }
 
-int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
+ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
   const RunOptions& o = context.options;
   RolloutWorkerConfig config;
   config.worker = name.text();
@@ -54,7 +54,8 @@ int run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
   return run_rollout_worker(config, context.registries.environments, log, clock);
 }
 
-int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
+ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
+                    std::stop_token stop) {
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
@@ -66,10 +67,10 @@ int run_reward(const RoleName& name, const RoleContext& context, Log& log, std::
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
   const RewardWorker::Ending ending = worker.run();
   log.info("ended: {}", ending.reason);
-  return ending.clean ? 0 : 1;
+  return ending.clean ? kExitDone : kExitFailed;
 }
 
-int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
+ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
   const RunOptions& o = context.options;
   TrainerWorkerConfig config;
   config.worker = name.text();
@@ -93,22 +94,29 @@ int run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
 
 }  // namespace
 
-std::string RoleName::text() const { return fmt::format("{}-{}", role, index); }
+std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
 
 std::vector<RoleName> roles_of(const RunOptions& options) {
-  std::vector<RoleName> roles = {{"scheduler", 0}, {"trainer", 0}};
-  for (int i = 0; i < options.rollout.workers; ++i) roles.push_back({"rollout", i});
-  for (int i = 0; i < options.reward.workers; ++i) roles.push_back({"reward", i});
+  std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}, {RoleKind::kTrainer, 0}};
+  for (int i = 0; i < options.rollout.workers; ++i) roles.push_back({RoleKind::kRollout, i});
+  for (int i = 0; i < options.reward.workers; ++i) roles.push_back({RoleKind::kReward, i});
   return roles;
 }
 
-int run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop) {
+ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log,
+                  std::stop_token stop) {
   // The rollout workers and the trainer take no stop: the scheduler has them end.
-  if (name.role == "scheduler") return run_scheduler(context, log, stop);
-  if (name.role == "rollout") return run_rollout(name, context, log);
-  if (name.role == "reward") return run_reward(name, context, log, stop);
-  if (name.role == "trainer") return run_trainer(name, context, log);
-  throw UserError("there is no role '{}'; roles: scheduler, rollout, reward, trainer", name.role);
+  switch (name.kind) {
+    case RoleKind::kScheduler:
+      return run_scheduler(context, log, stop);
+    case RoleKind::kTrainer:
+      return run_trainer(name, context, log);
+    case RoleKind::kRollout:
+      return run_rollout(name, context, log);
+    case RoleKind::kReward:
+      return run_reward(name, context, log, stop);
+  }
+  return kExitFailed;  // not reached
 }
 
 }  // namespace tailrace

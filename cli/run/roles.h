@@ -5,24 +5,36 @@
 // its sections of the config), which returns when the scheduler tells it to end.
 #pragma once
 
+#include <cstdint>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "core/base/enum_names.h"
+#include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 
 namespace tailrace {
 
+// What a process of a run does.
+enum class RoleKind : uint8_t { kScheduler, kTrainer, kRollout, kReward };
+constexpr auto enum_names(RoleKind) {
+  return name_table<RoleKind>({{RoleKind::kScheduler, "scheduler"},
+                               {RoleKind::kTrainer, "trainer"},
+                               {RoleKind::kRollout, "rollout"},
+                               {RoleKind::kReward, "reward"}});
+}
+
 struct RoleName {
-  std::string role;  // scheduler, rollout, reward, trainer
+  RoleKind kind = RoleKind::kScheduler;
   int index = 0;
   std::string text() const;  // "rollout-0"
 };
 
-// The roles that a run needs; the scheduler is the first.
+// The roles that a run needs: one scheduler, one trainer, and workers.
 std::vector<RoleName> roles_of(const RunOptions& options);
 
 struct RoleContext {
@@ -32,10 +44,9 @@ struct RoleContext {
   const Registries& registries;
 };
 
-// Plays the role to its end; the result is the exit status of its process (supervisor.h says what
-// they mean). `stop` asks the scheduler for a clean end of the run; the others end by the
-// scheduler's word, and hear `stop` only to end early. Throws UserError for what a person must
-// mend.
-int run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop);
+// Plays the role to its end; the result is the exit status of its process. `stop` asks the
+// scheduler for a clean end of the run; the others end by the scheduler's word, and hear `stop`
+// only to end early. Throws UserError for what a person must mend.
+ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop);
 
 }  // namespace tailrace

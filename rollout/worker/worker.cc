@@ -74,7 +74,7 @@ class RolloutWorker {
         limits_(episode_limits(config.rollout, info_)),
         sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {}
 
-  int run() {
+  ExitCode run() {
     while (!ended_) {
       bool busy = runner_.num_running() > 0;
       while (auto message = client_.receive(busy ? 0ms : kPoll)) {
@@ -87,7 +87,7 @@ class RolloutWorker {
       for (FinishedEpisode& episode : runner_.poll(kEnvironment)) report(episode);
       if (client_.silence() > config_.patience) {
         log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
-        return 1;
+        return kExitFailed;
       }
     }
     return status();
@@ -143,7 +143,7 @@ class RolloutWorker {
   }
 
   // Only the end of the run is success: who starts this worker must start it again otherwise.
-  int status() const { return client_.displaced() ? 1 : 0; }
+  ExitCode status() const { return client_.displaced() ? kExitFailed : kExitDone; }
 
   void on(const wire::Shutdown& message) {
     log_.info("shutdown version={} reason={}", engine_.version(), message.reason);
@@ -300,9 +300,9 @@ class RolloutWorker {
 
 }  // namespace
 
-int run_rollout_worker(const RolloutWorkerConfig& config,
-                       const sandbox::EnvironmentRegistry& environments, Log& log,
-                       const Clock& clock) {
+ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
+                            const sandbox::EnvironmentRegistry& environments, Log& log,
+                            const Clock& clock) {
   // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
   wire::WorkerClient client({.role = Role::kRollout,
@@ -317,7 +317,7 @@ int run_rollout_worker(const RolloutWorkerConfig& config,
   } catch (const UserError& error) {
     log.error("stopped: {}", error.what());
     client.send(wire::WorkerFailed{error.what()});
-    return 2;
+    return kExitUserError;
   }
 }
 

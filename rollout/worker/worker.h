@@ -14,6 +14,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
@@ -45,11 +46,11 @@ struct RolloutWorkerConfig {
   RolloutOptions rollout;  // validated
 };
 
-// Until the scheduler says Shutdown. Returns the exit status of the process: 0 for that; 1 when the
-// scheduler stayed silent; 2 when a person must mend something, after saying so to the scheduler
-// (WorkerFailed) and to the log.
-int run_rollout_worker(const RolloutWorkerConfig& config,
-                       const sandbox::EnvironmentRegistry& environments, Log& log,
-                       const Clock& clock);
+// Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or
+// another process has the name; kExitUserError after saying so to the scheduler (WorkerFailed) and
+// to the log.
+ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
+                            const sandbox::EnvironmentRegistry& environments, Log& log,
+                            const Clock& clock);
 
 }  // namespace tailrace

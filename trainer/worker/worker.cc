@@ -61,7 +61,7 @@ class TrainerWorker {
         loss_(policy_loss_config(config.algo)),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last) {}
 
-  int run() {
+  ExitCode run() {
     try {
       while (!ended_) {
         std::optional<wire::Message> message = client_.receive(kPoll);
@@ -69,16 +69,16 @@ class TrainerWorker {
           std::visit([this](auto& m) { on(m); }, *message);
         } else if (client_.silence() > config_.patience) {
           log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
-          return 1;
+          return kExitFailed;
         }
       }
     } catch (const UserError& e) {
       log_.error("stopped: {}", e.what());
       client_.send(wire::WorkerFailed{e.what()});
-      return 2;
+      return kExitUserError;
     }
     // Only the end of the run is success: who starts this worker must start it again otherwise.
-    return client_.displaced() ? 1 : 0;
+    return client_.displaced() ? kExitFailed : kExitDone;
   }
 
  private:
@@ -338,7 +338,7 @@ class TrainerWorker {
 
 }  // namespace
 
-int run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
+ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
   return TrainerWorker(config, log, clock).run();
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
@@ -48,9 +49,9 @@ struct TrainerWorkerConfig {
   CheckpointOptions checkpoint = {};
 };
 
-// Until the scheduler says Shutdown. Returns the exit status of the process: 0 for that; 1 when the
-// scheduler stayed silent; 2 when a person must mend something, after saying so to the scheduler
-// (WorkerFailed) and to the log. `config` must be valid.
-int run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock);
+// Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or
+// another process has the name; kExitUserError after saying so to the scheduler (WorkerFailed) and
+// to the log. `config` must be valid.
+ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock);
 
 }  // namespace tailrace

@@ -33,10 +33,12 @@ class SupervisorTest : public testing::Test {
 
   // A child that runs `script` in the test's folder.
   void add(const std::string& name, const std::string& script) {
-    children_.push_back({name,
-                         name.substr(0, name.find('-')),
-                         {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
-                         folder_ / (name + ".log")});
+    const std::string pool = name.substr(0, name.find('-'));
+    children_.push_back({.name = name,
+                         .pool = pool,
+                         .scheduler = pool == "scheduler",
+                         .command = {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
+                         .log = folder_ / (name + ".log")});
   }
   SupervisorResult run() {
     return supervise(
@@ -179,14 +181,15 @@ TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
 
 TEST_F(SupervisorTest, AProgramThatIsMissingIsNamed) {
   options_.max_restarts = 0;
-  children_.push_back({"scheduler-0", "scheduler", {"/no/such/program"}, folder_ / "s.log"});
+  children_.push_back({"scheduler-0", "scheduler", true, {"/no/such/program"}, folder_ / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("cannot run the program"), std::string::npos) << result.message;
 }
 
 TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsAFailure) {
-  children_.push_back({"scheduler-0", "scheduler", {"/bin/true"}, folder_ / "none" / "s.log"});
+  children_.push_back(
+      {"scheduler-0", "scheduler", true, {"/bin/true"}, folder_ / "none" / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("No such file or directory"), std::string::npos) << result.message;

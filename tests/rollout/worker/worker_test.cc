@@ -136,7 +136,7 @@ class RolloutWorkerTest : public ::testing::Test {
   }
 
   // The worker in a thread beside the test.
-  std::future<int> start(const RolloutWorkerConfig& config) {
+  std::future<ExitCode> start(const RolloutWorkerConfig& config) {
     return std::async(std::launch::async, [this, config] {
       Log log("rollout-0", folder_.path() / "log");
       SteadyClock clock;

@@ -279,7 +279,7 @@ TEST_F(TrainerWorkerTest, ASilentSchedulerIsGivenUp) {
   config.link.linger = 10ms;
   Log log("trainer-0", dir_.path() / "log");
   SteadyClock clock;
-  EXPECT_EQ(run_trainer_worker(config, log, clock), 1);
+  EXPECT_EQ(run_trainer_worker(config, log, clock), kExitFailed);
 }
 
 }  // namespace
