@@ -9,23 +9,24 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Lease, deadline and the worker's load end together, and nowhere else (law 15.3).
-void end_lease(State& state, const WorkId& work) {
-  const auto lease = state.leases.find(work);
-  const auto worker = state.workers.find(lease->second.worker);
+// Lease, deadline and the worker's load end together, and nowhere else (law 15.3). Returns what
+// has ended.
+Lease end_lease(State& state, const WorkId& work) {
+  Lease lease = std::move(state.leases.extract(work).mapped());
+  const auto worker = state.workers.find(lease.worker);
   if (worker != state.workers.end()) --worker->second.leased;
-  state.expiries.erase({lease->second.deadline, work});
-  state.leases.erase(lease);
+  state.expiries.erase({lease.deadline, work});
+  return lease;
 }
 
 // The lease ends at once, whether the worker hears of it or not: what it may still say is fenced
 // (law 6.4).
-void abort_lease(Context& context, const WorkId& work) {
-  const Lease& lease = context.state.leases.at(work);
+Lease abort_lease(Context& context, const WorkId& work) {
+  Lease lease = end_lease(context.state, work);
   context.tell(
       lease.worker,
       Abort{.worker = {}, .session = 0, .lease = {work.member, lease.attempt}, .lane = work.lane});
-  end_lease(context.state, work);
+  return lease;
 }
 
 void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
@@ -54,10 +55,11 @@ void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   (verifying ? state.to_verify : state.waiting).insert(work);
 }
 
-// An attempt, or the verification of one, has failed: once more, or never again.
-void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
+// An attempt, or the verification of one, has failed at this worker: once more, or never again.
+void fail(Context& context, const WorkId& work, const Lease& lease, Outcome cause) {
   State& state = context.state;
   Member& member = member_of(state, work);
+  member.failed_at = lease.worker;
   const RetryBounds& bounds = context.config().retries;
   AttemptCounts unseen;  // evaluations are not part of a step
   AttemptCounts& counts =
@@ -76,7 +78,7 @@ void fail(Context& context, const WorkId& work, LeaseKind kind, Outcome cause) {
     again = ++member.losses <= bounds.lost;
   }
   if (again) {
-    queue_again(state, work, kind);
+    queue_again(state, work, lease.kind);
   } else {
     member.phase = Phase::kFailed;
     context.settled.push_back(work);
@@ -87,6 +89,15 @@ void give_reward(Context& context, const WorkId& work, Member& member, double re
   member.reward = reward;
   member.phase = Phase::kRewarded;
   context.settled.push_back(work);
+}
+
+// Collected before they end: that changes the map.
+std::vector<WorkId> held_by(const State& state, const WorkerId& worker) {
+  std::vector<WorkId> held;
+  for (const auto& [work, lease] : state.leases) {
+    if (lease.worker == worker) held.push_back(work);
+  }
+  return held;
 }
 
 // What keeps a result that says "finished" from being one; empty: nothing.
@@ -120,19 +131,19 @@ void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
   if (!expects_result(state, result.worker, result.lane, result.lease)) return;
   const WorkId work{result.lane, result.lease.member};
-  end_lease(state, work);
+  const Lease lease = end_lease(state, work);
   const Task& task = *find_task(state, work.lane, work.member);
   Member& member = member_of(state, work);
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kEnvFailed) {
       record_outcome(context, result.worker, Outcome::kEnvFailed, result.reason);
-      return fail(context, work, LeaseKind::kGenerate, Outcome::kEnvFailed);
+      return fail(context, work, lease, Outcome::kEnvFailed);
     }
     // A worker that gives up on its own (stale, aborted) has lost the attempt as far as we can
     // tell, but for no fault of its own.
     if (result.outcome == Outcome::kLost)
       record_fault(context, result.worker, Fault::kLost, result.reason);
-    return fail(context, work, LeaseKind::kGenerate, Outcome::kLost);
+    return fail(context, work, lease, Outcome::kLost);
   }
   const std::string fault = fault_of(result);
   const bool fits = fits_its_launch(state, task, result);
@@ -140,8 +151,7 @@ void on_result(Context& context, const AttemptResult& result) {
     // Its body came into the store before its metadata were judged here.
     context.act(Release{{{work.lane, result.lease}}});
     if (!fault.empty()) record_outcome(context, result.worker, Outcome::kEnvFailed, fault);
-    return fail(context, work, LeaseKind::kGenerate,
-                fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
+    return fail(context, work, lease, fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
   }
   record_outcome(context, result.worker, result.outcome, "");
   // An answer without a sampled token still rests on weights: those of its grant.
@@ -157,36 +167,37 @@ void on_result(Context& context, const AttemptResult& result) {
 void on_reward(Context& context, const Reward& reward) {
   State& state = context.state;
   const WorkId work{reward.lane, reward.lease.member};
-  const auto lease = state.leases.find(work);
+  const auto found = state.leases.find(work);
   // One attempt may be verified several times: only the verdict that was asked for last counts.
-  if (lease == state.leases.end() || lease->second.kind != LeaseKind::kVerify ||
-      lease->second.attempt != reward.lease.attempt || lease->second.worker != reward.worker ||
-      lease->second.verify_attempt != reward.verify_attempt) {
+  if (found == state.leases.end() || found->second.kind != LeaseKind::kVerify ||
+      found->second.attempt != reward.lease.attempt || found->second.worker != reward.worker ||
+      found->second.verify_attempt != reward.verify_attempt) {
     return;
   }
-  end_lease(state, work);
+  const Lease lease = end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, Outcome::kFinished, "");
     give_reward(context, work, member_of(state, work), *reward.reward);
   } else {
     record_outcome(context, reward.worker, Outcome::kVerifierFailed, reward.reason);
-    fail(context, work, LeaseKind::kVerify, Outcome::kVerifierFailed);
+    fail(context, work, lease, Outcome::kVerifierFailed);
   }
 }
 
 int64_t lose_leases(Context& context, const WorkerId& worker) {
-  State& state = context.state;
-  std::vector<std::pair<WorkId, LeaseKind>> leases;
-  for (const auto& [work, lease] : state.leases) {
-    // Collected first: end_lease() changes the map.
-    if (lease.worker == worker) leases.emplace_back(work, lease.kind);
-  }
-  for (const auto& [work, kind] : leases) {
-    end_lease(state, work);
+  const std::vector<WorkId> held = held_by(context.state, worker);
+  for (const WorkId& work : held) {
     // A verification too: its verifier has not spoken, so it is not the verifier's failure.
-    fail(context, work, kind, Outcome::kLost);
+    fail(context, work, end_lease(context.state, work), Outcome::kLost);
   }
-  return std::ssize(leases);
+  return std::ssize(held);
+}
+
+int64_t return_leases(Context& context, const WorkerId& worker) {
+  const std::vector<WorkId> held = held_by(context.state, worker);
+  for (const WorkId& work : held)
+    queue_again(context.state, work, end_lease(context.state, work).kind);
+  return std::ssize(held);
 }
 
 void tell_leases(Context& context, const WorkerId& worker) {
@@ -205,14 +216,12 @@ void expire_leases(Context& context) {
   State& state = context.state;
   while (!state.expiries.empty() && state.expiries.begin()->first <= state.now) {
     const WorkId work = state.expiries.begin()->second;
-    // A copy: the lease is gone before the fault is written down.
-    const Lease lease = state.leases.at(work);
-    abort_lease(context, work);
+    const Lease lease = abort_lease(context, work);
     record_fault(context, lease.worker, Fault::kSilent,
                  fmt::format("no answer within the deadline ({})", to_string(work.member)));
     // A verifier past its deadline has failed as a verifier; of an attempt nothing is known but
     // that it is lost (law 6.1).
-    fail(context, work, lease.kind,
+    fail(context, work, lease,
          lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost);
   }
 }
@@ -220,10 +229,9 @@ void expire_leases(Context& context) {
 void abort_all(Context& context) {
   State& state = context.state;
   while (!state.leases.empty()) {
-    const auto [work, lease] = *state.leases.begin();
-    abort_lease(context, work);
+    const WorkId work = state.leases.begin()->first;
     // Nothing is counted: a stop is nobody's failure.
-    queue_again(state, work, lease.kind);
+    queue_again(state, work, abort_lease(context, work).kind);
   }
 }
 

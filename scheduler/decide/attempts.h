@@ -16,9 +16,10 @@ void on_reward(Context& context, const Reward& reward);
 // The member's work goes to `lease.worker`, which hears of it.
 void begin_lease(Context& context, const WorkId& work, Lease lease);
 
-// Everything leased to this worker is void and counts against the members' bounds: its process is
-// gone. Returns how many leases there were.
+// Everything leased to this worker is void: its process is gone. Lost counts against the members'
+// bounds, returned (it said goodbye) does not (law 6.5). Both return how many leases there were.
 int64_t lose_leases(Context& context, const WorkerId& worker);
+int64_t return_leases(Context& context, const WorkerId& worker);
 
 // Says again what a worker holds: it has begun a session, or the scheduler has.
 void tell_leases(Context& context, const WorkerId& worker);

@@ -28,6 +28,21 @@ bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t floor) 
   return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
 }
 
+// Law 6.5: it failed there, nothing speaks for that worker since, and there is somebody else to
+// try. Without this the worker that has just failed would have most room for the retry.
+bool is_avoided(const State& state, const Member& member, const WorkerId& id,
+                const Worker& worker) {
+  if (member.failed_at != id) return false;
+  // None after a good answer, and none on trial after a quarantine: it must prove itself somehow.
+  const auto health = state.health.find(id);
+  if (health == state.health.end() || health->second.faults == 0) return false;
+  return std::ranges::any_of(state.workers, [&](const auto& entry) {
+    const auto& [other_id, other] = entry;
+    return other_id != id && other.role == worker.role && other.policy == worker.policy &&
+           other.connected && is_open(other) && !in_quarantine(state, other_id);
+  });
+}
+
 int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
                     const WorkerId& worker) {
   int64_t count = 0;
@@ -42,12 +57,13 @@ int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
 
 // Most siblings, then most room, then the first name.
 WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) {
+  const Member& member = task.members[static_cast<size_t>(work.member.member)];
   WorkerId best;
   int64_t best_siblings = -1, best_room = -1;
   for (const auto& [id, worker] : state.workers) {
     if (!holds_weights_for(worker, work, task.weight_floor)) continue;
     const int64_t room = room_of(state, id, worker);
-    if (room == 0) continue;
+    if (room == 0 || is_avoided(state, member, id, worker)) continue;
     const int64_t siblings = siblings_at(state, work, task, id);
     // Strictly more, in the order of names: equal workers are told apart the same way in every
     // replay.
@@ -58,14 +74,14 @@ WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) 
   return best;
 }
 
-WorkerId pick_reward(const State& state) {
+WorkerId pick_reward(const State& state, const Member& member) {
   WorkerId best;
   int64_t best_room = 0;
   for (const auto& [id, worker] : state.workers) {
     // A verifier holds no weights and serves every policy.
     if (worker.role != Role::kReward) continue;
     const int64_t room = room_of(state, id, worker);
-    if (room > best_room) best = id, best_room = room;
+    if (room > best_room && !is_avoided(state, member, id, worker)) best = id, best_room = room;
   }
   return best;
 }
@@ -198,12 +214,18 @@ void grant_waiting(Context& context) {
 
 void verify_waiting(Context& context) {
   State& state = context.state;
-  while (!state.to_verify.empty()) {
-    const WorkerId worker = pick_reward(state);
-    if (worker.empty()) return;
-    const WorkId work = *state.to_verify.begin();
-    state.to_verify.erase(state.to_verify.begin());
+  int64_t room = total_room(state, Role::kReward);
+  for (auto it = state.to_verify.begin(); it != state.to_verify.end() && room > 0;) {
+    const WorkId work = *it;
     Member& member = member_of(state, work);
+    const WorkerId worker = pick_reward(state, member);
+    // It waits for another verifier than the one that has room; those behind it need not.
+    if (worker.empty()) {
+      ++it;
+      continue;
+    }
+    it = state.to_verify.erase(it);
+    --room;
     member.phase = Phase::kVerifying;
     ++member.verify_attempt;
     begin_lease(context, work,

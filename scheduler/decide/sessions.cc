@@ -17,15 +17,20 @@ void leave_absent(const State& state, Worker& worker) {
   worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
 }
 
+enum class Leaving { kGoodbye, kLost };
+
 // Its process is gone. With work in hand that is a fault; a worker that leaves with empty hands
 // has done nothing wrong.
-void lose_worker(Context& context, const WorkerId& id) {
+void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   State& state = context.state;
   const Worker& worker = state.workers.at(id);
   const auto policy = state.policies.find(worker.policy);
   // Weights too are work: who dies of every install must not be asked for ever.
   bool had_work = worker.phase == WorkerPhase::kInstalling;
-  had_work = lose_leases(context, id) > 0 || had_work;
+  // Who said goodbye did not die of what it was given: that costs no member a retry (law 6.5).
+  const int64_t held =
+      how == Leaving::kGoodbye ? return_leases(context, id) : lose_leases(context, id);
+  had_work = had_work || held > 0;
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == id) {
     had_work = had_work || policy->second.handed;
@@ -46,7 +51,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   const auto known = state.workers.find(event.worker);
   // Another process under this name: the one before it is gone, although nobody said so.
   if (known != state.workers.end() && known->second.incarnation != event.incarnation)
-    lose_worker(context, event.worker);
+    lose_worker(context, event.worker, Leaving::kLost);
   Worker& worker = state.workers[event.worker];
   worker.role = event.role;
   worker.policy = event.policy;
@@ -75,7 +80,7 @@ void on_worker_down(Context& context, const WorkerDown& event) {
   // A trainer holds no lease: its batch is handed over again in its next session.
   if (event.silent && it->second.role != Role::kTrainer)
     return leave_absent(context.state, it->second);
-  lose_worker(context, event.worker);
+  lose_worker(context, event.worker, Leaving::kGoodbye);
 }
 
 void on_worker_failed(Context& context, const WorkerFailed& event) {
@@ -126,7 +131,7 @@ void expire_absences(Context& context) {
   for (const auto& [id, worker] : state.workers) {
     if (!worker.connected && worker.reconnect_deadline <= state.now) absent.push_back(id);
   }
-  for (const WorkerId& id : absent) lose_worker(context, id);
+  for (const WorkerId& id : absent) lose_worker(context, id, Leaving::kLost);
 }
 
 }  // namespace tailrace::scheduler

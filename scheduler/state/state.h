@@ -49,11 +49,12 @@ struct Member {
   int64_t granted_version = -1;                // weights of its worker at the grant
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
   bool has_body = false;                       // the store holds the body of `attempt`
+  WorkerId failed_at;                          // where the latest failure was (law 6.5)
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
     visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, granted_version,
-          min_version, max_version, has_body, reward);
+          min_version, max_version, has_body, failed_at, reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };

@@ -140,6 +140,15 @@ struct Harness {
   }
 };
 
+// Version `version` is out, and the workers that are asked to install it have done so.
+inline Actions publish(Harness& h, int64_t version, std::string_view lineage = "a") {
+  Actions all = h.tell(published(version, lineage));
+  for (const Install& install : only<Install>(all)) {
+    for (const Action& action : h.tell_installed(install)) all.push_back(action);
+  }
+  return all;
+}
+
 inline Config small_config(int64_t prompts, int64_t members) {
   Config config;
   config.domains = {DomainConfig{.prompts_per_step = prompts}};

@@ -15,15 +15,6 @@ HandOver run_step(Harness& h, int64_t step) {
   return batches.empty() ? HandOver{} : batches[0];
 }
 
-// Publishes a version and lets every worker install it.
-Actions publish(Harness& h, int64_t version, std::string_view lineage = "a") {
-  Actions all = h.tell(published(version, lineage));
-  for (const Install& install : only<Install>(all)) {
-    for (const Action& action : h.tell_installed(install)) all.push_back(action);
-  }
-  return all;
-}
-
 Harness ready_run(int64_t prompts, int64_t members, int64_t slots = 64) {
   Harness h(small_config(prompts, members));
   h.add_rollout("w0", slots);

@@ -1,0 +1,241 @@
+// Workers that fail, one at a time and all at once (law 7).
+#include "tests/golden/golden.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
+  Config config = small_config(4, 2);
+  config.breaker = {.window = 10, .share = 0.5};
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  std::vector<Grant> open = only<Grant>(publish(h, 0));
+  std::vector<Halt> halts;
+  for (int attempts = 0; attempts < 30 && halts.empty(); ++attempts) {
+    ASSERT_FALSE(open.empty());
+    const Actions actions = h.tell(h.failure(open.back(), Outcome::kEnvFailed));
+    open.pop_back();
+    for (const Grant& grant : only<Grant>(actions)) open.push_back(grant);
+    halts = only<Halt>(actions);
+  }
+  ASSERT_EQ(halts.size(), 1u);
+  EXPECT_NE(halts[0].reason.find("env_failed"), std::string::npos) << halts[0].reason;
+  EXPECT_NE(halts[0].reason.find("broken on purpose"), std::string::npos) << halts[0].reason;
+  EXPECT_TRUE(only<Grant>(h.tell(h.failure(open.back(), Outcome::kEnvFailed))).empty());
+}
+
+TEST(Breaker, OneWorkerWhoseEnvironmentsFailEndsNothingWhileOthersDoWell) {
+  Config config = small_config(4, 2);
+  config.breaker = {.window = 10, .share = 0.5};
+  config.retries.env_failed = 1000;
+  Harness h(config);
+  h.add_rollout("bad", 8);
+  h.add_rollout("good", 1);
+  publish(h, 0);
+  for (int i = 0; i < 200; ++i) {
+    h.now += std::chrono::milliseconds(500);
+    h.tell(Tick{});
+    const auto leases = h.state.leases;
+    for (const auto& [work, lease] : leases) {
+      const Grant grant = Harness::grant_of(work, lease);
+      if (!expects_result(h.state, grant.worker, grant.lane, grant.lease)) continue;
+      if (lease.worker == "bad") h.tell(h.failure(grant, Outcome::kEnvFailed));
+    }
+    ASSERT_EQ(h.state.halted, "");
+  }
+  // It gets one try now and then; the other one still works.
+  EXPECT_TRUE(h.state.health.contains("bad"));
+  EXPECT_FALSE(h.state.health.contains("good"));
+  h.answer_running();
+  EXPECT_EQ(h.state.halted, "");
+}
+
+TEST(Breaker, GoodEnvironmentsDoNotHideVerifiersThatFail) {
+  Config config = small_config(4, 2);
+  config.breaker = {.window = 6, .share = 0.5};
+  config.retries.verifier_failed = 0;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
+  publish(h, 0);
+  for (int answers = 0; answers < 6 && h.state.halted.empty(); ++answers) {
+    const auto lease =
+        std::find_if(h.state.leases.begin(), h.state.leases.end(),
+                     [](const auto& entry) { return entry.second.kind == LeaseKind::kGenerate; });
+    ASSERT_NE(lease, h.state.leases.end());
+    const auto verify =
+        only<Verify>(h.tell(h.result(Harness::grant_of(lease->first, lease->second), {})));
+    ASSERT_EQ(verify.size(), 1u);
+    h.tell(Reward{"r0", verify[0].lease, Lane::kTrain, verify[0].verify_attempt, {}, "no disk"});
+  }
+  EXPECT_EQ(h.state.halted,
+            "6 of the last 6 attempts ended as verifier_failed; the last one: no disk");
+}
+
+TEST(Breaker, EnvironmentsThatFailEverywhereHaltTheRun) {
+  Config config = small_config(4, 4);
+  config.breaker = {.window = 12, .share = 0.5};
+  config.retries.env_failed = 1000;
+  Harness h(config);
+  for (const char* id : {"w0", "w1", "w2"}) h.add_rollout(id, 4);
+  publish(h, 0);
+  for (int i = 0; i < 100 && h.state.halted.empty(); ++i) {
+    h.now += seconds(1);
+    h.tell(Tick{});
+    const auto leases = h.state.leases;
+    for (const auto& [work, lease] : leases)
+      h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
+  }
+  EXPECT_NE(h.state.halted.find("env_failed"), std::string::npos) << h.state.halted;
+  expect_golden("scheduler/breaker.txt", h.transcript);
+}
+
+TEST(Health, AWorkerThatHangsAndHeartbeatsEndsNothing) {
+  Harness h(small_config(8, 8));
+  h.add_rollout("hangs", 64);
+  publish(h, 0);
+  EXPECT_EQ(h.state.leases.size(), 64u);
+  h.add_rollout("works", 4);
+  h.now += h.state.config.deadlines.lease;
+  const Actions late = h.tell(Tick{});
+  EXPECT_EQ(only<Abort>(late).size(), 64u);
+  ASSERT_EQ(only<Quarantine>(late).size(), 1u);
+  EXPECT_EQ(only<Quarantine>(late)[0].worker, "hangs");
+  EXPECT_NE(only<Quarantine>(late)[0].reason.find("deadline"), std::string::npos);
+  for (const Grant& grant : only<Grant>(late)) EXPECT_EQ(grant.worker, "works");
+  // After its quarantine it must prove itself with one.
+  h.now += seconds(2);
+  const auto trial = only<Grant>(h.tell(Tick{}));
+  EXPECT_EQ(trial.size(), 1u);
+  EXPECT_EQ(h.state.halted, "");
+  h.answer_running();
+  EXPECT_FALSE(h.state.health.contains("hangs"));  // it has answered
+  expect_golden("scheduler/hanging_worker.txt", h.transcript);
+}
+
+TEST(Health, WorkersThatSayGoodbyeCostNobodyARetry) {
+  Harness h(small_config(8, 8));
+  h.state.config.retries.lost = 0;
+  h.add_rollout("stays", 1);
+  publish(h, 0);
+  for (int i = 0; i < 100; ++i) {
+    const WorkerId id = fmt::format("spot-{}", i);
+    h.add_rollout(id, 4);
+    h.tell(WorkerDown{id});
+    h.now += seconds(1);
+  }
+  EXPECT_EQ(h.state.halted, "");
+  EXPECT_EQ(h.policy().attempts.lost, 0);
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 8);
+}
+
+// What is lost is nobody's environment or verifier: it does not fill the breaker's window.
+TEST(Health, ThirtyThreeLostWorkersAfterSixtyFourGoodResultsEndNothing) {
+  Harness h(small_config(8, 8));
+  ASSERT_EQ(h.state.config.breaker.window, 64);
+  h.add_rollout("stays", 1);
+  publish(h, 0);
+  h.answer_running();
+  const auto window = h.state.breakers[{Role::kRollout, 0}].window.size();
+  EXPECT_EQ(window, 64u);
+  h.tell(wants(1));
+  publish(h, 1);
+  for (int i = 0; i < 33; ++i) {
+    const WorkerId id = fmt::format("spot-{}", i);
+    h.add_rollout(id, 1);
+    EXPECT_EQ(h.state.workers.at(id).leased, 1);
+    h.tell(WorkerDown{id});
+  }
+  EXPECT_EQ(h.state.halted, "");
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 8);
+}
+
+TEST(Health, AWorkerThatCannotInstallEndsNothingWhileAnotherCan) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("good", 4);
+  h.tell(WorkerUp{.worker = "bad", .slots = 4});
+  std::vector<Install> open = only<Install>(h.tell(published(0)));
+  int failures = 0;
+  for (int i = 0; i < 1000; ++i) {
+    for (const Install& install : std::exchange(open, {})) {
+      const bool bad = install.worker == "bad";
+      failures += bad;
+      const Event answer =
+          bad ? Event(InstallFailed{install.worker, 0, install.version, "no such file"})
+              : Event(Installed{install.worker, 0, install.version, install.digest});
+      for (const Install& next : only<Install>(h.tell(answer))) open.push_back(next);
+    }
+    h.now += std::chrono::milliseconds(500);
+    for (const Install& next : only<Install>(h.tell(Tick{}))) open.push_back(next);
+  }
+  EXPECT_EQ(h.state.halted, "");
+  EXPECT_GT(failures, 10);  // it is asked again and again,
+  EXPECT_LT(failures, 25);  // ever less often
+  EXPECT_EQ(h.state.leases.size(), 4u);
+}
+
+TEST(Health, WhenNobodyOfARoleIsFitTheRunHaltsAndSaysWhy) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("w0", 4);
+  publish(h, 0);
+  const Time start = h.now;
+  for (int i = 0; i < 200 && h.state.halted.empty(); ++i) {
+    const uint64_t incarnation = static_cast<uint64_t>(i) + 10;
+    h.tell(WorkerUp{.worker = "w0", .incarnation = incarnation, .slots = 4});
+    h.now += std::chrono::milliseconds(500);
+    for (const Install& install : only<Install>(h.tell(Tick{}))) h.tell_installed(install);
+    for (auto& [id, worker] : h.state.workers) {
+      if (worker.phase == WorkerPhase::kInstalling)
+        h.tell(Installed{id, 0, worker.target, worker.target_digest});
+    }
+    h.tell(WorkerDown{"w0"});
+  }
+  EXPECT_NE(h.state.halted.find("no rollout worker is fit for work: w0"), std::string::npos)
+      << h.state.halted;
+  EXPECT_GT(h.now - start, seconds(15));  // it had every chance
+  EXPECT_FALSE(next_deadline(h.state));
+}
+
+TEST(Health, AFailedWorkerEndsARunOnlyBeforeTheFirstInstall) {
+  Harness early(small_config(1, 2));
+  early.tell(WorkerUp{.worker = "w0", .slots = 4});
+  const auto halts = only<Halt>(early.tell(WorkerFailed{"w0", "no such tokenizer"}));
+  ASSERT_EQ(halts.size(), 1u);
+  EXPECT_EQ(halts[0].reason, "w0: no such tokenizer");
+
+  Harness late(small_config(1, 2));
+  late.add_rollout("w0", 4);
+  late.add_rollout("w1", 4);
+  publish(late, 0);
+  const Actions failed = late.tell(WorkerFailed{"w0", "the disk is full"});
+  EXPECT_TRUE(only<Halt>(failed).empty());
+  ASSERT_EQ(only<Quarantine>(failed).size(), 1u);
+  for (const Grant& grant : only<Grant>(failed)) EXPECT_EQ(grant.worker, "w1");
+  EXPECT_EQ(late.state.leases.size(), 2u);
+}
+
+TEST(Health, ATrainerThatFailsGetsItsBatchAgainAfterAWhile) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 4);
+  publish(h, 0);
+  h.answer_running();
+  const auto batch = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_TRUE(only<Halt>(h.tell(WorkerFailed{"t", "the disk is full"})).empty());
+  h.tell(WorkerDown{"t"});
+  h.add_trainer(0);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
+  h.now += seconds(2);
+  const auto again = only<HandOver>(h.tell(Tick{}));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].items, batch[0].items);
+  h.tell(published(1));
+  EXPECT_TRUE(h.state.health.empty());
+  expect_golden("scheduler/failing_trainer.txt", h.transcript);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

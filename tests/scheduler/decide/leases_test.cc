@@ -1,0 +1,228 @@
+// What a member goes through: leases and their deadlines, who gets them, which results count, and
+// the batch that comes of it.
+#include <cmath>
+
+#include "scheduler/decide/rounds.h"
+#include "tests/golden/golden.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+TEST(Leases, ExpireWithTimeAndAreGivenAgain) {
+  Harness h(small_config(1, 2));
+  h.state.config.deadlines.lease = seconds(10);
+  h.add_rollout("w0", 2);
+  const auto grants = only<Grant>(publish(h, 0));
+  h.now += seconds(9);
+  EXPECT_TRUE(h.tell(Tick{}).empty());
+  h.now += seconds(2);
+  const Actions late = h.tell(Tick{});
+  EXPECT_EQ(only<Abort>(late).size(), 2u);
+  const auto again = only<Grant>(late);
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].lease.attempt, 2);
+}
+
+TEST(Leases, AnInstallThatTakesTooLongIsAskedForAgain) {
+  Harness h(small_config(1, 2));
+  h.tell(WorkerUp{.worker = "w0", .slots = 2});
+  EXPECT_EQ(only<Install>(h.tell(published(0))).size(), 1u);
+  EXPECT_TRUE(only<Install>(h.tell(Tick{})).empty());
+  h.tell(Installed{"w0", 0, 0, "other bytes"});  // proves nothing
+  EXPECT_TRUE(h.state.leases.empty());
+  h.now += h.state.config.deadlines.install;
+  EXPECT_EQ(only<Install>(h.tell(Tick{})).size(), 1u);
+}
+
+TEST(Leases, AWorkerThatConnectsAnewKeepsThemAndIsToldAgain) {
+  Harness h(small_config(1, 2));
+  h.state.config.retries.lost = 0;
+  h.tell(WorkerUp{.worker = "w0", .session = 1, .incarnation = 7, .slots = 2});
+  const auto grants = only<Grant>(publish(h, 0));
+  ASSERT_EQ(grants.size(), 2u);
+  const Actions again =
+      h.tell(WorkerUp{.worker = "w0", .session = 2, .incarnation = 7, .slots = 2});
+  const auto holds = only<Hold>(again);
+  ASSERT_EQ(holds.size(), 1u);
+  EXPECT_EQ(holds[0].leases.size(), 2u);
+  EXPECT_EQ(holds[0].session, 2u);
+  const auto repeated = only<Grant>(again);
+  ASSERT_EQ(repeated.size(), 2u);
+  EXPECT_EQ(repeated[0].lease, grants[0].lease);  // the same attempt
+  EXPECT_EQ(only<Install>(again).size(), 1u);     // weights are proved anew
+  // The end of the old session is no news.
+  EXPECT_TRUE(h.tell(WorkerDown{"w0", 1}).empty());
+  EXPECT_EQ(h.state.leases.size(), 2u);
+
+  const Actions other =
+      h.tell(WorkerUp{.worker = "w0", .session = 3, .incarnation = 8, .slots = 2});
+  EXPECT_EQ(only<TaskDone>(other).size(), 1u);  // another process, bound 0: the group has failed
+  EXPECT_TRUE(only<Hold>(other).at(0).leases.empty());
+}
+
+TEST(Leases, OutliveTheSchedulerAndAResentResultCounts) {
+  Harness h(small_config(1, 2));
+  h.tell(WorkerUp{.worker = "w0", .session = 1, .incarnation = 7, .slots = 2});
+  const auto grants = only<Grant>(publish(h, 0));
+  h.tell(Restarted{});
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  h.tell(WorkerUp{.worker = "w0", .session = 9, .incarnation = 7, .slots = 2});
+  // What it had finished while nobody listened.
+  EXPECT_TRUE(expects_result(h.state, "w0", Lane::kTrain, grants[0].lease));
+  AttemptResult result = h.result(grants[0], 1.0);
+  result.min_version = result.max_version = 0;
+  h.tell(result);
+  EXPECT_EQ(h.policy().tasks.begin()->second.members[0].phase, Phase::kRewarded);
+  EXPECT_EQ(h.state.leases.size(), 1u);
+  expect_golden("scheduler/restart_keeps_leases.txt", h.transcript);
+}
+
+TEST(Leases, OfAWorkerThatDoesNotComeBackAreGivenToOthers) {
+  Harness h(small_config(1, 2));
+  h.tell(WorkerUp{.worker = "w0", .incarnation = 7, .slots = 2});
+  publish(h, 0);
+  h.tell(Restarted{});
+  h.add_rollout("w1", 2);
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  h.now += h.state.config.deadlines.reconnect;
+  const auto grants = only<Grant>(h.tell(Tick{}));
+  ASSERT_EQ(grants.size(), 2u);
+  EXPECT_EQ(grants[0].worker, "w1");
+  EXPECT_FALSE(h.state.workers.contains("w0"));
+}
+
+TEST(Placement, SiblingsGoToOneWorker) {
+  Harness h(small_config(2, 4));
+  h.add_rollout("w0", 4);
+  h.add_rollout("w1", 4);
+  std::map<int64_t, std::set<WorkerId>> places;
+  const Actions start = h.tell(published(0));
+  for (const Install& install : only<Install>(start)) h.tell_installed(install);
+  for (const auto& [work, lease] : h.state.leases) places[work.member.prompt].insert(lease.worker);
+  EXPECT_EQ(h.state.leases.size(), 8u);
+  EXPECT_EQ(places[0].size(), 1u);
+  EXPECT_EQ(places[1].size(), 1u);
+}
+
+TEST(Placement, ARetryGoesToAnotherWorkerThanTheOneThatFailed) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("bad", 2);
+  const auto at_bad = only<Grant>(publish(h, 0));
+  ASSERT_EQ(at_bad.size(), 2u);
+  h.add_rollout("good", 1);
+  // Its sibling and all its room speak for the worker where it failed.
+  const auto retry = only<Grant>(h.tell(h.failure(at_bad[0], Outcome::kEnvFailed)));
+  ASSERT_EQ(retry.size(), 1u);
+  EXPECT_EQ(retry[0].worker, "good");
+  // The other one is full: it waits for it.
+  EXPECT_TRUE(only<Grant>(h.tell(h.failure(at_bad[1], Outcome::kEnvFailed))).empty());
+  const auto next = only<Grant>(h.tell(h.result(retry[0], 1.0)));
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].worker, "good");
+  // Nobody else is left: better there than nowhere.
+  const auto last = only<Grant>(h.tell(WorkerDown{"good"}));
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].worker, "bad");
+}
+
+TEST(Placement, AVerificationIsTriedAgainByAnotherVerifier) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 2);
+  for (const char* id : {"v0", "v1"})
+    h.tell(WorkerUp{.worker = id, .role = Role::kReward, .slots = 4});
+  const auto grants = only<Grant>(publish(h, 0));
+  AttemptResult sample = h.result(grants[0], 0.0);
+  sample.reward.reset();
+  sample.needs_verifier = true;
+  const auto first = only<Verify>(h.tell(sample));
+  ASSERT_EQ(first.size(), 1u);
+  const auto second = only<Verify>(h.tell(Reward{.worker = first[0].worker,
+                                                 .lease = first[0].lease,
+                                                 .verify_attempt = first[0].verify_attempt,
+                                                 .reward = {},
+                                                 .reason = "timeout"}));
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_NE(second[0].worker, first[0].worker);
+}
+
+TEST(Placement, NobodyInstallsWhileARollbackIsReplayed) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  for (int64_t step = 1; step <= 2; ++step) {
+    h.answer_running();
+    h.tell(wants(step));
+    publish(h, step);
+  }
+  h.add_trainer(1);
+  // What the trainer holds now, nothing may run on; the newest version comes back.
+  EXPECT_TRUE(only<Install>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());
+  h.tell(wants(2));
+  const auto installs = only<Install>(h.tell(published(2)));
+  ASSERT_EQ(installs.size(), 1u);
+  EXPECT_EQ(installs[0].worker, "w1");
+  EXPECT_EQ(installs[0].version, 2);
+}
+
+TEST(Rounds, HaveIdsThatAreNeverGivenAgain) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  for (int64_t step = 1; step <= 3; ++step) {
+    publish(h, step - 1);
+    EXPECT_EQ(h.policy().rounds.at(0).id, step);
+    h.answer_running();
+    h.tell(wants(step));
+  }
+  h.add_trainer(1, "b");  // step 2 is sampled again, in another round
+  ASSERT_EQ(h.policy().rounds.size(), 1u);
+  EXPECT_EQ(h.policy().rounds[0].id, 4);
+  EXPECT_EQ(h.policy().rounds[0].step, 2);
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 0}).round, 1);  // of version 0: untouched
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 1}).round, 4);
+}
+
+TEST(Rounds, AGroupNeedsTwoSamplesUnlessGroupsAreOfOne) {
+  EXPECT_EQ(small_config(1, 1).members_needed(), 1);
+  EXPECT_EQ(small_config(1, 2).members_needed(), 2);
+  EXPECT_EQ(small_config(1, 16).members_needed(), 2);
+}
+
+TEST(Rounds, AGroupStartsWithTheMembersOfItsRound) {
+  Harness h(small_config(1, 3));
+  h.add_rollout("w0", 8);
+  const auto grants = only<Grant>(publish(h, 0));
+  EXPECT_EQ(std::ssize(grants), members_to_launch(h.state.config, h.policy().rounds.at(0)));
+  EXPECT_EQ(std::ssize(grants), 3);
+}
+
+TEST(Results, ThatBreakTheContractAreFailuresNotSamples) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 2);
+  auto grants = only<Grant>(publish(h, 0));
+  AttemptResult nan = h.result(grants[0], std::nan(""));
+  EXPECT_EQ(only<Grant>(h.tell(nan)).size(), 1u);
+  AttemptResult future = h.result(grants[1], 1.0);
+  future.max_version = 9;
+  EXPECT_EQ(only<Grant>(h.tell(future)).size(), 1u);
+  AttemptResult neither = h.result(grants[0], std::nullopt);
+  neither.lease.attempt = 2;
+  neither.needs_verifier = false;
+  EXPECT_EQ(only<Grant>(h.tell(neither)).size(), 1u);
+}
+
+TEST(Batch, IsOrderedByPromptWhateverArrivedFirst) {
+  Harness h(small_config(3, 2));
+  h.add_rollout("w0", 64);
+  auto grants = only<Grant>(publish(h, 0));
+  std::reverse(grants.begin(), grants.end());
+  for (const Grant& grant : grants) h.tell(h.result(grant, grant.lease.member.member));
+  const auto batch = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(batch.size(), 1u);
+  ASSERT_EQ(batch[0].items.size(), 6u);
+  for (size_t i = 1; i < 6; ++i)
+    EXPECT_LT(batch[0].items[i - 1].lease.member, batch[0].items[i].lease.member);
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler

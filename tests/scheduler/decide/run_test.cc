@@ -1,0 +1,436 @@
+// What the law's scenarios leave open of a run: evaluation, its ends, checkpoints, trainers and
+// rollbacks.
+#include "tests/golden/golden.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 2, .group_size = 2, .interval_steps = 0};
+  Harness h(config);
+  h.add_rollout("w0", 4);
+  const auto grants = only<Grant>(publish(h, 0));
+  ASSERT_EQ(grants.size(), 4u);  // all slots go to the evaluation
+  for (const Grant& grant : grants) {
+    EXPECT_EQ(grant.lane, Lane::kEval);
+    EXPECT_EQ(grant.lease.member.epoch, 0);
+  }
+  h.add_rollout("w1", 2);  // the training group
+  const auto running = h.state.leases;
+  for (const auto& [work, lease] : running) {
+    if (work.lane == Lane::kTrain) {
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+    }
+  }
+  EXPECT_EQ(h.count(Place::kReady), 1);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
+  Actions last;
+  for (const Grant& grant : grants) last = h.tell(h.result(grant, 1.0));
+  const auto report = only<EvalDone>(last);
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(report[0].version, 0);
+  EXPECT_EQ(report[0].items.size(), 4u);
+  EXPECT_TRUE(only<HandOver>(last).empty());  // not before it is reported
+  const Actions reported = h.tell(EvalReported{0, 0});
+  EXPECT_EQ(only<HandOver>(reported).size(), 1u);
+  EXPECT_EQ(only<Release>(reported).size(), 2u);  // of its two prompts
+  expect_golden("scheduler/evaluation.txt", h.transcript);
+}
+
+// New rules come with a restart, at any moment.
+TEST(Evaluation, NoneOpensOnAVersionThatTheTrainerIsAboutToReplace) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  for (int64_t version : {0, 1}) {
+    publish(h, version);
+    h.answer_running();
+    h.tell(wants(version + 1));
+  }
+  Config config = h.state.config;
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 1};
+  h.tell(Restarted{.config = config});
+  EXPECT_FALSE(h.policy().evaluation) << "the batch of step 2 is out";
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
+  h.tell(rolled_back(1));
+  h.tell(WorkerUp{.worker = "w0", .slots = 8});
+  h.tell(published(2));
+  ASSERT_TRUE(h.policy().evaluation);
+  EXPECT_EQ(h.policy().evaluation->version, 2);
+}
+
+TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
+  config.retries.env_failed = 1;
+  Harness h(config);
+  h.add_rollout("w0", 2);
+  auto grants = only<Grant>(publish(h, 0));
+  h.tell(h.result(grants[0], 0.25));
+  auto again = only<Grant>(h.tell(h.failure(grants[1], Outcome::kEnvFailed)));
+  const auto retry = std::find_if(again.begin(), again.end(),
+                                  [](const Grant& g) { return g.lane == Lane::kEval; });
+  ASSERT_NE(retry, again.end());
+  const auto report = only<EvalDone>(h.tell(h.failure(*retry, Outcome::kEnvFailed)));
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(report[0].items[0].reward, 0.25);
+  EXPECT_FALSE(report[0].items[1].reward);
+}
+
+TEST(Evaluation, ChangesNothingThatTrainingSees) {
+  const auto batches = [](int64_t eval_prompts) {
+    Config config = small_config(3, 2);
+    config.steps = 5;
+    config.eval = {.prompts = eval_prompts, .group_size = 1, .interval_steps = 2};
+    Harness h(config);
+    h.add_rollout("w0", 2);
+    std::vector<HandOver> all;
+
+    publish(h, 0);
+    for (int64_t step = 1; step <= 5; ++step) {
+      h.answer_running();
+      h.tell(EvalReported{0, step - 1});
+      for (const HandOver& batch : only<HandOver>(h.tell(wants(step)))) all.push_back(batch);
+      publish(h, step);
+    }
+    h.answer_running();
+    h.tell(EvalReported{0, 5});
+    h.tell(durable(5));
+    EXPECT_TRUE(h.state.ended);
+    EXPECT_EQ(h.policy().evaluated, eval_prompts > 0 ? 5 : -1);
+    return all;
+  };
+  const auto plain = batches(0), evaluated = batches(4);
+  ASSERT_EQ(plain.size(), 5u);
+  EXPECT_EQ(plain, evaluated);
+}
+
+TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
+  Config config = small_config(4, 2);
+  config.steps = 0;
+  config.domains[0] = {.prompts_per_step = 4, .prompts_per_epoch = 3, .epochs = 2};
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  std::vector<size_t> sizes;
+  for (int64_t step = 1; !h.state.end && step < 10; ++step) {
+    h.answer_running();
+    for (const HandOver& batch : only<HandOver>(h.tell(wants(step))))
+      sizes.push_back(batch.items.size());
+    publish(h, step);
+  }
+  EXPECT_EQ(sizes,
+            (std::vector<size_t>{8, 4}));  // 4 groups across the epochs' border, then the last 2
+  h.tell(durable(h.policy().published));
+  ASSERT_TRUE(h.state.ended);
+  EXPECT_EQ(h.state.end->reason, RunEnd::Reason::kDataEnd);
+  EXPECT_EQ(h.state.end->unreached, 0);
+  expect_golden("scheduler/data_end.txt", h.transcript);
+}
+
+TEST(DataEnd, AStepLimitLeavesPromptsUnreached) {
+  Config config = small_config(2, 2);
+  config.steps = 1;
+  config.domains[0] = {.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 1};
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  h.tell(published(1));
+  const auto done = only<RunDone>(h.tell(durable(1)));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end.unreached, 3);
+}
+
+TEST(Stop, EndsWhenTheStepIsTrainedAndItsCheckpointIsWritten) {
+  Harness idle(small_config(1, 2));
+  idle.add_rollout("w0", 8);
+  publish(idle, 0);
+  idle.tell(durable(0));
+  const Actions stopped = idle.tell(StopRequested{});
+  EXPECT_EQ(only<Abort>(stopped).size(), 2u);
+  EXPECT_EQ(only<RunDone>(stopped).size(), 1u);
+  EXPECT_FALSE(next_deadline(idle.state));
+  idle.tell(Restarted{});  // and it can be continued
+  EXPECT_EQ(only<Install>(idle.tell(WorkerUp{.worker = "w0", .slots = 8})).size(), 1u);
+  EXPECT_EQ(only<Grant>(idle.tell(Installed{"w0", 0, 0, digest_of(0)})).size(), 2u);
+
+  Harness busy(small_config(1, 2));
+  busy.add_rollout("w0", 8);
+  publish(busy, 0);
+  busy.answer_running();
+  busy.tell(wants(1));
+  EXPECT_TRUE(only<RunDone>(busy.tell(StopRequested{})).empty());
+  const Actions trained = busy.tell(published(1));
+  EXPECT_EQ(only<Save>(trained).size(), 1u);
+  EXPECT_TRUE(only<RunDone>(trained).empty());
+  const auto done = only<RunDone>(busy.tell(durable(1)));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kStopped);
+  expect_golden("scheduler/stop.txt", busy.transcript);
+}
+
+TEST(Stop, WaitsForNobodyForEver) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  h.tell(StopRequested{});
+  ASSERT_TRUE(next_deadline(h.state));
+  h.now = *next_deadline(h.state);
+  EXPECT_TRUE(only<RunDone>(h.tell(Tick{})).empty());  // the step is given up, not its save
+  ASSERT_TRUE(next_deadline(h.state));
+  h.now = *next_deadline(h.state);
+  EXPECT_EQ(only<RunDone>(h.tell(Tick{})).size(), 1u);
+
+  Harness alone(small_config(1, 2));
+  alone.add_rollout("w0", 8);
+  publish(alone, 0);
+  alone.tell(WorkerDown{"t"});
+  EXPECT_EQ(only<RunDone>(alone.tell(StopRequested{})).size(), 1u);  // nobody could save
+}
+
+TEST(Checkpoints, AreAskedForAtTheirIntervalBeforeTheNextBatch) {
+  Config config = small_config(1, 2);
+  config.checkpoint_interval = 2;
+  config.steps = 5;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  std::vector<int64_t> asked;
+  for (int64_t step = 1; step <= 5; ++step) {
+    h.answer_running();
+    h.tell(wants(step));
+    for (const Save& save : only<Save>(publish(h, step))) {
+      asked.push_back(save.version);
+      // Another session of the trainer: what was said to the old one may be lost.
+      const auto again = only<Save>(h.tell(WorkerUp{
+          .worker = "t", .session = 5, .role = Role::kTrainer, .incarnation = h.incarnations}));
+      ASSERT_EQ(again.size(), 1u);
+      EXPECT_EQ(again[0].version, save.version);
+      EXPECT_TRUE(only<Save>(h.tell(Tick{})).empty());  // once a session
+      h.tell(durable(save.version));
+    }
+  }
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, 4, 5}));
+  EXPECT_TRUE(h.state.ended);
+  expect_golden("scheduler/checkpoints.txt", h.transcript);
+}
+
+TEST(Trainer, ANameThatNeverComesBackDoesNotBlockAnother) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(Restarted{});
+  h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
+  h.tell(RolledBack{"other", 0, 0, digest_of(0), "v0.json"});
+  const auto batch = only<HandOver>(h.tell(TrainerWants{"other", 0, 1}));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].worker, "other");
+}
+
+TEST(Trainer, ASecondOneIsIgnoredWhileTheFirstIsThere) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
+  const auto before = h.state.policies;
+  EXPECT_TRUE(h.tell(RolledBack{"other", 0, -1, "", ""}).empty());
+  EXPECT_TRUE(h.tell(TrainerWants{"other", 0, 1}).empty());
+  EXPECT_TRUE(h.tell(Published{"other", 0, 1, "x", "y"}).empty());
+  EXPECT_EQ(h.state.policies, before);
+  EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+}
+
+TEST(Trainer, ASecondOneThatGreetedIsHeardWhenTheFirstIsGone) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(WorkerUp{.worker = "u", .role = Role::kTrainer, .incarnation = 90});
+  EXPECT_TRUE(h.tell(RolledBack{"u", 0, 0, digest_of(0), "v0.json"}).empty());
+  EXPECT_TRUE(h.tell(TrainerWants{"u", 0, 1}).empty());
+  const auto batch = only<HandOver>(h.tell(WorkerDown{"t"}));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].worker, "u");
+  EXPECT_EQ(batch[0].step, 1);
+  expect_golden("scheduler/second_trainer.txt", h.transcript);
+}
+
+TEST(Steps, MayGrowWithoutSkippingPrompts) {
+  Config config = small_config(2, 2);
+  config.mode.ahead = {1, 1};  // so that the end of the run cuts groups off
+  config.steps = 2;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  std::map<int64_t, int> trained;
+  const auto run = [&](int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      h.answer_running();
+      for (const HandOver& batch : only<HandOver>(h.tell(wants(step)))) {
+        for (const HandOver::Item& item : batch.items) ++trained[item.lease.member.prompt];
+      }
+      publish(h, step);
+    }
+    h.tell(durable(last));
+  };
+  run(1, 2);
+  ASSERT_TRUE(h.state.ended);
+  config.steps = 6;
+  h.tell(Restarted{.config = config});
+  EXPECT_FALSE(h.state.ended);
+  h.add_rollout("w0", 64);
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = h.incarnations});
+  h.tell(rolled_back(2));
+  run(3, 6);
+  EXPECT_TRUE(h.state.ended);
+  for (int64_t prompt = 0; prompt < 12; ++prompt) EXPECT_EQ(trained[prompt], 2) << prompt;
+}
+
+TEST(Proceed, DoesNothingTwiceAlsoAfterTheEndOfTheData) {
+  Config config = small_config(2, 2);
+  config.steps = 0;
+  config.domains[0] = {.prompts_per_step = 2, .prompts_per_epoch = 3, .epochs = 1};
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  publish(h, 1);
+  h.answer_running();  // the last prompt; nothing is left to launch
+  const State before = h.state;
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(h.tell(Tick{}).empty());
+  EXPECT_EQ(h.state, before);
+  EXPECT_EQ(before.policies.at(0).last_round, 2);
+}
+
+TEST(Rollback, BeyondWhatIsKeptHaltsWithTheReason) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    h.answer_running();
+    h.tell(wants(step));
+    publish(h, step);
+  }
+  h.tell(durable(2));
+  State copy = h.state;
+  (void)decide(copy, WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 50}, h.now);
+  const auto halts = only<Halt>(decide(copy, rolled_back(1), h.now));
+  ASSERT_EQ(halts.size(), 1u);
+  EXPECT_NE(halts[0].reason.find("version 1"), std::string::npos);
+  EXPECT_NE(only<Halt>(h.add_trainer(-1)).at(0).reason.find("no checkpoint"), std::string::npos);
+}
+
+TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.answer_running();
+  h.tell(wants(1));
+  publish(h, 1);
+  const State before = h.state;
+  // The scheduler died before it could acknowledge these: they come again.
+  EXPECT_TRUE(h.tell(rolled_back(-1)).empty());
+  EXPECT_TRUE(h.tell(rolled_back(0)).empty());
+  EXPECT_EQ(h.state, before);
+  h.add_trainer(0);
+  EXPECT_EQ(h.policy().published, 0);
+}
+
+// No mode has it yet: rounds of several steps are open, and a batch may hold groups that are older
+// than the version before it. What a round, a task and a batch say of each other must not rest on
+// their steps being equal.
+Harness run_a_step_ahead(bool replace_zero_signal = false) {
+  Config config = small_config(2, 2);
+  config.mode.ahead = {1, 1};
+  config.replace_zero_signal = replace_zero_signal;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  return h;
+}
+
+void train_step(Harness& h, int64_t step, std::string_view lineage = "a") {
+  h.answer_running();
+  EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
+  publish(h, step, lineage);
+}
+
+Actions roll_back(Harness& h, int64_t version, std::string_view lineage) {
+  const Actions all = h.add_trainer(version, lineage);
+  for (const Install& install : only<Install>(all)) h.tell_installed(install);
+  return all;
+}
+
+TEST(Ahead, AKeptGroupBelongsToNoRoundOfTheNewLineage) {
+  Harness h = run_a_step_ahead();
+  train_step(h, 1);
+  train_step(h, 2);  // its groups were sampled at version 0, like those of step 1
+  roll_back(h, 1, "b");
+  ASSERT_EQ(h.policy().domains[0].ready.size(), 2u);
+  const TaskId kept = h.policy().domains[0].ready.front();
+  const Share before = h.policy().rounds.at(0).shares.at(0);
+  h.tell(BodiesLost{{{Lane::kTrain, {member_id(kept, 0, 0), 1}}}});
+  EXPECT_EQ(h.policy().rounds.at(0).shares.at(0), before);
+  h.answer_running();
+  EXPECT_EQ(h.policy().domains[0].ready.size(), 4u);  // it runs again, in a round of its own
+}
+
+TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
+  Harness h = run_a_step_ahead(/*replace_zero_signal=*/true);
+  train_step(h, 1);
+  std::vector<TaskDone> done;
+  for (int32_t member = 0; member < 2; ++member) {
+    const LeaseId lease{member_id({.prompt = 4}, 0, member), 1};
+    for (const TaskDone& end :
+         only<TaskDone>(h.tell(h.result(Grant{.worker = "w0", .session = 0, .lease = lease}, 1.0))))
+      done.push_back(end);
+  }
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end, TaskEnd::kFiltered);
+  roll_back(h, 1, "b");  // its end is withdrawn
+  train_step(h, 2, "b");
+  h.answer_running();
+  const auto batch = only<HandOver>(h.tell(wants(3)));
+  ASSERT_EQ(batch.size(), 1u);
+  ASSERT_EQ(batch[0].items[0].lease.member.prompt, 4);  // sampled at version 1
+  roll_back(h, 2, "c");
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).place, Place::kReady);
+}
+
+TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  for (int64_t step = 1; step <= 2; ++step) {
+    h.answer_running();
+    h.tell(wants(step));
+    publish(h, step);
+  }
+  EXPECT_EQ(held_bodies(h.state).size(), 4u);
+  const auto released = only<Release>(h.tell(durable(1)));
+  ASSERT_EQ(released.size(), 1u);
+  EXPECT_EQ(released[0].bodies.size(), 2u);
+  EXPECT_EQ(held_bodies(h.state).size(), 2u);
+}
+
+TEST(Archive, RefusesCutAndOverlongBytes) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  const std::string bytes = to_bytes(h.state);
+  ASSERT_TRUE(from_bytes<State>(bytes));
+  for (size_t size = 0; size < bytes.size(); size += 7)
+    EXPECT_FALSE(from_bytes<State>(bytes.substr(0, size)));
+  EXPECT_FALSE(from_bytes<State>(bytes + "x"));
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler
