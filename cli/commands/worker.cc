@@ -1,7 +1,8 @@
-#include <map>
+#include <algorithm>
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <signal.h>
@@ -63,12 +64,15 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
 void add_worker(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
   auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
-  std::map<std::string, RoleKind> kinds;
-  for (size_t i = 0; i < kEnumNames<RoleKind>.size(); ++i)
-    kinds.emplace(kEnumNames<RoleKind>[i], static_cast<RoleKind>(i));
-  command->add_option("--role", arguments->name.kind, "scheduler, rollout, reward or trainer")
+  const std::vector<std::string> kinds(kEnumNames<RoleKind>.begin(), kEnumNames<RoleKind>.end());
+  const auto choose = [arguments, kinds](const std::string& name) {
+    // Checked before: it is one of them.
+    arguments->name.kind = static_cast<RoleKind>(std::ranges::find(kinds, name) - kinds.begin());
+  };
+  command
+      ->add_option_function<std::string>("--role", choose, "scheduler, rollout, reward or trainer")
       ->required()
-      ->transform(CLI::CheckedTransformer(kinds));
+      ->check(CLI::IsMember(kinds));
   command->add_option("--index", arguments->name.index, "which of the workers of this role")
       ->type_name("N");
   command->add_option("--run", arguments->run, "run directory of a launch that is under way")
