@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <thread>
 
 #include <unistd.h>
@@ -74,7 +75,7 @@ struct WorkerClient::Impl {
       (void)wakeup.silence();
     }
     // Only when all has arrived: a goodbye ends the session, and with it what is still on its way.
-    if (link && link->idle()) {
+    if (link && link->idle() && orderly()) {
       const Header goodbye{link->session(), 0, 0, Signal::kGoodbye};
       socket.send("", heartbeat, goodbye);
     }
@@ -222,8 +223,16 @@ struct WorkerClient::Impl {
   std::deque<Arrived> inbox TR_GUARDED_BY(mu);
   std::deque<Link::Body> outbox TR_GUARDED_BY(mu);
   int64_t num_sent TR_GUARDED_BY(mu) = 0;
+  bool orderly() {
+    MutexLock lock(mu);
+    return !unwinding;
+  }
+
   int64_t acknowledged TR_GUARDED_BY(mu) = 0;
   std::optional<Time> closing_since TR_GUARDED_BY(mu);
+  // The owner ends by an exception: that is a crash, and must not look like leave-taking.
+  bool unwinding TR_GUARDED_BY(mu) = false;
+  const int exceptions = std::uncaught_exceptions();  // of the owner's thread, when it began
   LinkCounters finished;                 // of ended sessions; written by the I/O thread
   LinkCounters total TR_GUARDED_BY(mu);  // a copy for counters()
 
@@ -239,6 +248,7 @@ WorkerClient::~WorkerClient() {
   {
     MutexLock lock(impl_->mu);
     impl_->closing_since = now();
+    impl_->unwinding = std::uncaught_exceptions() > impl_->exceptions;
   }
   impl_->wakeup.ring();
   impl_->thread.join();

@@ -13,7 +13,8 @@
 // It ends up with Shutdown when another process has taken its name.
 //
 // Thread: send() any; receive() one thread.
-// Close: the destructor waits up to options.linger for unacknowledged messages, then joins.
+// Close: the destructor waits up to options.linger for unacknowledged messages, says goodbye if all
+// have arrived and no exception is the reason (that is a crash, not a leave), then joins.
 #pragma once
 
 #include <chrono>

@@ -142,6 +142,18 @@ TEST_F(WireTest, CarriesMessagesBothWaysInOrder) {
   EXPECT_EQ(downs_[0].reason, "said goodbye");
 }
 
+TEST_F(WireTest, WhoEndsByAnExceptionSaysNoGoodbye) {
+  start_server();
+  try {
+    auto client = make_client();
+    ASSERT_TRUE(welcome(*client));
+    throw std::runtime_error("a bug");
+  } catch (const std::runtime_error&) {
+  }
+  ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
+  EXPECT_TRUE(downs_[0].silent) << downs_[0].reason;
+}
+
 TEST_F(WireTest, CountsTheSameAtBothEnds) {
   start_server();
   auto client = make_client();
