@@ -3,6 +3,7 @@
 #include <map>
 #include <system_error>
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include "core/base/file.h"
@@ -158,12 +159,28 @@ Result<Restored> restore(const fs::path& directory) {
     from = it->first;
   }
   if (!restored.state) return Failure{"no snapshot of this run can be read: " + reason};
+  int64_t last = from - 1;
   for (const auto& [number, path] : journals(directory)) {
     if (number < from) continue;
+    // A snapshot that a kill left alone has an empty journal. Without either, events are gone, and
+    // those after them would be replayed on another state than theirs.
+    for (int64_t missing = last + 1; missing < number; ++missing) {
+      if (!found.contains(missing))
+        return Failure{
+            fmt::format("{} is missing, but {} is there: put it back, or start a new run "
+                        "directory",
+                        journal_path(directory, missing).string(), path.string())};
+    }
+    last = number;
     auto journal = read_journal(path, &restored.notes);
     if (!journal) return journal.failure();
-    if (auto replayed = replay(path, journal.value(), *restored.state); !replayed)
-      return replayed.failure();
+    if (auto replayed = replay(path, journal.value(), *restored.state); !replayed) {
+      if (restored.notes.empty()) return replayed.failure();
+      // No wonder that they do not fit: say so, or a person would look for another build.
+      return Failure{fmt::format(
+          "{} is damaged: {}.\n       What is left does not fit together: {}", directory.string(),
+          fmt::join(restored.notes, "; "), replayed.failure().message)};
+    }
   }
   return restored;
 }

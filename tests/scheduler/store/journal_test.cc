@@ -246,5 +246,39 @@ TEST(Journal, AnArchiveKeepsTheRunWhole) {
   EXPECT_EQ(again, state);
 }
 
+// Events that are gone are missed, and not passed over; of two damages the first is named.
+TEST(Journal, AMissingFileIsNamed) {
+  const State start(small_config(2, 2));
+  const auto entries = make_run(start);
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600, .archive = true});
+  for (const JournalEntry& entry : entries) {
+    append(journal.value(), state, entry);
+    if (journal.value().is_large()) {
+      ASSERT_TRUE(journal.value().rotate(state));
+    }
+  }
+  ASSERT_TRUE(std::filesystem::exists(folder.path() / "journal-000003.log"));
+  for (int64_t number = 2;; ++number) {
+    if (!std::filesystem::remove(folder.path() / fmt::format("snapshot-{:06}.bin", number))) break;
+  }
+  ASSERT_TRUE(restore(folder.path()));
+  EXPECT_EQ(*restore(folder.path()).value().state, state);
+
+  const auto second = folder.path() / "journal-000002.log", kept = folder.path() / "kept";
+  std::filesystem::copy(second, kept);
+  std::filesystem::resize_file(second, size_of(second) - 1);
+  const auto cut = restore(folder.path());
+  ASSERT_FALSE(cut);
+  EXPECT_NE(cut.failure().message.find("is damaged"), std::string::npos) << cut.failure().message;
+
+  std::filesystem::remove(second);
+  const auto missing = restore(folder.path());
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.failure().message.find("journal-000002.log is missing"), std::string::npos)
+      << missing.failure().message;
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler
