@@ -1,7 +1,6 @@
 #include "trainer/checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <ranges>
 
@@ -11,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/run_directory.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
@@ -19,20 +19,9 @@ namespace tailrace {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kPrefix = "step_", kUnfinished = ".tmp";
+constexpr std::string_view kUnfinished = ".tmp";
 constexpr const char* kStateFile = "state.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
-
-// The step of "step_000010"; nothing for any other name.
-std::optional<int64_t> step_of(const fs::path& folder) {
-  std::string name = folder.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  if (error != std::errc{} || stop != end || step < 0) return std::nullopt;
-  return step;
-}
 
 // Gives a finished folder its name. A folder that has it already (the same step again, after a
 // resume) changes places with it, so that at no moment there is none.
@@ -88,10 +77,10 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory() && step_of(entry.path())) found.push_back(entry.path());
+    if (entry.is_directory() && checkpoint_step(entry.path())) found.push_back(entry.path());
   }
   // By number: "step_1000000" stands before "step_999999" in the alphabet.
-  std::ranges::sort(found, {}, [](const fs::path& path) { return *step_of(path); });
+  std::ranges::sort(found, {}, [](const fs::path& path) { return *checkpoint_step(path); });
   return found;
 }
 
@@ -118,7 +107,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
 
 Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const ModelConfig& config,
                                         const Parameters& parameters, const Optimizer& optimizer) {
-  fs::path final_path = root_ / fmt::format("{}{:06}", kPrefix, state.step);
+  fs::path final_path = root_ / checkpoint_name(state.step);
   fs::path temporary = final_path;
   temporary += kUnfinished;
   std::error_code ignored;

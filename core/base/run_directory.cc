@@ -1,6 +1,7 @@
 #include "core/base/run_directory.h"
 
 #include <cerrno>
+#include <charconv>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,15 +14,40 @@
 namespace tailrace {
 namespace {
 
+constexpr std::string_view kCheckpoint = "step_";
+
 void create(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw UserError("{}", describe_errno("create", directory, error.value()));
 }
 
-// A folder with other things in it is refused: a mistyped run.dir must not fill somebody's home.
+}  // namespace
+
+std::filesystem::path RunPaths::log(std::string_view role, int index) const {
+  return logs() / fmt::format("{}-{}.log", role, index);
+}
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:06}", kCheckpoint, step); }
+
+std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kCheckpoint)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kCheckpoint.size(), end, step);
+  if (error != std::errc{} || stop != end || step < 0) return std::nullopt;
+  return step;
+}
+
 void refuse_foreign_folder(const std::filesystem::path& root) {
+  const RunPaths paths{root};
+  // A lock without a config is a launch that ended, or has not yet come, to writing its config.
+  if (!std::filesystem::exists(root) || std::filesystem::exists(paths.config()) ||
+      std::filesystem::exists(paths.lock()))
+    return;
   std::error_code error;
+  // A mistyped run.dir must not fill somebody's home.
   for (const auto& entry : std::filesystem::directory_iterator(root, error)) {
     std::string name = entry.path().filename();
     throw UserError(
@@ -32,17 +58,9 @@ void refuse_foreign_folder(const std::filesystem::path& root) {
   if (error) throw UserError("{}", describe_errno("list", root, error.value()));
 }
 
-}  // namespace
-
-std::filesystem::path RunPaths::log(std::string_view role, int index) const {
-  return logs() / fmt::format("{}-{}.log", role, index);
-}
-
 RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   create(root);
-  // A lock without a config is a launch that ended, or has not yet come, to writing its config.
-  if (!std::filesystem::exists(paths_.config()) && !std::filesystem::exists(paths_.lock()))
-    refuse_foreign_folder(root);
+  refuse_foreign_folder(root);
 
   // O_CLOEXEC: a program that inherited the descriptor would keep the lock after our death.
   lock_ = FileDescriptor(::open(paths_.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));

@@ -8,7 +8,10 @@
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "core/base/file_descriptor.h"
@@ -34,6 +37,14 @@ struct RunPaths {
   std::filesystem::path lock() const { return root / "lock"; }
   std::filesystem::path log(std::string_view role, int index) const;  // logs/ROLE-INDEX.log
 };
+
+// The folder of a finished checkpoint in RunPaths::checkpoints(): "step_000010". While it is being
+// written it has another name, which has no step.
+std::string checkpoint_name(int64_t step);
+std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
+
+// Throws UserError where `root` holds files but no config.yaml: it is somebody else's folder.
+void refuse_foreign_folder(const std::filesystem::path& root);
 
 // The launcher's hold on a run directory: creates the folders and keeps an exclusive lock while it
 // lives. The lock is the kernel's (flock), so it goes with the process however that ends; it is not

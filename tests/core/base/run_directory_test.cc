@@ -30,6 +30,14 @@ TEST(RunDirectory, MakesTheFolders) {
   EXPECT_EQ(run.paths().log("rollout", 1), folder / "runs/a/logs/rollout-1.log");
 }
 
+TEST(RunDirectory, OnlyAFinishedCheckpointHasAStep) {
+  EXPECT_EQ(checkpoint_name(10), "step_000010");
+  EXPECT_EQ(checkpoint_step("run/checkpoints/step_000010"), 10);
+  EXPECT_EQ(checkpoint_step(checkpoint_name(12345678)), 12345678);
+  for (const char* name : {"step_000010.tmp", "step_", "step_-1", "reference", "step_1x"})
+    EXPECT_FALSE(checkpoint_step(name)) << name;
+}
+
 TEST(RunDirectory, ContinuesWhereAConfigIs) {
   TemporaryDirectory folder;
   folder.write("config.yaml", "a: 1\n");
