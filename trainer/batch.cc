@@ -25,7 +25,7 @@ std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& optio
   if (t.outcome != Outcome::kFinished && t.outcome != Outcome::kTruncated) {
     return Failure{
         fmt::format("trajectory {} ended as {}; only finished and truncated ones are trained on",
-                    where, name(t.outcome))};
+                    where, name_of(t.outcome))};
   }
   if (!t.reward || !std::isfinite(*t.reward))
     return Failure{fmt::format("trajectory {} has no finite reward", where)};

@@ -18,7 +18,10 @@ void OptimOptions::visit(OptionVisitor& v) {
           {.help = "updates over which the rate rises linearly",
            .min = 0,
            .aliases = {"lr_warmup_steps", "warmup_steps"}});
-  v.field("schedule", schedule, {.help = "of the rate after the warm-up"});
+  v.field(
+      "schedule", schedule,
+      {.help = "of the rate after the warm-up; one that falls ends at run.steps, so a run whose "
+               "steps grow later begins to fall anew"});
   v.field("min_lr_ratio", min_lr_ratio,
           {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
   v.field("max_grad_norm", max_grad_norm,
@@ -64,11 +67,6 @@ void SftOptions::visit(OptionVisitor& v) {
 }
 
 void CheckpointOptions::visit(OptionVisitor& v) {
-  v.field("interval_steps", interval_steps,
-          {.help = "steps from one checkpoint to the next; the last step always makes one",
-           .min = 1,
-           .aliases = {"save_freq", "save_steps", "ckpt_interval"},
-           .resume = Resume::kMayChange});
   v.field("keep_last", keep_last,
           {.help = "older checkpoints are deleted", .min = 1, .resume = Resume::kMayChange});
 }

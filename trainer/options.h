@@ -59,7 +59,6 @@ struct SftOptions {
 };
 
 struct CheckpointOptions {
-  int64_t interval_steps = 50;
   int64_t keep_last = 3;
 
   void visit(OptionVisitor& v);

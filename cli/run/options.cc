@@ -1,6 +1,7 @@
 #include "cli/run/options.h"
 
 #include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,16 +11,19 @@
 namespace tailrace {
 namespace {
 
-// The section `rollout` has two readers: the scheduler, and the rollout workers.
-struct RolloutSection {
-  scheduler::StepOptions& step;
-  RolloutOptions& rollout;
+// One section, several readers. People look for the keys here.
+template <class... Parts>
+struct Shared {
+  std::tuple<Parts&...> parts;
 
   void visit(OptionVisitor& v) {
-    step.visit(v);
-    rollout.visit(v);
+    std::apply([&](Parts&... part) { (part.visit(v), ...); }, parts);
   }
 };
+template <class... Parts>
+Shared<Parts...> shared(Parts&... parts) {
+  return {std::tie(parts...)};
+}
 
 }  // namespace
 
@@ -78,6 +82,11 @@ void EnvSection::visit(OptionVisitor& v) {
   v.field("settings", settings, {.help = "the environment's own settings"});
 }
 
+void RolloutProcesses::visit(OptionVisitor& v) {
+  v.field("workers", workers,
+          {.help = "rollout worker processes", .min = 1, .resume = Resume::kMayChange});
+}
+
 void RewardSection::visit(OptionVisitor& v) {
   v.field("workers", workers,
           {.help = "processes that run verifiers", .min = 1, .resume = Resume::kMayChange});
@@ -89,7 +98,8 @@ void LogSection::visit(OptionVisitor& v) {
 }
 
 void RunOptions::visit(OptionVisitor& v) {
-  RolloutSection rollout_section{step, rollout};
+  auto rollout_section = shared(step, rollout_processes, rollout);
+  auto checkpoint_section = shared(save, checkpoint);
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
@@ -102,7 +112,7 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("optim", optim, "the optimizer");
   v.section("scheduler", scheduler, "leases, retries and storage");
   v.section("eval", eval, "evaluation on held-out prompts");
-  v.section("checkpoint", checkpoint, "what is saved to continue from");
+  v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("log", log, "what is logged");
 }
 

@@ -62,6 +62,13 @@ struct EnvSection {
   void visit(OptionVisitor& v);
 };
 
+// Of the section `rollout`.
+struct RolloutProcesses {
+  int64_t workers = 1;
+
+  void visit(OptionVisitor& v);
+};
+
 struct RewardSection {
   int64_t workers = 1;
 
@@ -78,7 +85,9 @@ struct RunOptions {
   RunSection run;
   ModelSection model;
   EnvSection env;
-  scheduler::StepOptions step;  // its keys stand in `rollout`, beside those of the next
+  // The keys of these three stand in `rollout`: each is read by somebody else.
+  scheduler::StepOptions step;
+  RolloutProcesses rollout_processes;
   RolloutOptions rollout;
   RewardSection reward;
   SftOptions sft;
@@ -87,6 +96,7 @@ struct RunOptions {
   OptimOptions optim;
   scheduler::SchedulerOptions scheduler;
   scheduler::EvalOptions eval;
+  scheduler::SaveOptions save;  // its key stands in `checkpoint`, beside those of the next
   CheckpointOptions checkpoint;
   LogSection log;
 

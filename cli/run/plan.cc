@@ -116,7 +116,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   // Never trained, so it has no second form.
   MemoryItem reference{"reference weights, packed (algo.kl)", weights};
   if (keeps_reference) plan.trainer.push_back(reference);
-  plan.rollout_workers = o.rollout.workers;
+  plan.rollout_workers = o.rollout_processes.workers;
   // Two, because the next version is packed while the engine still runs on the one before.
   plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
                          {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
@@ -132,10 +132,10 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
-  int64_t cores = num_usable_cores(), threads = o.rollout.workers * o.rollout.threads;
+  int64_t cores = num_usable_cores(), threads = o.rollout_processes.workers * o.rollout.threads;
   if (threads > cores)
     plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
-                                        o.rollout.workers, o.rollout.threads, cores));
+                                        o.rollout_processes.workers, o.rollout.threads, cores));
   return plan;
 }
 

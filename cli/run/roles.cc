@@ -31,7 +31,7 @@ ExitCode run_scheduler(const RoleContext& context, Log& log, std::stop_token sto
   const scheduler::ServiceResult result = service.run();
   // As a UserError: the supervisor does not start it again.
   if (result.end == scheduler::ServiceResult::End::kFailed) throw UserError("{}", result.message);
-  return kExitDone;
+  return result.end == scheduler::ServiceResult::End::kStopped ? kExitInterrupted : kExitDone;
 }
 
 ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
@@ -47,7 +47,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log)
   config.env = o.env.name;
   config.env_settings = o.env.settings;
   config.dataset = o.env.dataset;
-  config.eval_dataset = o.env.eval_dataset;
+  if (o.eval.prompts > 0) config.eval_dataset = o.env.eval_dataset;  // else nobody has checked it
   config.prompt_key = o.env.prompt_key;
   config.rollout = o.rollout;
   const SteadyClock clock;
@@ -98,7 +98,8 @@ std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), 
 
 std::vector<RoleName> roles_of(const RunOptions& options) {
   std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}, {RoleKind::kTrainer, 0}};
-  for (int i = 0; i < options.rollout.workers; ++i) roles.push_back({RoleKind::kRollout, i});
+  for (int i = 0; i < options.rollout_processes.workers; ++i)
+    roles.push_back({RoleKind::kRollout, i});
   for (int i = 0; i < options.reward.workers; ++i) roles.push_back({RoleKind::kReward, i});
   return roles;
 }

@@ -206,10 +206,6 @@ void validate_batches(const RunOptions& o) {
     throw UserError::at(
         "rollout.sampling.temperature",
         "is 0; greedy members of a group are all the same and teach nothing. Try 1.0.");
-  if (o.step.group_size < 2)
-    throw UserError::at("rollout.group_size",
-                        "is {}; advantages compare the members of a group. Try 8.",
-                        o.step.group_size);
   if (o.train.minibatches_per_step > o.step.prompts_per_step)
     throw UserError::at(
         "train.minibatches_per_step",

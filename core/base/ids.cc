@@ -4,28 +4,6 @@
 
 namespace tailrace {
 
-std::string_view name(Role role) {
-  switch (role) {
-    case Role::kRollout:
-      return "rollout";
-    case Role::kReward:
-      return "reward";
-    case Role::kTrainer:
-      return "trainer";
-  }
-  return "unknown";
-}
-
-std::string_view name(Lane lane) {
-  switch (lane) {
-    case Lane::kTrain:
-      return "train";
-    case Lane::kEval:
-      return "eval";
-  }
-  return "unknown";
-}
-
 TaskId task_of(const MemberId& member) {
   return {member.policy, member.domain, member.epoch, member.prompt};
 }

@@ -9,11 +9,16 @@
 #include <string_view>
 #include <tuple>
 
+#include "core/base/enum_names.h"
+
 namespace tailrace {
 
 // What a worker does.
 enum class Role : uint8_t { kRollout, kReward, kTrainer };
-std::string_view name(Role role);
+constexpr auto enum_names(Role) {
+  return name_table<Role>(
+      {{Role::kRollout, "rollout"}, {Role::kReward, "reward"}, {Role::kTrainer, "trainer"}});
+}
 
 // One of the policies of a run, trained or frozen.
 using PolicyId = int32_t;
@@ -23,7 +28,9 @@ using WorkerId = std::string;
 
 // Training or evaluation: evaluation uses held-out prompts and never reaches the trainer.
 enum class Lane : uint8_t { kTrain, kEval };
-std::string_view name(Lane lane);
+constexpr auto enum_names(Lane) {
+  return name_table<Lane>({{Lane::kTrain, "train"}, {Lane::kEval, "eval"}});
+}
 
 // A prompt of an epoch. In the evaluation lane `epoch` is the version under evaluation.
 struct TaskId {

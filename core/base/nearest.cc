@@ -54,7 +54,8 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string& candidate : names) {
     const int far = distance(name, candidate);
-    if (far < best_distance) {
+    // Of several as near the one that is least deep: "optim.lr" before "sft.optim.lr".
+    if (far < best_distance || (far == best_distance && candidate.size() < best.size())) {
       best_distance = far;
       best = candidate;
     }

@@ -279,7 +279,11 @@ class ConfigBinder final : public OptionVisitor {
     std::string full = join_key(section.key, key);
     known_.push_back(full);
     // Of all sections: an alias in the wrong section is told where its key is.
-    for (std::string_view alias : info.aliases) aliases_.emplace(alias, full);
+    for (std::string_view alias : info.aliases) {
+      std::string& key = aliases_[std::string(alias)];
+      // Of several the one that is least deep: "optim.lr" before "sft.optim.lr".
+      if (key.empty() || full.size() < key.size()) key = full;
+    }
 
     const ConfigNode* found = nullptr;
     std::string found_name;

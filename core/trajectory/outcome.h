@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace tailrace {
 
@@ -16,7 +17,15 @@ enum class Outcome : uint8_t {
   kStale,
   kAborted,
 };
-std::string_view name(Outcome outcome);
+constexpr auto enum_names(Outcome) {
+  return name_table<Outcome>({{Outcome::kFinished, "finished"},
+                              {Outcome::kTruncated, "truncated"},
+                              {Outcome::kEnvFailed, "env_failed"},
+                              {Outcome::kVerifierFailed, "verifier_failed"},
+                              {Outcome::kLost, "lost"},
+                              {Outcome::kStale, "stale"},
+                              {Outcome::kAborted, "aborted"}});
+}
 
 // There are tokens to be scored and trained on.
 inline bool has_sample(Outcome outcome) {

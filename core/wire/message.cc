@@ -15,7 +15,7 @@ std::string_view lane_mark(Lane lane) { return lane == Lane::kEval ? " eval" : "
 
 struct Describe {
   std::string operator()(const Hello& m) const {
-    return fmt::format("Hello {} {} pid={} slots={}", name(m.role), m.worker, m.pid, m.slots);
+    return fmt::format("Hello {} {} pid={} slots={}", name_of(m.role), m.worker, m.pid, m.slots);
   }
   std::string operator()(const Heartbeat&) const { return "Heartbeat"; }
   std::string operator()(const TrajectoryResult& m) const {

@@ -27,8 +27,6 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 0,
            .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
   engine.visit(v);
-  v.field("workers", workers,
-          {.help = "rollout worker processes", .min = 1, .resume = Resume::kMayChange});
   v.field("threads", threads,
           {.help = "threads of a worker's decode engine", .min = 1, .resume = Resume::kMayChange});
   v.field("env_threads", env_threads,

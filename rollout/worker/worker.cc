@@ -242,7 +242,7 @@ class RolloutWorker {
     if (trajectory.outcome == Outcome::kAborted) return;  // by the scheduler, which knows
     if (!episode.failure.empty()) {
       log_.warning("episode failed {} lane={} reason={}", to_string(trajectory.lease),
-                   trajectory.lane == Lane::kEval ? "eval" : "train", episode.failure);
+                   name_of(trajectory.lane), episode.failure);
       trajectory.evidence = episode.failure;  // the breaker names it
     }
     // The environment's numbers have been checked; what is left is the policy.

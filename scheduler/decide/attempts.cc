@@ -1,5 +1,6 @@
 #include "scheduler/decide/attempts.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -55,33 +56,44 @@ void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   (verifying ? state.to_verify : state.waiting).insert(work);
 }
 
-// An attempt, or the verification of one, has failed at this worker: once more, or never again.
+// Once more if the count of this cause allows it, or never again. Each cause has its own: a member
+// whose workers die has not used up its environments' chances.
+void try_again(Context& context, const WorkId& work, LeaseKind kind, int32_t& count,
+               int64_t bound) {
+  if (++count <= bound) return queue_again(context.state, work, kind);
+  member_of(context.state, work).phase = Phase::kFailed;
+  context.settled.push_back(work);
+}
+
+// Law 6.5. Doubled each time: what is broken there may take a while to mend.
+void keep_from(State& state, Member& member, const WorkerId& worker) {
+  const QuarantineConfig& config = state.config.quarantine;
+  // Stops well before it could overflow.
+  const int64_t doublings =
+      std::min(member.env_failures + member.verifier_failures + member.losses, 20);
+  member.failed_at = worker;
+  member.retry_at = state.now + std::min(config.longest, config.first * (int64_t{1} << doublings));
+  state.retries.insert(member.retry_at);
+}
+
+// An attempt, or the verification of one, has failed at this worker.
 void fail(Context& context, const WorkId& work, const Lease& lease, Outcome cause) {
   State& state = context.state;
   Member& member = member_of(state, work);
-  member.failed_at = lease.worker;
+  keep_from(state, member, lease.worker);
   const RetryBounds& bounds = context.config().retries;
   AttemptCounts unseen;  // evaluations are not part of a step
   AttemptCounts& counts =
       work.lane == Lane::kTrain ? state.policies.at(work.member.policy).attempts : unseen;
-  // Each cause has its own count: a member whose workers die has not used up its environments'
-  // chances.
-  bool again = false;
   if (cause == Outcome::kVerifierFailed) {
     ++counts.verifier_failed;
-    again = ++member.verifier_failures <= bounds.verifier_failed;
+    try_again(context, work, lease.kind, member.verifier_failures, bounds.verifier_failed);
   } else if (cause == Outcome::kEnvFailed) {
     ++counts.env_failed;
-    again = ++member.env_failures <= bounds.env_failed;
+    try_again(context, work, lease.kind, member.env_failures, bounds.env_failed);
   } else {
     ++counts.lost;
-    again = ++member.losses <= bounds.lost;
-  }
-  if (again) {
-    queue_again(state, work, lease.kind);
-  } else {
-    member.phase = Phase::kFailed;
-    context.settled.push_back(work);
+    try_again(context, work, lease.kind, member.losses, bounds.lost);
   }
 }
 
@@ -89,15 +101,6 @@ void give_reward(Context& context, const WorkId& work, Member& member, double re
   member.reward = reward;
   member.phase = Phase::kRewarded;
   context.settled.push_back(work);
-}
-
-// Collected before they end: that changes the map.
-std::vector<WorkId> held_by(const State& state, const WorkerId& worker) {
-  std::vector<WorkId> held;
-  for (const auto& [work, lease] : state.leases) {
-    if (lease.worker == worker) held.push_back(work);
-  }
-  return held;
 }
 
 // What keeps a result that says "finished" from being one; empty: nothing.
@@ -136,13 +139,15 @@ void on_result(Context& context, const AttemptResult& result) {
   Member& member = member_of(state, work);
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kEnvFailed) {
-      record_outcome(context, result.worker, Outcome::kEnvFailed, result.reason);
+      record_outcome(context, result.worker, work, Outcome::kEnvFailed, result.reason);
       return fail(context, work, lease, Outcome::kEnvFailed);
     }
-    // A worker that gives up on its own (stale, aborted) has lost the attempt as far as we can
-    // tell, but for no fault of its own.
-    if (result.outcome == Outcome::kLost)
-      record_fault(context, result.worker, Fault::kLost, result.reason);
+    // Lost, as far as we can tell, whatever it calls it: without a fault a worker that gives up at
+    // once could do so for ever.
+    record_fault(context, result.worker, Fault::kLost,
+                 result.reason.empty() ? fmt::format("it gave up ({})", name_of(result.outcome))
+                                       : result.reason,
+                 task_of(work.member));
     return fail(context, work, lease, Outcome::kLost);
   }
   const std::string fault = fault_of(result);
@@ -150,10 +155,10 @@ void on_result(Context& context, const AttemptResult& result) {
   if (!fault.empty() || !fits) {
     // Its body came into the store before its metadata were judged here.
     context.act(Release{{{work.lane, result.lease}}});
-    if (!fault.empty()) record_outcome(context, result.worker, Outcome::kEnvFailed, fault);
+    if (!fault.empty()) record_outcome(context, result.worker, work, Outcome::kEnvFailed, fault);
     return fail(context, work, lease, fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
   }
-  record_outcome(context, result.worker, result.outcome, "");
+  record_outcome(context, result.worker, work, result.outcome, "");
   // An answer without a sampled token still rests on weights: those of its grant.
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
@@ -176,27 +181,30 @@ void on_reward(Context& context, const Reward& reward) {
   }
   const Lease lease = end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
-    record_outcome(context, reward.worker, Outcome::kFinished, "");
+    record_outcome(context, reward.worker, work, Outcome::kFinished, "");
     give_reward(context, work, member_of(state, work), *reward.reward);
   } else {
-    record_outcome(context, reward.worker, Outcome::kVerifierFailed, reward.reason);
+    record_outcome(context, reward.worker, work, Outcome::kVerifierFailed, reward.reason);
     fail(context, work, lease, Outcome::kVerifierFailed);
   }
 }
 
-int64_t lose_leases(Context& context, const WorkerId& worker) {
-  const std::vector<WorkId> held = held_by(context.state, worker);
-  for (const WorkId& work : held) {
-    // A verification too: its verifier has not spoken, so it is not the verifier's failure.
-    fail(context, work, end_lease(context.state, work), Outcome::kLost);
+int64_t end_leases(Context& context, const WorkerId& worker, Leaving how) {
+  std::vector<WorkId> held;
+  for (const auto& [work, lease] : context.state.leases) {
+    // Collected first: end_lease() changes the map.
+    if (lease.worker == worker) held.push_back(work);
   }
-  return std::ssize(held);
-}
-
-int64_t return_leases(Context& context, const WorkerId& worker) {
-  const std::vector<WorkId> held = held_by(context.state, worker);
-  for (const WorkId& work : held)
-    queue_again(context.state, work, end_lease(context.state, work).kind);
+  for (const WorkId& work : held) {
+    const Lease lease = end_lease(context.state, work);
+    if (how == Leaving::kLost) {
+      // A verification too: its verifier has not spoken, so it is not the verifier's failure.
+      fail(context, work, lease, Outcome::kLost);
+    } else {
+      try_again(context, work, lease.kind, member_of(context.state, work).returns,
+                context.config().retries.returned);
+    }
+  }
   return std::ssize(held);
 }
 
@@ -224,6 +232,8 @@ void expire_leases(Context& context) {
     fail(context, work, lease,
          lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost);
   }
+  // Whoever waited for it is seen to when work is given out.
+  state.retries.erase(state.retries.begin(), state.retries.upper_bound(state.now));
 }
 
 void abort_all(Context& context) {

@@ -16,15 +16,15 @@ void on_reward(Context& context, const Reward& reward);
 // The member's work goes to `lease.worker`, which hears of it.
 void begin_lease(Context& context, const WorkId& work, Lease lease);
 
-// Everything leased to this worker is void: its process is gone. Lost counts against the members'
-// bounds, returned (it said goodbye) does not (law 6.5). Both return how many leases there were.
-int64_t lose_leases(Context& context, const WorkerId& worker);
-int64_t return_leases(Context& context, const WorkerId& worker);
+// Everything leased to this worker is void, and counts as lost, or as given back by one that said
+// goodbye (law 6.1). Returns how many leases there were.
+enum class Leaving { kLost, kGoodbye };
+int64_t end_leases(Context& context, const WorkerId& worker, Leaving how);
 
 // Says again what a worker holds: it has begun a session, or the scheduler has.
 void tell_leases(Context& context, const WorkerId& worker);
 
-// Deadlines that have passed.
+// Deadlines that have passed, of leases and of retries.
 void expire_leases(Context& context);
 
 // Aborts every lease; the members wait again. For a stop.

@@ -63,7 +63,7 @@ void request_saves(Context& context) {
   for (auto& [id, policy] : context.state.policies) {
     const int64_t version = policy.published;
     // Version 0 is saved before anybody hears of it.
-    const bool due = (version > 0 && version % state.config.checkpoint_interval == 0) ||
+    const bool due = (version > 0 && version % state.config.save.interval_steps == 0) ||
                      steps_done(state, policy) || state.end.has_value();
     if (!due || saved(policy) || policy.saving == version) continue;
     if (trainer_of(state, policy) == nullptr) continue;

@@ -15,6 +15,15 @@ int64_t count_open(const Evaluation& evaluation) {
   return open;
 }
 
+// Leases that are still out, and bodies.
+void drop(Context& context, Policy& policy) {
+  for (auto& [id, task] : policy.evaluation->tasks) {
+    void_members(context, Lane::kEval, id, task);
+    release_bodies(context, Lane::kEval, id, task);
+  }
+  policy.evaluation.reset();
+}
+
 }  // namespace
 
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
@@ -39,7 +48,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
       // The version stands in the place of the epoch: each evaluation has names of its own.
       const TaskId id{policy_id, domain, version, prompt};
       Task& task = evaluation.tasks[id];
-      task.launch = policy.forks;  // other weights may carry this version's number again
+      task.launch = policy.eval_launch;
       task.weight_floor = version;
       task.members.assign(static_cast<size_t>(config.group_size), Member{});
       for (int32_t i = 0; i < config.group_size; ++i) {
@@ -76,17 +85,15 @@ void on_eval_reported(Context& context, const EvalReported& event) {
   // A fork, or a lost body, may have begun the evaluation of this version anew since the report.
   if (!policy.evaluation || evaluating(policy) || policy.evaluation->version != event.version)
     return;
-  drop_evaluation(context, policy);
+  drop(context, policy);
 }
 
-void drop_evaluation(Context& context, Policy& policy) {
-  if (!policy.evaluation) return;
-  for (auto& [id, task] : policy.evaluation->tasks) {
-    // An unreported one may still have leases out.
-    void_members(context, Lane::kEval, id, task);
-    release_bodies(context, Lane::kEval, id, task);
-  }
-  policy.evaluation.reset();
+void evaluate_anew(Context& context, Policy& policy, int64_t from) {
+  if (policy.evaluated < from) return;
+  if (policy.evaluation && policy.evaluation->version >= from) drop(context, policy);
+  policy.evaluated = from - 1;
+  // Its leases and bodies must not be taken for those of the one before.
+  ++policy.eval_launch;
 }
 
 }  // namespace tailrace::scheduler

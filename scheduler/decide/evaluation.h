@@ -19,7 +19,8 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
 // The report is on disk: its bodies can go.
 void on_eval_reported(Context& context, const EvalReported& event);
 
-// Takes it apart, reported or not.
-void drop_evaluation(Context& context, Policy& policy);
+// Versions from `from` on are evaluated again: they have other weights now, or an evaluation has
+// lost a body. One that is under way is taken apart, reported or not.
+void evaluate_anew(Context& context, Policy& policy, int64_t from);
 
 }  // namespace tailrace::scheduler

@@ -60,10 +60,10 @@ void check_pool(Context& context, const WorkerId& last) {
       continue;
     if (!at_limit(other) && may_return(state, other)) return;
   }
-  halt(context,
-       fmt::format("no {} worker is fit for work: {} was given up {} times in a row, the "
-                   "last time ({}): {}",
-                   name(health.role), last, health.quarantines, name(health.fault), health.reason));
+  halt(context, fmt::format("no {} worker is fit for work: {} was given up {} times in a row, the "
+                            "last time ({}): {}",
+                            name_of(health.role), last, health.quarantines, name_of(health.fault),
+                            health.reason));
 }
 
 // Halts when more than half of the pool's workers fail most of their attempts for this cause.
@@ -79,20 +79,28 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   };
   Count total;
   std::map<WorkerId, Count> workers;
-  // Two shares: of all answers, and of each worker's own. The first alone would let one busy bad
-  // worker end the run; the second alone, one bad answer of a worker that has given few.
+  std::map<TaskId, Count> tasks;
   for (const Breaker::Attempt& attempt : breaker.window) {
     const bool failed = attempt.outcome == cause;
     pool.insert(attempt.worker);
-    for (Count* count : {&total, &workers[attempt.worker]}) ++count->all, count->failed += failed;
+    for (Count* count : {&total, &workers[attempt.worker], &tasks[attempt.task]})
+      ++count->all, count->failed += failed;
   }
+  const auto num_failing = [&](const auto& counts) {
+    return std::ranges::count_if(
+        counts, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
+  };
+  // Three shares: of all answers, and of each worker's and each task's own. The first alone would
+  // let one busy bad worker, or one broken prompt with all its members, end the run; the others
+  // alone, one bad answer of who has given few.
+  const auto failing_tasks = num_failing(tasks);
   if (!exceeds(total.failed, total.all)) return;
-  const auto failing = std::ranges::count_if(
-      workers, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
-  if (2 * failing <= std::ssize(pool)) return;
+  if (2 * num_failing(workers) <= std::ssize(pool)) return;
+  if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
   const auto last = breaker.last_reason.find(cause);
   halt(context,
-       fmt::format("{} of the last {} attempts ended as {}{}", total.failed, total.all, name(cause),
+       fmt::format("{} of the last {} attempts ended as {}{}", total.failed, total.all,
+                   name_of(cause),
                    last == breaker.last_reason.end() ? "" : "; the last one: " + last->second));
 }
 
@@ -118,6 +126,7 @@ void quarantine(Context& context, const WorkerId& id, Fault fault, const std::st
   const QuarantineConfig& config = state.config.quarantine;
   Health& health = health_of(state, id);
   health.faults = 0;
+  health.tasks.clear();
   health.fault = fault;
   health.reason = reason;
   // Doubling stops well before it could overflow.
@@ -127,15 +136,18 @@ void quarantine(Context& context, const WorkerId& id, Fault fault, const std::st
   check_pool(context, id);
 }
 
-void record_fault(Context& context, const WorkerId& id, Fault fault, const std::string& reason) {
+void record_fault(Context& context, const WorkerId& id, Fault fault, const std::string& reason,
+                  const std::optional<TaskId>& task) {
   Health& health = health_of(context.state, id);
   health.fault = fault;
   health.reason = reason;
   // While it is in quarantine, what it held before may still go wrong: that was counted.
   if (in_quarantine(context.state, id)) return;
-  // Its quarantine is over and no good answer has come since (law 7.3).
-  const bool on_trial = health.quarantines > 0;
-  if (++health.faults < context.config().quarantine.faults && !on_trial) return;
+  // One broken prompt has many members and many tries: it must not look like a broken worker.
+  if (task && !health.tasks.insert(*task).second) return;
+  // After a quarantine one is enough (law 7.3).
+  const bool proving = health.quarantines > 0;
+  if (++health.faults < context.config().quarantine.faults && !proving) return;
   quarantine(context, id, fault, reason);
 }
 
@@ -150,13 +162,13 @@ void record_leaving(Context& context, const WorkerId& id) {
   });
 }
 
-void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
+void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Outcome outcome,
                     const std::string& reason) {
   State& state = context.state;
   const Worker& worker = state.workers.at(id);
   // One a pool: the good answers of environments say nothing about verifiers.
   Breaker& breaker = state.breakers[{worker.role, worker.policy}];
-  breaker.window.push_back({id, outcome});
+  breaker.window.push_back({id, task_of(work.member), outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
@@ -167,7 +179,7 @@ void record_outcome(Context& context, const WorkerId& id, Outcome outcome,
   if (pool.size() > 1) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
-                 reason);
+                 reason, task_of(work.member));
   }
   check_window(context, breaker, outcome, std::move(pool));
 }

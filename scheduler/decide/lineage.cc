@@ -29,18 +29,15 @@ void return_to_ready(Context& context, Policy& policy, const TaskId& id) {
 }
 
 // Versions >= `from` are abandoned, and `weights` takes the place of `from`.
-void fork(Context& context, Policy& policy, int64_t from, Weights weights) {
+void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
+  Policy& policy = context.state.policies.at(policy_id);
   policy.lineage.erase(policy.lineage.lower_bound(from), policy.lineage.end());
   policy.lineage[from] = std::move(weights);
   policy.frontier = from;
-  ++policy.forks;
+  context.act(Forked{policy_id, from});
   // Their steps are of the abandoned lineage; what ran in them is queued below.
   policy.rounds.clear();
-  // `from` has other weights now, so it is evaluated again.
-  if (policy.evaluated >= from) {
-    if (policy.evaluation && policy.evaluation->version >= from) drop_evaluation(context, policy);
-    policy.evaluated = from - 1;
-  }
+  evaluate_anew(context, policy, from);
   for (Domain& domain : policy.domains) {
     // relaunch() moves a task to the launch queue and does not look at this one.
     std::erase_if(domain.ready,
@@ -126,7 +123,7 @@ void on_published(Context& context, const Published& event) {
     policy.frontier = event.version;
     policy.lineage[event.version] = std::move(weights);
   } else if (!on_lineage(policy, event.version, event.digest)) {
-    fork(context, policy, event.version, std::move(weights));
+    fork(context, event.policy, event.version, std::move(weights));
   } else {
     // The same weights, perhaps in another file.
     policy.lineage[event.version] = std::move(weights);
@@ -224,7 +221,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   policy.published = event.version;
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))
-    fork(context, policy, event.version, {event.digest, event.manifest});
+    fork(context, event.policy, event.version, {event.digest, event.manifest});
 }
 
 void hear_next_trainer(Context& context, PolicyId id) {

@@ -1,6 +1,10 @@
 #include "scheduler/decide/placement.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -28,19 +32,10 @@ bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t floor) 
   return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
 }
 
-// Law 6.5: it failed there, nothing speaks for that worker since, and there is somebody else to
-// try. Without this the worker that has just failed would have most room for the retry.
-bool is_avoided(const State& state, const Member& member, const WorkerId& id,
-                const Worker& worker) {
-  if (member.failed_at != id) return false;
-  // None after a good answer, and none on trial after a quarantine: it must prove itself somehow.
-  const auto health = state.health.find(id);
-  if (health == state.health.end() || health->second.faults == 0) return false;
-  return std::ranges::any_of(state.workers, [&](const auto& entry) {
-    const auto& [other_id, other] = entry;
-    return other_id != id && other.role == worker.role && other.policy == worker.policy &&
-           other.connected && is_open(other) && !in_quarantine(state, other_id);
-  });
+// Law 6.5: it failed there a moment ago. Without this the worker that has just failed would have
+// most room, and most siblings, for the retry.
+bool is_avoided(const State& state, const Member& member, const WorkerId& id) {
+  return member.failed_at == id && member.retry_at > state.now;
 }
 
 int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
@@ -55,15 +50,61 @@ int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
   return count;
 }
 
+// Law 6.6: while others of a policy's pool still install, none takes more than its part of the
+// work: the first that holds a new version would else take all of a step, and the others idle.
+class Parts {
+ public:
+  explicit Parts(const State& state) : group_size_(state.config.group_size) {
+    for (const auto& [id, worker] : state.workers) {
+      if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) continue;
+      Pool& pool = pools_[worker.policy];
+      pool.installing |= worker.phase == WorkerPhase::kInstalling;
+      pool.slots += worker.slots;
+      pool.work += worker.leased;
+    }
+    const auto installs = [](const auto& entry) { return entry.second.installing; };
+    // The list may be long, and mostly nobody installs.
+    if (std::ranges::none_of(pools_, installs)) return;
+    for (const WorkId& work : state.waiting) {
+      const auto pool = pools_.find(work.member.policy);
+      if (pool != pools_.end()) ++pool->second.work;
+    }
+  }
+
+  // Leases that the worker may hold, its slots aside.
+  int64_t of(const Worker& worker) const {
+    const auto it = pools_.find(worker.policy);
+    if (it == pools_.end() || !it->second.installing) return std::numeric_limits<int64_t>::max();
+    const Pool& pool = it->second;
+    // By slots, up to whole groups, because siblings share their prompt.
+    const int64_t part = (pool.work * worker.slots + pool.slots - 1) / pool.slots;
+    return (part + group_size_ - 1) / group_size_ * group_size_;
+  }
+
+ private:
+  struct Pool {
+    int64_t slots = 0;
+    int64_t work = 0;  // leased and waiting
+    bool installing = false;
+  };
+  std::map<PolicyId, Pool> pools_;
+  int64_t group_size_;
+};
+
+// Who is asked: everybody, or those who must prove themselves after a quarantine.
+enum class Ask { kAll, kOnTrial };
+
 // Most siblings, then most room, then the first name.
-WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task) {
+WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task, const Parts& parts,
+                      Ask ask) {
   const Member& member = task.members[static_cast<size_t>(work.member.member)];
   WorkerId best;
   int64_t best_siblings = -1, best_room = -1;
   for (const auto& [id, worker] : state.workers) {
     if (!holds_weights_for(worker, work, task.weight_floor)) continue;
-    const int64_t room = room_of(state, id, worker);
-    if (room == 0 || is_avoided(state, member, id, worker)) continue;
+    if (ask == Ask::kOnTrial && !on_trial(state, id)) continue;
+    const int64_t room = std::min(room_of(state, id, worker), parts.of(worker) - worker.leased);
+    if (room <= 0 || is_avoided(state, member, id)) continue;
     const int64_t siblings = siblings_at(state, work, task, id);
     // Strictly more, in the order of names: equal workers are told apart the same way in every
     // replay.
@@ -81,7 +122,7 @@ WorkerId pick_reward(const State& state, const Member& member) {
     // A verifier holds no weights and serves every policy.
     if (worker.role != Role::kReward) continue;
     const int64_t room = room_of(state, id, worker);
-    if (room > best_room && !is_avoided(state, member, id, worker)) best = id, best_room = room;
+    if (room > best_room && !is_avoided(state, member, id)) best = id, best_room = room;
   }
   return best;
 }
@@ -139,6 +180,42 @@ void fail_install(Context& context, const WorkerId& id, Worker& worker, const st
   record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", worker.target, reason));
 }
 
+void grant(Context& context, const Parts& parts, Ask ask) {
+  State& state = context.state;
+  int64_t room = total_room(state, Role::kRollout);
+  // What nobody has room for is asked once, not for each that waits: the list may be long, and the
+  // room of no use to it.
+  std::set<std::tuple<Lane, PolicyId, int64_t>> without_room;
+  for (auto it = state.waiting.begin(); it != state.waiting.end() && room > 0;) {
+    const WorkId work = *it;
+    const Task& task = *find_task(state, work.lane, work.member);
+    Member& member = member_of(state, work);
+    const std::tuple need(work.lane, work.member.policy, task.weight_floor);
+    const bool skipped = ask == Ask::kOnTrial && tried_before(member);
+    WorkerId worker;
+    if (!skipped && !without_room.contains(need))
+      worker = pick_rollout(state, work, task, parts, ask);
+    // Others behind it may need an older version, or another policy.
+    if (worker.empty()) {
+      // Of one that has failed before, a worker with room may be the one that it avoids.
+      if (!tried_before(member)) without_room.insert(need);
+      ++it;
+      continue;
+    }
+    it = state.waiting.erase(it);
+    --room;
+    member.phase = Phase::kRunning;
+    member.granted_version = state.workers.at(worker).version;
+    ++member.attempt;
+    begin_lease(context, work,
+                {.kind = LeaseKind::kGenerate,
+                 .worker = worker,
+                 .attempt = member.attempt,
+                 .verify_attempt = 0,
+                 .deadline = state.now + context.config().deadlines.lease});
+  }
+}
+
 }  // namespace
 
 void refresh_workers(Context& context) {
@@ -186,30 +263,15 @@ void expire_installs(Context& context) {
 }
 
 void grant_waiting(Context& context) {
-  State& state = context.state;
-  int64_t room = total_room(state, Role::kRollout);
-  for (auto it = state.waiting.begin(); it != state.waiting.end() && room > 0;) {
-    const WorkId work = *it;
-    const Task& task = *find_task(state, work.lane, work.member);
-    const WorkerId worker = pick_rollout(state, work, task);
-    // Others behind it may need an older version, or another policy.
-    if (worker.empty()) {
-      ++it;
-      continue;
-    }
-    it = state.waiting.erase(it);
-    --room;
-    Member& member = member_of(state, work);
-    member.phase = Phase::kRunning;
-    member.granted_version = state.workers.at(worker).version;
-    ++member.attempt;
-    begin_lease(context, work,
-                {.kind = LeaseKind::kGenerate,
-                 .worker = worker,
-                 .attempt = member.attempt,
-                 .verify_attempt = 0,
-                 .deadline = state.now + context.config().deadlines.lease});
-  }
+  const State& state = context.state;
+  if (state.waiting.empty() || total_room(state, Role::kRollout) == 0) return;
+  const Parts parts(state);
+  // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
+  // brought it there it would fail again.
+  if (std::ranges::any_of(state.health,
+                          [&](const auto& entry) { return on_trial(state, entry.first); }))
+    grant(context, parts, Ask::kOnTrial);
+  grant(context, parts, Ask::kAll);
 }
 
 void verify_waiting(Context& context) {

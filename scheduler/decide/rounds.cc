@@ -284,9 +284,7 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     Policy& policy = context.state.policies.at(member.policy);
     if (body.lane == Lane::kEval) {
       task->members[static_cast<size_t>(member.member)].has_body = false;
-      policy.evaluated = policy.evaluation->version - 1;
-      drop_evaluation(context, policy);
-      ++policy.forks;  // its leases and bodies must not be taken for the new one's
+      evaluate_anew(context, policy, policy.evaluation->version);
       continue;
     }
     const TaskId id = task_of(member);

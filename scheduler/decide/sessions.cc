@@ -17,8 +17,6 @@ void leave_absent(const State& state, Worker& worker) {
   worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
 }
 
-enum class Leaving { kGoodbye, kLost };
-
 // Its process is gone. With work in hand that is a fault; a worker that leaves with empty hands
 // has done nothing wrong.
 void lose_worker(Context& context, const WorkerId& id, Leaving how) {
@@ -27,10 +25,7 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   const auto policy = state.policies.find(worker.policy);
   // Weights too are work: who dies of every install must not be asked for ever.
   bool had_work = worker.phase == WorkerPhase::kInstalling;
-  // Who said goodbye did not die of what it was given: that costs no member a retry (law 6.5).
-  const int64_t held =
-      how == Leaving::kGoodbye ? return_leases(context, id) : lose_leases(context, id);
-  had_work = had_work || held > 0;
+  had_work = end_leases(context, id, how) > 0 || had_work;
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == id) {
     had_work = had_work || policy->second.handed;
@@ -38,10 +33,10 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   }
   if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");
   record_leaving(context, id);
-  const bool trained = worker.role == Role::kTrainer;
+  const bool was_trainer = worker.role == Role::kTrainer;
   const PolicyId policy_id = worker.policy;
   state.workers.erase(id);
-  if (trained) hear_next_trainer(context, policy_id);
+  if (was_trainer) hear_next_trainer(context, policy_id);
 }
 
 }  // namespace
@@ -90,7 +85,7 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
   // Law 7.1: before anything worked, it is most likely the start that is wrong.
   if (!state.begun) return halt(context, fmt::format("{}: {}", event.worker, event.reason));
   Worker& worker = it->second;
-  lose_leases(context, event.worker);
+  end_leases(context, event.worker, Leaving::kLost);
   worker.phase = WorkerPhase::kClosed;
   const auto policy = state.policies.find(worker.policy);
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&

@@ -63,7 +63,7 @@ void Inbox::acknowledge() {
 
 void Inbox::on_up(const wire::WorkerUp& up) {
   const wire::Hello& hello = up.hello;
-  log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name(hello.role), hello.pid,
+  log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name_of(hello.role), hello.pid,
             hello.slots, hello.numerics_class);
   const auto known = state_.workers.find(hello.worker);
   if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
@@ -107,7 +107,7 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   if (!expects_result(state_, from.worker, header.lane, header.lease)) return;  // late: fenced
   if (!has_sample(header.outcome)) {
     const AttemptResult event = event_of(from.worker, header);
-    log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker, name(header.outcome),
+    log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker, name_of(header.outcome),
               event.reason);
     return feed_(event);
   }

@@ -123,6 +123,11 @@ void Outbox::act(const TaskWithdrawn& a) {
   log_.info("prompt {} of epoch {} is sampled again", a.task.prompt, a.task.epoch);
 }
 
+void Outbox::act(const Forked& a) {
+  log_.warning("version {} has other weights than before: what rests on it is sampled again",
+               a.from);
+}
+
 void Outbox::act(const RunDone& a) {
   log_.info("nothing more to do; {} prompts unreached", a.end.unreached);
   run_done_ = true;

@@ -47,6 +47,7 @@ class Outbox {
   void act(const TaskDone& a);
   void act(const TaskWithdrawn& a);
   void act(const EvalDone& a);
+  void act(const Forked& a);
   void act(const RunDone& a);
   void act(const Quarantine& a);
   void act(const Halt& a);

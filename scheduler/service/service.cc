@@ -78,14 +78,12 @@ struct Service::Impl {
     for (const auto& entry :
          std::filesystem::directory_iterator(options.paths.checkpoints(), error)) {
       // Version 0 is written before anybody hears of it.
-      const std::string name = entry.path().filename().string();
-      if (!name.starts_with("step_") || name.find_first_not_of('0', 5) == std::string::npos)
-        continue;
+      if (checkpoint_step(entry.path()).value_or(0) == 0) continue;
       throw UserError(
           "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
           "not known.\n       Put {} back, or start a new run directory from that checkpoint "
           "(model.path={}).",
-          options.paths.root.string(), name, options.paths.journal().string(),
+          options.paths.root.string(), entry.path().filename().string(), options.paths.journal().string(),
           entry.path().string());
     }
   }
@@ -168,7 +166,6 @@ struct Service::Impl {
   int64_t version() const { return policy().published; }
 
   void feed(const Event& event) {
-    const int32_t forks = policy().forks;
     const bool begun = state.begun;
     const Time time = now();
     Actions made = decide(state, event, time);
@@ -178,8 +175,11 @@ struct Service::Impl {
       log.debug("{}", describe(event));
       for (const Action& action : made) log.debug("  {}", describe(action));
     }
+    for (const Action& action : made) {
+      // At once, not with the other actions: rows go before the event is committed, as they come.
+      if (const auto* forked = std::get_if<Forked>(&action)) metrics.on_fork(forked->from);
+    }
     std::move(made.begin(), made.end(), std::back_inserter(actions));
-    if (policy().forks != forks) metrics.on_fork(policy().frontier);
     // A run that is continued has begun long ago; these processes begin with their first install.
     if (std::holds_alternative<Installed>(event) && !installed) {
       installed = true;

@@ -176,6 +176,17 @@ struct EvalDone {
   friend bool operator==(const EvalDone&, const EvalDone&) = default;
 };
 
+// Another lineage begins at version `from`: what rests on the weights that it replaces is void.
+struct Forked {
+  PolicyId policy = 0;
+  int64_t from = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(policy, from);
+  }
+  friend bool operator==(const Forked&, const Forked&) = default;
+};
+
 // Nothing more will happen, and the last version is safe or nobody is left to save it: end the
 // workers.
 struct RunDone {
@@ -210,7 +221,7 @@ struct Halt {
 };
 
 using Action = std::variant<Hold, Grant, Abort, Verify, Install, HandOver, Save, Release, TaskDone,
-                            TaskWithdrawn, EvalDone, RunDone, Quarantine, Halt>;
+                            TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt>;
 using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,

@@ -157,6 +157,8 @@ class ArchiveReader {
       value = byte == 1;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       take(&value, sizeof(T));
+      // Outside of its table it would have no name.
+      if constexpr (NamedEnum<T>) ok_ = ok_ && static_cast<size_t>(value) < kEnumNames<T>.size();
     } else if constexpr (std::is_same_v<T, std::chrono::nanoseconds>) {
       int64_t count = 0;
       read(count);

@@ -1,4 +1,5 @@
-// What decide() must know about a run, and the one place of its defaults. It is part of the state,
+// What decide() must know about a run, and the one place of its defaults (a person's for the size
+// of a step are StepOptions'). It is part of the state,
 // so that a snapshot replays under the rules it was written under; `restarted` may bring new ones
 // (law 2.5).
 #pragma once
@@ -53,10 +54,11 @@ struct DomainConfig {
 struct RetryBounds {
   int64_t env_failed = 2;
   int64_t verifier_failed = 2;
-  int64_t lost = 8;  // larger: one dead worker takes many members with it
+  int64_t lost = 8;       // larger: one dead worker takes many members with it
+  int64_t returned = 64;  // larger still: a worker that says goodbye is no failure
   template <class V>
   void fields(V& visit) {
-    visit(env_failed, verifier_failed, lost);
+    visit(env_failed, verifier_failed, lost, returned);
   }
   friend bool operator==(const RetryBounds&, const RetryBounds&) = default;
 };
@@ -66,7 +68,7 @@ struct Deadlines {
   Time lease{std::chrono::seconds(600)};     // of one attempt, all its turns
   Time verify{std::chrono::seconds(60)};     // of one verification
   Time install{std::chrono::seconds(120)};   // then it has failed
-  Time reconnect{std::chrono::seconds(15)};  // of workers, after a restart of the scheduler
+  Time reconnect{std::chrono::seconds(15)};  // of a silent worker, also after a restart
   Time save{std::chrono::seconds(120)};      // of the last checkpoint, and of the step before it
   template <class V>
   void fields(V& visit) {
@@ -85,6 +87,17 @@ struct EvalOptions {
     visit(prompts, group_size, interval_steps);
   }
   friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
+};
+
+// When checkpoints are asked for. Its key stands in the section `checkpoint`.
+struct SaveOptions {
+  int64_t interval_steps = 50;  // versions from one to the next
+  void visit(OptionVisitor& v);
+  template <class V>
+  void fields(V& visit) {
+    visit(interval_steps);
+  }
+  friend bool operator==(const SaveOptions&, const SaveOptions&) = default;
 };
 
 // When one worker is kept from work, and for how long (law 7.3).
@@ -121,7 +134,7 @@ struct Config {
   RetryBounds retries;
   Deadlines deadlines;
   EvalOptions eval;
-  int64_t checkpoint_interval = 50;  // versions from one checkpoint to the next
+  SaveOptions save;
   QuarantineConfig quarantine;
   BreakerConfig breaker;
 
@@ -137,8 +150,8 @@ struct Config {
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval,
-          checkpoint_interval, quarantine, breaker);
+    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval, save,
+          quarantine, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -19,7 +19,7 @@ std::string because(const std::string& reason) { return reason.empty() ? "" : ":
 // what number they are.
 struct DescribeEvent {
   std::string operator()(const WorkerUp& e) const {
-    return fmt::format("worker_up {} {} slots={}", e.worker, name(e.role), e.slots);
+    return fmt::format("worker_up {} {} slots={}", e.worker, name_of(e.role), e.slots);
   }
   std::string operator()(const WorkerDown& e) const {
     return "worker_down " + e.worker + (e.silent ? " silent" : "");
@@ -30,7 +30,7 @@ struct DescribeEvent {
   std::string operator()(const Tick&) const { return "tick"; }
   std::string operator()(const AttemptResult& e) const {
     return fmt::format("result {} {}{} {} versions={}..{} reward={}{}", e.worker, lane_mark(e.lane),
-                       to_string(e.lease), name(e.outcome), e.min_version, e.max_version,
+                       to_string(e.lease), name_of(e.outcome), e.min_version, e.max_version,
                        reward_text(e.reward), because(e.reason));
   }
   std::string operator()(const Reward& e) const {
@@ -94,12 +94,13 @@ struct DescribeAction {
     return fmt::format("release {} bodies", a.bodies.size());
   }
   std::string operator()(const TaskDone& a) const {
-    return fmt::format("done {} {} step={}", to_string(a.task), name(a.end), a.step);
+    return fmt::format("done {} {} step={}", to_string(a.task), name_of(a.end), a.step);
   }
   std::string operator()(const TaskWithdrawn& a) const { return "withdrawn " + to_string(a.task); }
   std::string operator()(const EvalDone& a) const {
     return fmt::format("eval_done v{} members={}", a.version, a.items.size());
   }
+  std::string operator()(const Forked& a) const { return fmt::format("forked from=v{}", a.from); }
   std::string operator()(const RunDone& a) const {
     // In the order of RunEnd::Reason.
     constexpr std::string_view kReasons[] = {"steps", "data end", "stopped"};

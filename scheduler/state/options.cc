@@ -41,10 +41,18 @@ void StepOptions::visit(OptionVisitor& v) {
            .min = 1,
            .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
   v.field("group_size", group_size,
-          {.help = "samples of each prompt",
-           .min = 1,
+          {.help = "samples of each prompt, whose advantages compare them",
+           .min = 2,
            .aliases = {"n", "n_samples_per_prompt", "num_generations",
                        "num_return_sequences_in_group"}});
+}
+
+void SaveOptions::visit(OptionVisitor& v) {
+  v.field("interval_steps", interval_steps,
+          {.help = "steps from one checkpoint to the next; the last step always makes one",
+           .min = 1,
+           .aliases = {"save_freq", "save_steps", "ckpt_interval"},
+           .resume = Resume::kMayChange});
 }
 
 void SchedulerOptions::visit(OptionVisitor& v) {
@@ -61,6 +69,10 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
   v.field("retries_lost", retries.lost,
           {.help = "how often a sample is tried again after its worker was lost",
+           .min = 0,
+           .resume = Resume::kMayChange});
+  v.field("retries_returned", retries.returned,
+          {.help = "how often a sample is given again after its worker said goodbye",
            .min = 0,
            .resume = Resume::kMayChange});
   seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
@@ -103,7 +115,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
 }
 
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
-                   const EvalOptions& eval, const RunShape& run) {
+                   const EvalOptions& eval, const SaveOptions& save, const RunShape& run) {
   Config config;
   config.domains.clear();
   const auto num_domains = std::ssize(run.prompts_per_epoch);
@@ -116,7 +128,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
   }
   config.group_size = step.group_size;
   config.steps = run.steps;
-  config.checkpoint_interval = run.checkpoint_interval;
+  config.save = save;
   config.replace_zero_signal = options.replace_zero_signal;
   config.retries = options.retries;
   config.deadlines = options.deadlines;

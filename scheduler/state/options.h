@@ -42,13 +42,12 @@ struct SchedulerOptions {
 struct RunShape {
   int64_t steps = 0;
   int64_t epochs = 0;
-  int64_t checkpoint_interval = 50;
   std::vector<int64_t> prompts_per_epoch;  // of each domain; 0: an endless stream
 };
 
 // The prompts of a step are dealt to the domains evenly, the first ones getting the rest. Throws
 // UserError as Config::validate does.
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
-                   const EvalOptions& eval, const RunShape& run);
+                   const EvalOptions& eval, const SaveOptions& save, const RunShape& run);
 
 }  // namespace tailrace::scheduler

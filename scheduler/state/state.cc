@@ -7,40 +7,6 @@
 
 namespace tailrace::scheduler {
 
-std::string_view name(TaskEnd end) {
-  switch (end) {
-    case TaskEnd::kTrained:
-      return "trained";
-    case TaskEnd::kFiltered:
-      return "filtered";
-    case TaskEnd::kFailed:
-      return "failed";
-    case TaskEnd::kStale:
-      return "stale";
-    case TaskEnd::kUnreached:
-      return "unreached";
-  }
-  return "unknown";
-}
-
-std::string_view name(Fault fault) {
-  switch (fault) {
-    case Fault::kLost:
-      return "lost";
-    case Fault::kSilent:
-      return "silent";
-    case Fault::kInstall:
-      return "install";
-    case Fault::kEnvironment:
-      return "environment";
-    case Fault::kVerifier:
-      return "verifier";
-    case Fault::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
-
 State::State(Config run, int num_policies) : config(std::move(run)) {
   for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
 }
@@ -67,6 +33,10 @@ Member& member_of(State& state, const WorkId& work) {
 
 bool settled(const Member& member) {
   return member.phase == Phase::kRewarded || member.phase == Phase::kFailed;
+}
+
+bool tried_before(const Member& member) {
+  return member.env_failures + member.verifier_failures + member.losses + member.returns > 0;
 }
 
 bool evaluating(const Policy& policy) {
@@ -104,12 +74,15 @@ bool in_quarantine(const State& state, const WorkerId& worker) {
   return it != state.health.end() && it->second.until > state.now;
 }
 
+bool on_trial(const State& state, const WorkerId& worker) {
+  const auto it = state.health.find(worker);
+  return it != state.health.end() && it->second.quarantines > 0 && it->second.until <= state.now;
+}
+
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
-  const auto it = state.health.find(id);
-  if (it == state.health.end() || it->second.quarantines == 0) return worker.slots;
-  // One on trial: a worker that still fails takes one sample with it, not all that it has slots for
-  // (law 7.3).
-  return it->second.until > state.now ? 0 : 1;
+  if (in_quarantine(state, id)) return 0;
+  // A worker that still fails takes one sample with it, not all that it has slots for (law 7.3).
+  return on_trial(state, id) ? 1 : worker.slots;
 }
 
 bool holds_body(const State& state, const BodyId& id) {
@@ -127,6 +100,7 @@ std::optional<Time> next_deadline(const State& state) {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
   if (!state.expiries.empty()) consider(state.expiries.begin()->first);
+  if (!state.retries.empty()) consider(*state.retries.begin());
   for (const auto& [id, worker] : state.workers) {
     if (!worker.connected) {
       consider(worker.reconnect_deadline);

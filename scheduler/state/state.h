@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/digest.h"
+#include "core/base/enum_names.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/config.h"
@@ -46,15 +47,18 @@ struct Member {
   int32_t attempt = 0;         // the newest lease, counted from 1
   int32_t verify_attempt = 0;  // the newest verification of this attempt, counted from 1
   int32_t env_failures = 0, verifier_failures = 0, losses = 0;
+  int32_t returns = 0;                         // by workers that said goodbye
   int64_t granted_version = -1;                // weights of its worker at the grant
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
   bool has_body = false;                       // the store holds the body of `attempt`
-  WorkerId failed_at;                          // where the latest failure was (law 6.5)
+  // Where the latest failure was; not before `retry_at` it goes back there (law 6.5).
+  WorkerId failed_at;
+  Time retry_at{};
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
-    visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, granted_version,
-          min_version, max_version, has_body, failed_at, reward);
+    visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, returns,
+          granted_version, min_version, max_version, has_body, failed_at, retry_at, reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -64,8 +68,13 @@ struct Member {
 enum class Place : uint8_t { kQueued, kRunning, kReady, kHandedOver, kDone };
 
 enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached };
-constexpr int kNumTaskEnds = 5;
-std::string_view name(TaskEnd end);
+constexpr auto enum_names(TaskEnd) {
+  return name_table<TaskEnd>({{TaskEnd::kTrained, "trained"},
+                              {TaskEnd::kFiltered, "filtered"},
+                              {TaskEnd::kFailed, "failed"},
+                              {TaskEnd::kStale, "stale"},
+                              {TaskEnd::kUnreached, "unreached"}});
+}
 
 // Names a round of a policy, from 1; never given twice.
 using RoundId = int64_t;
@@ -91,7 +100,7 @@ struct Domain {
   int64_t epoch = 0, next = 0;  // the next prompt to launch
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
   std::deque<TaskId> ready;     // complete groups, in order of completion
-  std::array<int64_t, kNumTaskEnds> ended{};
+  std::array<int64_t, kEnumNames<TaskEnd>.size()> ended{};
   int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
   template <class V>
   void fields(V& visit) {
@@ -179,7 +188,6 @@ struct Policy {
   int64_t frontier = -1;   // newest version of this lineage; see at_frontier()
   int64_t durable = -1;
   std::map<int64_t, Weights> lineage;  // from the durable version on
-  int32_t forks = 0;                   // changes of lineage
   std::vector<Domain> domains;
   std::map<TaskId, Task> tasks;      // launched, and not yet in a durable checkpoint
   std::vector<Round> rounds;         // open ones, oldest first
@@ -191,12 +199,14 @@ struct Policy {
   bool handed = false;               // and was given; it trains
   int64_t saving = -1;               // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
-  int64_t evaluated = -1;  // newest version that was, or is being, evaluated
+  int64_t evaluated = -1;   // newest version that was, or is being, evaluated
+  int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
   AttemptCounts attempts;
   template <class V>
   void fields(V& visit) {
-    visit(published, frontier, durable, lineage, forks, domains, tasks, rounds, last_round, batches,
-          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, attempts);
+    visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
+          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, eval_launch,
+          attempts);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -253,34 +263,43 @@ enum class Fault : uint8_t {
   kVerifier,     // the same of verifiers
   kFailed,       // it said that it cannot go on
 };
-std::string_view name(Fault fault);
+constexpr auto enum_names(Fault) {
+  return name_table<Fault>({{Fault::kLost, "lost"},
+                            {Fault::kSilent, "silent"},
+                            {Fault::kInstall, "install"},
+                            {Fault::kEnvironment, "environment"},
+                            {Fault::kVerifier, "verifier"},
+                            {Fault::kFailed, "failed"}});
+}
 
 // How a worker has done lately: kept under its name, so that neither a new session nor a new
 // process forgets it, and forgotten at its next good answer.
 struct Health {
   Role role = Role::kRollout;
   PolicyId policy = 0;
-  int64_t faults = 0;       // since the last quarantine
+  int64_t faults = 0;       // since the last quarantine, of different tasks
   int64_t quarantines = 0;  // in a row
   Time until{};             // of the last one: no work before
   Time left{};              // when its process was last seen to be gone
   Fault fault = Fault::kLost;
-  std::string reason;  // of the latest fault
+  std::string reason;      // of the latest fault
+  std::set<TaskId> tasks;  // that the faults are about, if they are about one
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, faults, quarantines, until, left, fault, reason);
+    visit(role, policy, faults, quarantines, until, left, fault, reason, tasks);
   }
   friend bool operator==(const Health&, const Health&) = default;
 };
 
-// How the last attempts of a pool ended, and at whom.
+// How the last attempts of a pool ended, of what and at whom.
 struct Breaker {
   struct Attempt {
     WorkerId worker;
+    TaskId task;
     Outcome outcome = Outcome::kFinished;
     template <class V>
     void fields(V& visit) {
-      visit(worker, outcome);
+      visit(worker, task, outcome);
     }
     friend bool operator==(const Attempt&, const Attempt&) = default;
   };
@@ -309,11 +328,12 @@ struct State {
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
   std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;                         // a member has at most one
-  std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
-  std::set<WorkId> waiting;                               // members in Phase::kWaiting
-  std::set<WorkId> to_verify;                             // members in Phase::kToVerify
-  std::map<WorkerId, Health> health;                      // of workers with something against them
+  std::map<WorkId, Lease> leases;              // a member has at most one
+  std::set<std::pair<Time, WorkId>> expiries;  // the deadlines of the leases, in order
+  std::set<WorkId> waiting;                    // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                  // members in Phase::kToVerify
+  std::set<Time> retries;             // when a member may go back to the worker that failed it
+  std::map<WorkerId, Health> health;  // faults, quarantines, and who has left
   std::map<std::pair<Role, PolicyId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
@@ -328,8 +348,8 @@ struct State {
 
   template <class V>
   void fields(V& visit) {
-    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, health, breakers,
-          begun, stopping, stop_deadline, halted, end, end_deadline, ended);
+    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, retries, health,
+          breakers, begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   friend bool operator==(const State&, const State&) = default;
 };
@@ -343,6 +363,9 @@ Member& member_of(State& state, const WorkId& work);
 
 // Nothing more happens to the member: it has its reward, or has failed for good.
 bool settled(const Member& member);
+
+// An attempt or a verification of it has failed, or was given back.
+bool tried_before(const Member& member);
 
 // Members of the evaluation are still out.
 bool evaluating(const Policy& policy);
@@ -366,6 +389,9 @@ bool saved(const Policy& policy);
 
 // Kept from work for now.
 bool in_quarantine(const State& state, const WorkerId& worker);
+
+// Its quarantine is over, and it has not proved itself since.
+bool on_trial(const State& state, const WorkerId& worker);
 
 // How many leases the worker may hold: one while it must prove itself after a quarantine.
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker);

@@ -33,7 +33,7 @@ struct TrainerWorkerConfig {
 
   RunPaths run;
   uint64_t seed = 0;
-  // Of the run: ends the schedule, and the last one makes a checkpoint. 0: until the scheduler says
+  // Of the run: ends the schedule. 0: until the scheduler says
   // Shutdown; then the schedule must be constant.
   int64_t steps = 0;
 

@@ -31,7 +31,7 @@ TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
 
 TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
   std::string text = run_binary("docs").out;
-  EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, >= 1 |"), std::string::npos);
+  EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, >= 2 |"), std::string::npos);
   EXPECT_NE(text.find("| `env.name` | required |"), std::string::npos);
   EXPECT_NE(text.find("| `run.steps` | `100` | integer, >= 0 | may grow |"), std::string::npos);
   EXPECT_NE(text.find("| `run.seed` | `0` | integer, >= 0 |  |"), std::string::npos);

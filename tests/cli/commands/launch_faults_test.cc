@@ -251,6 +251,13 @@ TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
   EXPECT_EQ(finish().code, 2) << output();
   EXPECT_NE(output().find("but its journal is missing or damaged"), std::string::npos) << output();
   EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
+
+  // What a kill in the middle of the first checkpoint leaves is none: nothing is lost.
+  for (const auto& entry : fs::directory_iterator(paths().checkpoints())) fs::remove_all(entry);
+  fs::create_directory(paths().checkpoints() / "step_000000.tmp");
+  continue_run();
+  expect_done();
+  expect_each_step_once();
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
   EXPECT_EQ(loaded.options.sft.optim.lr, SftOptions{}.optim.lr);
   EXPECT_EQ(loaded.options.algo.kl.estimator, KlOptions{}.estimator);
   // What the switches do not touch stays as the file says.
-  EXPECT_EQ(loaded.options.checkpoint.interval_steps, 7);
+  EXPECT_EQ(loaded.options.save.interval_steps, 7);
   EXPECT_EQ(loaded.options.env.name, "frozen_grid");
   EXPECT_EQ(loaded.keys.notes(),
             (std::vector<std::string>{
@@ -207,9 +207,8 @@ TEST(Validate, RefusesWhatCannotWork) {
             "override rollout.sampling.temperature=0: rollout.sampling.temperature is 0; greedy "
             "members of a group are all the same and teach "
             "nothing. Try 1.0.");
-  EXPECT_NE(
-      error_of({"rollout.group_size=1"}).find("advantages compare the members of a group. Try 8."),
-      std::string::npos);
+  EXPECT_NE(error_of({"rollout.group_size=1"}).find("it must be an integer >= 2. Try 8."),
+            std::string::npos);
   EXPECT_NE(error_of({"train.minibatches_per_step=5"}).find("more than the 4 groups of a step"),
             std::string::npos);
   EXPECT_NE(error_of({"train.microbatch_tokens=100"})

@@ -240,10 +240,10 @@ TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
   EXPECT_EQ(error_with([](RunOptions& o) {
               o.run.steps += 1;
               o.run.name = "renamed";
-              o.rollout.workers = 3;
+              o.rollout_processes.workers = 3;
               o.train.threads = 2;
               o.eval.prompts = 5;
-              o.checkpoint.interval_steps = 7;
+              o.save.interval_steps = 7;
               o.log.level = LogLevel::kDebug;
             }),
             "");

@@ -107,9 +107,9 @@ TEST(Trajectory, ASegmentMayContinueWhatItsParentInherited) {
 }
 
 TEST(Trajectory, OutcomesAndIdsHaveNames) {
-  EXPECT_EQ(name(Outcome::kFinished), "finished");
-  EXPECT_EQ(name(Outcome::kVerifierFailed), "verifier_failed");
-  EXPECT_EQ(name(Outcome::kAborted), "aborted");
+  EXPECT_EQ(name_of(Outcome::kFinished), "finished");
+  EXPECT_EQ(name_of(Outcome::kVerifierFailed), "verifier_failed");
+  EXPECT_EQ(name_of(Outcome::kAborted), "aborted");
   EXPECT_EQ(to_string(two_segments().lease),
             "policy=0 domain=0 epoch=1 prompt=7 launch=0 member=3 attempt=2");
 }

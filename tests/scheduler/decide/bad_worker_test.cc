@@ -26,7 +26,7 @@ class Pool {
   static Config config() {
     Config config = small_config(4, 4);
     config.steps = 12;
-    config.checkpoint_interval = 4;
+    config.save.interval_steps = 4;
     config.deadlines.lease = seconds(20);
     return config;
   }
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OneBadWorker,
 // A trainer that dies at the same batch each time, after a replay that goes well, is given up.
 TEST(Health, ATrainerThatDiesAfterEachReplayHaltsTheRun) {
   Config config = small_config(1, 2);
-  config.checkpoint_interval = 100;
+  config.save.interval_steps = 100;
   Harness h(config);
   h.add_rollout("w0", 8);
   for (const Install& install : only<Install>(h.tell(published(0)))) h.tell_installed(install);

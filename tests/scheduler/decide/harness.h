@@ -67,6 +67,12 @@ struct Harness {
     return actions;
   }
 
+  // Time passes.
+  Actions wait(Time time) {
+    now += time;
+    return tell(Tick{});
+  }
+
   // A new process that trains, with a checkpoint of this version.
   Actions add_trainer(int64_t version, std::string_view lineage = "a") {
     tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = ++incarnations});

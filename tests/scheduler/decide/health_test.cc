@@ -13,11 +13,10 @@ TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
   std::vector<Grant> open = only<Grant>(publish(h, 0));
   std::vector<Halt> halts;
   for (int attempts = 0; attempts < 30 && halts.empty(); ++attempts) {
+    if (open.empty()) open = only<Grant>(h.wait(seconds(4)));
     ASSERT_FALSE(open.empty());
-    const Actions actions = h.tell(h.failure(open.back(), Outcome::kEnvFailed));
+    halts = only<Halt>(h.tell(h.failure(open.back(), Outcome::kEnvFailed)));
     open.pop_back();
-    for (const Grant& grant : only<Grant>(actions)) open.push_back(grant);
-    halts = only<Halt>(actions);
   }
   ASSERT_EQ(halts.size(), 1u);
   EXPECT_NE(halts[0].reason.find("env_failed"), std::string::npos) << halts[0].reason;
@@ -235,6 +234,141 @@ TEST(Health, ATrainerThatFailsGetsItsBatchAgainAfterAWhile) {
   h.tell(published(1));
   EXPECT_TRUE(h.state.health.empty());
   expect_golden("scheduler/failing_trainer.txt", h.transcript);
+}
+
+// All outcomes that say nothing of environments, again and again: the worker gets less and less,
+// and others do the work.
+TEST(Health, AWorkerThatGivesEverythingUpUsesUpNobodysChances) {
+  for (const Outcome outcome :
+       {Outcome::kLost, Outcome::kStale, Outcome::kAborted, Outcome::kVerifierFailed}) {
+    Harness h(small_config(4, 4));
+    h.add_rollout("gives up", 64);
+    h.add_rollout("works", 2);
+    publish(h, 0);
+    for (int i = 0; i < 1000 && h.count(Place::kReady) < 4; ++i) {
+      for (const auto& [work, lease] : std::map(h.state.leases)) {
+        const Grant grant = Harness::grant_of(work, lease);
+        const bool works = lease.worker == "works";
+        h.tell(works ? h.result(grant, work.member.member) : h.failure(grant, outcome));
+      }
+      h.wait(std::chrono::milliseconds(100));
+    }
+    EXPECT_EQ(h.count(Place::kReady), 4) << name_of(outcome);
+    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+    EXPECT_GE(h.state.health.at("gives up").quarantines, 1);
+  }
+}
+
+// A prompt that brings its environment down wherever it is tried ends as failed, and the run goes
+// on: however many members and tries it has, it is one fault of one task.
+TEST(Health, ABrokenPromptIsNobodysFaultButItsOwn) {
+  for (const int workers : {1, 2, 4}) {
+    Harness h(small_config(8, 16));
+    h.state.config.breaker.window = 32;
+    for (int i = 0; i < workers; ++i) h.add_rollout(fmt::format("w{}", i), 16);
+    publish(h, 0);
+    for (int i = 0; i < 1000 && h.count(Place::kReady) < 8 && h.state.halted.empty(); ++i) {
+      // The broken one fails before anybody else answers.
+      for (const bool broken : {true, false}) {
+        for (const auto& [work, lease] : std::map(h.state.leases)) {
+          const Grant grant = Harness::grant_of(work, lease);
+          if (broken && work.member.prompt == 3)
+            h.tell(h.failure(grant, Outcome::kEnvFailed));
+          else if (!broken && work.member.prompt != 3 && h.state.leases.contains(work))
+            h.tell(h.result(grant, work.member.member));
+        }
+      }
+      h.wait(seconds(1));
+    }
+    EXPECT_EQ(h.state.halted, "") << workers;
+    EXPECT_EQ(h.count(Place::kReady), 8) << workers;
+    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 1);
+    for (const auto& [id, health] : h.state.health) EXPECT_EQ(health.quarantines, 0) << id;
+  }
+}
+
+// With the prompt that brought it there it would fail again.
+TEST(Health, AWorkerOnTrialGetsWhatNobodyHasFailedAt) {
+  Harness h(small_config(6, 2));
+  h.add_rollout("w0", 6);
+  const auto grants = only<Grant>(publish(h, 0));
+  ASSERT_EQ(grants.size(), 6u);
+  // Prompts 0 to 2, and what it got for them before the third one put it into quarantine.
+  for (const Grant& grant : grants) h.tell(h.failure(grant, Outcome::kLost));
+  for (const auto& [work, lease] : std::map(h.state.leases))
+    h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kLost));
+  ASSERT_TRUE(in_quarantine(h.state, "w0"));
+  const auto trial = only<Grant>(h.wait(seconds(1)));
+  ASSERT_EQ(trial.size(), 1u);
+  EXPECT_EQ(trial[0].lease.member.prompt, 5);
+  h.tell(h.result(trial[0], 1.0));
+  EXPECT_FALSE(h.state.health.contains("w0"));
+}
+
+// Only a goodbye spares the members: of one that fell silent and did not come back nothing is
+// known.
+TEST(Health, AWorkerThatIsLostCostsItsMembersATry) {
+  for (const bool goodbye : {true, false}) {
+    Harness h(small_config(1, 2));
+    h.state.config.retries.lost = 0;
+    h.add_rollout("w0", 2);
+    publish(h, 0);
+    h.tell(WorkerDown{"w0", 0, /*silent=*/!goodbye});
+    h.wait(h.state.config.deadlines.reconnect);
+    EXPECT_FALSE(h.state.workers.contains("w0"));
+    EXPECT_EQ(h.policy().attempts.lost, goodbye ? 0 : 2);
+    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), goodbye ? 0 : 1);
+  }
+}
+
+TEST(Health, AGoodbyeHasItsBoundToo) {
+  Harness h(small_config(1, 2));
+  h.state.config.retries.returned = 3;
+  publish(h, 0);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+    const WorkerId id = fmt::format("w{}", i);
+    h.add_rollout(id, 2);
+    EXPECT_EQ(h.state.leases.size(), 2u);
+    h.tell(WorkerDown{id});
+  }
+  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 1);
+}
+
+TEST(Health, AFailedWorkerHoldsNothingMore) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 1);
+  h.add_rollout("w1", 1);
+  publish(h, 0);
+  ASSERT_EQ(h.state.leases.size(), 2u);
+  h.tell(WorkerFailed{"w0", "no disk"});
+  for (const auto& [work, lease] : h.state.leases) EXPECT_EQ(lease.worker, "w1");
+  EXPECT_EQ(h.state.leases.size(), 1u);
+}
+
+TEST(Health, LeavingWithEmptyHandsIsNoFaultAndIsForgotten) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("stays", 2);
+  publish(h, 0);
+  for (int i = 0; i < 50; ++i) {
+    const WorkerId id = fmt::format("spot-{}", i);
+    h.add_rollout(id, 1);
+    h.tell(WorkerDown{id});
+    EXPECT_EQ(h.state.health.at(id).faults, 0);
+    h.wait(seconds(10));
+  }
+  // Those of the last quarantine_longest_seconds.
+  EXPECT_LE(h.state.health.size(), 8u);
+}
+
+TEST(Health, ACheckpointIsAGoodAnswerOfATrainer) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 2);
+  publish(h, 0);
+  h.tell(WorkerFailed{"t", "no memory"});
+  ASSERT_TRUE(h.state.health.contains("t"));
+  h.tell(durable(0));
+  EXPECT_FALSE(h.state.health.contains("t"));
 }
 
 }  // namespace

@@ -184,6 +184,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
       if (fails) answer.reward.reset();
       const Actions actions = h.tell(answer);
       keep(actions);
+      if (fails) keep(h.wait(seconds(2)));  // a retry has a rest where it failed
       for (const Grant& grant : only<Grant>(actions)) new_grants += grant.lease.member.prompt == 0;
       for (const TaskDone& end : only<TaskDone>(actions)) done.push_back(end);
     }

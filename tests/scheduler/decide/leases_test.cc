@@ -19,7 +19,8 @@ TEST(Leases, ExpireWithTimeAndAreGivenAgain) {
   h.now += seconds(2);
   const Actions late = h.tell(Tick{});
   EXPECT_EQ(only<Abort>(late).size(), 2u);
-  const auto again = only<Grant>(late);
+  EXPECT_TRUE(only<Grant>(late).empty());  // nobody else is there: after a rest, to the same worker
+  const auto again = only<Grant>(h.wait(seconds(1)));
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].lease.attempt, 2);
 }
@@ -105,6 +106,28 @@ TEST(Placement, SiblingsGoToOneWorker) {
   EXPECT_EQ(places[1].size(), 1u);
 }
 
+TEST(Placement, TheFirstThatInstallsLeavesTheOthersTheirPart) {
+  Harness h(small_config(5, 4));
+  for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
+  const auto installs = only<Install>(h.tell(published(0)));
+  ASSERT_EQ(installs.size(), 2u);
+  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 12u);  // half of 20, whole groups
+  const auto rest = only<Grant>(h.tell_installed(installs[0]));
+  ASSERT_EQ(rest.size(), 8u);
+  for (const Grant& grant : rest) EXPECT_EQ(grant.worker, "w0");
+}
+
+TEST(Placement, OneThatNeverInstallsHoldsNobodyBack) {
+  Harness h(small_config(5, 4));
+  for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
+  const auto installs = only<Install>(h.tell(published(0)));
+  h.tell_installed(installs[0]);
+  // Its part of what is left grows as it goes on.
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 5);
+  EXPECT_EQ(h.state.workers.at("w1").phase, WorkerPhase::kInstalling);
+}
+
 TEST(Placement, ARetryGoesToAnotherWorkerThanTheOneThatFailed) {
   Harness h(small_config(1, 2));
   h.add_rollout("bad", 2);
@@ -120,8 +143,10 @@ TEST(Placement, ARetryGoesToAnotherWorkerThanTheOneThatFailed) {
   const auto next = only<Grant>(h.tell(h.result(retry[0], 1.0)));
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0].worker, "good");
-  // Nobody else is left: better there than nowhere.
-  const auto last = only<Grant>(h.tell(WorkerDown{"good"}));
+  // Nobody else is left: after a while it goes back there.
+  EXPECT_TRUE(only<Grant>(h.tell(WorkerDown{"good"})).empty());
+  EXPECT_EQ(next_deadline(h.state), h.now + seconds(1));
+  const auto last = only<Grant>(h.wait(seconds(1)));
   ASSERT_EQ(last.size(), 1u);
   EXPECT_EQ(last[0].worker, "bad");
 }
@@ -201,14 +226,17 @@ TEST(Results, ThatBreakTheContractAreFailuresNotSamples) {
   h.add_rollout("w0", 2);
   auto grants = only<Grant>(publish(h, 0));
   AttemptResult nan = h.result(grants[0], std::nan(""));
-  EXPECT_EQ(only<Grant>(h.tell(nan)).size(), 1u);
+  h.tell(nan);
+  EXPECT_EQ(only<Grant>(h.wait(seconds(1))).size(), 1u);
   AttemptResult future = h.result(grants[1], 1.0);
   future.max_version = 9;
-  EXPECT_EQ(only<Grant>(h.tell(future)).size(), 1u);
+  h.tell(future);
+  EXPECT_EQ(only<Grant>(h.wait(seconds(1))).size(), 1u);
   AttemptResult neither = h.result(grants[0], std::nullopt);
   neither.lease.attempt = 2;
   neither.needs_verifier = false;
-  EXPECT_EQ(only<Grant>(h.tell(neither)).size(), 1u);
+  h.tell(neither);
+  EXPECT_EQ(only<Grant>(h.wait(seconds(2))).size(), 1u);  // the second failure of this member
 }
 
 TEST(Batch, IsOrderedByPromptWhateverArrivedFirst) {

@@ -37,7 +37,7 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
   }
   if (chosen != nullptr) return;
   // A driver that no longer provokes these proves nothing about them.
-  for (const char* what : {"fork",           "replay",           "filtered",
+  for (const char* what : {"forked",         "replay",           "filtered",
                            "failed",         "unreached",        "evaluation cut by a fork",
                            "abort",          "verify",           "withdrawn",
                            "restarted",      "stop_requested",   "bodies_lost",

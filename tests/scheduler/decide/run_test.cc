@@ -65,10 +65,11 @@ TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {
   config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
   config.retries.env_failed = 1;
   Harness h(config);
-  h.add_rollout("w0", 2);
+  h.add_rollout("w0", 8);
   auto grants = only<Grant>(publish(h, 0));
   h.tell(h.result(grants[0], 0.25));
-  auto again = only<Grant>(h.tell(h.failure(grants[1], Outcome::kEnvFailed)));
+  h.tell(h.failure(grants[1], Outcome::kEnvFailed));
+  auto again = only<Grant>(h.wait(seconds(1)));
   const auto retry = std::find_if(again.begin(), again.end(),
                                   [](const Grant& g) { return g.lane == Lane::kEval; });
   ASSERT_NE(retry, again.end());
@@ -195,7 +196,7 @@ TEST(Stop, WaitsForNobodyForEver) {
 
 TEST(Checkpoints, AreAskedForAtTheirIntervalBeforeTheNextBatch) {
   Config config = small_config(1, 2);
-  config.checkpoint_interval = 2;
+  config.save.interval_steps = 2;
   config.steps = 5;
   Harness h(config);
   h.add_rollout("w0", 8);

@@ -25,7 +25,7 @@ Config random_config(Rng& rng) {
       .env_failed = rng.below(3), .verifier_failed = rng.below(3), .lost = 1 + rng.below(6)};
   config.deadlines = {
       .lease = seconds(20), .verify = seconds(10), .install = seconds(15), .reconnect = seconds(5)};
-  config.checkpoint_interval = 1 + rng.below(4);
+  config.save.interval_steps = 1 + rng.below(4);
   if (rng.chance(0.5)) {
     config.eval = {.prompts = 1 + rng.below(3),
                    .group_size = 1 + rng.below(2),
@@ -82,8 +82,6 @@ void World::note(const Event& event, const Actions& actions) {
   }
   while (log.size() > 400) log.pop_front();
   const Policy& policy = state_.policies.at(0);
-  seen["fork"] += policy.forks > forks_;
-  forks_ = policy.forks;
   seen["replay"] += std::holds_alternative<Published>(event) && policy.published < policy.frontier;
   const auto ended = [&](TaskEnd end) {
     return policy.domains[0].ended[static_cast<size_t>(end)] > 0;
@@ -92,7 +90,7 @@ void World::note(const Event& event, const Actions& actions) {
   seen["failed"] += ended(TaskEnd::kFailed);
   seen["unreached"] += ended(TaskEnd::kUnreached);
   seen["evaluation cut by a fork"] +=
-      policy.evaluation && !only<EvalDone>(actions).empty() && policy.forks > 0;
+      policy.evaluation && !only<EvalDone>(actions).empty() && policy.eval_launch > 0;
 }
 
 void World::check(const Event& event, const Actions& actions) {
@@ -120,6 +118,12 @@ void World::check_deadlines() {
   State later = state_;
   for (int i = 0; i < 20; ++i) {
     const auto next = next_deadline(later);
+    // Nothing is due before: a deadline that is left out would leave the service asleep.
+    State before = later;
+    const Time idle = next ? *next - Time(1) : later.now + std::chrono::hours(1);
+    const bool acts = !decide(before, Tick{}, idle).empty();
+    before.now = later.now;
+    if (acts || !(before == later)) fail("something is due before the next deadline");
     if (!next) break;
     if (*next <= later.now) fail("a deadline that has passed");
     (void)decide(later, Tick{}, *next);

@@ -67,6 +67,7 @@ class World {
   void act(const TaskDone&) {}
   void act(const TaskWithdrawn&) {}
   void act(const EvalDone& report);
+  void act(const Forked&) {}
   void act(const RunDone&) {}
   void act(const Quarantine&) {}
   void act(const Halt& halt) { fail("halted: " + halt.reason); }
@@ -113,7 +114,6 @@ class World {
   bool trainer_alive_ = false, trainer_connected_ = false, trainer_batch_ = false;
   int64_t trainer_version_ = -1, durable_ = -1;
   int salt_ = 0;
-  int32_t forks_ = 0;
   std::map<int64_t, std::string> digests_;
   std::map<int64_t, std::vector<HandOver::Item>> batches_;
   std::map<TaskId, TaskEnd> ended_;

@@ -55,6 +55,11 @@ class Moment {
 thread_local int Moment::depth = 0;
 thread_local int Moment::lock = -1;
 
+void tell(std::function<void(const fs::path&)> DiskWitness::*what, const fs::path& path) {
+  DiskWitness& listener = *witness.load();
+  if (listener.*what) (listener.*what)(path);
+}
+
 // True: noted, and no need to disturb the disk.
 bool note_sync(int file) {
   std::error_code error;
@@ -65,12 +70,14 @@ bool note_sync(int file) {
   if (::fstat(file, &info) != 0) return false;
   if (!S_ISDIR(info.st_mode)) {
     note(fmt::format("file {} {}", info.st_size, path));
+    tell(&DiskWitness::on_sync, path);
     return true;
   }
   std::string line = "folder " + path;
   for (const auto& entry : fs::directory_iterator(path, error))
     line += " " + entry.path().filename().string();
   note(line);
+  tell(&DiskWitness::on_sync, path);
   return true;
 }
 

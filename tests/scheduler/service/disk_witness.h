@@ -24,6 +24,9 @@ class DiskWitness {
   // far as images go.
   std::function<void(const std::filesystem::path&)> on_remove;
 
+  // Called likewise when a file or a folder has just been synced.
+  std::function<void(const std::filesystem::path&)> on_sync;
+
   // Writes what is left of `root` to the new folder `image`: of the folders `names` what has
   // reached the disk, of files beside them nothing.
   void write_image(const std::filesystem::path& image,

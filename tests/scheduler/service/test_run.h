@@ -28,7 +28,7 @@ inline Config run_config(int64_t steps) {
   config.steps = steps;
   config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 2};
   config.retries.lost = 1000;
-  config.checkpoint_interval = 3;
+  config.save.interval_steps = 3;
   config.deadlines.save = std::chrono::seconds(20);
   return config;
 }
