@@ -36,7 +36,6 @@ using End = SupervisorResult::End;
 using Moment = std::chrono::steady_clock::time_point;
 
 // 128 + SIGINT, as shells report it.
-constexpr int kInterruptedStatus = 130;
 
 struct LaunchArguments {
   std::string config, run_dir;
@@ -85,9 +84,7 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
     // Only the run is named: a worker reads its options from the config.yaml that this launch has
     // written.
     const std::string kind(name_of(name.kind));
-    children.push_back({.name = name.text(),
-                        .pool = kind,
-                        .scheduler = name.kind == RoleKind::kScheduler,
+    children.push_back({.role = name,
                         .command = {program, "worker", "--role", kind, "--index",
                                     std::to_string(name.index), "--run", paths.root.string()},
                         .log = paths.log(kind, name.index)});
@@ -100,7 +97,7 @@ int exit_status(End end) {
     case End::kDone:
       return kExitDone;
     case End::kInterrupted:
-      return kInterruptedStatus;
+      return kExitInterrupted;
     case End::kUserError:
       return kExitUserError;
     case End::kFailed:
@@ -234,6 +231,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
                                                         : new_run_directory(options.run.name);
   const RunPaths paths{directory};
   const bool is_new = !fs::exists(paths.config());
+  refuse_foreign_folder(directory);
   const std::string plan = checked_plan(options, registries, is_new);
   if (!is_new) check_same_run(paths, options, registries);
   if (arguments.dry_run) {

@@ -139,7 +139,13 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
         continue;
       }
       over = true;
-      if (role->status() != kExitDone) result = result_of(*role, context);
+      // The scheduler's word counts: a stop that came too late has interrupted nothing.
+      if (role.get() == &scheduler && role->status() == kExitDone)
+        result = {End::kDone, ""};
+      else if (role.get() == &scheduler && role->status() == kExitInterrupted)
+        result = {End::kInterrupted, ""};
+      else
+        result = result_of(*role, context);
       stop_all();
       // More than the grace of processes, which are only sent a signal after it: here the whole
       // process ends.

@@ -33,7 +33,9 @@ class Supervisor {
              const SupervisorSink& say, const std::function<void()>& tick)
       : options_(options), say_(say), tick_(tick) {
     for (const ChildSpec& spec : specs) children_.push_back(std::make_unique<Child>(spec, io_));
-    const auto leads = [](const auto& child) { return child->spec.scheduler; };
+    const auto leads = [](const auto& child) {
+      return child->spec.role.kind == RoleKind::kScheduler;
+    };
     TR_CHECK(std::ranges::count_if(children_, leads) == 1);
     scheduler_ = std::ranges::find_if(children_, leads)->get();
   }
@@ -63,7 +65,8 @@ class Supervisor {
     child.finished = false;
     auto process = ChildProcess::spawn(child.spec.command, child.spec.log);
     if (!process) {
-      finish({End::kFailed, fmt::format("{}: {}", child.spec.name, process.failure().message)});
+      finish(
+          {End::kFailed, fmt::format("{}: {}", child.spec.role.text(), process.failure().message)});
       return;
     }
     child.process.emplace(std::move(process).value());
@@ -85,7 +88,9 @@ class Supervisor {
       end_if_all_gone();
     } else if (status->ok()) {
       child.finished = true;
-      if (&child == scheduler_) finish({interrupted_ ? End::kInterrupted : End::kDone, ""});
+      if (&child == scheduler_) finish({End::kDone, ""});
+    } else if (&child == scheduler_ && status->code == kExitInterrupted) {
+      finish({End::kInterrupted, ""});  // it may have been asked behind our back
     } else if (is_user_error(*status) && (&child == scheduler_ || !options_.begun())) {
       // Before a worker has been of use, its complaint is most likely about the config. Later the
       // same config has worked, and the scheduler keeps that one worker from work instead.
@@ -108,8 +113,8 @@ class Supervisor {
   // Somebody else does this child's work, or will when it is started again.
   bool has_substitute(const Child& child, SteadyTime now) const {
     return std::ranges::any_of(children_, [&](const auto& other) {
-      return other.get() != &child && other->spec.pool == child.spec.pool && !other->finished &&
-             !broke_too_often(*other, now);
+      return other.get() != &child && other->spec.role.kind == child.spec.role.kind &&
+             !other->finished && !broke_too_often(*other, now);
     });
   }
 
@@ -130,7 +135,7 @@ class Supervisor {
     // shift in range.
     const auto delay =
         std::min(options_.max_delay, options_.first_delay * (1 << std::min(count, 16)));
-    say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.name,
+    say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.role.text(),
                      describe(status), delay.count(), child.spec.log.string()));
     child.restart_timer.expires_after(delay);
     child.restart_timer.async_wait([this, &child](error_code error) {
@@ -230,7 +235,7 @@ class Supervisor {
     for (const std::string& line : last_lines(child.spec.log, kSearchedLines)) {
       const size_t at = line.starts_with("error: ") ? 0 : line.find(": error: ");
       if (at != std::string::npos) {
-        message = child.spec.name + ": " + line.substr(line.find("error: ") + 7);
+        message = child.spec.role.text() + ": " + line.substr(line.find("error: ") + 7);
       } else if (!message.empty() && line.starts_with(' ')) {
         message += "\n" + line;  // a message of several lines
       }
@@ -240,7 +245,7 @@ class Supervisor {
 
   static std::string quote(const Child& child, const std::string& what) {
     std::string message =
-        fmt::format("{} {}. The end of {}:", child.spec.name, what, child.spec.log.string());
+        fmt::format("{} {}. The end of {}:", child.spec.role.text(), what, child.spec.log.string());
     for (const std::string& line : last_lines(child.spec.log, kQuotedLines))
       message += "\n         " + line;
     return message;

@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/roles.h"
+
 namespace tailrace {
 
 struct ChildSpec {
-  std::string name;                  // "rollout-0"
-  std::string pool;                  // "rollout": children of one pool do each other's work
-  bool scheduler = false;            // exactly one is: it leads the run, and ends it
+  RoleName role;                     // exactly one is the scheduler; one kind does the same work
   std::vector<std::string> command;  // argv; the first is a path
   std::filesystem::path log;         // stdout and stderr are appended
 };
@@ -56,9 +56,9 @@ inline constexpr char kStoppingLine[] =
 // What happens to children, for the view and for the log.
 using SupervisorSink = std::function<void(const std::string& line)>;
 
-// SIGTERM asks the scheduler to stop the run cleanly, its kExitDone ends the run. Takes SIGINT,
-// SIGTERM and SIGHUP of this process while it runs; a second one kills everything. `tick` is called
-// now and then.
+// SIGTERM asks the scheduler to stop the run cleanly; its kExitDone or kExitInterrupted ends the
+// run. Takes SIGINT, SIGTERM and SIGHUP of this process while it runs; a second one kills
+// everything. `tick` is called now and then.
 SupervisorResult supervise(const std::vector<ChildSpec>& children, const SupervisorOptions& options,
                            const SupervisorSink& say, const std::function<void()>& tick);
 

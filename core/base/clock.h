@@ -18,14 +18,4 @@ class SteadyClock final : public Clock {
   Time now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
 };
 
-// Stands still until it is told to move.
-class ManualClock final : public Clock {
- public:
-  Time now() const override { return now_; }
-  void advance(Time by) { now_ += by; }
-
- private:
-  Time now_{0};
-};
-
 }  // namespace tailrace

@@ -34,7 +34,6 @@ uint64_t mix(std::initializer_list<uint64_t> parts) {
 }
 
 // 24 bits are all that a float below 1 can hold evenly; more would round some up to 1.
-float uniform_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 double uniform_double(uint32_t high, uint32_t low) {
   uint64_t bits = (uint64_t{high} << 32 | low) >> 11;

@@ -17,8 +17,7 @@ std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> counter);
 // One 64-bit key from several numbers, order-sensitive (SplitMix64 over each in turn).
 uint64_t mix(std::initializer_list<uint64_t> parts);
 
-// Uniform in [0, 1) with 24 bits / 53 bits.
-float uniform_float(uint32_t word);
+// Uniform in [0, 1) with 53 bits.
 double uniform_double(uint32_t high, uint32_t low);
 
 class Rng {

@@ -10,7 +10,6 @@
 #endif
 
 #define TR_GUARDED_BY(x) TR_THREAD_ANNOTATION(guarded_by(x))
-#define TR_REQUIRES(x) TR_THREAD_ANNOTATION(requires_capability(x))
 
 namespace tailrace {
 

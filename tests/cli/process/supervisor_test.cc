@@ -1,6 +1,7 @@
 // The supervisor over shell scripts in the place of workers.
 #include "cli/process/supervisor.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -33,10 +34,10 @@ class SupervisorTest : public testing::Test {
 
   // A child that runs `script` in the test's folder.
   void add(const std::string& name, const std::string& script) {
-    const std::string pool = name.substr(0, name.find('-'));
-    children_.push_back({.name = name,
-                         .pool = pool,
-                         .scheduler = pool == "scheduler",
+    const size_t dash = name.find('-');
+    const auto kind = std::ranges::find(kEnumNames<RoleKind>, name.substr(0, dash));
+    children_.push_back({.role = {static_cast<RoleKind>(kind - kEnumNames<RoleKind>.begin()),
+                                  std::stoi(name.substr(dash + 1))},
                          .command = {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
                          .log = folder_ / (name + ".log")});
   }
@@ -139,7 +140,8 @@ TEST_F(SupervisorTest, AUserErrorWithoutAWordIsGivenItsLog) {
 }
 
 TEST_F(SupervisorTest, AnInterruptAsksTheSchedulerToStop) {
-  add("scheduler-0", "trap 'touch asked; exit 0' TERM; touch ready; while :; do sleep 0.01; done");
+  add("scheduler-0",
+      "trap 'touch asked; exit 130' TERM; touch ready; while :; do sleep 0.01; done");
   add("trainer-0", "exec sleep 100");
   bool sent = false;
   on_tick_ = [&] {
@@ -151,6 +153,12 @@ TEST_F(SupervisorTest, AnInterruptAsksTheSchedulerToStop) {
   const auto result = run();
   EXPECT_EQ(result.end, End::kInterrupted);
   EXPECT_TRUE(exists("asked"));
+}
+
+// Asked by somebody else: what it says of the run is what counts.
+TEST_F(SupervisorTest, ASchedulerThatWasStoppedHasNotFinishedTheRun) {
+  add("scheduler-0", "exit 130");
+  EXPECT_EQ(run().end, End::kInterrupted);
 }
 
 TEST_F(SupervisorTest, ASecondInterruptKills) {
@@ -181,15 +189,14 @@ TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
 
 TEST_F(SupervisorTest, AProgramThatIsMissingIsNamed) {
   options_.max_restarts = 0;
-  children_.push_back({"scheduler-0", "scheduler", true, {"/no/such/program"}, folder_ / "s.log"});
+  children_.push_back({{RoleKind::kScheduler, 0}, {"/no/such/program"}, folder_ / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("cannot run the program"), std::string::npos) << result.message;
 }
 
 TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsAFailure) {
-  children_.push_back(
-      {"scheduler-0", "scheduler", true, {"/bin/true"}, folder_ / "none" / "s.log"});
+  children_.push_back({{RoleKind::kScheduler, 0}, {"/bin/true"}, folder_ / "none" / "s.log"});
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("No such file or directory"), std::string::npos) << result.message;

@@ -26,9 +26,8 @@ TEST(Mix, DependsOnTheOrderAndOnEachPart) {
   EXPECT_EQ(mix({1, 2}), mix({1, 2}));
 }
 
-TEST(UniformFloat, StaysBelowOne) {
-  EXPECT_EQ(uniform_float(0), 0.0f);
-  EXPECT_LT(uniform_float(~0u), 1.0f);
+TEST(UniformDouble, StaysBelowOne) {
+  EXPECT_EQ(uniform_double(0, 0), 0.0);
   EXPECT_LT(uniform_double(~0u, ~0u), 1.0);
 }
 
