@@ -65,15 +65,13 @@ void try_again(Context& context, const WorkId& work, LeaseKind kind, int32_t& co
   context.settled.push_back(work);
 }
 
-// Law 6.5. Doubled each time: what is broken there may take a while to mend.
+// Law 6.5. Longer each time: what is broken there may take a while to mend.
 void keep_from(State& state, Member& member, const WorkerId& worker) {
   const QuarantineConfig& config = state.config.quarantine;
-  // Stops well before it could overflow.
-  const int64_t doublings =
-      std::min(member.env_failures + member.verifier_failures + member.losses, 20);
-  member.failed_at = worker;
-  member.retry_at = state.now + std::min(config.longest, config.first * (int64_t{1} << doublings));
-  state.retries.insert(member.retry_at);
+  const int64_t failures = member.env_failures + member.verifier_failures + member.losses;
+  const Time until = state.now + doubled(config.first, failures, config.longest);
+  member.rests[worker] = until;
+  state.rest_ends.insert(until);
 }
 
 // An attempt, or the verification of one, has failed at this worker.
@@ -147,7 +145,7 @@ void on_result(Context& context, const AttemptResult& result) {
     record_fault(context, result.worker, Fault::kLost,
                  result.reason.empty() ? fmt::format("it gave up ({})", name_of(result.outcome))
                                        : result.reason,
-                 task_of(work.member));
+                 work);
     return fail(context, work, lease, Outcome::kLost);
   }
   const std::string fault = fault_of(result);
@@ -208,6 +206,19 @@ int64_t end_leases(Context& context, const WorkerId& worker, Leaving how) {
   return std::ssize(held);
 }
 
+void forget_rests(State& state) {
+  const auto forget = [](std::map<TaskId, Task>& tasks) {
+    for (auto& [id, task] : tasks) {
+      for (Member& member : task.members) member.rests.clear();
+    }
+  };
+  for (auto& [id, policy] : state.policies) {
+    forget(policy.tasks);
+    if (policy.evaluation) forget(policy.evaluation->tasks);
+  }
+  state.rest_ends.clear();
+}
+
 void tell_leases(Context& context, const WorkerId& worker) {
   Hold hold;
   for (const auto& [work, lease] : context.state.leases) {
@@ -233,7 +244,7 @@ void expire_leases(Context& context) {
          lease.kind == LeaseKind::kVerify ? Outcome::kVerifierFailed : Outcome::kLost);
   }
   // Whoever waited for it is seen to when work is given out.
-  state.retries.erase(state.retries.begin(), state.retries.upper_bound(state.now));
+  state.rest_ends.erase(state.rest_ends.begin(), state.rest_ends.upper_bound(state.now));
 }
 
 void abort_all(Context& context) {

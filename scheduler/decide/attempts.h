@@ -21,6 +21,9 @@ void begin_lease(Context& context, const WorkId& work, Lease lease);
 enum class Leaving { kLost, kGoodbye };
 int64_t end_leases(Context& context, const WorkerId& worker, Leaving how);
 
+// Everybody may be tried again at once: a person has looked.
+void forget_rests(State& state);
+
 // Says again what a worker holds: it has begun a session, or the scheduler has.
 void tell_leases(Context& context, const WorkerId& worker);
 

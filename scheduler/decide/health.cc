@@ -66,6 +66,8 @@ void check_pool(Context& context, const WorkerId& last) {
                             health.reason));
 }
 
+std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_of(work.member)}; }
+
 // Halts when more than half of the pool's workers fail most of their attempts for this cause.
 void check_window(Context& context, const Breaker& breaker, Outcome cause,
                   std::set<WorkerId> pool) {
@@ -79,11 +81,11 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   };
   Count total;
   std::map<WorkerId, Count> workers;
-  std::map<TaskId, Count> tasks;
+  std::map<std::pair<Lane, TaskId>, Count> tasks;
   for (const Breaker::Attempt& attempt : breaker.window) {
     const bool failed = attempt.outcome == cause;
     pool.insert(attempt.worker);
-    for (Count* count : {&total, &workers[attempt.worker], &tasks[attempt.task]})
+    for (Count* count : {&total, &workers[attempt.worker], &tasks[task_key(attempt.work)]})
       ++count->all, count->failed += failed;
   }
   const auto num_failing = [&](const auto& counts) {
@@ -94,6 +96,10 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   // let one busy bad worker, or one broken prompt with all its members, end the run; the others
   // alone, one bad answer of who has given few.
   const auto failing_tasks = num_failing(tasks);
+  // What is out and has not failed yet speaks for itself: bad answers may come first.
+  for (const auto& [work, lease] : context.state.leases) {
+    if (pool.contains(lease.worker)) tasks[task_key(work)];
+  }
   if (!exceeds(total.failed, total.all)) return;
   if (2 * num_failing(workers) <= std::ssize(pool)) return;
   if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
@@ -129,22 +135,20 @@ void quarantine(Context& context, const WorkerId& id, Fault fault, const std::st
   health.tasks.clear();
   health.fault = fault;
   health.reason = reason;
-  // Doubling stops well before it could overflow.
-  const int64_t doublings = std::min<int64_t>(health.quarantines++, 20);
-  health.until = state.now + std::min(config.longest, config.first * (int64_t{1} << doublings));
+  health.until = state.now + doubled(config.first, health.quarantines++, config.longest);
   context.act(Quarantine{.worker = id, .until = health.until, .reason = reason});
   check_pool(context, id);
 }
 
 void record_fault(Context& context, const WorkerId& id, Fault fault, const std::string& reason,
-                  const std::optional<TaskId>& task) {
+                  const std::optional<WorkId>& work) {
   Health& health = health_of(context.state, id);
   health.fault = fault;
   health.reason = reason;
   // While it is in quarantine, what it held before may still go wrong: that was counted.
   if (in_quarantine(context.state, id)) return;
   // One broken prompt has many members and many tries: it must not look like a broken worker.
-  if (task && !health.tasks.insert(*task).second) return;
+  if (work && !health.tasks.insert(task_key(*work)).second) return;
   // After a quarantine one is enough (law 7.3).
   const bool proving = health.quarantines > 0;
   if (++health.faults < context.config().quarantine.faults && !proving) return;
@@ -168,7 +172,9 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   const Worker& worker = state.workers.at(id);
   // One a pool: the good answers of environments say nothing about verifiers.
   Breaker& breaker = state.breakers[{worker.role, worker.policy}];
-  breaker.window.push_back({id, task_of(work.member), outcome});
+  // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
+  std::erase_if(breaker.window, [&](const auto& attempt) { return attempt.work == work; });
+  breaker.window.push_back({id, work, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
@@ -179,7 +185,7 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   if (pool.size() > 1) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
-                 reason, task_of(work.member));
+                 reason, work);
   }
   check_window(context, breaker, outcome, std::move(pool));
 }

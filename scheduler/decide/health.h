@@ -5,7 +5,7 @@
 // prove itself with one lease; what it holds it may finish. Is it everybody? Then it is no worker's
 // fault: the run halts when every worker of a role has come to the limit of quarantines in a row,
 // or when environments or verifiers fail for one cause in more than a share of the last attempts,
-// at more than half of the workers that are there. One worker alone, whatever it does a thousand
+// at more than half of the workers and of the tasks. One worker alone, whatever it does a thousand
 // times, ends nothing as long as there are others; a lone one ends the run when it has had every
 // chance.
 #pragma once
@@ -31,10 +31,10 @@ void record_leaving(Context& context, const WorkerId& worker);
 // It has answered well: nothing is held against it any more.
 void record_good(Context& context, const WorkerId& worker);
 
-// A fault of the worker's own; the worker must be known to the state. `task`: what it failed at, if
-// it was one; however often that fails there, it is one fault (law 7.2).
+// A fault of the worker's own; the worker must be known to the state. `work`: what it failed at, if
+// it was one thing; however often its task fails there, it is one fault (law 7.2).
 void record_fault(Context& context, const WorkerId& worker, Fault fault, const std::string& reason,
-                  const std::optional<TaskId>& task = {});
+                  const std::optional<WorkId>& work = {});
 
 // The same, and no work for a while at once: it said itself that it cannot go on.
 void quarantine(Context& context, const WorkerId& worker, Fault fault, const std::string& reason);

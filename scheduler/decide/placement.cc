@@ -35,7 +35,8 @@ bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t floor) 
 // Law 6.5: it failed there a moment ago. Without this the worker that has just failed would have
 // most room, and most siblings, for the retry.
 bool is_avoided(const State& state, const Member& member, const WorkerId& id) {
-  return member.failed_at == id && member.retry_at > state.now;
+  const auto rest = member.rests.find(id);
+  return rest != member.rests.end() && rest->second > state.now;
 }
 
 int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
@@ -54,9 +55,10 @@ int64_t siblings_at(const State& state, const WorkId& work, const Task& task,
 // work: the first that holds a new version would else take all of a step, and the others idle.
 class Parts {
  public:
-  explicit Parts(const State& state) : group_size_(state.config.group_size) {
+  explicit Parts(const State& state) : state_(state) {
     for (const auto& [id, worker] : state.workers) {
-      if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) continue;
+      // One that has failed is not waited for: it may hang.
+      if (worker.role != Role::kRollout || !worker.connected || has_faults(state, id)) continue;
       Pool& pool = pools_[worker.policy];
       pool.installing |= worker.phase == WorkerPhase::kInstalling;
       pool.slots += worker.slots;
@@ -72,13 +74,15 @@ class Parts {
   }
 
   // Leases that the worker may hold, its slots aside.
-  int64_t of(const Worker& worker) const {
+  int64_t of(const WorkerId& id, const Worker& worker) const {
     const auto it = pools_.find(worker.policy);
     if (it == pools_.end() || !it->second.installing) return std::numeric_limits<int64_t>::max();
     const Pool& pool = it->second;
+    if (has_faults(state_, id)) return 0;  // there are better ones, in a moment
     // By slots, up to whole groups, because siblings share their prompt.
     const int64_t part = (pool.work * worker.slots + pool.slots - 1) / pool.slots;
-    return (part + group_size_ - 1) / group_size_ * group_size_;
+    const int64_t group = state_.config.group_size;
+    return (part + group - 1) / group * group;
   }
 
  private:
@@ -88,41 +92,47 @@ class Parts {
     bool installing = false;
   };
   std::map<PolicyId, Pool> pools_;
-  int64_t group_size_;
+  const State& state_;
 };
 
-// Who is asked: everybody, or those who must prove themselves after a quarantine.
-enum class Ask { kAll, kOnTrial };
+// After a quarantine. One that was silent would hold what it gets until its deadline, so it gets
+// only what is left.
+bool proves_itself(const State& state, const WorkerId& id) {
+  return on_trial(state, id) && state.health.at(id).fault != Fault::kSilent;
+}
 
-// Most siblings, then most room, then the first name.
+// Who is asked: everybody, or those who are to prove themselves.
+enum class Ask { kAll, kProving };
+
+// No faults, then most siblings, then most room, then the first name.
 WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task, const Parts& parts,
                       Ask ask) {
   const Member& member = task.members[static_cast<size_t>(work.member.member)];
   WorkerId best;
-  int64_t best_siblings = -1, best_room = -1;
+  std::tuple<bool, int64_t, int64_t> best_rank(false, -1, -1);
   for (const auto& [id, worker] : state.workers) {
     if (!holds_weights_for(worker, work, task.weight_floor)) continue;
-    if (ask == Ask::kOnTrial && !on_trial(state, id)) continue;
-    const int64_t room = std::min(room_of(state, id, worker), parts.of(worker) - worker.leased);
+    if (ask == Ask::kProving && !proves_itself(state, id)) continue;
+    const int64_t room = std::min(room_of(state, id, worker), parts.of(id, worker) - worker.leased);
     if (room <= 0 || is_avoided(state, member, id)) continue;
-    const int64_t siblings = siblings_at(state, work, task, id);
+    const std::tuple rank(!has_faults(state, id), siblings_at(state, work, task, id), room);
     // Strictly more, in the order of names: equal workers are told apart the same way in every
     // replay.
-    if (std::pair(siblings, room) > std::pair(best_siblings, best_room)) {
-      best = id, best_siblings = siblings, best_room = room;
-    }
+    if (best.empty() || rank > best_rank) best = id, best_rank = rank;
   }
   return best;
 }
 
 WorkerId pick_reward(const State& state, const Member& member) {
   WorkerId best;
-  int64_t best_room = 0;
+  std::pair<bool, int64_t> best_rank(false, 0);
   for (const auto& [id, worker] : state.workers) {
     // A verifier holds no weights and serves every policy.
     if (worker.role != Role::kReward) continue;
     const int64_t room = room_of(state, id, worker);
-    if (room > best_room && !is_avoided(state, member, id)) best = id, best_room = room;
+    if (room == 0 || is_avoided(state, member, id)) continue;
+    const std::pair rank(!has_faults(state, id), room);
+    if (best.empty() || rank > best_rank) best = id, best_rank = rank;
   }
   return best;
 }
@@ -191,7 +201,7 @@ void grant(Context& context, const Parts& parts, Ask ask) {
     const Task& task = *find_task(state, work.lane, work.member);
     Member& member = member_of(state, work);
     const std::tuple need(work.lane, work.member.policy, task.weight_floor);
-    const bool skipped = ask == Ask::kOnTrial && tried_before(member);
+    const bool skipped = ask == Ask::kProving && tried_before(member);
     WorkerId worker;
     if (!skipped && !without_room.contains(need))
       worker = pick_rollout(state, work, task, parts, ask);
@@ -269,8 +279,8 @@ void grant_waiting(Context& context) {
   // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
   // brought it there it would fail again.
   if (std::ranges::any_of(state.health,
-                          [&](const auto& entry) { return on_trial(state, entry.first); }))
-    grant(context, parts, Ask::kOnTrial);
+                          [&](const auto& entry) { return proves_itself(state, entry.first); }))
+    grant(context, parts, Ask::kProving);
   grant(context, parts, Ask::kAll);
 }
 

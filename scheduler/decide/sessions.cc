@@ -107,6 +107,7 @@ void on_restarted(Context& context, const Restarted& event) {
   state.halted.clear();
   state.health.clear();
   state.breakers.clear();
+  forget_rests(state);
   state.stopping = false;
   for (auto& [id, worker] : state.workers) leave_absent(state, worker);
   for (auto& [id, policy] : state.policies) {

@@ -40,6 +40,10 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
     if (state.to_verify.contains(work) != (active && member.phase == Phase::kToVerify)) {
       return fmt::format("{}: verification list and phase disagree", print(work));
     }
+    for (const auto& [worker, until] : member.rests) {
+      if (until > state.now && !state.rest_ends.contains(until))
+        return fmt::format("{}: nobody knows when its rest ends", print(work));
+    }
     if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
       return fmt::format("{}: reward and phase disagree", print(work));
     }

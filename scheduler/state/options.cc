@@ -88,7 +88,8 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .min = 1,
            .resume = Resume::kMayChange});
   seconds_field(v, "quarantine_seconds", quarantine.first,
-                "for how long at first; the time doubles while it goes on");
+                "for how long at first; the time doubles while it goes on. As long a sample that "
+                "is tried again stays away from the worker that failed it");
   seconds_field(v, "quarantine_longest_seconds", quarantine.longest, "but it is never longer");
   v.field("quarantine_limit", quarantine.limit,
           {.help = "the run halts when every worker of a role was given up so often in a row",
@@ -101,7 +102,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   v.field(
       "breaker_share_ratio", breaker.share,
       {.help = "and halts the run when more than this part of them failed for one cause, at more "
-               "than half of the workers",
+               "than half of the workers and of the prompts",
        .min = 0,
        .max = 1,
        .resume = Resume::kMayChange});

@@ -36,7 +36,7 @@ bool settled(const Member& member) {
 }
 
 bool tried_before(const Member& member) {
-  return member.env_failures + member.verifier_failures + member.losses + member.returns > 0;
+  return member.env_failures + member.verifier_failures + member.losses > 0;
 }
 
 bool evaluating(const Policy& policy) {
@@ -79,6 +79,18 @@ bool on_trial(const State& state, const WorkerId& worker) {
   return it != state.health.end() && it->second.quarantines > 0 && it->second.until <= state.now;
 }
 
+bool has_faults(const State& state, const WorkerId& worker) {
+  const auto it = state.health.find(worker);
+  return it != state.health.end() && (it->second.faults > 0 || it->second.quarantines > 0);
+}
+
+Time doubled(Time first, int64_t times, Time longest) {
+  Time time = std::min(first, longest);
+  // Step by step: no number of times can overflow.
+  for (; times > 0 && time < longest; --times) time = std::min(2 * time, longest);
+  return time;
+}
+
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
   if (in_quarantine(state, id)) return 0;
   // A worker that still fails takes one sample with it, not all that it has slots for (law 7.3).
@@ -100,7 +112,7 @@ std::optional<Time> next_deadline(const State& state) {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
   if (!state.expiries.empty()) consider(state.expiries.begin()->first);
-  if (!state.retries.empty()) consider(*state.retries.begin());
+  if (!state.rest_ends.empty()) consider(*state.rest_ends.begin());
   for (const auto& [id, worker] : state.workers) {
     if (!worker.connected) {
       consider(worker.reconnect_deadline);

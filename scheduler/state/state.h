@@ -51,14 +51,12 @@ struct Member {
   int64_t granted_version = -1;                // weights of its worker at the grant
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
   bool has_body = false;                       // the store holds the body of `attempt`
-  // Where the latest failure was; not before `retry_at` it goes back there (law 6.5).
-  WorkerId failed_at;
-  Time retry_at{};
+  std::map<WorkerId, Time> rests;  // where it failed, and until when it does not go back there
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
     visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, returns,
-          granted_version, min_version, max_version, has_body, failed_at, retry_at, reward);
+          granted_version, min_version, max_version, has_body, rests, reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -282,8 +280,8 @@ struct Health {
   Time until{};             // of the last one: no work before
   Time left{};              // when its process was last seen to be gone
   Fault fault = Fault::kLost;
-  std::string reason;      // of the latest fault
-  std::set<TaskId> tasks;  // that the faults are about, if they are about one
+  std::string reason;                       // of the latest fault
+  std::set<std::pair<Lane, TaskId>> tasks;  // that the faults are about, if they are about one
   template <class V>
   void fields(V& visit) {
     visit(role, policy, faults, quarantines, until, left, fault, reason, tasks);
@@ -291,15 +289,15 @@ struct Health {
   friend bool operator==(const Health&, const Health&) = default;
 };
 
-// How the last attempts of a pool ended, of what and at whom.
+// How the last attempts of a pool ended, of what and at whom; of a member its last one.
 struct Breaker {
   struct Attempt {
     WorkerId worker;
-    TaskId task;
+    WorkId work;
     Outcome outcome = Outcome::kFinished;
     template <class V>
     void fields(V& visit) {
-      visit(worker, task, outcome);
+      visit(worker, work, outcome);
     }
     friend bool operator==(const Attempt&, const Attempt&) = default;
   };
@@ -328,12 +326,12 @@ struct State {
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
   std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;              // a member has at most one
-  std::set<std::pair<Time, WorkId>> expiries;  // the deadlines of the leases, in order
-  std::set<WorkId> waiting;                    // members in Phase::kWaiting
-  std::set<WorkId> to_verify;                  // members in Phase::kToVerify
-  std::set<Time> retries;             // when a member may go back to the worker that failed it
-  std::map<WorkerId, Health> health;  // faults, quarantines, and who has left
+  std::map<WorkId, Lease> leases;                         // a member has at most one
+  std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
+  std::set<WorkId> waiting;                               // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                             // members in Phase::kToVerify
+  std::set<Time> rest_ends;                               // of members, as far as they lie ahead
+  std::map<WorkerId, Health> health;                      // faults, quarantines, and who has left
   std::map<std::pair<Role, PolicyId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
@@ -348,7 +346,7 @@ struct State {
 
   template <class V>
   void fields(V& visit) {
-    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, retries, health,
+    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, rest_ends, health,
           breakers, begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   friend bool operator==(const State&, const State&) = default;
@@ -364,7 +362,7 @@ Member& member_of(State& state, const WorkId& work);
 // Nothing more happens to the member: it has its reward, or has failed for good.
 bool settled(const Member& member);
 
-// An attempt or a verification of it has failed, or was given back.
+// An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
 // Members of the evaluation are still out.
@@ -392,6 +390,12 @@ bool in_quarantine(const State& state, const WorkerId& worker);
 
 // Its quarantine is over, and it has not proved itself since.
 bool on_trial(const State& state, const WorkerId& worker);
+
+// Faults since its last good answer, or a quarantine.
+bool has_faults(const State& state, const WorkerId& worker);
+
+// `first`, doubled so many times, but never more than `longest`.
+Time doubled(Time first, int64_t times, Time longest);
 
 // How many leases the worker may hold: one while it must prove itself after a quarantine.
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker);

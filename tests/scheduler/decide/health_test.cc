@@ -10,13 +10,15 @@ TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
   config.breaker = {.window = 10, .share = 0.5};
   Harness h(config);
   h.add_rollout("w0", 8);
-  std::vector<Grant> open = only<Grant>(publish(h, 0));
+  publish(h, 0);
+  std::vector<Grant> open;
   std::vector<Halt> halts;
-  for (int attempts = 0; attempts < 30 && halts.empty(); ++attempts) {
-    if (open.empty()) open = only<Grant>(h.wait(seconds(4)));
-    ASSERT_FALSE(open.empty());
-    halts = only<Halt>(h.tell(h.failure(open.back(), Outcome::kEnvFailed)));
-    open.pop_back();
+  for (int attempts = 0; attempts < 50 && halts.empty(); ++attempts) {
+    if (h.state.leases.empty()) h.wait(seconds(4));
+    ASSERT_FALSE(h.state.leases.empty());
+    open.clear();
+    for (const auto& [work, lease] : h.state.leases) open.push_back(Harness::grant_of(work, lease));
+    halts = only<Halt>(h.tell(h.failure(open.front(), Outcome::kEnvFailed)));
   }
   ASSERT_EQ(halts.size(), 1u);
   EXPECT_NE(halts[0].reason.find("env_failed"), std::string::npos) << halts[0].reason;
@@ -369,6 +371,115 @@ TEST(Health, ACheckpointIsAGoodAnswerOfATrainer) {
   ASSERT_TRUE(h.state.health.contains("t"));
   h.tell(durable(0));
   EXPECT_FALSE(h.state.health.contains("t"));
+}
+
+// It gets what nobody else has room for: what it holds it holds until the deadline of a lease.
+TEST(Health, AWorkerThatHangsCostsOneDeadlineAndNotOneAStep) {
+  Harness h(small_config(4, 4));
+  h.state.config.deadlines.lease = seconds(600);
+  for (const char* id : {"hangs", "w1", "w2"}) h.add_rollout(id, 64);
+  publish(h, 0);
+  std::vector<double> steps;
+  for (int64_t step = 1; step <= 6; ++step) {
+    const Time start = h.now;
+    for (int i = 0; i < 2000 && h.count(Place::kReady) < 4; ++i) {
+      for (const auto& [work, lease] : std::map(h.state.leases)) {
+        if (lease.worker != "hangs")
+          h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+      }
+      h.wait(seconds(1));
+    }
+    steps.push_back(std::chrono::duration<double>(h.now - start).count());
+    ASSERT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
+    h.wait(seconds(60));
+    for (const Install& install : only<Install>(h.tell(published(step)))) h.tell_installed(install);
+  }
+  EXPECT_LE(steps[0], 620);
+  for (size_t i = 1; i < steps.size(); ++i) EXPECT_LE(steps[i], 10) << "step " << i + 1;
+}
+
+// Few broken prompts answer first, and at once; those that do well take their time.
+TEST(Health, SomeBrokenPromptsOfManyHaltNothing) {
+  for (const int workers : {1, 2, 4}) {
+    Harness h(small_config(64, 8));
+    for (int i = 0; i < workers; ++i) h.add_rollout(fmt::format("w{}", i), 256);
+    publish(h, 0);
+    const auto broken = [](const WorkId& work) { return work.member.prompt % 16 == 3; };
+    for (int i = 0; i < 10000 && h.count(Place::kReady) < 64 && h.state.halted.empty(); ++i) {
+      for (const auto& [work, lease] : std::map(h.state.leases)) {
+        const Grant grant = Harness::grant_of(work, lease);
+        if (broken(work))
+          h.tell(h.failure(grant, Outcome::kEnvFailed));
+        else if (i % 100 == 99)
+          h.tell(h.result(grant, work.member.member));
+      }
+      h.wait(std::chrono::milliseconds(100));
+    }
+    EXPECT_EQ(h.state.halted, "") << workers;
+    EXPECT_EQ(h.count(Place::kReady), 64) << workers;
+  }
+}
+
+// Between two bad workers nobody's chances are used up while good ones have room.
+TEST(Health, TwoBadWorkersUseUpNobodysChances) {
+  for (const Outcome outcome : {Outcome::kEnvFailed, Outcome::kLost}) {
+    for (const int64_t prompts : {1, 4}) {
+      Harness h(small_config(prompts, 8));
+      for (const char* id : {"bad0", "bad1", "good0", "good1"}) h.add_rollout(id, 64);
+      publish(h, 0);
+      for (int i = 0; i < 1000 && h.count(Place::kReady) < prompts; ++i) {
+        for (const auto& [work, lease] : std::map(h.state.leases)) {
+          const Grant grant = Harness::grant_of(work, lease);
+          if (lease.worker.starts_with("bad"))
+            h.tell(h.failure(grant, outcome));
+          else if (i % 10 == 9)
+            h.tell(h.result(grant, work.member.member));
+        }
+        h.wait(std::chrono::milliseconds(100));
+      }
+      EXPECT_EQ(h.count(Place::kReady), prompts) << name_of(outcome);
+      EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0) << name_of(outcome);
+    }
+  }
+}
+
+// Prompt 0 of version 0 and prompt 0 of epoch 0 are not the same.
+TEST(Health, TasksOfBothLanesAreToldApart) {
+  Config config = small_config(2, 2);
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 0};
+  config.retries.lost = 100;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  std::set<std::pair<Lane, int64_t>> failed;
+  for (const auto& [work, lease] : std::map(h.state.leases)) {
+    if (!failed.emplace(work.lane, work.member.prompt).second) continue;
+    if (failed.size() <= 3) h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kLost));
+  }
+  EXPECT_TRUE(in_quarantine(h.state, "w0"));
+}
+
+TEST(Health, ARestartLetsEverybodyBeTriedAgainAtOnce) {
+  Harness h(small_config(1, 2));
+  h.state.config.quarantine.first = h.state.config.quarantine.longest = seconds(1000);
+  h.add_rollout("w0", 2);
+  for (const Grant& grant : only<Grant>(publish(h, 0)))
+    h.tell(h.failure(grant, Outcome::kEnvFailed));
+  EXPECT_TRUE(h.state.leases.empty());
+  h.tell(Restarted{});
+  const auto incarnation = h.state.workers.at("w0").incarnation;
+  const Actions up =
+      h.tell(WorkerUp{.worker = "w0", .session = 9, .incarnation = incarnation, .slots = 2});
+  for (const Install& install : only<Install>(up)) h.tell_installed(install);
+  EXPECT_EQ(h.state.leases.size(), 2u);
+}
+
+TEST(Health, TimesDoubleWithoutEnd) {
+  using std::chrono::seconds;
+  EXPECT_EQ(doubled(seconds(1), 0, seconds(60)), seconds(1));
+  EXPECT_EQ(doubled(seconds(1), 5, seconds(60)), seconds(32));
+  EXPECT_EQ(doubled(seconds(1), 1000, seconds(60)), seconds(60));
+  EXPECT_EQ(doubled(seconds(100'000'000), 1000, seconds(100'000'000)), seconds(100'000'000));
 }
 
 }  // namespace

@@ -126,6 +126,15 @@ TEST(Placement, OneThatNeverInstallsHoldsNobodyBack) {
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 5);
   EXPECT_EQ(h.state.workers.at("w1").phase, WorkerPhase::kInstalling);
+  // Once its deadline has passed it is not waited for at all.
+  h.wait(h.state.config.deadlines.install);
+  h.tell(wants(1));
+  const auto more = only<Install>(h.tell(published(1)));
+  for (const Install& install : more) {
+    if (install.worker == "w0") {
+      EXPECT_EQ(only<Grant>(h.tell_installed(install)).size(), 20u);
+    }
+  }
 }
 
 TEST(Placement, ARetryGoesToAnotherWorkerThanTheOneThatFailed) {
