@@ -132,10 +132,9 @@ scheduler::Config scheduler_config(const RunOptions& options) {
   // Without a dataset the environment draws its tasks without end.
   const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(read_prompts(options));
   // One dataset, so one entry of prompts_per_epoch.
-  return scheduler::make_config(options.scheduler, options.step, options.eval, options.save,
-                                {.steps = options.run.steps,
-                                 .epochs = options.run.epochs,
-                                 .prompts_per_epoch = {prompts}});
+  return scheduler::make_config(
+      options.scheduler, options.step, options.eval, options.save,
+      {.steps = options.run.steps, .epochs = options.run.epochs, .prompts_per_epoch = {prompts}});
 }
 
 void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {

@@ -107,8 +107,8 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   if (!expects_result(state_, from.worker, header.lane, header.lease)) return;  // late: fenced
   if (!has_sample(header.outcome)) {
     const AttemptResult event = event_of(from.worker, header);
-    log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker, name_of(header.outcome),
-              event.reason);
+    log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker,
+              name_of(header.outcome), event.reason);
     return feed_(event);
   }
   // Noted before the store can answer: until then nothing from this message on is acknowledged.

@@ -83,8 +83,8 @@ struct Service::Impl {
           "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
           "not known.\n       Put {} back, or start a new run directory from that checkpoint "
           "(model.path={}).",
-          options.paths.root.string(), entry.path().filename().string(), options.paths.journal().string(),
-          entry.path().string());
+          options.paths.root.string(), entry.path().filename().string(),
+          options.paths.journal().string(), entry.path().string());
     }
   }
 
