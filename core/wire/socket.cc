@@ -16,7 +16,10 @@
 #if defined(__SANITIZE_THREAD__)
 // libzmq is not built with the thread sanitizer, which thus cannot see how it hands memory from
 // thread to thread, and takes every frame for a race.
-extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libzmq.so\n"; }
+extern "C" const char* __tsan_default_suppressions() {
+  // The second for programs that bring the allocation operators and strings that it links with.
+  return "called_from_lib:libzmq.so\nrace:libzmq.so\n";
+}
 #endif
 
 namespace tailrace::wire {
