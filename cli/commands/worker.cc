@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -65,9 +64,8 @@ void add_worker(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
   auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
   const std::vector<std::string> kinds(kEnumNames<RoleKind>.begin(), kEnumNames<RoleKind>.end());
-  const auto choose = [arguments, kinds](const std::string& name) {
-    // Checked before: it is one of them.
-    arguments->name.kind = static_cast<RoleKind>(std::ranges::find(kinds, name) - kinds.begin());
+  const auto choose = [arguments](const std::string& name) {
+    arguments->name.kind = value_of<RoleKind>(name).value();  // checked before: it is one of them
   };
   command
       ->add_option_function<std::string>("--role", choose, "scheduler, rollout, reward or trainer")

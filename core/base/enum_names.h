@@ -6,11 +6,13 @@
 //     return name_table<RatioUnit>({{RatioUnit::kToken, "token"}, {RatioUnit::kTurn, "turn"}});
 //   }
 //
-//   name_of(RatioUnit::kTurn)  // "turn"
+//   name_of(RatioUnit::kTurn)    // "turn"
+//   value_of<RatioUnit>("turn")  // RatioUnit::kTurn
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
@@ -47,6 +49,15 @@ inline constexpr auto kEnumNames = enum_names(Enum{});
 template <NamedEnum Enum>
 constexpr std::string_view name_of(Enum value) {
   return kEnumNames<Enum>.at(static_cast<size_t>(value));
+}
+
+// Empty: no enumerator has this name.
+template <NamedEnum Enum>
+constexpr std::optional<Enum> value_of(std::string_view name) {
+  const auto& names = kEnumNames<Enum>;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return static_cast<Enum>(i);
+  return {};
 }
 
 }  // namespace tailrace

@@ -35,8 +35,7 @@ class SupervisorTest : public testing::Test {
   // A child that runs `script` in the test's folder.
   void add(const std::string& name, const std::string& script) {
     const size_t dash = name.find('-');
-    const auto kind = std::ranges::find(kEnumNames<RoleKind>, name.substr(0, dash));
-    children_.push_back({.role = {static_cast<RoleKind>(kind - kEnumNames<RoleKind>.begin()),
+    children_.push_back({.role = {value_of<RoleKind>(name.substr(0, dash)).value(),
                                   std::stoi(name.substr(dash + 1))},
                          .command = {"/bin/sh", "-c", "cd '" + folder_.string() + "'; " + script},
                          .log = folder_ / (name + ".log")});

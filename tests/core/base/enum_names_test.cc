@@ -22,6 +22,12 @@ TEST(EnumNames, NameTheirEnumerators) {
   static_assert(NamedEnum<Colour> && !NamedEnum<Nameless> && !NamedEnum<int>);
 }
 
+TEST(EnumNames, GiveTheirEnumerators) {
+  EXPECT_EQ(value_of<Colour>("red"), Colour::kRed);
+  EXPECT_EQ(value_of<Colour>("dark_green"), Colour::kDarkGreen);
+  for (const char* other : {"", "Red", "red ", "dark"}) EXPECT_FALSE(value_of<Colour>(other));
+}
+
 TEST(EnumNames, TheContractCountsEnumerators) {
   EXPECT_EQ(num_enumerators<Colour>(), 2);
   EXPECT_EQ(num_enumerators<Nameless>(), 1);
