@@ -68,7 +68,8 @@ void check_pool(Context& context, const WorkerId& last) {
 
 std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_of(work.member)}; }
 
-// Halts when more than half of the pool's workers fail most of their attempts for this cause.
+// Halts when this cause ends most attempts, and most of those of more than half of the pool's
+// workers and of more than half of the tasks.
 void check_window(Context& context, const Breaker& breaker, Outcome cause,
                   std::set<WorkerId> pool) {
   const BreakerConfig& config = context.config().breaker;
@@ -95,13 +96,13 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   // Three shares: of all answers, and of each worker's and each task's own. The first alone would
   // let one busy bad worker, or one broken prompt with all its members, end the run; the others
   // alone, one bad answer of who has given few.
+  if (!exceeds(total.failed, total.all)) return;
+  if (2 * num_failing(workers) <= std::ssize(pool)) return;
   const auto failing_tasks = num_failing(tasks);
   // What is out and has not failed yet speaks for itself: bad answers may come first.
   for (const auto& [work, lease] : context.state.leases) {
     if (pool.contains(lease.worker)) tasks[task_key(work)];
   }
-  if (!exceeds(total.failed, total.all)) return;
-  if (2 * num_failing(workers) <= std::ssize(pool)) return;
   if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
   const auto last = breaker.last_reason.find(cause);
   halt(context,
