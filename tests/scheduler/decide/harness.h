@@ -155,6 +155,13 @@ inline Actions publish(Harness& h, int64_t version, std::string_view lineage = "
   return all;
 }
 
+// All that runs is answered, and the step is trained.
+inline void train_step(Harness& h, int64_t step, std::string_view lineage = "a") {
+  h.answer_running();
+  EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
+  publish(h, step, lineage);
+}
+
 inline Config small_config(int64_t prompts, int64_t members) {
   Config config;
   config.domains = {DomainConfig{.prompts_per_step = prompts}};

@@ -443,6 +443,33 @@ TEST(Health, TwoBadWorkersUseUpNobodysChances) {
   }
 }
 
+// Nobody's fault (law 6.2), so it stays as welcome as the others: the rests bound what it costs.
+TEST(Health, AWorkerWhoseVersionsNeverFitUsesUpNobodysChances) {
+  Harness h(small_config(4, 8));
+  for (const char* id : {"odd", "good"}) h.add_rollout(id, 64);
+  publish(h, 0);
+  int64_t refused = 0;
+  for (int i = 0; i < 1000 && h.count(Place::kReady) < 4; ++i) {
+    for (const auto& [work, lease] : std::map(h.state.leases)) {
+      AttemptResult result = h.result(Harness::grant_of(work, lease), work.member.member);
+      if (lease.worker == "odd") {
+        result.max_version = 7;
+        ++refused;
+        h.tell(result);
+      } else if (i % 10 == 9) {
+        h.tell(result);
+      }
+    }
+    h.wait(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(h.count(Place::kReady), 4);
+  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+  EXPECT_EQ(h.policy().attempts.lost, refused);
+  EXPECT_GT(refused, 0);
+  EXPECT_LE(refused, 32);  // no member fails there twice
+  EXPECT_TRUE(h.state.health.empty());
+}
+
 // Prompt 0 of version 0 and prompt 0 of epoch 0 are not the same.
 TEST(Health, TasksOfBothLanesAreToldApart) {
   Config config = small_config(2, 2);

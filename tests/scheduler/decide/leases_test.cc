@@ -184,11 +184,7 @@ TEST(Placement, NobodyInstallsWhileARollbackIsReplayed) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
   publish(h, 0);
-  for (int64_t step = 1; step <= 2; ++step) {
-    h.answer_running();
-    h.tell(wants(step));
-    publish(h, step);
-  }
+  for (int64_t step = 1; step <= 2; ++step) train_step(h, step);
   h.add_trainer(1);
   // What the trainer holds now, nothing may run on; the newest version comes back.
   EXPECT_TRUE(only<Install>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());

@@ -301,9 +301,7 @@ TEST(Proceed, DoesNothingTwiceAlsoAfterTheEndOfTheData) {
   Harness h(config);
   h.add_rollout("w0", 64);
   publish(h, 0);
-  h.answer_running();
-  h.tell(wants(1));
-  publish(h, 1);
+  train_step(h, 1);
   h.answer_running();  // the last prompt; nothing is left to launch
   const State before = h.state;
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(h.tell(Tick{}).empty());
@@ -315,11 +313,7 @@ TEST(Rollback, BeyondWhatIsKeptHaltsWithTheReason) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
   publish(h, 0);
-  for (int64_t step = 1; step <= 3; ++step) {
-    h.answer_running();
-    h.tell(wants(step));
-    publish(h, step);
-  }
+  for (int64_t step = 1; step <= 3; ++step) train_step(h, step);
   h.tell(durable(2));
   State copy = h.state;
   (void)decide(copy, WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 50}, h.now);
@@ -333,9 +327,7 @@ TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
   publish(h, 0);
-  h.answer_running();
-  h.tell(wants(1));
-  publish(h, 1);
+  train_step(h, 1);
   const State before = h.state;
   // The scheduler died before it could acknowledge these: they come again.
   EXPECT_TRUE(h.tell(rolled_back(-1)).empty());
@@ -356,12 +348,6 @@ Harness run_a_step_ahead(bool replace_zero_signal = false) {
   h.add_rollout("w0", 64);
   publish(h, 0);
   return h;
-}
-
-void train_step(Harness& h, int64_t step, std::string_view lineage = "a") {
-  h.answer_running();
-  EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
-  publish(h, step, lineage);
 }
 
 Actions roll_back(Harness& h, int64_t version, std::string_view lineage) {
@@ -410,11 +396,7 @@ TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
   publish(h, 0);
-  for (int64_t step = 1; step <= 2; ++step) {
-    h.answer_running();
-    h.tell(wants(step));
-    publish(h, step);
-  }
+  for (int64_t step = 1; step <= 2; ++step) train_step(h, step);
   EXPECT_EQ(held_bodies(h.state).size(), 4u);
   const auto released = only<Release>(h.tell(durable(1)));
   ASSERT_EQ(released.size(), 1u);

@@ -43,6 +43,21 @@ void append(Journal& journal, State& state, const JournalEntry& entry) {
   ASSERT_TRUE(journal.commit(false));
 }
 
+// A journal of several small files; gives the state at its end.
+State write_in_pieces(const std::filesystem::path& folder, const State& start,
+                      const std::vector<JournalEntry>& entries, bool archive) {
+  State state = start;
+  auto journal = Journal::open(folder, start, {.segment_bytes = 600, .archive = archive});
+  EXPECT_TRUE(journal);
+  for (const JournalEntry& entry : entries) {
+    append(journal.value(), state, entry);
+    if (journal.value().is_large()) {
+      EXPECT_TRUE(journal.value().rotate(state));
+    }
+  }
+  return state;
+}
+
 State replay(State state, const std::vector<JournalEntry>& entries, size_t count) {
   for (size_t i = 0; i < count; ++i) (void)decide(state, entries[i].event, entries[i].now);
   return state;
@@ -77,15 +92,7 @@ TEST(Journal, RotatesAndKeepsOnePairToFallBackOn) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600});
-  ASSERT_TRUE(journal);
-  State state = start;
-  for (const JournalEntry& entry : entries) {
-    append(journal.value(), state, entry);
-    if (journal.value().is_large()) {
-      ASSERT_TRUE(journal.value().rotate(state));
-    }
-  }
+  const State state = write_in_pieces(folder.path(), start, entries, /*archive=*/false);
   std::vector<std::filesystem::path> snapshots;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     if (entry.path().extension() == ".bin") snapshots.push_back(entry.path());
@@ -221,14 +228,7 @@ TEST(Journal, AnArchiveKeepsTheRunWhole) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  State state = start;
-  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600, .archive = true});
-  for (const JournalEntry& entry : entries) {
-    append(journal.value(), state, entry);
-    if (journal.value().is_large()) {
-      ASSERT_TRUE(journal.value().rotate(state));
-    }
-  }
+  const State state = write_in_pieces(folder.path(), start, entries, /*archive=*/true);
   State again = start;
   size_t events = 0;
   for (int64_t number = 1;; ++number) {
@@ -251,14 +251,7 @@ TEST(Journal, AMissingFileIsNamed) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
   ScratchFolder folder;
-  State state = start;
-  auto journal = Journal::open(folder.path(), start, {.segment_bytes = 600, .archive = true});
-  for (const JournalEntry& entry : entries) {
-    append(journal.value(), state, entry);
-    if (journal.value().is_large()) {
-      ASSERT_TRUE(journal.value().rotate(state));
-    }
-  }
+  const State state = write_in_pieces(folder.path(), start, entries, /*archive=*/true);
   ASSERT_TRUE(std::filesystem::exists(folder.path() / "journal-000003.log"));
   for (int64_t number = 2;; ++number) {
     if (!std::filesystem::remove(folder.path() / fmt::format("snapshot-{:06}.bin", number))) break;

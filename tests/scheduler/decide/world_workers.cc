@@ -1,0 +1,297 @@
+// The made-up workers and the trainer: what they do with an action, and what they say.
+#include <algorithm>
+#include <tuple>
+
+#include "tests/scheduler/decide/world.h"
+
+namespace tailrace::scheduler {
+
+// ---- what decide() asks for
+
+// Null: that session is over, and with it what was said in it.
+World::Node* World::session_of(const WorkerId& id, uint64_t session) {
+  Node& node = nodes_.at(id);
+  if (node.connected && node.session != session) fail("said to another session of " + id);
+  return node.alive && node.connected ? &node : nullptr;
+}
+
+void World::act(const Hold& hold) {
+  Node* node = session_of(hold.worker, hold.session);
+  if (node == nullptr) return;
+  const auto held = [&](Lane lane, const LeaseId& lease) {
+    return std::ranges::find(hold.leases, BodyId{lane, lease}) != hold.leases.end();
+  };
+  std::erase_if(node->grants, [&](const Grant& g) { return !held(g.lane, g.lease); });
+  std::erase_if(node->verifies, [&](const Verify& v) { return !held(v.lane, v.lease); });
+}
+
+void World::act(const Grant& grant) {
+  Node* node = session_of(grant.worker, grant.session);
+  if (node == nullptr) return;
+  for (const Grant& held : node->grants) {
+    if (held.lease == grant.lease && held.lane == grant.lane) return;  // said again
+  }
+  if (grant.lane == Lane::kTrain && !leases_.insert(grant.lease).second && seen["restarted"] == 0 &&
+      node->session == 0) {
+    fail("a lease is given twice");
+  }
+  node->grants.push_back(grant);
+}
+
+void World::act(const Abort& abort) {
+  Node* node = session_of(abort.worker, abort.session);
+  if (node == nullptr) return;
+  std::erase_if(node->grants, [&](const Grant& g) {
+    return g.lease == abort.lease && g.lane == abort.lane &&
+           rng_.chance(0.7);  // or the abort comes late
+  });
+}
+
+void World::act(const Verify& verify) {
+  if (!bodies_.contains({verify.lane, verify.lease}))
+    fail("verification of a body that is not there");
+  Node* node = session_of(verify.worker, verify.session);
+  if (node == nullptr) return;
+  for (const Verify& held : node->verifies) {
+    if (held.lease == verify.lease && held.lane == verify.lane &&
+        held.verify_attempt == verify.verify_attempt)
+      return;
+  }
+  node->verifies.push_back(verify);
+}
+
+void World::act(const Install& install) {
+  Node* node = session_of(install.worker, install.session);
+  if (node == nullptr) return;
+  if (faults_ && (node->hangs || rng_.chance(0.05))) return;  // no answer
+  if (faults_ && rng_.chance(0.05)) {
+    wire_.push_back(InstallFailed{install.worker, install.policy, install.version, "on purpose"});
+    return;
+  }
+  node->version = install.version;
+  wire_.push_back(Installed{install.worker, install.policy, install.version, install.digest});
+}
+
+void World::act(const HandOver& batch) {
+  const auto known = batches_.find(batch.step);
+  if (known != batches_.end() && known->second != batch.items) fail("a step's list has changed");
+  batches_[batch.step] = batch.items;
+  if (batch.items.empty()) fail("an empty batch");
+  for (size_t i = 1; i < batch.items.size(); ++i) {
+    const MemberId &a = batch.items[i - 1].lease.member, &b = batch.items[i].lease.member;
+    if (std::tie(a.epoch, a.prompt, a.domain, a.member) >=
+        std::tie(b.epoch, b.prompt, b.domain, b.member)) {
+      fail("a batch out of order");
+    }
+  }
+  for (const HandOver::Item& item : batch.items) {
+    if (!bodies_.contains({Lane::kTrain, item.lease})) fail("a batch without its bodies");
+    if (unsynced_bodies_.contains({Lane::kTrain, item.lease})) fail("a batch before its bodies");
+  }
+  if (synced_ < journal_.size()) fail("a batch before its journal");
+  if (!trainer_alive_ || !trainer_connected_) return;
+  if (batch.session != trainer_session_) fail("a batch for another session");
+  if (trainer_version_ + 1 == batch.step) trainer_batch_ = true;
+}
+
+void World::act(const Save& request) {
+  if (!trainer_alive_ || !trainer_connected_ || request.session != trainer_session_) return;
+  if (request.version != trainer_version_) return;  // it has gone on, or back
+  save(trainer_version_);
+  trainer_queue_.push_back(durable(trainer_version_));
+}
+
+void World::act(const Release& release) {
+  for (const BodyId& body : release.bodies) {
+    unsynced_bodies_.erase(body);
+    if (bodies_.erase(body) == 0 && !lost_.contains(body))
+      fail("released what is not stored: " + to_string(body.lease));
+  }
+}
+
+void World::act(const EvalDone& report) {
+  const size_t expected =
+      state_.config.domains.size() *
+      static_cast<size_t>(state_.config.eval.prompts * state_.config.eval.group_size);
+  // One that was opened under other rules keeps its size.
+  if (seen["other evaluations"] == 0 && report.items.size() != expected)
+    fail("an evaluation is incomplete");
+  for (const EvalDone::Item& item : report.items) {
+    if (item.reward && !bodies_.contains({Lane::kEval, item.lease}))
+      fail("an evaluation without its bodies");
+  }
+  evaluated_[report.version] = state_.policies.at(0).lineage.at(report.version).digest;
+  service_.push_back(EvalReported{report.policy, report.version});
+}
+
+// ---- what the world does
+
+void World::start_worker(const WorkerId& id, Role role) {
+  Node& node = nodes_[id];
+  node = {};
+  node.role = role;
+  node.incarnation = ++incarnations_;
+  node.slots = 1 + rng_.below(5);
+  connect(id, node);
+}
+
+void World::connect(const WorkerId& id, Node& node) {
+  node.session = ++sessions_;
+  node.connected = true;
+  tell(WorkerUp{.worker = id,
+                .session = node.session,
+                .role = node.role,
+                .incarnation = node.incarnation,
+                .slots = node.slots});
+}
+
+// Answers of an old session other than results are fenced by the connection.
+void World::cut_session(const WorkerId& id) {
+  std::erase_if(wire_, [&](const Event& event) {
+    const auto* installed = std::get_if<Installed>(&event);
+    const auto* failed = std::get_if<InstallFailed>(&event);
+    const auto* gave_up = std::get_if<WorkerFailed>(&event);
+    return (installed != nullptr && installed->worker == id) ||
+           (failed != nullptr && failed->worker == id) ||
+           (gave_up != nullptr && gave_up->worker == id);
+  });
+}
+
+void World::start_trainer() {
+  trainer_alive_ = true;
+  trainer_batch_ = false;
+  trainer_version_ = durable_;
+  trainer_queue_.clear();
+  unacknowledged_.clear();
+  trainer_incarnation_ = ++incarnations_;
+  if (durable_ >= 0) {
+    // A checkpoint of other weights; or training that is not exact from here on.
+    if (rng_.chance(0.25)) digests_[durable_] = new_digest(durable_);
+    if (rng_.chance(0.5)) digests_.erase(digests_.upper_bound(durable_), digests_.end());
+  }
+  const bool fresh = durable_ < 0;
+  connect_trainer();
+  if (!fresh) return;
+  trainer_queue_.pop_back();  // it asks when it has something to go on from
+  publish(0);
+  ask();
+}
+
+// A session begins; the trainer says what it holds, and asks.
+void World::connect_trainer() {
+  trainer_connected_ = true;
+  trainer_session_ = ++sessions_;
+  tell(WorkerUp{.worker = "t",
+                .session = trainer_session_,
+                .role = Role::kTrainer,
+                .incarnation = trainer_incarnation_});
+  trainer_queue_.push_back(RolledBack{
+      "t", 0, trainer_version_, trainer_version_ < 0 ? "" : digests_.at(trainer_version_), ""});
+  ask();
+}
+
+void World::ask() { trainer_queue_.push_back(wants(trainer_version_ + 1)); }
+
+void World::publish(int64_t version) {
+  trainer_version_ = version;
+  if (!digests_.contains(version)) digests_[version] = new_digest(version);
+  if (version == 0) save(version);  // its checkpoint comes before anybody hears of it
+  trainer_queue_.push_back(Published{"t", 0, version, digests_.at(version), "m"});
+  if (durable_ == version) trainer_queue_.push_back(durable(version));
+}
+
+void World::save(int64_t version) { durable_ = version; }
+
+void World::deliver() {
+  if (!service_.empty() && rng_.chance(0.5)) {
+    const Event event = service_.front();
+    service_.erase(service_.begin());
+    return tell(event);
+  }
+  if (trainer_connected_ && !trainer_queue_.empty() && (wire_.empty() || rng_.chance(0.3))) {
+    const Event event = trainer_queue_.front();
+    trainer_queue_.pop_front();
+    unacknowledged_.push_back(event);
+    if (rng_.chance(0.3)) unacknowledged_.clear();
+    forget_abandoned(event);
+    return tell(event);
+  }
+  if (wire_.empty()) return;
+  const size_t index = faults_ ? static_cast<size_t>(rng_.below(std::ssize(wire_))) : 0;
+  const Event event = wire_[index];
+  // Doubled: the copy stays on the wire and comes later, perhaps much later.
+  if (!(faults_ && rng_.chance(0.1)))
+    wire_.erase(wire_.begin() + static_cast<std::ptrdiff_t>(index));
+  tell(event);
+}
+
+// The batches that a change of lineage withdraws may be other ones next time.
+void World::forget_abandoned(const Event& event) {
+  const Policy& policy = state_.policies.at(0);
+  const auto differs = [&](int64_t version, const Digest& digest) {
+    const auto known = policy.lineage.find(version);
+    return known != policy.lineage.end() && known->second.digest != digest;
+  };
+  int64_t from = -1;
+  if (const auto* p = std::get_if<Published>(&event); p && differs(p->version, p->digest))
+    from = p->version;
+  if (const auto* r = std::get_if<RolledBack>(&event); r && differs(r->version, r->digest))
+    from = r->version;
+  if (from < 0) return;
+  batches_.erase(batches_.upper_bound(from), batches_.end());
+  evaluated_.erase(evaluated_.lower_bound(from), evaluated_.end());
+}
+
+void World::work(const WorkerId& id, Node& node) {
+  if (!node.grants.empty()) {
+    const size_t index = static_cast<size_t>(rng_.below(std::ssize(node.grants)));
+    const Grant grant = node.grants[index];
+    if (node.version < grant.version) return;  // its weights are on their way
+    node.grants.erase(node.grants.begin() + static_cast<std::ptrdiff_t>(index));
+    if (grant.lane == Lane::kEval && node.version != grant.version) {
+      AttemptResult late;
+      late.worker = id;
+      late.lease = grant.lease;
+      late.lane = grant.lane;
+      late.outcome = Outcome::kStale;
+      wire_.push_back(late);
+      return;
+    }
+    wire_.push_back(answer(id, node, grant));
+  } else if (!node.verifies.empty()) {
+    const Verify v = node.verifies.back();
+    node.verifies.pop_back();
+    Reward reward{id, v.lease, v.lane, v.verify_attempt, static_cast<double>(rng_.below(2)), ""};
+    if (faults_ && rng_.chance(0.15)) reward.reward.reset();
+    wire_.push_back(reward);
+  }
+}
+
+AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& grant) {
+  AttemptResult result;
+  result.worker = id;
+  result.lease = grant.lease;
+  result.lane = grant.lane;
+  result.tokens = rng_.below(20);
+  if (result.tokens > 0) result.min_version = result.max_version = node.version;
+  if (faults_ && rng_.chance(0.08)) {
+    result.outcome = rng_.chance(0.5) ? Outcome::kEnvFailed : Outcome::kLost;
+    return result;
+  }
+  if (rng_.chance(0.2)) result.outcome = Outcome::kTruncated;
+  if (rng_.chance(0.3)) {
+    result.needs_verifier = true;
+  } else {
+    result.reward = static_cast<double>(rng_.below(2));
+  }
+  return result;
+}
+
+void World::train() {
+  if (!trainer_alive_ || !trainer_batch_) return;
+  trainer_batch_ = false;
+  publish(trainer_version_ + 1);
+  ask();
+}
+
+}  // namespace tailrace::scheduler
