@@ -32,7 +32,7 @@ class Script {
   // The next message of this type; others are passed over.
   template <class T>
   T expect() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!testing::Test::HasFailure() && std::chrono::steady_clock::now() < deadline) {
       auto message = client_.receive(milliseconds(50));
       if (!message) continue;
