@@ -18,10 +18,9 @@ void OptimOptions::visit(OptionVisitor& v) {
           {.help = "updates over which the rate rises linearly",
            .min = 0,
            .aliases = {"lr_warmup_steps", "warmup_steps"}});
-  v.field(
-      "schedule", schedule,
-      {.help = "of the rate after the warm-up; one that falls ends at run.steps, so a run whose "
-               "steps grow later begins to fall anew"});
+  v.field("schedule", schedule,
+          {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
+                   "falls anew where run.steps grows later"});
   v.field("min_lr_ratio", min_lr_ratio,
           {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
   v.field("max_grad_norm", max_grad_norm,

@@ -201,8 +201,8 @@ void add_generate(CLI::App& app) {
       "\"logprobs\", \"finish_reason\",\n"
       "\"prompt_tokens\"}. The same seed gives the same tokens, whatever else is generated beside "
       "them.\n\n"
-      "Example:\n  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a "
-      "time\" "
+      "Example:\n"
+      "  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
       "--temperature 0");
   command->callback([arguments, prompt] {
     // Asked of the flag: an empty text is a prompt too.

@@ -35,8 +35,6 @@ namespace fs = std::filesystem;
 using End = SupervisorResult::End;
 using Moment = std::chrono::steady_clock::time_point;
 
-// 128 + SIGINT, as shells report it.
-
 struct LaunchArguments {
   std::string config, run_dir;
   std::vector<std::string> overrides;

@@ -8,7 +8,7 @@ enum ExitCode : int {
   kExitDone = 0,
   kExitFailed = 1,
   kExitUserError = 2,      // a person must mend something; the last lines of the log say what
-  kExitInterrupted = 130,  // stopped before its end as somebody asked; it can be continued
+  kExitInterrupted = 130,  // 128 + SIGINT: stopped as somebody asked; it can be continued
 };
 
 }  // namespace tailrace

@@ -33,8 +33,8 @@ struct TrainerWorkerConfig {
 
   RunPaths run;
   uint64_t seed = 0;
-  // Of the run: ends the schedule. 0: until the scheduler says
-  // Shutdown; then the schedule must be constant.
+  // Of the run: ends the schedule. 0: until the scheduler says Shutdown; then the schedule must be
+  // constant.
   int64_t steps = 0;
 
   ModelConfig model;
