@@ -1,7 +1,6 @@
 #include "trainer/sft.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/random.h"
 
 namespace tailrace {
@@ -20,7 +20,7 @@ class RowReader {
   RowReader(std::string where, int64_t vocab_size, int64_t max_tokens)
       : where_(std::move(where)), vocab_size_(vocab_size), max_tokens_(max_tokens) {}
 
-  SftRow read(const std::string& line) const {
+  SftRow read(std::string_view line) const {
     nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) {
       throw UserError(
@@ -94,20 +94,20 @@ class RowReader {
 
 std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t vocab_size,
                                   int64_t max_tokens) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw UserError("{}: cannot be read. sft.data names a JSONL file of pre-tokenised rows.",
-                    path.string());
+  const Result<std::string> text = read_file(path);
+  if (!text) {
+    throw UserError("{}. sft.data names a JSONL file of pre-tokenised rows.",
+                    text.failure().message);
   }
   std::vector<SftRow> rows;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  LineReader lines(text.value());
+  while (const auto line = lines.next()) {
+    if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
     SftRow row =
-        RowReader(fmt::format("{}:{}", path.string(), number), vocab_size, max_tokens).read(line);
+        RowReader(fmt::format("{}:{}", path.string(), line->number), vocab_size, max_tokens)
+            .read(line->text);
     if (!row.targets.empty()) rows.push_back(std::move(row));
   }
-  if (file.bad()) throw UserError("{}: reading failed.", path.string());
   if (rows.empty())
     throw UserError("{}: no row has a token that counts; there is nothing to learn.",
                     path.string());

@@ -18,17 +18,24 @@ using Kind = ConfigNode::Kind;
 constexpr int64_t kMaxFileBytes = 4 << 20;
 constexpr int kMaxExtends = 16;
 // Aliases may repeat a node many times over; this bounds the tree that they unfold to.
-constexpr int kMaxNodes = 100'000;
+constexpr int kMaxNodes = 10'000;
+// And one that stands inside of what it names unfolds for ever.
+constexpr int kMaxDepth = 32;
 
 class Converter {
  public:
   explicit Converter(ConfigPlace place) : place_(std::move(place)) {}
 
   // `line`: of the key that leads here; 0: the node's own.
-  ConfigNode convert(const YAML::Node& yaml, int line) {
+  ConfigNode convert(const YAML::Node& yaml, int line, int depth = 1) {
     ConfigNode node;
     node.place = place_;
     if (place_.line > 0) node.place.line = line > 0 ? line : yaml.Mark().line + 1;
+    if (depth > kMaxDepth)
+      throw UserError(
+          "{}: nested more than {} deep; an alias (*name) may stand inside of what it "
+          "names",
+          node.place.text(), kMaxDepth);
     if (++num_nodes_ > kMaxNodes)
       throw UserError("{}: more than {} values", place_.source, kMaxNodes);
     // yaml-cpp gives "?" to a plain scalar and "!" to a quoted one; anything else was written by a
@@ -48,17 +55,17 @@ class Converter {
         break;
       case YAML::NodeType::Sequence:
         node.kind = Kind::kList;
-        for (const YAML::Node& item : yaml) node.items.push_back(convert(item, 0));
+        for (const YAML::Node& item : yaml) node.items.push_back(convert(item, 0, depth + 1));
         break;
       case YAML::NodeType::Map:
-        convert_entries(yaml, node);
+        convert_entries(yaml, node, depth);
         break;
     }
     return node;
   }
 
  private:
-  void convert_entries(const YAML::Node& yaml, ConfigNode& node) {
+  void convert_entries(const YAML::Node& yaml, ConfigNode& node, int depth) {
     node.kind = Kind::kMap;
     for (const auto& entry : yaml) {
       int line = place_.line > 0 ? entry.first.Mark().line + 1 : 0;
@@ -74,7 +81,7 @@ class Converter {
       if (const ConfigNode* first = node.find(key))
         throw UserError("{}: {} is given twice (first at {}). Remove one of them.", place.text(),
                         key, first->place.text());
-      node.entries.emplace_back(key, convert(entry.second, line));
+      node.entries.emplace_back(key, convert(entry.second, line, depth + 1));
     }
   }
 

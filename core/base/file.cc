@@ -57,11 +57,15 @@ std::string describe_errno(std::string_view action, const std::filesystem::path&
 }
 
 Result<std::string> read_file(const std::filesystem::path& path, int64_t max_bytes) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: to open a pipe would else wait for its writer, for ever if there is none.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return failure("open", path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return failure("read", path, errno);
   if (S_ISDIR(status.st_mode)) return failure("read", path, EISDIR);
+  if (!S_ISREG(status.st_mode))
+    return Failure{
+        fmt::format("cannot read {}: it is a pipe or a device, not a file", path.string())};
 
   std::string bytes;
   size_t used = 0;

@@ -18,8 +18,8 @@ namespace tailrace {
 // "cannot write runs/a/x: No space left on device", with what to try where that is known.
 std::string describe_errno(std::string_view action, const std::filesystem::path& path, int error);
 
-// The whole file. A Failure when it is missing, unreadable, a directory, or larger than
-// `max_bytes`.
+// The whole file. A Failure when it is missing, unreadable, no regular file (a folder, a pipe), or
+// larger than `max_bytes`.
 Result<std::string> read_file(const std::filesystem::path& path,
                               int64_t max_bytes = int64_t{1} << 40);
 

@@ -278,7 +278,8 @@ int64_t TensorView::num_elements() const {
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: to open a pipe would else wait for its writer.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) throw UserError("{}", describe_errno("open", path, errno));
   struct stat status {};
   // A pipe or a folder has no size to map.

@@ -65,7 +65,15 @@ TEST(ParseConfig, SurvivesDeepAndWideInput) {
     for (int j = 0; j < 10; ++j) bomb += (j ? ", *a" : "*a") + std::to_string(i - 1);
     bomb += "]\n";
   }
-  EXPECT_EQ(parse_error(bomb), "a.yaml: more than 100000 values");
+  EXPECT_EQ(parse_error(bomb), "a.yaml: more than 10000 values");
+}
+
+TEST(ParseConfig, RefusesAnAliasInsideOfWhatItNames) {
+  const std::string deep =
+      ": nested more than 32 deep; an alias (*name) may stand inside of what it names";
+  EXPECT_EQ(parse_error("a: &a [1, *a]\n"), "a.yaml:1" + deep);
+  EXPECT_EQ(parse_error("b: 1\na: &a {b: *a}\n"), "a.yaml:2" + deep);
+  EXPECT_EQ(parse_error("a: " + std::string(31, '[') + std::string(31, ']')), "(no error)");
 }
 
 TEST(ParseConfig, SurvivesCutInput) {

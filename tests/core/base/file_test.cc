@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,15 @@ TEST(ReadFile, NamesTheFileAndTheReason) {
   EXPECT_NE(
       read_file(folder.write("big", "12345"), 4).failure().message.find("larger than 4 bytes"),
       std::string::npos);
+}
+
+TEST(ReadFile, WaitsForNoWriterOfAPipe) {
+  TemporaryDirectory folder;
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(read_file(pipe).failure().message,
+            "cannot read " + pipe.string() + ": it is a pipe or a device, not a file");
+  EXPECT_FALSE(read_file("/dev/zero"));
 }
 
 TEST(AtomicFile, AppearsOnlyWhenItIsCommitted) {
