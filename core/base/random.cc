@@ -33,8 +33,6 @@ uint64_t mix(std::initializer_list<uint64_t> parts) {
   return state;
 }
 
-// 24 bits are all that a float below 1 can hold evenly; more would round some up to 1.
-
 double uniform_double(uint32_t high, uint32_t low) {
   uint64_t bits = (uint64_t{high} << 32 | low) >> 11;
   return static_cast<double>(bits) * 0x1p-53;
