@@ -1,22 +1,22 @@
 #include "trainer/options.h"
 
-#include <cmath>
-
 #include "core/base/error.h"
 
 namespace tailrace {
 
 void OptimOptions::visit(OptionVisitor& v) {
-  v.field("lr", lr,
-          {.help = "peak learning rate of AdamW", .min = 0, .aliases = {"learning_rate"}});
+  v.field(
+      "lr", lr,
+      {.help = "peak learning rate of AdamW", .min = 0, .max = 1000, .aliases = {"learning_rate"}});
   v.field("betas", betas, {.help = "decay of the first and second moment", .min = 0, .max = 1});
-  v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0});
+  v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0, .max = 1});
   v.field("weight_decay", weight_decay,
-          {.help = "decoupled weight decay of matrices and embeddings", .min = 0});
+          {.help = "decoupled weight decay of matrices and embeddings", .min = 0, .max = 1000});
   v.field("decay_norms", decay_norms, {.help = "weight decay of norms as well"});
   v.field("warmup_updates", warmup_updates,
           {.help = "updates over which the rate rises linearly",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"lr_warmup_steps", "warmup_steps"}});
   v.field("schedule", schedule,
           {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
@@ -26,40 +26,49 @@ void OptimOptions::visit(OptionVisitor& v) {
   v.field("max_grad_norm", max_grad_norm,
           {.help = "gradients are scaled down to this global norm; 0: off",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"clip_grad"}});
 }
 
 void TrainOptions::visit(OptionVisitor& v) {
   v.field("minibatches_per_step", minibatches_per_step,
-          {.help = "optimizer updates a pass over the step's batch; groups stay whole", .min = 1});
+          {.help = "optimizer updates a pass over the step's batch; groups stay whole",
+           .min = 1,
+           .max = 1e6});
   v.field(
       "microbatch_tokens", microbatch_tokens,
       {.help = "tokens a forward and backward pass; memory grows with it, results do not change",
        .min = 1,
+       .max = 1 << 24,
        .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
        .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step",
            .min = 1,
+           .max = 1000,
            .aliases = {"num_iterations", "update_epochs_per_batch"}});
   v.field("gradient_slots", gradient_slots,
           {.help = "fixed parts that gradients are summed in; ranks own whole slots",
            .min = 1,
            .max = 256});
-  v.field(
-      "threads", threads,
-      {.help = "threads of the trainer; 0: one a core", .min = 0, .resume = Resume::kMayChange});
+  v.field("threads", threads,
+          {.help = "threads of the trainer; 0: one a core",
+           .min = 0,
+           .max = kMaxThreads,
+           .resume = Resume::kMayChange});
 }
 
 void SftOptions::visit(OptionVisitor& v) {
   v.field("data", data,
           {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up",
            .path = true});
-  v.field(
-      "demonstrations", demonstrations,
-      {.help = "episodes of the environment's own demonstrator to learn from; 0: none", .min = 0});
-  v.field("epochs", epochs, {.help = "passes over the file", .min = 1});
-  v.field("batch_tokens", batch_tokens, {.help = "tokens an update, whole rows", .min = 1});
+  v.field("demonstrations", demonstrations,
+          {.help = "episodes of the environment's own demonstrator to learn from; 0: none",
+           .min = 0,
+           .max = 1e6});
+  v.field("epochs", epochs, {.help = "passes over the file", .min = 1, .max = kMaxCount});
+  v.field("batch_tokens", batch_tokens,
+          {.help = "tokens an update, whole rows", .min = 1, .max = 1 << 24});
   v.section(
       "optim", optim,
       "optimizer of the warm-up; a policy of model.create learns with lr 1e-3 when none is given");
@@ -67,7 +76,10 @@ void SftOptions::visit(OptionVisitor& v) {
 
 void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("keep_last", keep_last,
-          {.help = "older checkpoints are deleted", .min = 1, .resume = Resume::kMayChange});
+          {.help = "older checkpoints are deleted",
+           .min = 1,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
 }
 
 void validate(const OptimOptions& o, std::string_view section) {
@@ -79,8 +91,6 @@ void validate(const OptimOptions& o, std::string_view section) {
     if (beta >= 0 && beta < 1) continue;
     throw UserError::at(betas, "holds {}; both must be from 0 to below 1. Try [0.9, 0.999].", beta);
   }
-  if (!std::isfinite(o.lr))
-    throw UserError::at(join_key(section, "lr"), "is {}; it must be finite.", o.lr);
 }
 
 void validate(const SftOptions& o, std::string_view section) {

@@ -9,6 +9,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
+#include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/loaded_model.h"
 #include "core/base/clock.h"
@@ -182,20 +183,23 @@ void add_generate(CLI::App& app) {
                     "do not add the tokenizer's special tokens to the prompt");
   add_sampling_flags(*command, arguments->sampling);
   command->add_option("--max-new-tokens", arguments->max_new_tokens, "at most so many tokens")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(integer_from(1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--stop", arguments->stop,
                    "text that ends an answer; may be given several times")
       ->type_name("TEXT");
   command->add_option("--samples", arguments->samples, "answers to each prompt")
-      ->check(CLI::Range(1, 100000))
+      ->check(integer_from(1, 100000))
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "of the sampling")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "of the sampling")
+      ->check(seed_flag())
+      ->capture_default_str();
   command->add_option("--kv-cache-mb", arguments->kv_cache_mb, "memory of the KV cache (MiB)")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(integer_from(1, 1 << 24))
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", arguments->threads, "0: all cores")
+      ->check(integer_from(0, 1024));
   command->footer(
       "A row {\"prompt\": \"...\"} or {\"input_ids\": [...]} gives rows {\"text\", \"output_ids\", "
       "\"logprobs\", \"finish_reason\",\n"

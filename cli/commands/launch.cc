@@ -207,14 +207,14 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
 }
 
 // What the run will do, when all that it reads is as it should be.
-std::string checked_plan(const RunOptions& options, const Registries& registries, bool is_new) {
+Plan checked_plan(const RunOptions& options, const Registries& registries, bool is_new) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
-  const Plan plan =
+  Plan plan =
       make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
   check_inputs(options, environments);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
-  return format_plan(plan, options);
+  return plan;
 }
 
 int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& registries,
@@ -230,19 +230,21 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const RunPaths paths{directory};
   const bool is_new = !fs::exists(paths.config());
   refuse_foreign_folder(directory);
-  const std::string plan = checked_plan(options, registries, is_new);
+  const Plan plan = checked_plan(options, registries, is_new);
   if (!is_new) check_same_run(paths, options, registries);
   if (arguments.dry_run) {
-    show(stdout, plan);
+    show(stdout, format_plan(plan, options));
     if (!is_new) say(fmt::format("continues  {}", directory.string()));
     return 0;
   }
+  // Not of a dry run: it may be about another machine.
+  check_size(plan, memory_facts());
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);
   // Another launch may have begun it since.
   if (is_new && run.resumes()) check_same_run(run.paths(), options, registries);
-  show(stdout, plan);
+  show(stdout, format_plan(plan, options));
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   prepare_run(run.paths(), options, registries, say);
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);

@@ -9,6 +9,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
+#include "cli/commands/number_flag.h"
 #include "cli/eval/loaded_model.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -173,7 +174,8 @@ void add_score(CLI::App& app) {
       ->add_option("--logits", arguments->logits,
                    "also write seq_lens, input_ids and logits [tokens, vocab]")
       ->type_name("FILE.safetensors");
-  command->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", arguments->threads, "0: all cores")
+      ->check(integer_from(0, 1024));
   command->footer(
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"

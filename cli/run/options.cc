@@ -35,28 +35,35 @@ void RunSection::visit(OptionVisitor& v) {
                    "--run-dir of the command line wins",
            .aliases = {"output_dir"},
            .resume = Resume::kMayChange});
-  v.field("seed", seed, {.help = "of everything that is drawn at random", .min = 0});
+  v.field("seed", seed,
+          {.help = "of everything that is drawn at random", .min = 0, .max = kMaxExactInteger});
   v.field("steps", steps,
           {.help = "steps of the run; 0: until the epochs end",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"max_steps", "total_training_steps", "num_rollout"},
            .resume = Resume::kMayGrow});
   v.field("epochs", epochs,
           {.help = "passes over env.dataset; 0: as many as the steps need",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"total_epochs", "num_epoch"}});
 }
 
 void ModelCreateSection::visit(OptionVisitor& v) {
   v.field("hidden_size", hidden_size,
-          {.help = "width of the residual stream; 0: no policy is made", .min = 0});
-  v.field("intermediate_size", intermediate_size,
-          {.help = "width of the feed-forward layers; 0: 3 x hidden_size", .min = 0});
-  v.field("layers", layers, {.help = "number of decoder layers", .min = 0});
-  v.field("heads", heads, {.help = "attention heads", .min = 0});
-  v.field("kv_heads", kv_heads, {.help = "key and value heads; 0: as many as heads", .min = 0});
-  v.field("max_positions", max_positions, {.help = "longest context in tokens", .min = 1});
-  v.field("rope_theta", rope_theta, {.help = "base of the rotary frequencies", .min = 1});
+          {.help = "width of the residual stream; 0: no policy is made", .min = 0, .max = 65536});
+  v.field(
+      "intermediate_size", intermediate_size,
+      {.help = "width of the feed-forward layers; 0: 3 x hidden_size", .min = 0, .max = 262144});
+  v.field("layers", layers, {.help = "number of decoder layers", .min = 0, .max = 1024});
+  v.field("heads", heads, {.help = "attention heads", .min = 0, .max = 1024});
+  v.field("kv_heads", kv_heads,
+          {.help = "key and value heads; 0: as many as heads", .min = 0, .max = 1024});
+  v.field("max_positions", max_positions,
+          {.help = "longest context in tokens", .min = 1, .max = kMaxSequenceTokens});
+  v.field("rope_theta", rope_theta,
+          {.help = "base of the rotary frequencies", .min = 1, .max = 1e12});
   v.field("tie_embeddings", tie_embeddings, {.help = "the output head shares the embeddings"});
 }
 
@@ -84,12 +91,18 @@ void EnvSection::visit(OptionVisitor& v) {
 
 void RolloutProcesses::visit(OptionVisitor& v) {
   v.field("workers", workers,
-          {.help = "rollout worker processes", .min = 1, .resume = Resume::kMayChange});
+          {.help = "rollout worker processes",
+           .min = 1,
+           .max = kMaxProcesses,
+           .resume = Resume::kMayChange});
 }
 
 void RewardSection::visit(OptionVisitor& v) {
   v.field("workers", workers,
-          {.help = "processes that run verifiers", .min = 1, .resume = Resume::kMayChange});
+          {.help = "processes that run verifiers",
+           .min = 1,
+           .max = kMaxProcesses,
+           .resume = Resume::kMayChange});
 }
 
 void LogSection::visit(OptionVisitor& v) {

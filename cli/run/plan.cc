@@ -1,11 +1,13 @@
 #include "cli/run/plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
 #include "cli/run/named_file.h"
+#include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model.h"
@@ -19,7 +21,18 @@ namespace {
 
 constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
 
+// Each has a state in the scheduler, and a step is journaled as a whole.
+constexpr int64_t kMaxSamplesPerStep = 10'000'000;
+
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Sizes are bounded one by one; products of many of them may still not fit.
+int64_t add_product(int64_t sum, int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(sum, product, &sum))
+    return std::numeric_limits<int64_t>::max();
+  return sum;
+}
 
 int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
   return num_kv_blocks(config, engine) *
@@ -76,8 +89,9 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
 
 int64_t Plan::total_bytes() const {
   int64_t total = 0;
-  for (const MemoryItem& item : trainer) total += item.bytes;
-  for (const MemoryItem& item : rollout_worker) total += item.bytes * rollout_workers;
+  for (const MemoryItem& item : trainer) total = add_product(total, item.bytes, 1);
+  for (const MemoryItem& item : rollout_worker)
+    total = add_product(total, item.bytes, rollout_workers);
   return total;
 }
 
@@ -118,8 +132,11 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   if (keeps_reference) plan.trainer.push_back(reference);
   plan.rollout_workers = o.rollout_processes.workers;
   // Two, because the next version is packed while the engine still runs on the one before.
-  plan.rollout_worker = {{"weights, and their packed form for two versions", 3 * weights},
-                         {"KV cache", kv_cache_bytes(o.rollout.engine, config)}};
+  plan.rollout_worker = {
+      {"weights, and their packed form for two versions", 3 * weights},
+      {"KV cache", kv_cache_bytes(o.rollout.engine, config)},
+      {fmt::format("workspace of {} tokens", o.rollout.engine.max_batch_tokens),
+       engine_workspace_bytes(model, o.rollout.engine, static_cast<int>(o.rollout.threads))}};
 
   // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)
@@ -137,6 +154,23 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
                                         o.rollout_processes.workers, o.rollout.threads, cores));
   return plan;
+}
+
+void check_size(const Plan& plan, const MemoryFacts& machine) {
+  if (plan.samples_per_step > kMaxSamplesPerStep)
+    throw UserError::at("rollout.prompts_per_step",
+                        "x rollout.group_size are {} samples a step; at most {} can be kept. Make "
+                        "one of them smaller.",
+                        plan.samples_per_step, kMaxSamplesPerStep);
+  int64_t memory = machine.total_bytes;
+  if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
+  // 0: the system does not say.
+  if (memory > 0 && plan.total_bytes() > memory)
+    throw UserError(
+        "the run needs {} of memory and this machine has {}. Make rollout.workers, "
+        "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
+        "smaller ('--dry-run' shows what each takes).",
+        format_bytes(plan.total_bytes()), format_bytes(memory));
 }
 
 std::string format_plan(const Plan& plan, const RunOptions& o) {

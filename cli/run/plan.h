@@ -9,6 +9,7 @@
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "core/base/machine.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -35,13 +36,17 @@ struct Plan {
   int64_t rollout_workers = 0;
   std::vector<std::string> warnings;
 
-  int64_t total_bytes() const;
+  int64_t total_bytes() const;  // the largest number where it would be more
 };
 
 // `config`: of the loaded or created policy. `available_bytes`: of this machine; 0: not known.
 // Throws UserError when the model and the run do not fit each other (a context beyond its
 // positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
 Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
+
+// Throws UserError when the run needs more memory than the machine has at all, or makes more
+// samples a step than the scheduler keeps. Less than is free now is a warning of the plan.
+void check_size(const Plan& plan, const MemoryFacts& machine);
 
 // The derivation, line by line.
 std::string format_plan(const Plan& plan, const RunOptions& options);

@@ -12,8 +12,7 @@ std::string join_key(std::string_view section, std::string_view key) {
 }
 
 std::string format_bound(double value) {
-  constexpr double kMaxExactInteger = 1e15;  // beyond it a double may stand for several integers
-  if (std::abs(value) < kMaxExactInteger && value == std::floor(value))
+  if (std::abs(value) <= kMaxExactInteger && value == std::floor(value))
     return fmt::format("{}", static_cast<int64_t>(value));
   return fmt::format("{}", value);
 }

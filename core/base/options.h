@@ -38,6 +38,13 @@ constexpr auto enum_names(Resume) {
       {{kFixed, "fixed"}, {kMayChange, "may change"}, {kMayGrow, "may grow"}});
 }
 
+// Bounds for numbers that nothing else bounds: above any use, and such that sizes made of them fit
+// 64 bits. Every number of a run has a least and a largest value.
+inline constexpr double kMaxExactInteger = 9007199254740991;  // 2^53 - 1: a double holds each
+inline constexpr double kMaxCount = 1e9;
+inline constexpr double kMaxSequenceTokens = 1 << 20;
+inline constexpr double kMaxThreads = 1024, kMaxProcesses = 1024;
+
 struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only

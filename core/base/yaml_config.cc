@@ -1,7 +1,6 @@
 #include "core/base/yaml_config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -11,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
+#include "core/base/number.h"
 
 namespace tailrace {
 namespace {
@@ -19,33 +19,12 @@ using Kind = ConfigNode::Kind;
 
 // About one screen.
 constexpr size_t kMaxErrors = 12;
-constexpr double kMaxExactInteger = 1e15;  // beyond it a double may stand for several integers
 
 // "an integer from 1 to 8" and the like: completes "it must be ...".
 std::string accepted_number(std::string_view what, const OptionInfo& info) {
   bool low = std::isfinite(info.min), high = std::isfinite(info.max);
   if (low && high) return fmt::format("{} from {}", what, range_text(info));
   return low || high ? fmt::format("{} {}", what, range_text(info)) : std::string(what);
-}
-
-std::optional<double> parse_number(std::string_view text) {
-  // YAML allows a plus, from_chars does not.
-  if (text.starts_with('+')) text.remove_prefix(1);
-  double value = 0;
-  // Not strtod(), which would read 0.5 by the rules of a locale.
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  // from_chars also reads "inf" and "nan", which no option wants.
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
-    return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> parse_integer(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 bool in_range(double value, const OptionInfo& info) {
@@ -353,7 +332,16 @@ class ConfigBinder final : public OptionVisitor {
   }
 
   void report_unknown() {
-    for (const auto& [key, place] : unknown_) {
+    std::ranges::stable_sort(unknown_, {}, [](const auto& unknown) {
+      return std::pair(unknown.second.layer, unknown.second.line);
+    });
+    for (size_t i = 0; i < unknown_.size(); ++i) {
+      const auto& [key, place] = unknown_[i];
+      // Only those that are shown are looked at: thousands of them would take seconds.
+      if (i >= kMaxErrors) {
+        add_error(place, "{} is not a known key", key);
+        continue;
+      }
       size_t dot = key.rfind('.');
       // By the last part alone: the section that a person put it in may be the mistake.
       auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));

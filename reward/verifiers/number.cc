@@ -70,7 +70,7 @@ std::optional<double> right_answer(const nlohmann::json& evidence) {
   if (!answer->is_string()) return std::nullopt;
   auto text = answer->get<std::string>();
   std::optional<std::string_view> marked = marked_number(text);
-  return parse_number(marked.value_or(text));
+  return parse_answer(marked.value_or(text));
 }
 
 class NumberVerifier final : public Verifier {
@@ -88,7 +88,7 @@ class NumberVerifier final : public Verifier {
     std::optional<std::string_view> found = marked_number(tail);
     bool formatted = found.has_value();
     if (!found && !strict) found = last_number(tail);
-    std::optional<double> value = found ? parse_number(*found) : std::nullopt;
+    std::optional<double> value = found ? parse_answer(*found) : std::nullopt;
     // By value: "18.00", "$18" and "18" are one answer. The bound lets 0.3333333 stand for 1/3, and
     // not 0.33.
     bool success = value && std::abs(*value - *right) <= 1e-6 * std::max(1.0, std::abs(*right));
@@ -100,7 +100,7 @@ class NumberVerifier final : public Verifier {
 
 }  // namespace
 
-std::optional<double> parse_number(std::string_view text) {
+std::optional<double> parse_answer(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
   // The full stop of a sentence that ends in a number.
   while (!text.empty() && (is_blank(text.back()) || text.back() == '.')) text.remove_suffix(1);

@@ -19,6 +19,6 @@ namespace tailrace {
 std::unique_ptr<Verifier> make_number_verifier();
 
 // The value of a text that is one number, as above.
-std::optional<double> parse_number(std::string_view text);
+std::optional<double> parse_answer(std::string_view text);
 
 }  // namespace tailrace

@@ -22,6 +22,15 @@ int blocks_per_sequence(const EngineOptions& options) {
                           options.block_tokens);
 }
 
+// A sequence has at most one row of logits in a pass, and a row is a token of the batch.
+int64_t max_logit_rows(const EngineOptions& options) {
+  return std::min(options.max_sequences, options.max_batch_tokens);
+}
+
+int64_t logit_rows_per_chunk(const Model& model, const EngineOptions& options) {
+  return std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_logit_rows(options));
+}
+
 }  // namespace
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
@@ -54,7 +63,19 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   }
   // More than this is never used: all sequences at full length, and as much for idle sessions and
   // prompts.
-  return static_cast<int>(std::min(affordable, 2 * one * options.max_sequences));
+  return static_cast<int>(std::min({affordable, 2 * one * options.max_sequences, kMaxKvBlocks}));
+}
+
+int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options, int num_threads) {
+  const int64_t rows = max_logit_rows(options), chunk = logit_rows_per_chunk(model, options);
+  const int64_t logit_floats = chunk * model.config().vocab_size;
+  size_t bytes = model.workspace_bytes(options.max_batch_tokens,
+                                       static_cast<int>(options.max_context_tokens), num_threads);
+  // 3: logits with the sampler's weights and ids; lse, logprobs and drawn. Each is aligned by
+  // itself.
+  for (int64_t floats : {rows * model.config().hidden_size, 3 * logit_floats, 3 * chunk})
+    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 3 * kMemoryAlignment;
+  return static_cast<int64_t>(bytes);
 }
 
 Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
@@ -64,9 +85,8 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       stream_(stream),
       clock_(clock),
       max_context_(options.max_context_tokens),
-      // A sequence has at most one row of logits in a pass, and a row is a token of the batch.
-      max_rows_(std::min(options.max_sequences, options.max_batch_tokens)),
-      rows_per_chunk_(std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_rows_)),
+      max_rows_(max_logit_rows(options)),
+      rows_per_chunk_(logit_rows_per_chunk(model, options)),
       kv_(model.config(), num_kv_blocks(model.config(), options),
           static_cast<int>(options.block_tokens)),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
@@ -76,14 +96,9 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
   const ModelConfig& config = model.config();
   int64_t hidden_floats = max_rows_ * config.hidden_size;
   int64_t logit_floats = rows_per_chunk_ * config.vocab_size;
-  size_t bytes = model.workspace_bytes(options.max_batch_tokens, static_cast<int>(max_context_),
-                                       num_threads(stream));
   // The large buffers are taken once, so that a run that starts does not die of memory hours later.
-  // 3: logits with the sampler's weights and ids; lse, logprobs and drawn. Each of the takes below
-  // is aligned by itself.
-  for (int64_t floats : {hidden_floats, 3 * logit_floats, 3 * rows_per_chunk_})
-    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 3 * kMemoryAlignment;
-  memory_ = Buffer(bytes, stream.device);
+  memory_ = Buffer(static_cast<size_t>(engine_workspace_bytes(model, options, num_threads(stream))),
+                   stream.device);
   workspace_ = Workspace({memory_.data(), memory_.size()});
   hidden_ = {workspace_.take<float>(hidden_floats).data(), max_rows_, config.hidden_size};
   logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.vocab_size};

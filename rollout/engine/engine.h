@@ -46,6 +46,9 @@ struct EngineStats {
 // and can be of use. Throws UserError when one full context does not fit, or not the model.
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
 
+// Bytes of the workspace that an engine makes: activations, logits, what the sampler needs.
+int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options, int num_threads);
+
 // A request that does not leave room for one more token in the context (a prompt or an observation
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
 // one that would have been new does not begin.

@@ -8,6 +8,14 @@
 
 namespace tailrace {
 
+// 0 is greedy. Below the least one the inverse comes near what a float can hold.
+inline constexpr double kMinTemperature = 1e-3, kMaxTemperature = 1000;
+constexpr bool is_temperature(double value) {
+  return value == 0 || (value >= kMinTemperature && value <= kMaxTemperature);
+}
+
+inline constexpr int64_t kMaxKvBlocks = 1 << 24;
+
 struct SamplingOptions {
   double temperature = 1.0;
   double top_p = 1.0;

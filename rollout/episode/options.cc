@@ -12,34 +12,49 @@ void RolloutOptions::visit(OptionVisitor& v) {
   v.field("max_prompt_tokens", max_prompt_tokens,
           {.help = "longest first observation; 0: whatever fits the context",
            .min = 0,
+           .max = kMaxSequenceTokens,
            .aliases = {"max_prompt_length"}});
   v.field(
       "max_response_tokens", max_response_tokens,
       {.help = "most tokens after the prompt, observations of later turns included; 0: whatever "
                "fits the context",
        .min = 0,
+       .max = kMaxSequenceTokens,
        .aliases = {"max_response_length"}});
   v.field("max_action_tokens", max_action_tokens,
-          {.help = "most tokens sampled in a turn; 0: what the environment suggests", .min = 0});
+          {.help = "most tokens sampled in a turn; 0: what the environment suggests",
+           .min = 0,
+           .max = kMaxSequenceTokens});
   v.field("max_turns", max_turns,
           {.help = "most actions of an episode; 0: what the environment says, which is also the "
                    "most",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
   engine.visit(v);
   v.field("threads", threads,
-          {.help = "threads of a worker's decode engine", .min = 1, .resume = Resume::kMayChange});
+          {.help = "threads of a worker's decode engine",
+           .min = 1,
+           .max = kMaxThreads,
+           .resume = Resume::kMayChange});
   v.field("env_threads", env_threads,
           {.help = "threads of a worker that run environments",
            .min = 1,
+           .max = kMaxThreads,
            .resume = Resume::kMayChange});
   v.field("step_timeout_s", step_timeout_s,
           {.help = "deadline of one reset or step of an environment (s)",
            .min = 1e-3,
+           .max = 1e8,
            .resume = Resume::kMayChange});
 }
 
 void RolloutOptions::validate() {
+  if (!is_temperature(sampling.temperature)) {
+    throw UserError::at("rollout.sampling.temperature",
+                        "is {}; it must be 0 (greedy) or from {} to {}. Try 1.0.",
+                        sampling.temperature, kMinTemperature, kMaxTemperature);
+  }
   int64_t needed = max_prompt_tokens + max_response_tokens;
   // The model's own limit, which `help` promises, is filled in before by whoever has read the
   // model's config.

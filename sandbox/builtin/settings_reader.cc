@@ -1,10 +1,9 @@
 #include "sandbox/builtin/settings_reader.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "core/base/nearest.h"
+#include "core/base/number.h"
 
 namespace tailrace::sandbox {
 
@@ -24,27 +23,23 @@ int64_t SettingsReader::integer(const std::string& key, int64_t fallback, int64_
                                 int64_t max) {
   const std::string* text = find(key);
   if (text == nullptr) return fallback;
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size() || value < min || value > max) {
+  const auto value = parse_integer(*text);
+  if (!value || *value < min || *value > max) {
     throw mistake(key, "{} is '{}'; it must be an integer from {} to {} (default {})", key, *text,
                   min, max, fallback);
   }
-  return value;
+  return *value;
 }
 
 double SettingsReader::number(const std::string& key, double fallback, double min, double max) {
   const std::string* text = find(key);
   if (text == nullptr) return fallback;
-  double value = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  bool whole = error == std::errc() && end == text->data() + text->size();
-  // Written so that a NaN fails as well.
-  if (!whole || !(value >= min && value <= max)) {
+  const auto value = parse_number(*text);
+  if (!value || *value < min || *value > max) {
     throw mistake(key, "{} is '{}'; it must be a number from {} to {} (default {})", key, *text,
                   min, max, fallback);
   }
-  return value;
+  return *value;
 }
 
 std::string SettingsReader::text(const std::string& key, const std::string& fallback) {

@@ -5,6 +5,10 @@
 namespace tailrace::scheduler {
 namespace {
 
+constexpr double kMaxPrompts = 1e6, kMaxGroup = 65536;
+constexpr double kMaxTries = 1e6;  // retries, faults, attempts that the breaker sees
+constexpr double kMaxFileBytes = int64_t{1} << 40;
+
 // A person writes seconds.
 void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::string_view help) {
   using Seconds = std::chrono::duration<double>;
@@ -19,17 +23,20 @@ void EvalOptions::visit(OptionVisitor& v) {
   v.field("prompts", prompts,
           {.help = "held-out prompts of an evaluation; 0: none",
            .min = 0,
+           .max = kMaxPrompts,
            .aliases = {"episodes"},
            .resume = Resume::kMayChange});
   v.field("group_size", group_size,
           {.help = "samples of each held-out prompt",
            .min = 1,
+           .max = kMaxGroup,
            .aliases = {"n"},
            .resume = Resume::kMayChange});
   v.field("interval_steps", interval_steps,
           {.help = "evaluate every so many steps, and before the first and after the last; 0: "
                    "only those two",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"test_freq", "eval_interval", "val_period"},
            .resume = Resume::kMayChange});
 }
@@ -39,10 +46,12 @@ void StepOptions::visit(OptionVisitor& v) {
   v.field("prompts_per_step", prompts_per_step,
           {.help = "prompts consumed by one step",
            .min = 1,
+           .max = kMaxPrompts,
            .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
   v.field("group_size", group_size,
           {.help = "samples of each prompt, whose advantages compare them",
            .min = 2,
+           .max = kMaxGroup,
            .aliases = {"n", "n_samples_per_prompt", "num_generations",
                        "num_return_sequences_in_group"}});
 }
@@ -51,6 +60,7 @@ void SaveOptions::visit(OptionVisitor& v) {
   v.field("interval_steps", interval_steps,
           {.help = "steps from one checkpoint to the next; the last step always makes one",
            .min = 1,
+           .max = kMaxCount,
            .aliases = {"save_freq", "save_steps", "ckpt_interval"},
            .resume = Resume::kMayChange});
 }
@@ -62,18 +72,22 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   v.field("retries_env_failed", retries.env_failed,
           {.help = "how often a sample is tried again after its environment failed",
            .min = 0,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field("retries_verifier_failed", retries.verifier_failed,
           {.help = "how often a sample is verified again after its verifier failed",
            .min = 0,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field("retries_lost", retries.lost,
           {.help = "how often a sample is tried again after its worker was lost",
            .min = 0,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field("retries_returned", retries.returned,
           {.help = "how often a sample is given again after its worker said goodbye",
            .min = 0,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
   seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
@@ -86,6 +100,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   v.field("quarantine_faults", quarantine.faults,
           {.help = "a worker with so many faults in a row gets no work for a while",
            .min = 1,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   seconds_field(v, "quarantine_seconds", quarantine.first,
                 "for how long at first; the time doubles while it goes on. As long a sample that "
@@ -94,10 +109,12 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   v.field("quarantine_limit", quarantine.limit,
           {.help = "the run halts when every worker of a role was given up so often in a row",
            .min = 1,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field("breaker_window", breaker.window,
           {.help = "the breaker looks at the last so many attempts; 0: no breaker",
            .min = 0,
+           .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field(
       "breaker_share_ratio", breaker.share,
@@ -107,10 +124,11 @@ void SchedulerOptions::visit(OptionVisitor& v) {
        .max = 1,
        .resume = Resume::kMayChange});
   v.field("store_segment_bytes", storage.store_bytes,
-          {.help = "size of a file of the trajectory store", .min = 4096});
-  v.field(
-      "journal_segment_bytes", storage.journal_bytes,
-      {.help = "the journal begins a new file, with a snapshot, after so many bytes", .min = 4096});
+          {.help = "size of a file of the trajectory store", .min = 4096, .max = kMaxFileBytes});
+  v.field("journal_segment_bytes", storage.journal_bytes,
+          {.help = "the journal begins a new file, with a snapshot, after so many bytes",
+           .min = 4096,
+           .max = kMaxFileBytes});
   v.field("archive", storage.archive,
           {.help = "keep the whole journal, so that the run can be replayed from its start"});
 }

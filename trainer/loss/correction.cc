@@ -11,7 +11,10 @@ void CorrectionOptions::visit(OptionVisitor& v) {
                    "current weights sampled"});
   v.field("level", level, {.help = "one weight a token, or the product over a sequence"});
   v.field("cap", cap,
-          {.help = "largest weight", .min = 1e-6, .aliases = {"tis_clip", "rollout_is_threshold"}});
+          {.help = "largest weight",
+           .min = 1e-6,
+           .max = kMaxCount,
+           .aliases = {"tis_clip", "rollout_is_threshold"}});
 }
 
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,

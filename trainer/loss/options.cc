@@ -8,6 +8,7 @@ void KlOptions::visit(OptionVisitor& v) {
   v.field("coef", coef,
           {.help = "weight of the penalty in the loss; 0: off",
            .min = 0,
+           .max = 1000,
            .aliases = {"kl_loss_coef", "beta", "init_kl_coef"}});
   v.field("estimator", estimator,
           {.help = "per-token estimate of the divergence, differentiated as a loss"});
@@ -27,7 +28,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
       "advantage", advantage,
       {.help = "reward minus group mean, as is or divided by the deviation of the group or of the "
                "batch's rewards; or minus the mean of the other members"});
-  v.field("std_eps", std_eps, {.help = "added to the standard deviation", .min = 0});
+  v.field("std_eps", std_eps, {.help = "added to the standard deviation", .min = 0, .max = 1000});
   v.field(
       "filter_zero_signal", filter_zero_signal,
       {.help = "drop: groups whose rewards are all equal leave the batch and the denominators"});
@@ -45,22 +46,26 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field("clip_high", surrogate.clip_high,
           {.help = "ratio's upper bound is 1 + clip_high",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"eps_clip_high", "clip_ratio_high", "epsilon_high"}});
   v.field("clip_c", surrogate.clip_c,
           {.help = "dual clip: the loss of a negative advantage is at most clip_c * |A|; 0: off",
            .min = 0,
+           .max = kMaxCount,
            .aliases = {"clip_ratio_c", "dual_clip"}});
   v.field(
       "loss_agg", aggregation.kind,
       {.help = "how token losses become one number; all counts are those of the whole minibatch",
        .aliases = {"loss_agg_mode", "loss_reduction"}});
-  v.field(
-      "loss_const_tokens", aggregation.const_tokens,
-      {.help = "the constant of seq_mean_token_sum_const, usually the response limit", .min = 0});
+  v.field("loss_const_tokens", aggregation.const_tokens,
+          {.help = "the constant of seq_mean_token_sum_const, usually the response limit",
+           .min = 0,
+           .max = kMaxCount});
   v.section("kl", kl, "penalty for leaving another policy");
   v.field("entropy_coef", entropy_coef,
           {.help = "bonus for the entropy of each trained token's distribution",
            .min = 0,
+           .max = 1000,
            .aliases = {"entropy_coeff"}});
   v.section("correction", correction, "what is done about tokens that other weights sampled");
 }

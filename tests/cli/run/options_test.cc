@@ -1,5 +1,6 @@
 #include "cli/run/options.h"
 
+#include <cmath>
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -44,6 +45,52 @@ TEST(RunOptions, TheResolvedConfigLoadsBackToTheSame) {
                            .options;
   std::string text = print_config(options);
   EXPECT_EQ(print_config(read({}, text).options), text);
+}
+
+// A size without an end meets the end of the memory, or of 64 bits.
+class RangeVisitor final : public OptionVisitor {
+ public:
+  void field(std::string_view, bool&, const OptionInfo&) override {}
+  void field(std::string_view key, int64_t& value, const OptionInfo& info) override {
+    check(key, static_cast<double>(value), info);
+  }
+  void field(std::string_view key, double& value, const OptionInfo& info) override {
+    check(key, value, info);
+  }
+  void field(std::string_view, std::string&, const OptionInfo&) override {}
+  void field(std::string_view key, std::vector<double>& values, const OptionInfo& info) override {
+    for (double value : values) check(key, value, info);
+  }
+  void field(std::string_view, std::vector<std::string>&, const OptionInfo&) override {}
+  void field(std::string_view, std::vector<std::pair<std::string, std::string>>&,
+             const OptionInfo&) override {}
+  int num_numbers = 0;
+
+ private:
+  void choice(std::string_view, size_t&, std::span<const std::string_view>,
+              const OptionInfo&) override {}
+  bool enter(std::string_view, std::string_view) override { return true; }
+  void leave() override {}
+  void check(std::string_view key, double value, const OptionInfo& info) {
+    ++num_numbers;
+    EXPECT_TRUE(std::isfinite(info.min) && std::isfinite(info.max)) << key;
+    EXPECT_LE(info.max, kMaxExactInteger) << key;
+    EXPECT_TRUE(info.min <= value && value <= info.max) << key << " is " << value;
+  }
+};
+
+TEST(RunOptions, EveryNumberHasARangeAndItsDefaultLiesInIt) {
+  RunOptions options;
+  RangeVisitor visitor;
+  options.visit(visitor);
+  EXPECT_GT(visitor.num_numbers, 70);
+}
+
+TEST(RunOptions, ATemperatureIsZeroOrNotNearIt) {
+  EXPECT_EQ(error_of({"rollout.sampling.temperature=0.001"}), "(no error)");
+  EXPECT_EQ(error_of({"rollout.sampling.temperature=1e-300"}),
+            "override rollout.sampling.temperature=1e-300: rollout.sampling.temperature is 1e-300; "
+            "it must be 0 (greedy) or from 0.001 to 1000. Try 1.0.");
 }
 
 TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
@@ -207,7 +254,7 @@ TEST(Validate, RefusesWhatCannotWork) {
             "override rollout.sampling.temperature=0: rollout.sampling.temperature is 0; greedy "
             "members of a group are all the same and teach "
             "nothing. Try 1.0.");
-  EXPECT_NE(error_of({"rollout.group_size=1"}).find("it must be an integer >= 2. Try 8."),
+  EXPECT_NE(error_of({"rollout.group_size=1"}).find("it must be an integer from 2 to 65536. Try 8."),
             std::string::npos);
   EXPECT_NE(error_of({"train.minibatches_per_step=5"}).find("more than the 4 groups of a step"),
             std::string::npos);

@@ -80,6 +80,36 @@ TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
   EXPECT_NE(plan.warnings[0].find("but 1.0 MiB are free"), std::string::npos);
 }
 
+TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
+  RunOptions options = example();
+  const auto error_of = [&](const MemoryFacts& machine) -> std::string {
+    try {
+      check_size(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0),
+                 machine);
+    } catch (const UserError& error) {
+      return error.key() + ": " + error.what();
+    }
+    return "";
+  };
+  constexpr int64_t kGib = int64_t{1} << 30;
+  EXPECT_EQ(error_of({.total_bytes = kGib}), "");
+  EXPECT_EQ(error_of({}), "") << "the system does not say";
+  EXPECT_NE(error_of({.total_bytes = kGib, .cgroup_limit_bytes = 1 << 20})
+                .find("this machine has 1.0 MiB"),
+            std::string::npos);
+  options.rollout_processes.workers = 1024;
+  EXPECT_NE(error_of({.total_bytes = kGib}).find("Make rollout.workers"), std::string::npos);
+  // Larger than any number: still an answer.
+  options.rollout.engine.kv_cache_blocks = kMaxKvBlocks;
+  options.model.create.layers = 1024;
+  EXPECT_NE(error_of({.total_bytes = kGib}), "");
+  options = example();
+  options.step.prompts_per_step = 1'000'000;
+  EXPECT_TRUE(error_of({}).empty());
+  options.step.group_size = 65536;
+  EXPECT_NE(error_of({}).find("65536000000 samples a step"), std::string::npos) << error_of({});
+}
+
 TEST(MakePlan, RefusesAContextBeyondTheModel) {
   RunOptions options = example();
   ModelConfig config = planned_model(options, sandbox::built_in_environments());

@@ -70,11 +70,11 @@ TEST(NumberVerifier, ATextWithoutANumberIsWrongAndBadEvidenceAFailure) {
 }
 
 TEST(ParseNumber, TakesOneNumberAndNothingElse) {
-  EXPECT_EQ(parse_number(" $1,234.50. "), 1234.5);
-  EXPECT_EQ(parse_number("3/4"), 0.75);
-  EXPECT_EQ(parse_number(".5"), 0.5);
+  EXPECT_EQ(parse_answer(" $1,234.50. "), 1234.5);
+  EXPECT_EQ(parse_answer("3/4"), 0.75);
+  EXPECT_EQ(parse_answer(".5"), 0.5);
   for (const char* text : {"", ".", "1/0", "1/", "--1", "1 2", "inf", "nan", "0x10", "1-2"}) {
-    EXPECT_FALSE(parse_number(text).has_value()) << text;
+    EXPECT_FALSE(parse_answer(text).has_value()) << text;
   }
 }
 
