@@ -169,14 +169,8 @@ void on_result(Context& context, const AttemptResult& result) {
 
 void on_reward(Context& context, const Reward& reward) {
   State& state = context.state;
+  if (!expects_verdict(state, reward)) return;
   const WorkId work{reward.lane, reward.lease.member};
-  const auto found = state.leases.find(work);
-  // One attempt may be verified several times: only the verdict that was asked for last counts.
-  if (found == state.leases.end() || found->second.kind != LeaseKind::kVerify ||
-      found->second.attempt != reward.lease.attempt || found->second.worker != reward.worker ||
-      found->second.verify_attempt != reward.verify_attempt) {
-    return;
-  }
   const Lease lease = end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, work, Outcome::kFinished, "");

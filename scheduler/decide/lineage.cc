@@ -128,6 +128,7 @@ void on_published(Context& context, const Published& event) {
     // The same weights, perhaps in another file.
     policy.lineage[event.version] = std::move(weights);
   }
+  policy.step_start = step_start_at(policy, context.state.now);
 }
 
 void on_durable(Context& context, const Durable& event) {
@@ -222,6 +223,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))
     fork(context, event.policy, event.version, {event.digest, event.manifest});
+  policy.step_start = step_start_at(policy, state.now);
 }
 
 void hear_next_trainer(Context& context, PolicyId id) {

@@ -156,6 +156,8 @@ void form_batch(const State& state, Policy& policy, int64_t step) {
   policy.batches.emplace(step, std::move(batch));
 }
 
+}  // namespace
+
 HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) {
   HandOver action;
   action.policy = policy_id;
@@ -171,8 +173,6 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) 
   }
   return action;
 }
-
-}  // namespace
 
 int64_t members_to_launch(const Config& config, const Round& round) {
   switch (round.kind) {
@@ -255,6 +255,7 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   }
   // Until it publishes, asks again, or is lost.
   policy.handed = true;
+  policy.batches.at(step).handed = context.state.now;
   context.tell(policy.trainer, make_hand_over(policy_id, policy, step));
 }
 

@@ -27,6 +27,9 @@ void settle_task(Context& context, Policy& policy, const TaskId& id);
 // evaluation is open or waits to be reported (weights must not move under it).
 void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 
+// The list of a step whose batch is formed.
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step);
+
 // Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights.
 void relaunch(Context& context, Policy& policy, const TaskId& id);
 

@@ -29,15 +29,13 @@ AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
 
 }  // namespace
 
-Inbox::Inbox(const State& state, Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
-             RunMetrics& metrics, Verdicts& verdicts, Log& log)
+Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
+             RunMetrics& metrics, Log& log)
     : state_(state),
       feed_(std::move(feed)),
-      now_(std::move(now)),
       store_(store),
       server_(server),
       metrics_(metrics),
-      verdicts_(verdicts),
       log_(log) {}
 
 void Inbox::take(wire::ServerEvent event) {
@@ -111,16 +109,22 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
               name_of(header.outcome), event.reason);
     return feed_(event);
   }
-  // Noted before the store can answer: until then nothing from this message on is acknowledged.
-  at_store_[from.worker].insert(from.sequence);
   store_.put({header.lane, header.lease}, std::move(message.body),
-             [this, worker = from.worker, sequence = from.sequence,
+             [this, worker = from.worker, release = hold_acknowledgement(from),
               header](const StoreActor::Stored& stored) {
-               at_store_[worker].erase(sequence);
-               // So that acknowledge() looks at this worker again; it may have said nothing since.
-               arrived_[worker] = std::max(arrived_[worker], sequence);
+               release();
                on_stored(worker, header, stored);
              });
+}
+
+// Until what it returns is called nothing from this message on is acknowledged.
+std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message) {
+  at_store_[message.worker].insert(message.sequence);
+  return [this, worker = message.worker, sequence = message.sequence] {
+    at_store_[worker].erase(sequence);
+    // So that acknowledge() looks at this worker again; it may have said nothing since.
+    arrived_[worker] = std::max(arrived_[worker], sequence);
+  };
 }
 
 void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
@@ -144,16 +148,22 @@ void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
-  const BodyId body{verdict.lane, verdict.lease};
-  if (verdict.reward) {
-    // What is kept goes with the body; of one that is gone already it would stay for ever.
-    if (holds_body(state_, body)) verdicts_.keep(body, verdict.metrics);
-  } else {
+  const Reward event{from.worker,    verdict.lease,
+                     verdict.lane,   verdict.verify_attempt,
+                     verdict.reward, verdict.failure.substr(0, kReasonBytes)};
+  if (!expects_verdict(state_, event)) return;  // late: fenced
+  if (!verdict.reward) {
     log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,
               verdict.failure);
+    return feed_(event);
   }
-  feed_(Reward{from.worker, verdict.lease, verdict.lane, verdict.verify_attempt, verdict.reward,
-               verdict.failure.substr(0, kReasonBytes)});
+  // As with a result: what was measured is in the store before anything counts on it.
+  store_.put_verdict({verdict.lane, verdict.lease}, verdict.metrics,
+                     [this, event, release = hold_acknowledgement(from)](const std::string& why) {
+                       release();
+                       if (why.empty()) return feed_(event);
+                       if (failure_.empty()) failure_ = why;
+                     });
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
@@ -166,26 +176,28 @@ void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
                       message.reason.substr(0, kReasonBytes)});
 }
 
-int64_t Inbox::published(PolicyId policy) const {
-  const auto it = state_.policies.find(policy);
-  return it == state_.policies.end() ? -1 : it->second.published;
-}
-
-void Inbox::publish_metrics(PolicyId id, const MetricList& sent) {
-  const Policy& policy = state_.policies.at(id);
-  metrics_.on_published(policy.published, sent, policy.attempts, now_());
-}
-
 // A row of metrics is written before the event that caused it is committed: after a kill in between
 // the message comes again, and the row is known.
+void Inbox::feed_publication(PolicyId id, const MetricList& sent, const Event& event) {
+  const auto before = state_.policies.find(id);
+  if (before == state_.policies.end()) return feed_(event);
+  const int64_t published = before->second.published;
+  const StepStart start = before->second.step_start;
+  feed_(event);
+  const Policy& policy = state_.policies.at(id);
+  if (policy.published > published) metrics_.on_published(policy, start, sent);
+}
+
 void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
-  const int64_t before = published(ready.policy);
+  const auto policy = state_.policies.find(ready.policy);
+  const int64_t before = policy == state_.policies.end() ? -1 : policy->second.published;
   if (ready.version != before)
     log_.info("{} holds version {}, the run is at {}", from.worker, ready.version, before);
-  feed_(RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
-  // The trainer died between its publication and our hearing of it: this greeting is the
+  // If the trainer died between its publication and our hearing of it, this greeting is the
   // publication (law 9.5).
-  if (published(ready.policy) > before) publish_metrics(ready.policy, ready.metrics);
+  feed_publication(
+      ready.policy, ready.metrics,
+      RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
@@ -193,9 +205,9 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
-  const int64_t before = published(message.policy);
-  feed_(Published{from.worker, message.policy, message.version, message.digest, message.manifest});
-  if (published(message.policy) > before) publish_metrics(message.policy, message.metrics);
+  feed_publication(
+      message.policy, message.metrics,
+      Published{from.worker, message.policy, message.version, message.digest, message.manifest});
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {

@@ -17,7 +17,6 @@
 #include "core/wire/server.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
-#include "scheduler/service/verdicts.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 
@@ -29,11 +28,10 @@ constexpr PolicyId kPolicy = 0;
 class Inbox {
  public:
   using Feed = std::function<void(const Event&)>;
-  using Now = std::function<Time()>;
 
   // All are borrowed. `feed` applies an event to `state` before it returns.
-  Inbox(const State& state, Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
-        RunMetrics& metrics, Verdicts& verdicts, Log& log);
+  Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
+        RunMetrics& metrics, Log& log);
 
   void take(wire::ServerEvent event);
 
@@ -63,16 +61,14 @@ class Inbox {
   void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
                  const StoreActor::Stored& stored);
   void check_numerics(const wire::Hello& hello);
-  int64_t published(PolicyId policy) const;
-  void publish_metrics(PolicyId policy, const MetricList& sent);
+  void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
+  std::function<void()> hold_acknowledgement(const wire::Incoming& message);
 
   const State& state_;
   Feed feed_;
-  Now now_;
   StoreActor& store_;
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
-  Verdicts& verdicts_;
   Log& log_;
   std::map<WorkerId, uint64_t> arrived_;             // the last message of each
   std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store

@@ -6,15 +6,9 @@
 
 namespace tailrace::scheduler {
 
-Outbox::Outbox(Feed feed, Now now, StoreActor& store, wire::WorkerServer& server,
-               RunMetrics& metrics, Verdicts& verdicts, Log& log)
-    : feed_(std::move(feed)),
-      now_(std::move(now)),
-      store_(store),
-      server_(server),
-      metrics_(metrics),
-      verdicts_(verdicts),
-      log_(log) {}
+Outbox::Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
+               Log& log)
+    : feed_(std::move(feed)), store_(store), server_(server), metrics_(metrics), log_(log) {}
 
 void Outbox::perform(const Action& action) {
   std::visit([this](const auto& a) { act(a); }, action);
@@ -46,9 +40,7 @@ void Outbox::act(const HandOver& a) {
     ids.push_back({Lane::kTrain, item.lease});
     rewards[ids.back()] = item.reward;
   }
-  // The time of handing over, not of the store's answer.
-  const Time handed = now_();
-  store_.describe(ids, [this, a, handed](const auto& found, const auto& lost) {
+  store_.describe(ids, [this, a](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
     wire::Batch batch{.policy = a.policy, .step = a.step, .items = {}};
     std::vector<TrajectoryHeader> headers;
@@ -56,9 +48,8 @@ void Outbox::act(const HandOver& a) {
       const TrajectoryStore::Entry& entry = found[i].entry;
       batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
       headers.push_back(found[i].header);
-      verdicts_.add_to(headers.back());
     }
-    metrics_.on_batch(a.step, headers, handed);
+    metrics_.on_batch(a.step, headers);
     send(a, batch);
   });
   show_samples(a.step - 1, metrics_.samples_of_batch(a), std::move(rewards), [] {});
@@ -69,10 +60,8 @@ void Outbox::show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId
   if (ids.empty()) return then();
   store_.decode(std::move(ids), [this, step, rewards = std::move(rewards), then = std::move(then)](
                                     std::vector<Trajectory> found, const auto&) {
-    for (Trajectory& trajectory : found) {
+    for (Trajectory& trajectory : found)
       trajectory.reward = rewards.at({trajectory.lane, trajectory.lease});
-      verdicts_.add_to(trajectory);
-    }
     metrics_.write_samples(step, found);
     then();
   });
@@ -94,10 +83,7 @@ void Outbox::act(const EvalDone& a) {
     for (const StoreActor::Lost& body : lost)
       log_.warning("{}: {}", to_string(body.body.lease), body.reason);
     std::vector<TrajectoryHeader> headers;
-    for (const StoreActor::Described& body : found) {
-      headers.push_back(body.header);
-      verdicts_.add_to(headers.back());
-    }
+    for (const StoreActor::Described& body : found) headers.push_back(body.header);
     // Chosen before the row is written: a version that has its row shows nothing more.
     const std::vector<BodyId> shown = metrics_.samples_of_evaluation(a);
     metrics_.on_evaluation(a, headers);
@@ -107,14 +93,9 @@ void Outbox::act(const EvalDone& a) {
   });
 }
 
-void Outbox::act(const Release& a) {
-  store_.release(a.bodies);
-  // The only place that forgets: a body lives at least as long as anybody asks for its numbers.
-  for (const BodyId& body : a.bodies) verdicts_.forget(body);
-}
+void Outbox::act(const Release& a) { store_.release(a.bodies); }
 
 void Outbox::act(const TaskDone& a) {
-  metrics_.on_task_done(a.end);
   if (a.end == TaskEnd::kFailed)
     log_.warning("prompt {} of epoch {} failed for good", a.task.prompt, a.task.epoch);
 }

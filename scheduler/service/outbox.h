@@ -15,7 +15,6 @@
 #include "core/wire/server.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
-#include "scheduler/service/verdicts.h"
 #include "scheduler/state/action.h"
 #include "scheduler/state/event.h"
 
@@ -24,11 +23,9 @@ namespace tailrace::scheduler {
 class Outbox {
  public:
   using Feed = std::function<void(const Event&)>;
-  using Now = std::function<Time()>;
 
   // All are borrowed.
-  Outbox(Feed feed, Now now, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
-         Verdicts& verdicts, Log& log);
+  Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics, Log& log);
 
   void perform(const Action& action);
 
@@ -61,11 +58,9 @@ class Outbox {
                     std::function<void()> then);
 
   Feed feed_;
-  Now now_;
   StoreActor& store_;
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
-  Verdicts& verdicts_;
   Log& log_;
   bool run_done_ = false;
   std::string failure_;

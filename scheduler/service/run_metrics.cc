@@ -63,7 +63,7 @@ std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count)
 }  // namespace
 
 RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log)
-    : paths_(paths), num_samples_(num_samples), log_(log), attempts_(policy.attempts) {
+    : paths_(paths), num_samples_(num_samples), log_(log) {
   open(policy.frontier + 1);
 }
 
@@ -122,10 +122,8 @@ void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> traject
     log_.warning("the samples of step {} are lost: {}", step, written.failure().message);
 }
 
-void RunMetrics::on_task_done(TaskEnd end) { ++ends_[end]; }
-
-void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now) {
-  pending_ = {.step = step, .handed = now, .tokens = 0, .values = means(batch, "env")};
+void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch) {
+  pending_ = {.step = step, .tokens = 0, .values = means(batch, "env")};
   double staleness = 0, stalest = 0;
   for (const TrajectoryHeader& episode : batch) {
     pending_.tokens += episode.num_sampled;
@@ -140,36 +138,31 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch,
   pending_.values.emplace_back("staleness/max", stalest);
 }
 
-void RunMetrics::on_published(int64_t version, const MetricList& sent,
-                              const AttemptCounts& attempts, Time now) {
-  const int64_t row = version - 1;
-  // A step that began under an earlier process, or whose batch went out under one, has no length
-  // that we know.
-  const bool timed = timed_ && pending_.step == version;
-  const Time since = now - last_published_;
-  const Time training = now - pending_.handed;
-  const AttemptCounts before = std::exchange(attempts_, attempts);
-  last_published_ = now;
-  timed_ = true;
-  // Version 0 comes of no step. A step that is trained again, or whose row was written before a
-  // kill, has its row.
-  if (row < 0 || !steps_.insert(row).second) return;
+void RunMetrics::on_published(const Policy& policy, const StepStart& start,
+                              const MetricList& sent) {
+  const int64_t version = policy.published, row = version - 1;
+  const auto batch = policy.batches.find(version);
+  // The first publication comes of no step, whatever its number. A step that is trained again, or
+  // whose row was written before a kill, has its row.
+  if (batch == policy.batches.end() || !steps_.insert(row).second) return;
 
+  const StepStart& end = policy.step_start;
   MetricList values = sent;
-  if (pending_.step == version) add_missing(values, pending_.values);
-  if (timed && seconds_of(since) > 0) {
-    add_missing(values,
-                {{"perf/tokens_per_s", static_cast<double>(pending_.tokens) / seconds_of(since)},
-                 {"time/step", seconds_of(since)},
-                 {"time/rollout", seconds_of(since - training)}});
+  if (pending_.step == version) {
+    add_missing(values, pending_.values);
+    const double seconds = seconds_of(end.time - start.time);
+    if (seconds > 0) {
+      add_missing(values, {{"perf/tokens_per_s", static_cast<double>(pending_.tokens) / seconds},
+                           {"time/step", seconds},
+                           {"time/rollout", seconds_of(batch->second.handed - start.time)}});
+    }
   }
-  const auto failed = static_cast<double>(num_failed(attempts) - num_failed(before));
-  const auto all = failed + static_cast<double>(attempts.samples - before.samples);
-  add_missing(values, {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
-                       {"rollout/filtered_prompts", static_cast<double>(ends_[TaskEnd::kFiltered])},
-                       {"rollout/failed_prompts", static_cast<double>(ends_[TaskEnd::kFailed])}});
-  // Counted from row to row, in memory: a restart begins anew, decisions do not rest on it.
-  ends_.clear();
+  const auto failed = static_cast<double>(num_failed(end.attempts) - num_failed(start.attempts));
+  const auto all = failed + static_cast<double>(end.attempts.samples - start.attempts.samples);
+  add_missing(values,
+              {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
+               {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
+               {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)}});
   write(row, row, std::move(values));
 }
 

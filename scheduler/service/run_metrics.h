@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -19,7 +18,6 @@
 #include "core/base/log.h"
 #include "core/base/metrics.h"
 #include "core/base/run_directory.h"
-#include "core/base/time.h"
 #include "core/trajectory/trajectory.h"
 #include "core/wire/message.h"
 #include "scheduler/state/action.h"
@@ -33,13 +31,12 @@ class RunMetrics {
   // Throws UserError when the files cannot be read or written. Borrows `log`.
   RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log);
 
-  void on_task_done(TaskEnd end);
-  // The batch of `step` goes to the trainer. Means of the environments' own metrics become
-  // env/NAME.
-  void on_batch(int64_t step, std::span<const TrajectoryHeader> batch, Time now);
-  // `sent`: the trainer's part of the row; its names win. `attempts`: all of the run so far.
-  void on_published(int64_t version, const MetricList& sent, const AttemptCounts& attempts,
-                    Time now);
+  // The batch of `step` goes to the trainer. Means of what environments and verifiers measured
+  // become env/NAME.
+  void on_batch(int64_t step, std::span<const TrajectoryHeader> batch);
+  // The policy's newest version has just been published. `start`: of its step. `sent`: the
+  // trainer's part of the row; its names win.
+  void on_published(const Policy& policy, const StepStart& start, const MetricList& sent);
   void on_progress(const wire::Progress& progress);
   // `bodies`: of the members that have a reward.
   void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
@@ -57,7 +54,6 @@ class RunMetrics {
  private:
   struct Pending {
     int64_t step = -1;
-    Time handed{};
     int64_t tokens = 0;
     MetricList values;
   };
@@ -70,11 +66,7 @@ class RunMetrics {
   Log& log_;
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
-  Pending pending_;
-  Time last_published_{};
-  bool timed_ = false;      // last_published_ is of this process
-  AttemptCounts attempts_;  // at the last publication
-  std::map<TaskEnd, int64_t> ends_;
+  Pending pending_;                                  // of the batch that the trainer has
 };
 
 }  // namespace tailrace::scheduler

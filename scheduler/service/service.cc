@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/wire/server.h"
 #include "scheduler/decide/decide.h"
+#include "scheduler/decide/rounds.h"
 #include "scheduler/service/inbox.h"
 #include "scheduler/service/outbox.h"
 #include "scheduler/service/run_metrics.h"
@@ -33,17 +34,14 @@ struct Service::Impl {
         store(open_store(), [this] { server.wake(); }),
         journal(open_journal()),
         metrics(options.paths, policy(), options.num_samples, log),
-        inbox(state, feeder(), timer(), store, server, metrics, verdicts, log),
-        outbox(feeder(), timer(), store, server, metrics, verdicts, log) {
+        inbox(state, feeder(), store, server, metrics, log),
+        outbox(feeder(), store, server, metrics, log) {
     // Last: what it feeds may reach all of the above.
     if (resumed) begin_again();
   }
 
   std::function<void(const Event&)> feeder() {
     return [this](const Event& event) { feed(event); };
-  }
-  std::function<Time()> timer() {
-    return [this] { return now(); };
   }
 
   // ---- start
@@ -122,6 +120,24 @@ struct Service::Impl {
       feed(missing);
     }
     feed(Restarted{.config = options.config});
+    describe_batch();
+  }
+
+  // The row of the step that the trainer works on tells of its batch, and an earlier process had
+  // asked for that. The trainer may publish at once, so this is waited for.
+  void describe_batch() {
+    const int64_t step = version() + 1;
+    if (!policy().batches.contains(step)) return;
+    std::vector<BodyId> ids;
+    for (const HandOver::Item& item : make_hand_over(kPolicy, policy(), step).items)
+      ids.push_back({Lane::kTrain, item.lease});
+    store.describe(std::move(ids), [this, step](const auto& found, const auto&) {
+      std::vector<TrajectoryHeader> headers;
+      for (const StoreActor::Described& body : found) headers.push_back(body.header);
+      metrics.on_batch(step, headers);
+    });
+    if (auto synced = store.sync(); !synced) return fail(synced.failure().message);
+    store.run_answers();
   }
 
   // ---- the loop
@@ -267,7 +283,6 @@ struct Service::Impl {
   StoreActor store;
   Journal journal;
   RunMetrics metrics;
-  Verdicts verdicts;
   Inbox inbox;
   Outbox outbox;
 

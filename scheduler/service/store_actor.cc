@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/wire/trajectory_codec.h"
+#include "scheduler/state/archive.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -84,7 +85,25 @@ void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
       });
 }
 
+void StoreActor::put_verdict(const BodyId& id, MetricList metrics,
+                             std::function<void(const std::string& failure)> then) {
+  post([id, note = to_bytes(metrics), then = std::move(then)](TrajectoryStore& store) -> Answer {
+    const auto put = store.put_note(id, note);
+    return [then, failure = put ? "" : put.failure().message] { then(failure); };
+  });
+}
+
 namespace {
+
+Result<void> add_verdict(const TrajectoryStore& store, const BodyId& id, MetricList& metrics) {
+  const auto note = store.note_of(id);
+  if (!note) return note.failure();
+  if (note.value().empty()) return {};
+  const auto verdict = from_bytes<MetricList>(note.value());
+  if (!verdict) return Failure{fmt::format("the verdict on {} is damaged", to_string(id.lease))};
+  metrics.insert(metrics.end(), verdict->begin(), verdict->end());
+  return {};
+}
 
 // Reads each body and makes something of it; what fails is lost.
 template <class T, class Make>
@@ -115,6 +134,8 @@ void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
               [&](const BodyId& id, const std::vector<std::byte>& bytes) -> Result<Described> {
                 auto header = wire::read_trajectory_header(bytes);
                 if (!header) return header.failure();
+                if (auto added = add_verdict(store, id, header.value().metrics); !added)
+                  return added.failure();
                 return Described{std::move(header).value(), *store.find(id)};
               });
     return [then, found = std::move(found), lost = std::move(lost)]() mutable {
@@ -127,9 +148,14 @@ void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
   post([ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<Trajectory> found;
     std::vector<Lost> lost;
-    read_each(store, ids, found, lost, [](const BodyId&, const std::vector<std::byte>& bytes) {
-      return wire::decode_trajectory(bytes);
-    });
+    read_each(store, ids, found, lost,
+              [&](const BodyId& id, const std::vector<std::byte>& bytes) -> Result<Trajectory> {
+                auto trajectory = wire::decode_trajectory(bytes);
+                if (!trajectory) return trajectory;
+                if (auto added = add_verdict(store, id, trajectory.value().metrics); !added)
+                  return added.failure();
+                return trajectory;
+              });
     return [then, found = std::move(found), lost = std::move(lost)]() mutable {
       then(std::move(found), lost);
     };

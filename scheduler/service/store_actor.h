@@ -42,6 +42,11 @@ class StoreActor {
   };
   void put(const BodyId& id, std::vector<std::byte> body, std::function<void(Stored)> then);
 
+  // What a verifier measured of a stored body, beside the reward: read back as metrics of the body.
+  // `then` hears why the disk failed; empty: it did not.
+  void put_verdict(const BodyId& id, MetricList metrics,
+                   std::function<void(const std::string& failure)> then);
+
   struct Described {
     TrajectoryHeader header;
     TrajectoryStore::Entry entry;

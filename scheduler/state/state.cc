@@ -55,6 +55,22 @@ bool expects_result(const State& state, const WorkerId& worker, Lane lane, const
          it->second.attempt == lease.attempt && it->second.worker == worker;
 }
 
+bool expects_verdict(const State& state, const Reward& reward) {
+  const auto it = state.leases.find({reward.lane, reward.lease.member});
+  return it != state.leases.end() && it->second.kind == LeaseKind::kVerify &&
+         it->second.attempt == reward.lease.attempt && it->second.worker == reward.worker &&
+         it->second.verify_attempt == reward.verify_attempt;
+}
+
+StepStart step_start_at(const Policy& policy, Time now) {
+  StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0};
+  for (const Domain& domain : policy.domains) {
+    start.filtered += domain.ended_as(TaskEnd::kFiltered);
+    start.failed += domain.ended_as(TaskEnd::kFailed);
+  }
+  return start;
+}
+
 bool at_frontier(const Policy& policy) {
   return policy.frontier >= 0 && policy.published == policy.frontier;
 }

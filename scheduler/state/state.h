@@ -100,6 +100,7 @@ struct Domain {
   std::deque<TaskId> ready;     // complete groups, in order of completion
   std::array<int64_t, kEnumNames<TaskEnd>.size()> ended{};
   int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
+  int64_t ended_as(TaskEnd end) const { return ended[static_cast<size_t>(end)]; }
   template <class V>
   void fields(V& visit) {
     visit(epoch, next, queued, ready);
@@ -139,9 +140,10 @@ struct Round {
 // The groups of a step, kept until its checkpoint is durable.
 struct Batch {
   std::vector<TaskId> tasks;  // in the order of the batch
+  Time handed{};              // when the trainer got it last
   template <class V>
   void fields(V& visit) {
-    visit(tasks);
+    visit(tasks, handed);
   }
   friend bool operator==(const Batch&, const Batch&) = default;
 };
@@ -180,6 +182,19 @@ struct AttemptCounts {
   friend bool operator==(const AttemptCounts&, const AttemptCounts&) = default;
 };
 
+// When a step began, with the publication of the version before, and what had been counted by then:
+// the row of the step tells what came since (metrics.md).
+struct StepStart {
+  Time time{};
+  AttemptCounts attempts;
+  int64_t filtered = 0, failed = 0;  // prompts
+  template <class V>
+  void fields(V& visit) {
+    visit(time, attempts, filtered, failed);
+  }
+  friend bool operator==(const StepStart&, const StepStart&) = default;
+};
+
 // All that belongs to one trained policy.
 struct Policy {
   int64_t published = -1;  // what the trainer holds
@@ -200,11 +215,12 @@ struct Policy {
   int64_t evaluated = -1;   // newest version that was, or is being, evaluated
   int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
   AttemptCounts attempts;
+  StepStart step_start;  // of the step that is next, or under way
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
           trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, eval_launch,
-          attempts);
+          attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -374,6 +390,12 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 // Whether a result of this lease would be taken. The service asks before it stores the body, so
 // that a late or doubled answer costs no disk.
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease);
+// The same of a verdict: one attempt may be verified several times, and only the verification that
+// was asked for last counts.
+bool expects_verdict(const State& state, const Reward& reward);
+
+// Now, with what is counted up to now.
+StepStart step_start_at(const Policy& policy, Time now);
 
 // The trainer holds the newest version. False before the first one, and while a trainer that came
 // back with an older one trains the batches since then again.

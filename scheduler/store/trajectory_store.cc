@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -16,11 +17,16 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kStoreKind = 2;
 
-// A record is the id, then the body. Ids have one size.
-const size_t kIdBytes = to_bytes(BodyId{}).size();
+// A record is its kind, the id, then the body or the note. Ids have one size.
+const size_t kHeadBytes = 1 + to_bytes(BodyId{}).size();
+
+template <class Kind>
+std::string head_of(Kind kind, const BodyId& id) {
+  return to_bytes(std::pair(static_cast<uint8_t>(kind), id));
+}
 
 TrajectoryStore::Entry entry_of(std::string_view record) {
-  const std::string_view body = record.substr(kIdBytes);
+  const std::string_view body = record.substr(kHeadBytes);
   return {std::ssize(body), XXH3_64bits(body.data(), body.size())};
 }
 
@@ -53,18 +59,9 @@ Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t
 Result<void> TrajectoryStore::read_segment(int64_t number) {
   Segment& segment = segments_[number];
   const fs::path path = path_of(number);
-  auto report = scan_records(path, kStoreKind, /*skip_damaged=*/true,
-                             [&](int64_t offset, std::string_view payload) {
-                               if (payload.size() < kIdBytes) return;
-                               const auto id = from_bytes<BodyId>(payload.substr(0, kIdBytes));
-                               if (!id) return;
-                               // The newest record wins: an older one is of a body that was
-                               // released, or that a crash made unknown.
-                               const auto [it, fresh] = index_.try_emplace(*id);
-                               if (!fresh) --segments_[it->second.segment].live;
-                               it->second = {number, offset, entry_of(payload)};
-                               ++segment.live;
-                             });
+  auto report = scan_records(
+      path, kStoreKind, /*skip_damaged=*/true,
+      [&](int64_t offset, std::string_view payload) { index_record(number, offset, payload); });
   if (!report) return report.failure();
   // A process that was killed leaves in the page cache what it did not sync, and sync() looks at
   // the active segment alone.
@@ -73,6 +70,32 @@ Result<void> TrajectoryStore::read_segment(int64_t number) {
   std::error_code error;
   segment.bytes = static_cast<int64_t>(fs::file_size(path, error));
   return {};
+}
+
+// The newest record wins: an older one is of a body that was released, or that a crash made
+// unknown.
+void TrajectoryStore::index_record(int64_t number, int64_t offset, std::string_view payload) {
+  if (payload.size() < kHeadBytes) return;
+  const auto head = from_bytes<std::pair<uint8_t, BodyId>>(payload.substr(0, kHeadBytes));
+  if (!head) return;
+  const Place place{number, offset, entry_of(payload)};
+  const auto known = index_.find(head->second);
+  if (head->first == static_cast<uint8_t>(Kind::kBody)) {
+    // Files are not deleted here, while they are read.
+    if (known != index_.end()) forget(known->second);
+    index_[head->second] = {place, std::nullopt};
+  } else if (known == index_.end()) {
+    return;  // the body is gone, or is damaged
+  } else {
+    if (known->second.note) --segments_[known->second.note->segment].live;
+    known->second.note = place;
+  }
+  ++segments_[number].live;
+}
+
+void TrajectoryStore::forget(const Kept& kept) {
+  --segments_[kept.body.segment].live;
+  if (kept.note) --segments_[kept.note->segment].live;
 }
 
 Result<void> TrajectoryStore::begin_segment() {
@@ -98,44 +121,74 @@ Result<void> TrajectoryStore::begin_segment() {
   return sync_directory(directory_);
 }
 
-Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> body) {
-  // A result that is sent again: what counts is the copy that is stored.
-  if (index_.contains(id)) return {};
+Result<TrajectoryStore::Place> TrajectoryStore::append(Kind kind, const BodyId& id,
+                                                       std::string_view bytes) {
   if (active_number_ == 0 || active_.bytes() >= segment_bytes_) {
     if (auto begun = begin_segment(); !begun) return begun.failure();
   }
-  std::string payload = to_bytes(id);
-  payload.append(reinterpret_cast<const char*>(body.data()), body.size());
+  std::string payload = head_of(kind, id);
+  payload.append(bytes);
   auto offset = active_.append(payload);
   if (!offset) return offset.failure();
   Segment& segment = segments_[active_number_];
   ++segment.live;
   segment.bytes = active_.bytes();
-  index_[id] = {active_number_, offset.value(), entry_of(payload)};
   dirty_ = true;
+  return Place{active_number_, offset.value(), entry_of(payload)};
+}
+
+Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> body) {
+  // A result that is sent again: what counts is the copy that is stored.
+  if (index_.contains(id)) return {};
+  auto place = append(Kind::kBody, id, {reinterpret_cast<const char*>(body.data()), body.size()});
+  if (!place) return place.failure();
+  index_[id] = {place.value(), std::nullopt};
+  return {};
+}
+
+Result<void> TrajectoryStore::put_note(const BodyId& id, std::string_view note) {
+  const auto kept = index_.find(id);
+  if (kept == index_.end()) return {};
+  auto place = append(Kind::kNote, id, note);
+  if (!place) return place.failure();
+  const auto before = std::exchange(kept->second.note, place.value());
+  if (before) {
+    --segments_[before->segment].live;
+    drop_if_empty(before->segment);
+  }
   return {};
 }
 
 std::optional<TrajectoryStore::Entry> TrajectoryStore::find(const BodyId& id) const {
   const auto it = index_.find(id);
-  return it == index_.end() ? std::nullopt : std::optional(it->second.entry);
+  return it == index_.end() ? std::nullopt : std::optional(it->second.body.entry);
 }
 
 Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {
   const auto it = index_.find(id);
   if (it == index_.end())
     return Failure{fmt::format("the body of {} is not in the store", to_string(id.lease))};
-  auto payload = read_record(path_of(it->second.segment), it->second.offset);
+  auto body = read(Kind::kBody, id, it->second.body);
+  if (!body) return body.failure();
+  const auto* bytes = reinterpret_cast<const std::byte*>(body.value().data());
+  return std::vector<std::byte>(bytes, bytes + body.value().size());
+}
+
+Result<std::string> TrajectoryStore::note_of(const BodyId& id) const {
+  const auto it = index_.find(id);
+  if (it == index_.end() || !it->second.note) return std::string();
+  return read(Kind::kNote, id, *it->second.note);
+}
+
+Result<std::string> TrajectoryStore::read(Kind kind, const BodyId& id, const Place& place) const {
+  auto payload = read_record(path_of(place.segment), place.offset);
   if (!payload) return payload.failure();
-  // The record names its body: damage that fits its checksum, or an index that is wrong, is noticed
-  // here.
-  if (payload.value().size() < kIdBytes ||
-      payload.value().compare(0, kIdBytes, to_bytes(id)) != 0) {
-    return Failure{fmt::format("{} holds another body than {}",
-                               path_of(it->second.segment).string(), to_string(id.lease))};
-  }
-  const auto* bytes = reinterpret_cast<const std::byte*>(payload.value().data());
-  return std::vector<std::byte>(bytes + kIdBytes, bytes + payload.value().size());
+  // The record says what it is: damage that fits its checksum, or an index that is wrong, is
+  // noticed here.
+  if (!payload.value().starts_with(head_of(kind, id)))
+    return Failure{fmt::format("{} holds another body than {}", path_of(place.segment).string(),
+                               to_string(id.lease))};
+  return payload.value().substr(kHeadBytes);
 }
 
 // Records stay in their files until a whole segment is free: nothing is ever rewritten.
@@ -143,17 +196,18 @@ void TrajectoryStore::release(std::span<const BodyId> bodies) {
   for (const BodyId& id : bodies) {
     const auto it = index_.find(id);
     if (it == index_.end()) continue;
-    const int64_t segment = it->second.segment;
+    const Kept kept = it->second;
     index_.erase(it);
-    --segments_[segment].live;
-    drop_if_empty(segment);
+    forget(kept);
+    drop_if_empty(kept.body.segment);
+    if (kept.note) drop_if_empty(kept.note->segment);
   }
 }
 
 void TrajectoryStore::retain_only(const std::vector<BodyId>& bodies) {
   const std::set<BodyId> kept(bodies.begin(), bodies.end());
   std::vector<BodyId> rest;
-  for (const auto& [id, place] : index_) {
+  for (const auto& [id, record] : index_) {
     if (!kept.contains(id)) rest.push_back(id);
   }
   release(rest);

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/result.h"
@@ -43,6 +44,10 @@ class TrajectoryStore {
   // and the system's reason, and leaves everything stored before untouched.
   Result<void> put(const BodyId& id, std::span<const std::byte> body);
   std::optional<Entry> find(const BodyId& id) const;
+  // A few bytes beside a body, kept and released with it; the newest count. Of a body that is not
+  // here: nothing happens.
+  Result<void> put_note(const BodyId& id, std::string_view note);
+  Result<std::string> note_of(const BodyId& id) const;  // empty: it has none
   // A Failure: not here, or its checksum does not fit.
   Result<std::vector<std::byte>> get(const BodyId& id) const;
   bool contains(const BodyId& id) const { return index_.contains(id); }
@@ -57,13 +62,18 @@ class TrajectoryStore {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  enum class Kind : uint8_t { kBody, kNote };
   struct Place {
     int64_t segment = 0;
     int64_t offset = 0;
     Entry entry;
   };
+  struct Kept {
+    Place body;
+    std::optional<Place> note;
+  };
   struct Segment {
-    int64_t live = 0;
+    int64_t live = 0;  // records that somebody may ask for
     int64_t bytes = 0;
   };
 
@@ -72,11 +82,15 @@ class TrajectoryStore {
   std::filesystem::path path_of(int64_t segment) const;
   Result<void> read_segment(int64_t number);
   Result<void> begin_segment();
+  Result<Place> append(Kind kind, const BodyId& id, std::string_view bytes);
+  Result<std::string> read(Kind kind, const BodyId& id, const Place& place) const;
+  void index_record(int64_t segment, int64_t offset, std::string_view payload);
+  void forget(const Kept& kept);
   void drop_if_empty(int64_t segment);
 
   std::filesystem::path directory_;
   int64_t segment_bytes_;
-  std::map<BodyId, Place> index_;
+  std::map<BodyId, Kept> index_;
   std::map<int64_t, Segment> segments_;
   RecordFile active_;
   int64_t active_number_ = 0;  // 0: none yet

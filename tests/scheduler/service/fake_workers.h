@@ -155,11 +155,12 @@ class FakeReward : public FakeWorker {
   void on(wire::WorkerClient& client, const wire::Message& message) override {
     const auto* verify = std::get_if<wire::Verify>(&message);
     if (verify == nullptr) return;
+    const double score = std::stod(verify->evidence);
     client.send(wire::Verdict{verify->lease,
                               verify->lane,
                               verify->verify_attempt,
-                              std::stod(verify->evidence),
-                              {{"verified", 1.0}},
+                              score,
+                              {{"verified", 2 * score + 1}},
                               ""});
   }
 };

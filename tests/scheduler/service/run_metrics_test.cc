@@ -21,18 +21,34 @@ struct Fixture {
   std::vector<MetricsRow> rows() const { return read_metrics(paths.metrics()).value(); }
 };
 
+// The policy when this version has just been published.
+Policy policy_at(int64_t version, StepStart now = {}, Time handed = {}) {
+  Policy policy;
+  policy.published = policy.frontier = version;
+  policy.step_start = now;
+  if (version > 0) policy.batches[version] = {.tasks = {}, .handed = handed};
+  return policy;
+}
+
 TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
-  metrics.on_published(0, {}, {.samples = 6, .lost = 4}, std::chrono::seconds(10));
-  metrics.on_task_done(TaskEnd::kFiltered);
+  const StepStart start = {.time = std::chrono::seconds(10),
+                           .attempts = {.samples = 6, .lost = 4},
+                           .filtered = 1,
+                           .failed = 1};
+  const StepStart end = {
+      .time = std::chrono::seconds(14),
+      .attempts = {.samples = 9, .env_failed = 1, .verifier_failed = 1, .lost = 5},
+      .filtered = 2,
+      .failed = 1};
+  metrics.on_published(policy_at(0, start), {}, {});
   const std::vector<TrajectoryHeader> batch = {
       header_of(make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0)),
       header_of(make_trajectory({{.member = 1}, 1}, Lane::kTrain, 0))};
-  metrics.on_batch(1, batch, std::chrono::seconds(13));
-  metrics.on_published(1, {{"reward/mean", 0.25}, {"time/train", 7.0}},
-                       {.samples = 9, .env_failed = 1, .verifier_failed = 1, .lost = 5},
-                       std::chrono::seconds(14));
+  metrics.on_batch(1, batch);
+  metrics.on_published(policy_at(1, end, std::chrono::seconds(13)), start,
+                       {{"reward/mean", 0.25}, {"time/train", 7.0}});
   ASSERT_EQ(f.rows().size(), 1u);
   const MetricsRow row = f.rows()[0];
   EXPECT_EQ(row.step, 0);
@@ -45,6 +61,7 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("env/success"), 0.5);
   EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);  // 3 of 6 since the row before
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
+  EXPECT_EQ(*row.find("rollout/failed_prompts"), 0.0);
 }
 
 TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
@@ -52,13 +69,12 @@ TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
   const EvalDone report{.policy = 0, .version = 2, .items = {{{}, 1.0}, {{}, std::nullopt}}};
   {
     RunMetrics metrics = f.open(-1);
-    for (int64_t v = 0; v <= 2; ++v)
-      metrics.on_published(v, {{"reward/mean", 1.0}}, {}, std::chrono::seconds(v));
+    for (int64_t v = 0; v <= 2; ++v) metrics.on_published(policy_at(v), {}, {{"reward/mean", 1.0}});
     metrics.on_evaluation(report, {});
-    metrics.on_published(2, {{"reward/mean", 2.0}}, {}, std::chrono::seconds(5));
+    metrics.on_published(policy_at(2), {}, {{"reward/mean", 2.0}});
   }
   RunMetrics metrics = f.open(2);
-  metrics.on_published(1, {{"reward/mean", 3.0}}, {}, std::chrono::seconds(6));
+  metrics.on_published(policy_at(1), {}, {{"reward/mean", 3.0}});
   metrics.on_evaluation(report, {});
   const auto rows = f.rows();
   ASSERT_EQ(rows.size(), 3u);
@@ -106,11 +122,10 @@ TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
 TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
-  for (int64_t v = 0; v <= 4; ++v)
-    metrics.on_published(v, {{"reward/mean", 1.0}}, {}, std::chrono::seconds(v));
+  for (int64_t v = 0; v <= 4; ++v) metrics.on_published(policy_at(v), {}, {{"reward/mean", 1.0}});
   metrics.on_fork(2);
   ASSERT_EQ(f.rows().size(), 2u);
-  metrics.on_published(3, {{"reward/mean", 9.0}}, {}, std::chrono::seconds(9));
+  metrics.on_published(policy_at(3), {}, {{"reward/mean", 9.0}});
   ASSERT_EQ(f.rows().size(), 3u);
   EXPECT_EQ(*f.rows()[2].find("reward/mean"), 9.0);
 }

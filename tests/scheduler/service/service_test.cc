@@ -24,12 +24,36 @@ using fakes::FakeWorker;
 using fakes::TrainerDisk;
 using std::chrono::milliseconds;
 
-// One row a step, in order, and the evaluations in between.
+// One row a step, in order, and the evaluations in between; each with all that it would have in a
+// run that nobody disturbed. FakeReward measures 1 and 3 of a group that it scores.
 void expect_complete_metrics(const TestRun& run, int64_t steps) {
   std::map<int64_t, int> step_rows, eval_rows;
   for (const MetricsRow& row : run.rows()) {
-    if (row.version < 0) continue;
-    ++(row.find("eval/episodes") != nullptr ? eval_rows : step_rows)[row.step];
+    const auto expect = [&](std::string_view name, double value) {
+      const double* found = row.find(name);
+      ASSERT_NE(found, nullptr) << name << " of row " << row.step;
+      EXPECT_EQ(*found, value) << name << " of row " << row.step;
+    };
+    if (row.version < 0) {
+      EXPECT_NE(row.find("sft/loss"), nullptr);
+    } else if (row.find("eval/episodes") != nullptr) {
+      ++eval_rows[row.step];
+      expect("eval/episodes", 2);
+      expect("eval/failed", 0);
+      expect("eval/verified", 1);
+    } else {
+      ++step_rows[row.step];
+      expect("reward/mean", 0.5);
+      expect("env/success", 0.5);
+      expect("env/verified", 2);
+      expect("staleness/max", 0);
+      expect("rollout/filtered_prompts", 0);
+      for (const char* name : {"time/step", "time/rollout", "perf/tokens_per_s"}) {
+        ASSERT_NE(row.find(name), nullptr) << name << " of row " << row.step;
+        EXPECT_GT(*row.find(name), 0) << name << " of row " << row.step;
+      }
+      EXPECT_LE(*row.find("time/rollout"), *row.find("time/step"));
+    }
   }
   for (int64_t step = 0; step < steps; ++step)
     EXPECT_EQ(step_rows[step], 1) << "row of step " << step;
@@ -63,18 +87,6 @@ TEST(Service, TakesARunFromStartToEnd) {
     }
   }
   expect_complete_metrics(run, 5);
-  for (const MetricsRow& row : run.rows()) {
-    if (row.version < 0) {
-      EXPECT_NE(row.find("sft/loss"), nullptr);
-    } else if (row.find("eval/episodes") != nullptr) {
-      EXPECT_EQ(*row.find("eval/episodes"), 2);
-      EXPECT_EQ(*row.find("eval/failed"), 0);
-    } else {
-      EXPECT_EQ(*row.find("reward/mean"), 0.5);
-      EXPECT_EQ(*row.find("env/success"), 0.5);
-      EXPECT_EQ(*row.find("staleness/max"), 0);
-    }
-  }
   EXPECT_NE(read_file(run.options.paths.samples()).value().find("segments"), std::string::npos);
   // What was trained and saved is gone from the disk.
   const auto state = restore(run.options.paths.journal());

@@ -68,6 +68,32 @@ TEST(TrajectoryStore, KnowsSizeAndChecksumWithoutReading) {
   EXPECT_FALSE(store.find(body_id(2)));
 }
 
+TEST(TrajectoryStore, ANoteStaysBesideItsBody) {
+  ScratchFolder folder;
+  {
+    TrajectoryStore store = open_store(folder.path(), 200);
+    ASSERT_TRUE(store.put(body_id(1), body_of(1)));
+    ASSERT_TRUE(store.put(body_id(2), body_of(2)));
+    EXPECT_EQ(store.note_of(body_id(1)).value(), "");
+    ASSERT_TRUE(store.put_note(body_id(1), std::string(300, 'a')));
+    ASSERT_TRUE(store.put_note(body_id(1), "the newest"));  // in a file of its own
+    ASSERT_TRUE(store.put_note(body_id(3), "of nobody"));
+    EXPECT_EQ(store.note_of(body_id(3)).value(), "");
+    EXPECT_EQ(store.num_bodies(), 2);
+  }
+  TrajectoryStore store = open_store(folder.path(), 200);
+  EXPECT_EQ(store.note_of(body_id(1)).value(), "the newest");
+  EXPECT_EQ(store.note_of(body_id(2)).value(), "");
+  EXPECT_EQ(store.get(body_id(1)).value(), body_of(1));
+  ASSERT_TRUE(store.put(body_id(4), body_of(4)));
+  const auto files = num_files(folder.path());
+  const BodyId released[] = {body_id(1), body_id(2)};
+  store.release(released);
+  EXPECT_EQ(store.note_of(body_id(1)).value(), "");
+  EXPECT_LT(num_files(folder.path()), files);
+  EXPECT_EQ(num_files(folder.path()), 1) << "neither bodies nor notes keep a file";
+}
+
 TEST(TrajectoryStore, PutTwiceKeepsTheFirst) {
   ScratchFolder folder;
   TrajectoryStore store = open_store(folder.path());
