@@ -1,4 +1,5 @@
-// Finds out whether a just sampled token completes a stop string in the decoded text.
+// Finds out whether a just sampled token completes a stop string in the decoded text, with its
+// special tokens or without them: a stop string may name one, or stand around one.
 //
 // Thread: any (immutable). The tokenizer outlives it.
 #pragma once
@@ -24,10 +25,17 @@ class StopMatcher {
   bool completes(std::span<const TokenId> sampled) const;
 
  private:
+  bool found_in(const std::string& text) const;
+
+  struct Token {
+    bool may_end = false;       // a stop string may end in it
+    bool stands_alone = false;  // what comes before it cannot change its text
+    bool special = false;
+  };
   const text::Tokenizer& tokenizer_;
   std::vector<std::string> stop_strings_;
   size_t longest_ = 0;         // bytes
-  std::vector<bool> may_end_;  // [vocab]
+  std::vector<Token> tokens_;  // [vocab]
 };
 
 }  // namespace tailrace
