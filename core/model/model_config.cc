@@ -201,6 +201,20 @@ std::vector<double> ModelConfig::inv_freq() const {
   return frequencies;
 }
 
+// Chat models end a turn by a token that their generation_config.json alone names.
+void add_generation_ends(const std::filesystem::path& directory, ModelConfig& config) {
+  const std::filesystem::path path = directory / "generation_config.json";
+  if (!std::filesystem::exists(path)) return;
+  const Json json = read_json_object(path, kMaxConfigBytes);
+  for (const int64_t id : ConfigReader(path.string(), json).tokens("eos_token_id")) {
+    if (id < 0 || id >= config.vocab_size)
+      throw UserError("{}: eos_token_id is {}; the vocabulary has {} tokens", path.string(), id,
+                      config.vocab_size);
+    std::vector<int64_t>& ends = config.eos_tokens;
+    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  }
+}
+
 ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
   if (!std::filesystem::exists(path)) {
@@ -239,6 +253,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::vector<int64_t> begins = reader.tokens("bos_token_id");
   if (!begins.empty()) config.bos_token = begins.front();
   config.eos_tokens = reader.tokens("eos_token_id");
+  add_generation_ends(directory, config);
   validate(config, path.string());
   return config;
 }

@@ -218,5 +218,27 @@ TEST(ModelConfig, AcceptsEveryStorageDtype) {
   }
 }
 
+// Chat models end a turn by tokens that config.json does not name.
+TEST(ModelConfig, TheEndsOfGenerationConfigCountToo) {
+  const ScratchFolder folder;
+  const auto generation = folder.path() / "generation_config.json";
+  Json json = llama_json();
+  json["eos_token_id"] = 5;
+  write_text(folder.path() / "config.json", json.dump());
+  write_text(generation, R"({"eos_token_id": [7, 5]})");
+  EXPECT_EQ(read_model_config(folder.path()).eos_tokens, (std::vector<int64_t>{5, 7}));
+  write_text(generation, R"({"temperature": 0.6})");
+  EXPECT_EQ(read_model_config(folder.path()).eos_tokens, (std::vector<int64_t>{5}));
+  write_text(generation, R"({"eos_token_id": 999999})");
+  try {
+    read_model_config(folder.path());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("generation_config.json: eos_token_id is 999999"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tailrace
