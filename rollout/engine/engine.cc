@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "core/base/error.h"
@@ -252,6 +253,12 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
                 lse_.subspan(begin, end - begin), {});
   }
   int64_t vocab = logits.cols;
+  for (int64_t row = 0; row < count; ++row) {
+    // One NaN or infinity among the logits makes it so. A draw would mean nothing.
+    if (!std::isfinite(lse_[row]))
+      throw UserError("the weights of version {} give logits that are not finite (at position {})",
+                      gate_.version(), rows[row]->length());
+  }
   parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
     for (int64_t row = from; row < to; ++row) {
       const Sequence& sequence = *rows[row];

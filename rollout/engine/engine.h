@@ -53,6 +53,8 @@ int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options,
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
 // one that would have been new does not begin.
 //
+// step() throws UserError when logits are not finite.
+//
 // Thread: one at a time. Allocates its memory when it is made.
 class Engine final : public Generator {
  public:

@@ -1,6 +1,7 @@
 #include "rollout/engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <vector>
@@ -498,6 +499,23 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
     }
     // With all sessions released, only prefixes hold blocks.
     EXPECT_EQ(engine->num_free_blocks() + engine->num_cached_blocks(), engine->num_blocks());
+  }
+}
+
+TEST(Engine, RefusesToDrawFromLogitsThatAreNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    TestModel model(tiny_config());
+    model.parameters.vector(kFinalNormName)[0] = bad;
+    TestEngine engine(model);
+    engine->submit(request_of(1, {0, 1, 2}, 4));
+    try {
+      engine.finish();
+      FAIL() << "it drew a token";
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "the weights of version 0 give logits that are not finite (at position 3)");
+    }
   }
 }
 
