@@ -60,21 +60,22 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) 
   sequence.inv_temperature = inverse_temperature(t.sampling);
   size_t prefix = sequence.tokens.size() - segment.tokens.size();
   int32_t turn = -1;
-  bool in_turn = false;
+  size_t num_begun = 0;
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     // The segment's own tokens only: those of its parents are trained in the parents' sequences,
     // and would count once a branch here.
     bool sampled = segment.roles[i] == TokenRole::kSampled;
+    bool begins = num_begun < segment.turn_begins.size() &&
+                  segment.turn_begins[num_begun] == static_cast<int32_t>(i);
+    if (begins) ++num_begun, ++turn;
     // Nothing predicts the first token of a context.
     if (sampled && prefix + i >= 1) {
-      if (!in_turn) ++turn;
       sequence.targets.push_back(static_cast<int32_t>(prefix + i));
       sequence.behaviour_logprobs.push_back(segment.logprobs[i]);
       sequence.versions.push_back(segment.versions[i]);
       sequence.advantages.push_back(advantage);
       sequence.turns.push_back(turn);
     }
-    in_turn = sampled;
   }
   return sequence;
 }

@@ -172,6 +172,7 @@ class RlStep {
     segment.roles.assign(segment.tokens.size(), TokenRole::kPrompt);
     segment.logprobs.assign(segment.tokens.size(), 0);
     segment.versions.assign(segment.tokens.size(), -1);
+    segment.turn_begins = {static_cast<int32_t>(segment.tokens.size())};
     for (const GeneratedToken& token : generation.tokens) {
       segment.tokens.push_back(token.id);
       segment.roles.push_back(TokenRole::kSampled);

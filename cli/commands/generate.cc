@@ -40,15 +40,16 @@ std::vector<Prompt> read_prompts(const GenerateArguments& arguments,
                                  const text::Tokenizer& tokenizer) {
   std::vector<Prompt> prompts;
   if (arguments.has_prompt) {
-    prompts.push_back({"--prompt", tokenizer.encode(arguments.prompt, !arguments.no_special)});
+    prompts.push_back(
+        {"--prompt", tokenizer.encode(arguments.prompt, {.framed = !arguments.no_special})});
     return prompts;
   }
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next())
-    prompts.push_back(
-        {input.where(), row->contains("input_ids")
-                            ? input.ids(*row, "input_ids")
-                            : tokenizer.encode(input.text(*row, "prompt"), !arguments.no_special)});
+    prompts.push_back({input.where(), row->contains("input_ids")
+                                          ? input.ids(*row, "input_ids")
+                                          : tokenizer.encode(input.text(*row, "prompt"),
+                                                             {.framed = !arguments.no_special})});
   return prompts;
 }
 

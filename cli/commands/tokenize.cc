@@ -34,7 +34,7 @@ void tokenize(const TokenizeArguments& arguments) {
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
       fmt::print("{}\n", out.dump());
     } else {
-      auto ids = tokenizer->encode(input.text(*row, "text"), arguments.special);
+      auto ids = tokenizer->encode(input.text(*row, "text"), {.framed = arguments.special});
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids, ", "));
     }
   }

@@ -80,7 +80,7 @@ class Demonstrator {
   Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
     Row row;
     const sandbox::Observation first = checked(environment_, environment_.reset(task));
-    row.append(tokenizer_.encode(first.text, /*with_special=*/true), false);
+    row.append(tokenizer_.encode(first.text, {.framed = true, .find_special = false}), false);
     while (true) {
       const auto action = environment_.demonstrate(rng);
       if (!action) {
@@ -99,7 +99,7 @@ class Demonstrator {
         counts.successes += is_success(result, verifiers_);
         break;
       }
-      const auto seen = tokenizer_.encode(result.observation.text);
+      const auto seen = tokenizer_.encode(result.observation.text, {.find_special = false});
       if (!row.fits(seen.size(), plan_.max_tokens)) break;
       row.append(seen, false);
     }

@@ -77,6 +77,16 @@ std::vector<text::DatasetRow> read_prompts(const RunOptions& options) {
   });
 }
 
+// As an episode does it.
+std::vector<TokenId> encode_at(const std::string& where, const text::Tokenizer& tokenizer,
+                               const std::string& text) {
+  try {
+    return tokenizer.encode(text, {.framed = true, .find_special = false});
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", where, error.what());
+  }
+}
+
 // Readable rows whose prompts leave room for an answer. The number of rows.
 int64_t check_dataset(const std::string& file, const RunOptions& options,
                       sandbox::Environment& environment, const text::Tokenizer& tokenizer) {
@@ -89,8 +99,9 @@ int64_t check_dataset(const std::string& file, const RunOptions& options,
     // What the policy will see, which is not always the prompt alone.
     const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
-    const auto tokens = std::ssize(tokenizer.encode(first.value().text, /*with_special=*/true));
     environment.close();
+    const std::string where = fmt::format("{}:{}", file, row.line);
+    const auto tokens = std::ssize(encode_at(where, tokenizer, first.value().text));
     if (tokens <= longest) continue;
     throw UserError(
         "{}:{}: the prompt has {} tokens; at most {} fit (rollout.max_context_tokens, "

@@ -21,14 +21,22 @@
 
 namespace tailrace::text {
 
+struct EncodeOptions {
+  // Adds what the post-processor adds (a BOS, for example).
+  bool framed = false;
+  // Special tokens that stand in the text are found, as transformers does it. Not for text that an
+  // environment, a tool or a user has written: it could forge the end of a turn.
+  bool find_special = true;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Without special tokens; `with_special` adds what the post-processor adds (a BOS, for example).
-  // Special tokens that stand in the text are found. Bytes that are not UTF-8 are read as U+FFFD.
-  // Throws UserError for a word that a word-level vocabulary lacks.
-  virtual std::vector<TokenId> encode(std::string_view text, bool with_special = false) const = 0;
+  // Bytes that are not UTF-8 are read as U+FFFD. Throws UserError for a word that a word-level
+  // vocabulary lacks, or has only as a special token that must not be found.
+  virtual std::vector<TokenId> encode(std::string_view text,
+                                      const EncodeOptions& options = {}) const = 0;
   // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
 

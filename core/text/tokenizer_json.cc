@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
@@ -42,7 +43,7 @@ class JsonTokenizer final : public Tokenizer {
  public:
   explicit JsonTokenizer(Parts parts)
       // The matchers are made from parts_, which is therefore declared before them.
-      : parts_(std::move(parts)), raw_tokens_(matched_on(false)), normal_tokens_(matched_on(true)) {
+      : parts_(std::move(parts)), all_(matchers(true)), without_special_(matchers(false)) {
     TokenId last = -1;
     for (const auto& [token, id] : parts_.model->vocabulary()) last = std::max(last, id);
     for (const AddedToken& token : parts_.added) last = std::max(last, token.id);
@@ -57,23 +58,26 @@ class JsonTokenizer final : public Tokenizer {
     }
   }
 
-  std::vector<TokenId> encode(std::string_view text, bool with_special) const override {
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
     std::string repaired;
     if (!is_utf8(text)) text = repaired = repair_utf8(text);
     std::vector<TokenId> ids;
-    if (with_special) ids = parts_.frame.before;
+    if (options.framed) ids = parts_.frame.before;
     std::vector<Section> sections;
     // Special tokens are found in the text as it is; those that are `normalized` in what the
     // normalizer makes of the rest.
-    raw_tokens_.cut(text, sections);
+    const Matchers& matchers = options.find_special ? all_ : without_special_;
+    matchers.raw.cut(text, sections);
     for (const Section& section : sections) {
       if (section.id >= 0) {
         ids.push_back(section.id);
-      } else {
-        encode_section(section.text, ids);
+        continue;
       }
+      const size_t first = ids.size();
+      encode_section(section.text, matchers.normal, ids);
+      if (!options.find_special) check_plain(section.text, std::span(ids).subspan(first));
     }
-    if (with_special) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
+    if (options.framed) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
     return ids;
   }
 
@@ -102,10 +106,16 @@ class JsonTokenizer final : public Tokenizer {
   TokenId eos() const override { return parts_.eos; }
 
  private:
-  AddedTokenMatcher matched_on(bool normalized) const {
+  struct Matchers {
+    AddedTokenMatcher raw, normal;  // matched on text as it is, and as it is normalised
+  };
+  Matchers matchers(bool special) const {
+    return {matched_on(false, special), matched_on(true, special)};
+  }
+  AddedTokenMatcher matched_on(bool normalized, bool special) const {
     std::vector<AddedToken> tokens;
     for (AddedToken token : parts_.added) {
-      if (token.normalized != normalized) continue;
+      if (token.normalized != normalized || (token.special && !special)) continue;
       // They are looked for in normalised text, so their content goes through the same.
       if (normalized) token.content = normalize(std::move(token.content));
       tokens.push_back(std::move(token));
@@ -117,10 +127,21 @@ class JsonTokenizer final : public Tokenizer {
     return parts_.normalizer == nullptr ? text : parts_.normalizer->normalize(std::move(text));
   }
 
-  void encode_section(std::string_view text, std::vector<TokenId>& ids) const {
+  // A vocabulary of words has its special tokens among them, and finds them without being asked.
+  void check_plain(std::string_view text, std::span<const TokenId> ids) const {
+    for (TokenId id : ids) {
+      // The unknown token is special too, and may stand for anything.
+      if (special_[id] && text.find(*tokens_[id]) != std::string_view::npos)
+        throw UserError("the text holds '{}', which the vocabulary knows as a special token alone",
+                        *tokens_[id]);
+    }
+  }
+
+  void encode_section(std::string_view text, const AddedTokenMatcher& normal_tokens,
+                      std::vector<TokenId>& ids) const {
     std::string normal = normalize(std::string(text));
     std::vector<Section> sections;
-    normal_tokens_.cut(normal, sections);
+    normal_tokens.cut(normal, sections);
     for (const Section& section : sections) {
       if (section.id >= 0) {
         ids.push_back(section.id);
@@ -133,7 +154,7 @@ class JsonTokenizer final : public Tokenizer {
   }
 
   Parts parts_;
-  AddedTokenMatcher raw_tokens_, normal_tokens_;
+  Matchers all_, without_special_;
   std::vector<std::optional<std::string>> tokens_;  // by id; none: a hole
   std::vector<char> special_;                       // by id
   Vocabulary added_ids_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -49,6 +50,25 @@ std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
   return std::nullopt;
 }
 
+// Each run of sampled tokens begins with a turn; turns begin at sampled tokens only.
+std::optional<std::string> find_turn_fault(const Segment& segment) {
+  size_t turn = 0;
+  const auto begins = [&](size_t i) {
+    return turn < segment.turn_begins.size() &&
+           segment.turn_begins[turn] == static_cast<int64_t>(i);
+  };
+  bool sampled = false;
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    const bool was_sampled = std::exchange(sampled, segment.roles[i] == TokenRole::kSampled);
+    if (begins(i) ? !sampled : sampled && !was_sampled)
+      return fmt::format("the turns do not begin where its roles say, at token {}", i);
+    if (begins(i)) ++turn;
+  }
+  if (turn < segment.turn_begins.size())
+    return fmt::format("turn {} begins at token {}", turn, segment.turn_begins[turn]);
+  return std::nullopt;
+}
+
 // `contexts` holds the context length (inherited and own tokens) of every earlier segment.
 std::optional<std::string> find_segment_fault(const Segment& segment,
                                               const std::vector<int64_t>& contexts) {
@@ -69,7 +89,7 @@ std::optional<std::string> find_segment_fault(const Segment& segment,
   for (size_t i = 0; i < n; ++i) {
     if (auto fault = find_token_fault(segment, i)) return fault;
   }
-  return std::nullopt;
+  return find_turn_fault(segment);
 }
 
 std::optional<std::string> find_facts_fault(const EpisodeFacts& facts) {

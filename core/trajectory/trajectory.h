@@ -26,6 +26,8 @@ struct Segment {
   std::vector<TokenRole> roles;   // same length
   std::vector<float> logprobs;    // same length; 0 where the role is not kSampled
   std::vector<int64_t> versions;  // same length; -1 where the role is not kSampled
+  // The first token of each answer, ascending. Two answers may touch: an observation can be empty.
+  std::vector<int32_t> turn_begins;
 };
 
 // What is said of an episode besides its tokens.

@@ -11,7 +11,7 @@ namespace tailrace::wire {
 namespace {
 
 // The digit changes with the table: bodies of another build are refused, not misread.
-constexpr char kTrajectoryIdentifier[] = "TRT2";
+constexpr char kTrajectoryIdentifier[] = "TRT3";
 
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
 
@@ -83,8 +83,9 @@ flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment&
                                           segment.roles.size());
   const auto logprobs = builder.CreateVector(segment.logprobs);
   const auto versions = write_versions(builder, segment.versions);
+  const auto turn_begins = builder.CreateVector(segment.turn_begins);
   return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
-                            versions);
+                            versions, turn_begins);
 }
 
 Segment read_segment(const fbs::Segment& table) {
@@ -101,6 +102,9 @@ Segment read_segment(const fbs::Segment& table) {
   segment.roles.resize(n);
   if (n > 0) std::memcpy(segment.roles.data(), table.roles()->data(), n);
   segment.versions = read_versions(*table.versions(), n);
+  if (table.turn_begins()->size() > n)
+    throw Malformed("{} turns of {} tokens", table.turn_begins()->size(), n);
+  segment.turn_begins.assign(table.turn_begins()->begin(), table.turn_begins()->end());
   return segment;
 }
 

@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 #include "rollout/engine/stop_tokens.h"
+#include "rollout/episode/task_source.h"
 
 namespace tailrace {
 
@@ -53,7 +55,9 @@ Episode::Next Episode::observed(const Result<sandbox::Observation>& first, doubl
   trajectory_.env_seconds += seconds;
   if (!first) return fail(first.failure().message);
   // Special tokens once, in front: later observations go on in the same sequence.
-  std::vector<TokenId> prompt = tokenizer_.encode(first.value().text, /*with_special=*/true);
+  auto encoded = encode(first.value().text, /*framed=*/true);
+  if (!encoded) return fail("the first observation: " + encoded.failure().message);
+  std::vector<TokenId> prompt = std::move(encoded).value();
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) return fail("the first observation has no tokens");
   const EpisodeLimits& limits = spec_.limits;
@@ -72,6 +76,9 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   trajectory_.generate_seconds += seconds;
   if (generation.reason == FinishReason::kAborted) return abort();
   Segment& segment = trajectory_.segments.back();
+  // Said, not guessed from the roles: an observation may be empty, and two answers then touch.
+  if (!generation.tokens.empty())
+    segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
   std::vector<TokenId> ids;
   for (const GeneratedToken& token : generation.tokens) {
     ids.push_back(token.id);
@@ -116,7 +123,11 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
     bool finished = result.terminated && !cut_ && !asked_to_cut_;
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
-  std::vector<TokenId> seen = tokenizer_.encode(result.observation.text);
+  auto encoded = encode(result.observation.text, /*framed=*/false);
+  if (!encoded)
+    return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns,
+                            encoded.failure().message));
+  std::vector<TokenId> seen = std::move(encoded).value();
   // Less than, because one token must be sampled behind it.
   bool fits = static_cast<int64_t>(seen.size()) < room();
   if (cut_ || !fits || trajectory_.turns >= spec_.limits.max_turns) {
@@ -136,8 +147,17 @@ GenerateRequest Episode::request(SessionId session) {
   request.sampling = spec_.sampling;
   // The response limit is ours to keep; the engine knows only the context.
   request.sampling.max_new_tokens = std::min(spec_.limits.max_action_tokens, room());
-  request.key = spec_.key;
+  request.key = segment_key(spec_.key, trajectory_.segments.size() - 1);
   return request;
+}
+
+// Of text that the environment wrote: what it cannot be read as is its failure.
+Result<std::vector<TokenId>> Episode::encode(const std::string& text, bool framed) const {
+  try {
+    return tokenizer_.encode(text, {.framed = framed, .find_special = false});
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
 }
 
 Episode::Next Episode::fail(std::string reason) {

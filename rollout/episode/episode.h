@@ -15,7 +15,8 @@
 //     the last turn, still goes to the environment (it may be what a verifier scores), but nothing
 //     follows it: truncated. An answer that is cut by max_action_tokens is an action like any
 //     other;
-//   - the environment fails, or its first observation is no prompt: env_failed, without a reward.
+//   - the environment fails, its first observation is no prompt, or the tokenizer cannot read what
+//     it says: env_failed, without a reward.
 //
 // Thread: one at a time.
 #pragma once
@@ -89,6 +90,7 @@ class Episode {
   const std::string& failure() const { return failure_; }
 
  private:
+  Result<std::vector<TokenId>> encode(const std::string& text, bool framed) const;
   Next fail(std::string reason);
   Next end(Outcome outcome);
   void append(std::vector<TokenId> tokens, TokenRole role);

@@ -27,4 +27,8 @@ SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member) {
                static_cast<uint64_t>(member.member)})};
 }
 
+SampleKey segment_key(SampleKey member, size_t segment) {
+  return segment == 0 ? member : SampleKey{mix({member.value, segment})};
+}
+
 }  // namespace tailrace

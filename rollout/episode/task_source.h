@@ -32,4 +32,8 @@ class TaskSource {
 // anybody can repeat an evaluation.
 SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member);
 
+// Of a segment of the episode: positions count anew in each, and the first one has the member's
+// own.
+SampleKey segment_key(SampleKey member, size_t segment);
+
 }  // namespace tailrace

@@ -56,7 +56,8 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
       {.tokens = {1, 2, 3, 4, 5, 6, 7},
        .roles = {kPrompt, kPrompt, kSampled, kSampled, kObservation, kSampled, kObservation},
        .logprobs = {0, 0, -1, -2, 0, -3, 0},
-       .versions = {-1, -1, 4, 4, -1, 5, -1}}};
+       .versions = {-1, -1, 4, 4, -1, 5, -1},
+       .turn_begins = {2, 5}}};
   Trajectory other = t;
   other.lease.member.member = 1;
   t.reward = 1;
@@ -72,25 +73,44 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
   EXPECT_EQ(batch.sequences[1].advantages, (std::vector<float>{-.5f, -.5f, -.5f}));
 }
 
+// An observation may be empty: two answers then touch, and stay two.
+TEST(Batch, TurnsThatTouchAreTwo) {
+  using enum TokenRole;
+  std::vector<Trajectory> group = testing::random_trajectories(1, 1);
+  for (Trajectory& t : group) {
+    t.segments = {{.tokens = {1, 2, 3, 4},
+                   .roles = {kPrompt, kSampled, kSampled, kSampled},
+                   .logprobs = {0, -1, -2, -3},
+                   .versions = {-1, 0, 0, 0},
+                   .turn_begins = {1, 3}}};
+  }
+  group[0].reward = 1;
+  group[1].reward = 0;
+  EXPECT_EQ(make_batch(group).sequences[0].turns, (std::vector<int32_t>{0, 0, 1}));
+}
+
 TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
   using enum TokenRole;
   Trajectory t = testing::random_trajectories(1, 1)[0];
   t.segments = {{.tokens = {1, 2, 3, 4},
                  .roles = {kPrompt, kPrompt, kSampled, kSampled},
                  .logprobs = {0, 0, -1, -2},
-                 .versions = {-1, -1, 0, 0}},
+                 .versions = {-1, -1, 0, 0},
+                 .turn_begins = {2}},
                 {.parent = 0,
                  .parent_tokens = 3,
                  .tokens = {9, 8},
                  .roles = {kObservation, kSampled},
                  .logprobs = {0, -3},
-                 .versions = {-1, 0}},
+                 .versions = {-1, 0},
+                 .turn_begins = {1}},
                 {.parent = 1,
                  .parent_tokens = 4,
                  .tokens = {7},
                  .roles = {kSampled},
                  .logprobs = {-4},
-                 .versions = {0}}};
+                 .versions = {0},
+                 .turn_begins = {0}}};
   Trajectory other = t;
   other.lease.member.member = 1;
   other.reward = 0;

@@ -49,6 +49,8 @@ inline Trajectory random_trajectory(int64_t prompt_index, int32_t member, double
   t.env = "test";
   Segment segment;
   auto append = [&](TokenRole role, int64_t count) {
+    if (role == TokenRole::kSampled)
+      segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
     for (int64_t i = 0; i < count; ++i) {
       segment.tokens.push_back(static_cast<TokenId>(rng.below(19)));
       segment.roles.push_back(role);

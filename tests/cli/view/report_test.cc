@@ -113,7 +113,8 @@ TEST(FormatSample, ReadsBack) {
   trajectory.segments = {{.tokens = {3, 4},
                           .roles = {TokenRole::kPrompt, TokenRole::kSampled},
                           .logprobs = {0, -1},
-                          .versions = {-1, 7}}};
+                          .versions = {-1, 7},
+                          .turn_begins = {1}}};
   folder.write("samples.jsonl", format_sample_row(sample_row(trajectory, 12, 7)) + "\n");
   auto tokenizer = text::load_tokenizer(folder.path());
   auto samples = read_samples(folder / "samples.jsonl", *tokenizer);

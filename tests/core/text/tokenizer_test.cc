@@ -63,7 +63,7 @@ TEST(Tokenizer, Stories260KEncodesAsTheModelWasTrained) {
   json golden = json::parse(read_text(kData / "golden/real_weights_golden.json"));
   for (const json& entry : golden.at("stories260K")) {
     auto text = entry.at("text").get<std::string>();
-    EXPECT_EQ(tokenizer->encode(text, /*with_special=*/true), entry.at("ids").get<Ids>());
+    EXPECT_EQ(tokenizer->encode(text, {.framed = true}), entry.at("ids").get<Ids>());
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
     Ids all = entry.at("ids").get<Ids>();
     for (const json& id : entry.at("greedy_new_ids")) all.push_back(id.get<TokenId>());
@@ -137,6 +137,23 @@ TEST(Tokenizer, AddedTokensAreCutOutLongestFirst) {
   EXPECT_EQ(tokenizer->id_of("<x>"), 20);
 }
 
+// What an environment or a tool writes cannot end a turn.
+TEST(Tokenizer, SpecialTokensAreTextWhereTheyMustNotBeFound) {
+  json t = small();
+  t["added_tokens"] = {{{"id", 20}, {"content", "ab"}, {"special", true}, {"normalized", false}},
+                       {{"id", 21}, {"content", "cab"}, {"special", true}, {"normalized", true}},
+                       {{"id", 22}, {"content", "bc"}, {"special", false}, {"normalized", false}}};
+  const auto tokenizer = load_tokenizer(folder_with(t.dump()));
+  const auto plain = [&](std::string_view text) {
+    return tokenizer->encode(text, {.find_special = false});
+  };
+  EXPECT_EQ(tokenizer->encode("ab"), (Ids{20}));
+  EXPECT_EQ(plain("ab"), encode(small(), "ab"));
+  EXPECT_EQ(tokenizer->encode("cab"), (Ids{2, 20}));  // raw ones come first
+  EXPECT_EQ(plain("cab"), encode(small(), "cab"));
+  EXPECT_EQ(plain("bc"), (Ids{22})) << "an added token that is not special is a word like others";
+}
+
 // Pieces seen through a WordLevel model without merges: each distinct piece is an id.
 Ids pieces(const json& pre_tokenizer, const std::string& text,
            const std::vector<std::string>& words) {
@@ -190,7 +207,7 @@ TEST(Tokenizer, AFrameIsAddedOnRequest) {
   t["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
   auto tokenizer = load_tokenizer(folder_with(t.dump()));
   EXPECT_EQ(tokenizer->encode("c"), (Ids{2}));
-  EXPECT_EQ(tokenizer->encode("c", /*with_special=*/true), (Ids{0, 2, 1}));
+  EXPECT_EQ(tokenizer->encode("c", {.framed = true}), (Ids{0, 2, 1}));
 }
 
 TEST(Tokenizer, ErrorsNameTheFileAndThePart) {

@@ -36,7 +36,7 @@ TEST_F(WordTokenizer, NewlinesAreTokensAndBlanksVanish) {
   EXPECT_EQ(tokenizer->encode(tokenizer->decode(ids)), ids);
   EXPECT_EQ(tokenizer->decode(Ids{4, 3}), "left\n");
   EXPECT_EQ(tokenizer->decode(Ids{3, 3, 4}), "\n\nleft");
-  EXPECT_EQ(tokenizer->encode("left", /*with_special=*/true), (Ids{1, 4}));
+  EXPECT_EQ(tokenizer->encode("left", {.framed = true}), (Ids{1, 4}));
 }
 
 TEST_F(WordTokenizer, RefusesWordsItCouldNotFindAgain) {
@@ -44,6 +44,21 @@ TEST_F(WordTokenizer, RefusesWordsItCouldNotFindAgain) {
   EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{"a b"}), UserError);
   EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{""}), UserError);
   EXPECT_THROW(write_word_tokenizer(dir_, std::vector<std::string>{"<s>"}), UserError);
+}
+
+// Here a special token is a word, so it can be found or refused, but not be text.
+TEST_F(WordTokenizer, ASpecialTokenThatMustNotBeFoundIsRefused) {
+  write_word_tokenizer(dir_, std::vector<std::string>{"left"});
+  auto tokenizer = load_tokenizer(dir_);
+  EXPECT_EQ(tokenizer->encode("left </s>"), (Ids{3, 2}));
+  EXPECT_EQ(tokenizer->encode("left", {.framed = true, .find_special = false}), (Ids{1, 3}));
+  try {
+    tokenizer->encode("left </s>", {.find_special = false});
+    FAIL() << "no error";
+  } catch (const UserError& e) {
+    EXPECT_STREQ(e.what(),
+                 "the text holds '</s>', which the vocabulary knows as a special token alone");
+  }
 }
 
 TEST_F(WordTokenizer, AWordOutsideTheVocabularyIsNamed) {

@@ -18,13 +18,15 @@ Trajectory two_segments() {
        .roles = {TokenRole::kPrompt, TokenRole::kPrompt, TokenRole::kSampled, TokenRole::kSampled,
                  TokenRole::kObservation, TokenRole::kSampled},
        .logprobs = {0, 0, -0.5f, -1.5f, 0, -0.25f},
-       .versions = {-1, -1, 4, 4, -1, 5}});
+       .versions = {-1, -1, 4, 4, -1, 5},
+       .turn_begins = {2, 5}});
   trajectory.segments.push_back({.parent = 0,
                                  .parent_tokens = 4,
                                  .tokens = {3, 2},
                                  .roles = {TokenRole::kObservation, TokenRole::kSampled},
                                  .logprobs = {0, -2},
-                                 .versions = {-1, 6}});
+                                 .versions = {-1, 6},
+                                 .turn_begins = {1}});
   trajectory.reward = 1.0;
   return trajectory;
 }
@@ -54,6 +56,24 @@ TEST(Trajectory, NamesEachKindOfFault) {
     std::function<void(Trajectory&)> damage;
   };
   const Case cases[] = {
+      {"turns do not begin where its roles say, at token 2",
+       [](Trajectory& t) { t.segments[0].turn_begins = {5}; }},
+      {"turns do not begin where its roles say, at token 1",
+       [](Trajectory& t) {
+         t.segments[0].turn_begins = {1, 2, 5};
+       }},
+      {"turn 2 begins at token 5",
+       [](Trajectory& t) {
+         t.segments[0].turn_begins = {2, 5, 5};
+       }},
+      {"turn 2 begins at token 9",
+       [](Trajectory& t) {
+         t.segments[0].turn_begins = {2, 5, 9};
+       }},
+      {"turns do not begin",
+       [](Trajectory& t) {
+         t.segments[0].turn_begins = {-1, 2, 5};
+       }},
       {"negative part", [](Trajectory& t) { t.lease.member.prompt = -1; }},
       {"negative part", [](Trajectory& t) { t.lease.attempt = -1; }},
       {"lane 9", [](Trajectory& t) { t.lane = static_cast<Lane>(9); }},

@@ -27,6 +27,7 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
                                     : TokenRole::kObservation);
     segment.logprobs.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
     segment.versions.push_back(sampled ? 3 + i / 16 : -1);
+    if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(i));
   }
   t.segments.push_back(segment);
   Segment child;

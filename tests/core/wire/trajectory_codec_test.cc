@@ -27,6 +27,7 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.segments[0].roles, t.segments[0].roles);
   EXPECT_EQ(u.segments[0].logprobs, t.segments[0].logprobs);
   EXPECT_EQ(u.segments[0].versions, t.segments[0].versions);
+  EXPECT_EQ(u.segments[0].turn_begins, t.segments[0].turn_begins);
   EXPECT_EQ(u.segments[1].parent, 0);
   EXPECT_EQ(u.segments[1].parent_tokens, 50);
   EXPECT_TRUE(u.segments[1].tokens.empty());
@@ -87,6 +88,8 @@ TEST(TrajectoryCodec, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].roles.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].versions.push_back(3); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].versions.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.assign(1000, 7); }));
   EXPECT_TRUE(refused(
       [](Trajectory& t) { t.segments[0].logprobs[7] = std::numeric_limits<float>::quiet_NaN(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.outcome = static_cast<Outcome>(200); }));

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
@@ -15,7 +16,9 @@ class FakeTokenizer final : public text::Tokenizer {
   explicit FakeTokenizer(std::vector<std::string> pieces, TokenId eos = -1)
       : pieces_(std::move(pieces)), eos_(eos) {}
 
-  std::vector<TokenId> encode(std::string_view text, bool) const override {
+  std::vector<TokenId> encode(std::string_view text,
+                              const text::EncodeOptions& options) const override {
+    if (!options.find_special && text.find("</s>") != text.npos) throw UserError("it holds </s>");
     std::vector<TokenId> ids;
     while (!text.empty()) {
       size_t best = 0, length = 0;

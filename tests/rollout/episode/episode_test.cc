@@ -267,5 +267,32 @@ TEST(Episode, TakesWhatTheOptionsLeaveOpenFromTheEnvironment) {
   EXPECT_EQ(sampling.stop_tokens, (std::vector<TokenId>{3, 5}));
 }
 
+TEST(Episode, TextThatTheTokenizerRefusesFailsTheEpisodeAlone) {
+  Episode first(spec_of(), "test", pieces());
+  EXPECT_EQ(first.observed(sandbox::Observation{"a</s>"}, 0), Next::kDone);
+  EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_EQ(first.failure(), "the first observation: it holds </s>");
+
+  Episode later(spec_of(), "test", pieces());
+  later.observed(sandbox::Observation{"a"}, 0);
+  later.answered(sampled({1}, FinishReason::kStopToken), 0);
+  EXPECT_EQ(later.stepped(seen("b</s>"), 0), Next::kDone);
+  EXPECT_EQ(later.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_EQ(later.failure(), "the observation of turn 1: it holds </s>");
+}
+
+TEST(Episode, AnEmptyObservationMergesNoTurns) {
+  Episode episode(spec_of(), "test", pieces());
+  episode.observed(sandbox::Observation{"ab"}, 0);
+  episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
+  EXPECT_EQ(episode.stepped(seen(""), 0), Next::kGenerate);
+  episode.answered(sampled({3}, FinishReason::kStopToken), 0);
+  episode.stepped(over(1), 0);
+  const Trajectory& t = episode.trajectory();
+  EXPECT_EQ(t.turns, 2);
+  EXPECT_EQ(t.segments[0].turn_begins, (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(find_fault(t), std::nullopt);
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -48,5 +48,12 @@ TEST(TaskSource, EpisodesOfEvaluationNeverShareASeedWithTraining) {
             source.task(Lane::kTrain, {.prompt = 3, .member = 2}).seed);
 }
 
+TEST(SegmentKey, TheFirstSegmentHasTheMembersOwn) {
+  const SampleKey member = member_key(1, Lane::kTrain, {.prompt = 3});
+  EXPECT_EQ(segment_key(member, 0).value, member.value);
+  EXPECT_NE(segment_key(member, 1).value, member.value);
+  EXPECT_NE(segment_key(member, 1).value, segment_key(member, 2).value);
+}
+
 }  // namespace
 }  // namespace tailrace

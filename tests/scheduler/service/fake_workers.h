@@ -47,6 +47,7 @@ inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t versi
     segment.logprobs.push_back(sampled ? -0.5f : 0.0f);
     segment.versions.push_back(sampled ? version : -1);
   }
+  if (num_tokens > 0) segment.turn_begins = {num_tokens / 2};
   t.segments.push_back(segment);
   t.metrics = {{"success", static_cast<double>(lease.member.member % 2)}};
   return t;
