@@ -25,6 +25,10 @@ class Verifier {
   virtual ~Verifier() = default;
   // `evidence`: JSON that the environment wrote (with the response text in it).
   virtual Result<Score> score(const std::string& evidence) const = 0;
+
+  // Whether it could score answers to this row of a dataset (JSON) as they are meant: what is wrong
+  // is a Failure, and the data is refused before a run. Rows that it does not read are all right.
+  virtual Result<void> check_row(const std::string& /*row*/) const { return {}; }
 };
 
 }  // namespace tailrace

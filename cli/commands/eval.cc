@@ -16,6 +16,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/load.h"
 #include "cli/run/options.h"
+#include "cli/run/prompts.h"
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
 #include "core/text/utf8.h"
@@ -85,7 +86,7 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
 
 // Fills in what the model, the environment and the dataset decide.
 EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& config,
-                             const sandbox::EnvironmentRegistry& environments) {
+                             const Registries& registries) {
   EvaluationPlan plan = arguments.plan;
   plan.held_out = !arguments.training_seeds;
   // What is given on the command line wins over what the run says.
@@ -93,14 +94,16 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   plan.samples = arguments.samples.value_or(plan.samples);
   plan.seed = arguments.seed.value_or(plan.seed);
   // Made only to be asked.
-  bool needs_dataset = environments.make(plan.env, plan.settings)->info().needs_dataset;
+  const auto environment = registries.environments.make(plan.env, plan.settings);
+  const bool needs_dataset = environment->info().needs_dataset;
   if (needs_dataset && arguments.dataset.empty())
     throw UserError("--env {} needs --dataset FILE, a JSONL file with a prompt in each row",
                     plan.env);
   if (!needs_dataset && !arguments.dataset.empty())
     throw UserError("--dataset has no effect: {} draws its own tasks. Remove it.", plan.env);
   if (needs_dataset) {
-    plan.dataset = text::read_dataset(arguments.dataset, arguments.prompt_key);
+    plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key,
+                                environment->info().verifier, *registries.verifiers);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
     if (plan.episodes > rows)
@@ -205,7 +208,7 @@ void eval(EvalArguments arguments, const Registries& registries) {
   // Before the plan, whose longest context depends on the model.
   LoadedModel loaded(arguments.model, arguments.threads);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
-  EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries.environments);
+  EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
   auto episodes = evaluate(loaded, *tokenizer, plan, registries);

@@ -12,6 +12,7 @@
 #include "cli/run/load.h"
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
+#include "cli/run/prompts.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -71,7 +72,7 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   }
 }
 
-std::vector<text::DatasetRow> read_prompts(const RunOptions& options) {
+std::vector<text::DatasetRow> training_rows(const RunOptions& options) {
   return read_named("env.dataset", [&] {
     return text::read_dataset(options.env.dataset, options.env.prompt_key);
   });
@@ -89,11 +90,13 @@ std::vector<TokenId> encode_at(const std::string& where, const text::Tokenizer& 
 
 // Readable rows whose prompts leave room for an answer. The number of rows.
 int64_t check_dataset(const std::string& file, const RunOptions& options,
-                      sandbox::Environment& environment, const text::Tokenizer& tokenizer) {
+                      sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+                      const VerifierRegistry& verifiers) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
-  const std::vector<text::DatasetRow> rows = text::read_dataset(file, options.env.prompt_key);
+  const std::vector<text::DatasetRow> rows =
+      read_prompts(file, options.env.prompt_key, environment.info().verifier, verifiers);
   if (rows.empty()) throw UserError("{} has no rows.", file);
   for (const text::DatasetRow& row : rows) {
     // What the policy will see, which is not always the prompt alone.
@@ -119,7 +122,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   // A file that is there is whole, for it is written atomically.
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   std::vector<text::DatasetRow> dataset;
-  if (environment.info().needs_dataset) dataset = read_prompts(options);
+  if (environment.info().needs_dataset) dataset = training_rows(options);
   const DemonstrationPlan plan{.episodes = options.sft.demonstrations,
                                .run_seed = static_cast<uint64_t>(options.run.seed),
                                .max_tokens = options.rollout.engine.max_context_tokens,
@@ -141,14 +144,15 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 
 scheduler::Config scheduler_config(const RunOptions& options) {
   // Without a dataset the environment draws its tasks without end.
-  const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(read_prompts(options));
+  const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(training_rows(options));
   // One dataset, so one entry of prompts_per_epoch.
   return scheduler::make_config(
       options.scheduler, options.step, options.eval, options.save,
       {.steps = options.run.steps, .epochs = options.run.epochs, .prompts_per_epoch = {prompts}});
 }
 
-void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+void check_inputs(const RunOptions& options, const Registries& registries) {
+  const sandbox::EnvironmentRegistry& environments = registries.environments;
   // Called for what it refuses.
   (void)scheduler_config(options);
   if (options.model.creates()) return;  // its words are those of its environment
@@ -170,7 +174,9 @@ void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry&
   });
   if (!environment->info().needs_dataset) return;
   const auto check = [&](std::string_view key, const std::string& file) {
-    return read_named(key, [&] { return check_dataset(file, options, *environment, *tokenizer); });
+    return read_named(key, [&] {
+      return check_dataset(file, options, *environment, *tokenizer, *registries.verifiers);
+    });
   };
   check("env.dataset", options.env.dataset);
   if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;

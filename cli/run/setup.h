@@ -20,10 +20,10 @@ namespace tailrace {
 scheduler::Config scheduler_config(const RunOptions& options);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
-// UserError with its key: as scheduler_config() does; with file:line, for an unreadable row or a
-// prompt that does not fit the context; for more eval.prompts than held-out rows, and for a
-// tokenizer that is missing or has more tokens than the model.
-void check_inputs(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
+// UserError with its key: as scheduler_config() does; with file:line, for an unreadable row, one
+// that its verifier cannot score, or a prompt that does not fit the context; for more eval.prompts
+// than held-out rows, and for a tokenizer that is missing or has more tokens than the model.
+void check_inputs(const RunOptions& options, const Registries& registries);
 
 // Reads the weights that a new run starts from. Throws UserError about model.path, as
 // load_parameters() does.

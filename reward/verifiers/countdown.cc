@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/row_check.h"
 #include "sandbox/builtin/expression.h"
 
 namespace tailrace {
@@ -34,6 +35,11 @@ bool solves(std::string_view formula, std::vector<int64_t> numbers, int64_t targ
   return evaluation->numbers == numbers;
 }
 
+bool are_integers(const nlohmann::json& list) {
+  return list.is_array() &&
+         std::all_of(list.begin(), list.end(), [](const auto& n) { return n.is_number_integer(); });
+}
+
 class CountdownVerifier final : public Verifier {
  public:
   Result<Score> score(const std::string& text) const override {
@@ -43,9 +49,7 @@ class CountdownVerifier final : public Verifier {
     if (!response) return response.failure();
     std::optional<int64_t> target = find_integer(evidence.value(), "target");
     auto numbers = evidence.value().find("numbers");
-    bool whole = numbers != evidence.value().end() && numbers->is_array() &&
-                 std::all_of(numbers->begin(), numbers->end(),
-                             [](const auto& n) { return n.is_number_integer(); });
+    bool whole = numbers != evidence.value().end() && are_integers(*numbers);
     if (!target || !whole)
       return Failure{"the evidence lacks the integers \"numbers\" and \"target\""};
     // The last one: a policy may try out several in its answer, and means the last.
@@ -55,6 +59,13 @@ class CountdownVerifier final : public Verifier {
                            : formula ? kFormatReward
                                      : 0.0,
                  .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formula ? 1.0 : 0.0}}};
+  }
+
+  Result<void> check_row(const std::string& text) const override {
+    RowCheck row(text);
+    if (!are_integers(row.require("numbers"))) row.refuse("\"numbers\" must be a list of integers");
+    if (!row.require("target").is_number_integer()) row.refuse("\"target\" must be an integer");
+    return row.finish();
   }
 };
 

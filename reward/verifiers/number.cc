@@ -3,9 +3,11 @@
 #include <charconv>
 #include <cmath>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/row_check.h"
 
 namespace tailrace {
 
@@ -95,6 +97,19 @@ class NumberVerifier final : public Verifier {
     return Score{
         .reward = success ? 1.0 : 0.0,
         .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formatted ? 1.0 : 0.0}}};
+  }
+
+  Result<void> check_row(const std::string& text) const override {
+    RowCheck row(text);
+    const nlohmann::json& answer = row.require("answer");
+    const std::optional<double> right = right_answer(nlohmann::json{{"answer", answer}});
+    if (!right || !std::isfinite(*right))
+      row.refuse("\"answer\" holds no number that can be compared with");
+    const std::optional<std::string> extract = row.text("extract");
+    if (extract && *extract != "strict")
+      row.refuse(
+          fmt::format("\"extract\" is \"{}\"; it must be \"strict\", or left out", *extract));
+    return row.finish();
   }
 };
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/row_check.h"
 
 namespace tailrace {
 
@@ -85,6 +87,22 @@ class TextRules final : public Verifier {
                              {"words_found", share},
                              {"ends_well", ends_well ? 1.0 : 0.0},
                              {"length_ok", length_ok ? 1.0 : 0.0}}};
+  }
+
+  Result<void> check_row(const std::string& text) const override {
+    constexpr int64_t kMost = 1'000'000;
+    RowCheck row(text);
+    for (const std::string& word : row.texts("words")) {
+      // Words are found among the words of an answer, and this would never be one.
+      if (words_of(word).size() != 1)
+        row.refuse(fmt::format("\"words\" holds '{}', which is not one word", word));
+    }
+    const int64_t least = row.integer("min_words", 0, kMost).value_or(kMinWords);
+    const int64_t most = row.integer("max_words", 1, kMost).value_or(kMaxWords);
+    if (least > most)
+      row.refuse(fmt::format("\"min_words\" is {} and \"max_words\" {}: no answer has so many",
+                             least, most));
+    return row.finish();
   }
 
  private:

@@ -14,12 +14,15 @@ class TextTask final : public Environment {
  public:
   explicit TextTask(const EnvironmentSettings& settings) {
     SettingsReader reader("text", settings);
-    verifier_ = reader.text("verifier", "text_rules");
+    verifier_ = reader.text("verifier", "");
     std::string stop = reader.text("stop", "");
     info_.max_action_tokens = reader.integer("max_tokens", 64, 1, 1 << 20);
     reader.finish();
     if (verifier_.empty())
-      throw reader.mistake("verifier", "verifier is empty; name one, for example text_rules");
+      // No default: rules that nobody asked for would be rewarded without a word.
+      throw reader.mistake("verifier",
+                           "verifier is missing; name the one that scores the answers, for example "
+                           "verifier: number");
     info_.verifier = verifier_;
     info_.name = "text";
     // Without it an answer ends by the model's end token or by its length.

@@ -15,6 +15,11 @@
 
 namespace tailrace::sandbox {
 
+// What a built-in environment cannot be made without.
+inline EnvironmentSettings least_settings(const std::string& name) {
+  return name == "text" ? EnvironmentSettings{{"verifier", "text_rules"}} : EnvironmentSettings{};
+}
+
 struct ContractOptions {
   std::function<std::unique_ptr<Environment>()> make;
   // Task::data.

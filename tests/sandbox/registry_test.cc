@@ -2,6 +2,7 @@
 
 #include "core/base/error.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
 namespace {
@@ -19,7 +20,7 @@ TEST(EnvironmentRegistry, MakesEachBuiltInEnvironmentUnderItsName) {
   EnvironmentRegistry registry = built_in_environments();
   EXPECT_GE(registry.list().size(), 4u);
   for (const auto& [name, help] : registry.list()) {
-    EXPECT_EQ(registry.make(name, {})->info().name, name);
+    EXPECT_EQ(registry.make(name, least_settings(name))->info().name, name);
     EXPECT_FALSE(help.empty()) << name;
   }
 }

@@ -55,7 +55,8 @@ TEST(Launch, NamesTheLineOfTheKeyWhoseFileIsWrong) {
   const std::string config =
       folder
           .write("a.yaml", "run: {steps: 1}\nmodel:\n  path: " + kStories +
-                               "\nenv:\n  name: text\n  dataset: prompts.jsonl\n")
+                               "\nenv:\n  name: text\n  dataset: prompts.jsonl\n"
+                               "  settings: {verifier: text_rules}\n")
           .string();
   auto error = [&](const std::string& overrides) {
     auto result = run_binary("launch --dry-run " + config + " " + overrides);

@@ -31,10 +31,12 @@ TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
 
 TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
   std::string text = run_binary("docs").out;
-  EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, >= 2 |"), std::string::npos);
+  EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, 2 to 65536 |"), std::string::npos);
   EXPECT_NE(text.find("| `env.name` | required |"), std::string::npos);
-  EXPECT_NE(text.find("| `run.steps` | `100` | integer, >= 0 | may grow |"), std::string::npos);
-  EXPECT_NE(text.find("| `run.seed` | `0` | integer, >= 0 |  |"), std::string::npos);
+  EXPECT_NE(text.find("| `run.steps` | `100` | integer, 0 to 1000000000 | may grow |"),
+            std::string::npos);
+  EXPECT_NE(text.find("| `run.seed` | `0` | integer, 0 to 9007199254740991 |  |"),
+            std::string::npos);
   EXPECT_NE(text.find("also: rollout_batch_size"), std::string::npos);
 }
 
@@ -113,7 +115,7 @@ TEST(Docs, EachMetricOfAnEnvironmentOrVerifierHasItsRow) {
   Names reported;
   const auto environments = sandbox::built_in_environments();
   for (const auto& [name, help] : environments.list()) {
-    auto environment = environments.make(name, {});
+    auto environment = environments.make(name, sandbox::least_settings(name));
     const auto episode = sandbox::play(*environment, {.seed = 1, .data = R"({"prompt": "three"})"},
                                        [](int64_t) { return std::string("?\n"); });
     for (const auto& [metric, value] : episode.metrics) reported.insert(metric);

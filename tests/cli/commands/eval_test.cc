@@ -101,6 +101,9 @@ TEST(Eval, NamesWhatDoesNotFit) {
   };
   EXPECT_NE(error("--env frozen_gird").find("frozen_grid"), std::string::npos);
   EXPECT_EQ(error("--env text"),
+            "error: environment text: verifier is missing; name the one that scores the answers, "
+            "for example verifier: number\n");
+  EXPECT_EQ(error("--env text --settings verifier=number"),
             "error: --env text needs --dataset FILE, a JSONL file with a prompt in each row\n");
   EXPECT_EQ(error("--env frozen_grid --dataset x.jsonl"),
             "error: --dataset has no effect: frozen_grid draws its own tasks. Remove it.\n");

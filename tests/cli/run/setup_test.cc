@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 // What check_inputs() says; empty: nothing.
 UserError refusal(const RunOptions& options) {
   try {
-    check_inputs(options, sandbox::built_in_environments());
+    check_inputs(options, built_in_registries());
   } catch (const UserError& error) {
     return error;
   }
@@ -193,9 +193,23 @@ TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
   EXPECT_NE(error.find("rollout.max_context_tokens"), std::string::npos) << error;
 }
 
+TEST_F(RunSetupTest, ARowThatItsVerifierCannotScoreIsNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "prompts.jsonl")
+      << "{\"prompt\": \"a\", \"answer\": 4}\n{\"prompt\": \"b\", \"answers\": 5}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "number"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  EXPECT_EQ(error_of_check(options_),
+            fmt::format("env.dataset: {}:2: there is no \"answer\" (for the verifier number)",
+                        options_.env.dataset));
+}
+
 TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
   use_model([](auto&) {});
   options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
   EXPECT_EQ(refusal(options_).key(), "env.dataset");
   std::ofstream(options_.env.dataset) << "{\"prompt\": \"a\"}\n";

@@ -306,6 +306,7 @@ TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
 TEST_F(RolloutWorkerTest, SaysWhyItCannotBegin) {
   RolloutWorkerConfig config = this->config();
   config.env = "text";
+  config.env_settings = {{"verifier", "text_rules"}};
   Desk desk(config.endpoint);
   auto status = start(config);
   auto failed = desk.await<wire::WorkerFailed>(1);
@@ -321,6 +322,7 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
                          << "\n";
   RolloutWorkerConfig config = this->config();
   config.env = "text";
+  config.env_settings = {{"verifier", "text_rules"}};
   config.dataset = dataset;
   config.rollout.max_prompt_tokens = 2;
   Desk desk(config.endpoint);

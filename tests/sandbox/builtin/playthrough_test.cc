@@ -42,7 +42,7 @@ std::string words_of(const std::vector<std::string>& vocabulary) {
 
 std::string page_of(const std::string& name, const std::string& help) {
   const VerifierRegistry verifiers = built_in_verifiers();
-  auto environment = built_in_environments().make(name, {});
+  auto environment = built_in_environments().make(name, least_settings(name));
   const EnvironmentInfo& info = environment->info();
   std::string page = fmt::format("{}: {}\n", name, help);
   page += fmt::format("at most {} turns of {} tokens\n", info.max_turns, info.max_action_tokens);

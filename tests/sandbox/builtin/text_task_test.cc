@@ -11,7 +11,10 @@ namespace tailrace::sandbox {
 namespace {
 
 TEST(TextTask, KeepsTheContract) {
-  check_environment({.make = [] { return make_text_task({}); },
+  check_environment({.make =
+                         [] {
+                           return make_text_task({{"verifier", "text_rules"}});
+                         },
                      .data =
                          [](uint64_t seed) {
                            return fmt::format(R"({{"prompt": "Story {}.", "words": ["park"]}})",
@@ -31,7 +34,7 @@ TEST(TextTask, ThePromptIsShownAsItIsAndTheEvidenceIsTheRow) {
 }
 
 TEST(TextTask, ABadRowIsAFailure) {
-  auto environment = make_text_task({});
+  auto environment = make_text_task({{"verifier", "text_rules"}});
   for (const char* data : {"", "[]", "{", R"({"text": "x"})", R"({"prompt": 3})"}) {
     EXPECT_FALSE(environment->reset({.seed = 1, .data = data}).ok()) << data;
     EXPECT_FALSE(environment->step("x").ok()) << data;
@@ -39,17 +42,20 @@ TEST(TextTask, ABadRowIsAFailure) {
 }
 
 TEST(TextTask, SaysWhatItNeeds) {
-  auto environment = make_text_task({{"stop", "."}, {"max_tokens", "40"}});
+  auto environment =
+      make_text_task({{"verifier", "text_rules"}, {"stop", "."}, {"max_tokens", "40"}});
   EXPECT_TRUE(environment->info().needs_dataset);
   EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"."});
   EXPECT_EQ(environment->info().max_action_tokens, 40);
   EXPECT_EQ(environment->info().verifier, "text_rules");
-  EXPECT_THROW(make_text_task({{"prompt_key", "question"}}), UserError);  // env.prompt_key
+  EXPECT_THROW(make_text_task({{"verifier", "number"}, {"prompt_key", "question"}}),
+               UserError);  // env.prompt_key
   EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
+  EXPECT_THROW(make_text_task({}), UserError);
 }
 
 TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
-  auto environment = make_text_task({});
+  auto environment = make_text_task({{"verifier", "text_rules"}});
   std::set<std::string> seen;
   auto check_file = [&](const char* name, size_t num_rows) {
     auto folder = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data/prompts";

@@ -1,0 +1,59 @@
+#include "reward/verifiers/row_check.h"
+
+#include <gtest/gtest.h>
+
+#include "reward/verifiers/built_in.h"
+
+namespace tailrace {
+namespace {
+
+// What the verifier says of the row; empty: nothing.
+std::string fault_of(const char* verifier, const std::string& row) {
+  const Result<void> fit = built_in_verifiers().at(verifier).check_row(row);
+  return fit ? "" : fit.failure().message;
+}
+
+TEST(RowCheck, TextRulesNameWhatTheyCannotRead) {
+  const auto fault = [](const std::string& row) { return fault_of("text_rules", row); };
+  EXPECT_EQ(fault(R"({"prompt": "a", "words": ["dog"], "min_words": 3, "max_words": 9})"), "");
+  EXPECT_EQ(fault(R"({"prompt": "a", "id": 7, "source": "book"})"), "") << "columns of others";
+  EXPECT_EQ(fault(R"({"prompt": "a", "word": ["dog"]})"),
+            "there is no column \"word\"; did you mean \"words\"?");
+  EXPECT_EQ(fault(R"({"prompt": "a", "words": "dog"})"),
+            "\"words\" is \"dog\"; it must be a list of texts");
+  EXPECT_EQ(fault(R"({"prompt": "a", "words": ["dog", 3]})"),
+            "\"words\" is [\"dog\",3]; it must be a list of texts");
+  EXPECT_EQ(fault(R"({"prompt": "a", "max_words": "9"})"),
+            "\"max_words\" is \"9\"; it must be an integer from 1 to 1000000");
+  EXPECT_EQ(fault(R"({"prompt": "a", "max_words": 1e30})"),
+            "\"max_words\" is 1e+30; it must be an integer from 1 to 1000000");
+  EXPECT_EQ(fault(R"({"prompt": "a", "min_words": 9, "max_words": 3})"),
+            "\"min_words\" is 9 and \"max_words\" 3: no answer has so many");
+  EXPECT_EQ(fault(R"({"prompt": "a", "min_words": 50})"),
+            "\"min_words\" is 50 and \"max_words\" 40: no answer has so many")
+      << "the default";
+  EXPECT_EQ(fault("[]"), "it is not a JSON object");
+}
+
+TEST(RowCheck, ANumberNeedsOne) {
+  const auto fault = [](const std::string& row) { return fault_of("number", row); };
+  EXPECT_EQ(fault(R"({"prompt": "2+2?", "answer": "so #### 4"})"), "");
+  EXPECT_EQ(fault(R"({"prompt": "2+2?", "answer": 4, "extract": "strict"})"), "");
+  EXPECT_EQ(fault(R"({"prompt": "2+2?"})"), "there is no \"answer\"");
+  EXPECT_EQ(fault(R"({"prompt": "2+2?", "anwser": 4})"), "there is no \"answer\"");
+  EXPECT_EQ(fault(R"({"prompt": "2+2?", "answer": "four"})"),
+            "\"answer\" holds no number that can be compared with");
+  EXPECT_EQ(fault(R"({"prompt": "2+2?", "answer": 4, "extract": "stict"})"),
+            "\"extract\" is \"stict\"; it must be \"strict\", or left out");
+}
+
+TEST(RowCheck, CountdownNeedsItsNumbers) {
+  const auto fault = [](const std::string& row) { return fault_of("countdown", row); };
+  EXPECT_EQ(fault(R"({"prompt": "?", "numbers": [1, 2], "target": 3})"), "");
+  EXPECT_EQ(fault(R"({"prompt": "?", "numbers": [1, 2.5], "target": 3})"),
+            "\"numbers\" must be a list of integers");
+  EXPECT_EQ(fault(R"({"prompt": "?", "numbers": [1, 2]})"), "there is no \"target\"");
+}
+
+}  // namespace
+}  // namespace tailrace
