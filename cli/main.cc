@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -40,6 +42,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
+  // A file that reaches its limit (ulimit -f) is a failure to write, which says so, and no death.
+  // Inherited by the processes of a run.
+  std::signal(SIGXFSZ, SIG_IGN);
   // Here and nowhere else, so that reading main shows what can be named.
   const Registries registries = built_in_registries();
   add_launch(app, registries);
@@ -65,6 +70,11 @@ int main(int argc, char** argv) {
   } catch (const UserError& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
+    return kExitUserError;
+  } catch (const std::filesystem::filesystem_error& error) {  // a name that is too long
+    std::fflush(stdout);
+    fmt::print(stderr, "error: {}\n",
+               text::printable(describe_errno("use", error.path1(), error.code().value())));
     return kExitUserError;
   } catch (const std::system_error& error) {  // fmt::print, on a full disk
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));

@@ -29,15 +29,23 @@ fs::path base_folder() {
   // It may be left over from another user (su, sudo), or its folder may be gone.
   if (runtime != nullptr && fs::is_directory(runtime, error) && ::access(runtime, W_OK | X_OK) == 0)
     return runtime;
-  return fs::temp_directory_path();
+  const fs::path temporary = fs::temp_directory_path(error);
+  if (!error) return temporary;
+  const char* set = std::getenv("TMPDIR");
+  throw UserError("{}\n       Try another TMPDIR.",
+                  describe_errno("use", set != nullptr ? set : "/tmp", error.value()));
 }
 
-// Only what this class made, and only its known parts: the record may have been edited.
+// Only what this class made, and only its known parts, which hold nothing: the record may have been
+// edited, and lead to a folder of somebody's data.
 void remove_folder(const fs::path& folder) {
   if (!folder.filename().string().starts_with(kFolderPrefix)) return;
   std::error_code ignored;
-  fs::remove(folder / kSocket, ignored);
-  fs::remove(folder / kBegun, ignored);
+  if (fs::is_socket(fs::symlink_status(folder / kSocket, ignored)))
+    fs::remove(folder / kSocket, ignored);
+  const fs::path begun = folder / kBegun;
+  if (fs::is_regular_file(fs::symlink_status(begun, ignored)) && fs::file_size(begun, ignored) == 0)
+    fs::remove(begun, ignored);
   fs::remove(folder, ignored);  // fails when somebody else's files are in it
 }
 

@@ -24,6 +24,8 @@ std::string_view advice(int error) {
     case EPERM:
     case EROFS:
       return "; check the permissions or use another folder";
+    case ENAMETOOLONG:
+      return "; choose a shorter one";
     case EMFILE:
     case ENFILE:
       return "; raise the limit of open files (ulimit -n)";

@@ -45,7 +45,8 @@ TEST_F(RunEndpointTest, IsPrivateShortAndGoneAfterwards) {
 TEST_F(RunEndpointTest, RemovesWhatAKilledLaunchLeftBehind) {
   auto killed = std::make_unique<RunEndpoint>(run_);
   const fs::path old = folder_of(killed->name());
-  std::ofstream(old / "s") << "";
+  ASSERT_EQ(::mknod((old / "s").c_str(), S_IFSOCK | 0600, 0), 0);
+  mark_begun(killed->name());
   RunEndpoint next(run_);
   EXPECT_FALSE(fs::exists(old));
   EXPECT_NE(folder_of(next.name()), old);
@@ -57,6 +58,18 @@ TEST_F(RunEndpointTest, RemovesNothingButItsOwn) {
   std::ofstream(run_ / "endpoint") << "ipc://" << (run_ / "precious" / "s").string() << "\n";
   RunEndpoint endpoint(run_);
   EXPECT_TRUE(fs::exists(run_ / "precious" / "s"));
+}
+
+// The record may have been edited, to a folder that is named like ours.
+TEST_F(RunEndpointTest, AForgedRecordDeletesNothing) {
+  const fs::path data = run_ / "tr-data";
+  fs::create_directories(data);
+  std::ofstream(data / "s") << "data";
+  std::ofstream(data / "begun") << "data";
+  std::ofstream(run_ / "endpoint") << "ipc://" << (data / "s").string() << "\n";
+  { RunEndpoint endpoint(run_); }
+  EXPECT_TRUE(fs::exists(data / "s"));
+  EXPECT_TRUE(fs::exists(data / "begun"));
 }
 
 }  // namespace
