@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/cli/run_binary.h"
 #include "tests/golden/golden.h"
@@ -75,6 +76,10 @@ TEST_F(Messages, OfConfigFiles) {
   launch_file("extends: none.yaml\n");
   launch_file("extends: bad.yaml\n");
   launch_file("env: {name: frozen_grid}\nrollout: {sampling: 1}\n");
+  launch_file("run: &run {steps: *run}\n");
+  ASSERT_EQ(::mkfifo((folder_.path() / "pipe.yaml").c_str(), 0600), 0);
+  call("launch --dry-run pipe.yaml");
+  call("launch --dry-run " + std::string(300, 'x') + ".yaml");
   expect("config_files");
 }
 
@@ -99,6 +104,9 @@ TEST_F(Messages, OfKeys) {
            "env.dataset=x.jsonl",
            "rollout.group_size=0",
            "rollout.group_size=1",
+           "rollout.group_size=9000000000000000000",
+           "rollout.workers=100000",
+           "rollout.max_sequences=1000000000",
            "rollout.group_sze=8",
            "rollout.prompts_per_step=0",
            "rollout.block_tokens=12",
@@ -107,6 +115,7 @@ TEST_F(Messages, OfKeys) {
            "rollout.kv_cache_blocks=1",
            "rollout.sampling.temperature=0",
            "rollout.sampling.temperature=nan",
+           "rollout.sampling.temperature=1e-300",
            "rollout.sampling.top_p=0",
            "train.minibatches_per_step=5",
            "train.microbatch_tokens=100",
@@ -178,6 +187,15 @@ TEST_F(Messages, OfDatasets) {
   launch("eval.prompts=9 env.eval_dataset=rows.jsonl");
   launch("env.prompt_key=question");
   launch("env.settings.verifier=numbr");
+  launch("env.settings.verifier=");
+  for (const char* rows :
+       {"{\"prompt\": \"a\", \"anwser\": \"1\"}\n", "{\"prompt\": \"a\", \"answer\": \"one\"}\n",
+        "{\"prompt\": \"a\", \"answer\": \"1\", \"extrct\": \"strict\"}\n"}) {
+    write("rows.jsonl", rows);
+    text_ += std::string("rows.jsonl:\n") + rows + "\n";
+    launch("");
+  }
+  write("rows.jsonl", "{\"prompt\": \"a\", \"answer\": \"1\"}\n");
   launch("rollout.max_prompt_tokens=1 rollout.max_response_tokens=8 env.prompt_key=answer");
   for (const char* rows : {"{\"input_ids\": [1, 9999]}\n", "{\"input_ids\": []}\n",
                            "{\"input_ids\": [1, 2], \"loss_mask\": [1]}\n", "{}\n"}) {
@@ -204,6 +222,10 @@ TEST_F(Messages, OfCommands) {
   call("tokenize --tokenizer none", "{}");
   call("tokenize --tokenizer model", "{\"txt\": \"a\"}\n");
   call("generate --model model --temperature -1 --prompt a");
+  call("generate --model model --temperature nan --prompt a");
+  call("generate --model model --temperature 1e-300 --prompt a");
+  call("generate --model model --seed -1 --prompt a");
+  call("generate --model model --seed 99999999999999999999 --prompt a");
   call("generate --model model --max-tokens x --prompt a");
   call("eval --model model");
   call("eval --model model --env frozen_gird");
