@@ -65,7 +65,7 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
   const RunPaths paths{arguments.run};
   if (!std::filesystem::exists(paths.config()))
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
-  const RunOptions options = load_run_options(paths.config(), {}, registries).options;
+  const RunOptions options = load_stored_run(paths, {}, registries).options;
   arguments.model = model_of(arguments);
   // Without a dataset both names are empty, and the seeds tell held-out tasks from those of
   // training.

@@ -70,7 +70,7 @@ LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
         "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
         arguments.run_dir, arguments.run_dir);
   }
-  return load_run_options(paths.config(), arguments.overrides, registries);
+  return load_stored_run(paths, arguments.overrides, registries);
 }
 
 std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {

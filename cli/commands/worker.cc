@@ -45,7 +45,7 @@ class StopOnSignal {
 
 ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const RunPaths paths{arguments.run};
-  const LoadedRun run = load_run_options(paths.config(), {}, registries);
+  const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(arguments.name.text(), "", run.options.log.level);

@@ -1,8 +1,20 @@
 #include "cli/run/load.h"
 
+#include <string_view>
+
+#include <fmt/format.h>
+
 #include "cli/run/rules.h"
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
 
 namespace tailrace {
+namespace {
+
+constexpr std::string_view kProof = "# proof: ";
+
+}  // namespace
 
 LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries) {
@@ -10,6 +22,27 @@ LoadedRun load_run_options(const std::filesystem::path& path,
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
   validate(loaded.options, loaded.keys, registries);
   return loaded;
+}
+
+std::string prove_config(const std::string& title, const std::string& config) {
+  return fmt::format("# {}\n{}{}\n{}", title, kProof, digest_of(config), config);
+}
+
+LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
+                          const Registries& registries) {
+  const auto text = read_file(paths.config());
+  if (!text) throw UserError("{}", text.failure().message);
+  LineReader lines(text.value());
+  lines.next();
+  const auto proof = lines.next();
+  const std::string expected = std::string(kProof) + digest_of(lines.rest());
+  if (!proof || proof->text != expected)
+    throw UserError(
+        "{}: it was edited or damaged since the run began, and a run keeps its config. Put it "
+        "back; what may change is given on the command line: 'tailrace launch --run-dir {} "
+        "key=value'.",
+        paths.config().string(), paths.root.string());
+  return load_run_options(paths.config(), overrides, registries);
 }
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "core/base/run_directory.h"
 #include "core/base/yaml_config.h"
 
 namespace tailrace {
@@ -21,5 +22,13 @@ struct LoadedRun {
 // Reads, binds and validates. `overrides` are "a.b=c". Throws UserError.
 LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries);
+
+// Of a run that was begun: config.yaml as its launch has written it. Throws UserError for one that
+// was edited since; what may change comes as an override.
+LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
+                          const Registries& registries);
+
+// The text of config.yaml: `config` behind a line that proves it.
+std::string prove_config(const std::string& title, const std::string& config);
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/run/demonstrations.h"
+#include "cli/run/inputs.h"
 #include "cli/run/load.h"
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
@@ -193,9 +194,10 @@ std::string resolved_config(const RunOptions& options) {
   RunOptions kept = options;
   // A run is where its config lies, also when the folder has been moved.
   kept.run.dir.clear();
-  return fmt::format(
-      "# Resolved by tailrace {}: 'tailrace launch' of this file starts the same run.\n{}",
-      version(), print_config(kept));
+  return prove_config(
+      fmt::format("Resolved by tailrace {}: 'tailrace launch' of this file starts the same run.",
+                  version()),
+      print_config(kept));
 }
 
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
@@ -208,11 +210,13 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
   prepare_demonstrations(paths, options, *environment, *tokenizer, *registries.verifiers, say);
+  // Last: all that a run reads is there.
+  prove_inputs(paths, options);
 }
 
 void check_same_run(const RunPaths& paths, const RunOptions& options,
                     const Registries& registries) {
-  const RunOptions stored = load_run_options(paths.config(), {}, registries).options;
+  const RunOptions stored = load_stored_run(paths, {}, registries).options;
   const auto theirs = options_by_key(stored), ours = options_by_key(options);
   for (const auto& [key, there] : theirs) {
     // Both lists are of this build's options, so they have the same keys.

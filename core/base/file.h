@@ -74,6 +74,7 @@ class LineReader {
     bool complete = false;  // ended by a newline; the last line of a file cut by a crash is not
   };
   std::optional<Line> next();
+  std::string_view rest() const { return rest_; }  // what next() has not given yet
 
  private:
   std::string_view rest_;

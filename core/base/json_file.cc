@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 
@@ -43,6 +44,25 @@ nlohmann::json read_json_object(const std::filesystem::path& path, int64_t max_b
   }
   if (!value.is_object()) throw UserError("{}: not a JSON object", path.string());
   return value;
+}
+
+namespace {
+constexpr const char* kProof = "proof";
+}  // namespace
+
+std::string to_proved_json(nlohmann::json object) {
+  object.erase(kProof);
+  object[kProof] = digest_of(object.dump());
+  return object.dump(2) + "\n";
+}
+
+nlohmann::json read_proved_json(const std::filesystem::path& path) {
+  nlohmann::json object = read_json_object(path);
+  const nlohmann::json proof = object.value(kProof, nlohmann::json());
+  object.erase(kProof);
+  if (proof != digest_of(object.dump()))
+    throw UserError("{}: it was changed or damaged (its proof does not fit)", path.string());
+  return object;
 }
 
 }  // namespace tailrace

@@ -1,13 +1,13 @@
 #include "core/weights/digest.h"
 
-#include <xxhash.h>
+#include <algorithm>
+
+#include "core/base/digest_of.h"
 
 namespace tailrace {
 namespace {
 
 int64_t num_rows(std::span<const int64_t> shape) { return shape.empty() ? 1 : shape[0]; }
-
-Digest to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
 
 // What goes into a root, each part with its length, so that no two lists of tensors give the same
 // bytes.
@@ -30,10 +30,6 @@ class RootBytes {
 };
 
 }  // namespace
-
-Digest digest_of(std::span<const std::byte> bytes) {
-  return to_hex(XXH3_128bits(bytes.data(), bytes.size()));
-}
 
 int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes) {
   int64_t row_bytes = element_bytes;

@@ -23,8 +23,6 @@ struct TensorManifest {
   std::vector<Digest> blocks;
 };
 
-Digest digest_of(std::span<const std::byte> bytes);
-
 // How many rows of the first dimension make a block; a scalar is one row.
 int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes);
 

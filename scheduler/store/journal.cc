@@ -144,6 +144,12 @@ Result<void> replay(const fs::path& path, const JournalFile& journal, State& sta
 Result<Restored> restore(const fs::path& directory) {
   Restored restored;
   const auto found = snapshots(directory);
+  // Each journal has had one before it.
+  if (found.empty() && !journals(directory).empty())
+    return Failure{fmt::format(
+        "the snapshots in {} are gone, and without them its events say nothing. Put them back, or "
+        "start a new run directory",
+        directory.string())};
   if (found.empty()) return restored;
   int64_t from = -1;
   std::string reason;

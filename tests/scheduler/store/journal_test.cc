@@ -81,6 +81,17 @@ TEST(Journal, RestoresTheStateAtEveryEvent) {
   }
 }
 
+TEST(Journal, EventsWithoutASnapshotAreRefused) {
+  const State start(small_config(2, 2));
+  ScratchFolder folder;
+  (void)write_in_pieces(folder.path(), start, make_run(start), /*archive=*/false);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    if (entry.path().extension() == ".bin") std::filesystem::remove(entry.path());
+  const auto restored = restore(folder.path());
+  ASSERT_FALSE(restored);
+  EXPECT_NE(restored.failure().message.find("snapshots in"), std::string::npos);
+}
+
 TEST(Journal, AnEmptyFolderIsANewRun) {
   ScratchFolder folder;
   const auto restored = restore(folder.path() / "missing");

@@ -1,0 +1,17 @@
+// What a run reads from files that it does not write again: its data, its tokenizer, the shape of
+// its model. RUN/inputs.json keeps the digest of each, so that a run that goes on reads what it
+// began with.
+//
+// Thread: any.
+#pragma once
+
+#include "cli/run/options.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+// Notes each file that is not noted yet. Throws UserError about its key, for one that has changed
+// since it was noted, and for a run that has begun and whose notes are gone.
+void prove_inputs(const RunPaths& paths, const RunOptions& options);
+
+}  // namespace tailrace

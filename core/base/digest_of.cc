@@ -1,0 +1,45 @@
+#include "core/base/digest_of.h"
+
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;
+
+Digest to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
+
+}  // namespace
+
+Digest digest_of(std::span<const std::byte> bytes) {
+  return to_hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+Digest digest_of(std::string_view text) { return to_hex(XXH3_128bits(text.data(), text.size())); }
+
+Result<Digest> digest_of_file(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return Failure{describe_errno("open", path, errno)};
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::vector<std::byte> piece(kPiece);
+  while (true) {
+    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
+    if (got == 0) return to_hex(XXH3_128bits_digest(state.get()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Failure{describe_errno("read", path, errno)};
+    XXH3_128bits_update(state.get(), piece.data(), static_cast<size_t>(got));
+  }
+}
+
+}  // namespace tailrace

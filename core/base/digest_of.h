@@ -1,0 +1,22 @@
+// Digests of bytes, texts and files (XXH3-128): against damage and mistakes, not against an enemy.
+//
+// Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "core/base/digest.h"
+#include "core/base/result.h"
+
+namespace tailrace {
+
+Digest digest_of(std::span<const std::byte> bytes);
+Digest digest_of(std::string_view text);
+
+// Of all its bytes, read piece by piece. A Failure names the file.
+Result<Digest> digest_of_file(const std::filesystem::path& path);
+
+}  // namespace tailrace

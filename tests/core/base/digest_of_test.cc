@@ -1,0 +1,23 @@
+#include "core/base/digest_of.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+TEST(Digest, AFileHasThatOfItsBytes) {
+  TemporaryDirectory folder;
+  for (const size_t size : {size_t{0}, size_t{5}, (size_t{1} << 20) + 7}) {
+    const std::string bytes(size, 'x');
+    EXPECT_EQ(digest_of_file(folder.write("file", bytes)).value(), digest_of(bytes)) << size;
+  }
+  EXPECT_EQ(digest_of("").size(), 32u);
+  EXPECT_NE(digest_of("a"), digest_of("b"));
+  EXPECT_NE(digest_of_file(folder / "missing").failure().message.find("missing"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace
