@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <ranges>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_file.h"
 #include "core/base/run_directory.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
@@ -19,7 +22,7 @@ namespace tailrace {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kUnfinished = ".tmp";
+constexpr std::string_view kUnfinished = ".tmp", kDamaged = ".damaged";
 constexpr const char* kStateFile = "state.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
@@ -42,24 +45,48 @@ void require(const Result<void>& result) {
   if (!result) throw UserError("{}", result.failure().message);
 }
 
-std::string to_json(const CheckpointState& state) {
-  nlohmann::json json = {{"step", state.step},
+using FileDigests = std::map<std::string, Digest>;
+
+// Of all files of a folder but the one that holds these.
+FileDigests digest_files(const fs::path& folder) {
+  FileDigests digests;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name == kStateFile) continue;
+    Result<Digest> digest = digest_of_file(entry.path());
+    if (!digest) throw UserError("{}", digest.failure().message);
+    digests[name] = digest.value();
+  }
+  return digests;
+}
+
+std::string to_json(const CheckpointState& state, const FileDigests& files) {
+  return to_proved_json({{"step", state.step},
                          {"version", state.version},
                          {"updates", state.updates},
                          {"digest", state.digest},
-                         {"extra", state.extra}};
-  return json.dump(2) + "\n";
+                         {"reference", state.reference},
+                         {"extra", state.extra},
+                         {"files", files}});
 }
 
-CheckpointState read_state(const fs::path& path) {
-  Result<std::string> text = read_file(path);
-  if (!text) throw UserError("{}", text.failure().message);
-  nlohmann::json json = nlohmann::json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+// Every file of the folder is as it was written.
+CheckpointState read_proved_state(const fs::path& folder) {
+  const fs::path path = folder / kStateFile;
+  const nlohmann::json json = read_proved_json(path);
   try {
+    for (const auto& [name, digest] : json.at("files").get<FileDigests>()) {
+      const Result<Digest> found = digest_of_file(folder / name);
+      if (!found) throw UserError("{}", found.failure().message);
+      if (found.value() != digest)
+        throw UserError("{}: it was changed or damaged since it was saved",
+                        (folder / name).string());
+    }
     return {.step = json.at("step").get<int64_t>(),
             .version = json.at("version").get<int64_t>(),
             .updates = json.at("updates").get<int64_t>(),
             .digest = json.at("digest").get<std::string>(),
+            .reference = json.at("reference").get<std::string>(),
             .extra = json.at("extra").get<std::string>()};
   } catch (const nlohmann::json::exception& e) {
     throw UserError("{}: not the state of a checkpoint ({})", path.string(), e.what());
@@ -100,7 +127,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
   save_model(folder, config, parameters);
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
-  require(write_file_atomic(folder / kStateFile, to_json(state)));
+  require(write_file_atomic(folder / kStateFile, to_json(state, digest_files(folder))));
   // The files have fsynced themselves; their names are what is left.
   require(sync_directory(folder));
 }
@@ -131,6 +158,23 @@ Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const Mode
   return final_path;
 }
 
+std::optional<int64_t> CheckpointFolder::oldest() const {
+  const std::vector<fs::path> all = list_checkpoints(root_);
+  return all.empty() ? std::nullopt : checkpoint_step(all.front());
+}
+
+// Those after `whole` are damaged: a person may want to look, but they do not count as kept.
+void CheckpointFolder::set_aside(const fs::path& whole) const {
+  for (const fs::path& path : list_checkpoints(root_)) {
+    if (checkpoint_step(path) <= checkpoint_step(whole)) continue;
+    fs::path aside = path;
+    aside += kDamaged;
+    std::error_code ignored;  // it would be passed over again
+    fs::remove_all(aside, ignored);
+    fs::rename(path, aside, ignored);
+  }
+}
+
 std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const ModelConfig& config,
                                                                       Parameters& parameters,
                                                                       Optimizer& optimizer) {
@@ -142,18 +186,19 @@ std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const Mode
   // written to `parameters` the next one overwrites.
   for (const fs::path& path : std::views::reverse(all)) {
     try {
-      loaded.state = read_state(path / kStateFile);
+      loaded.state = read_proved_state(path);
       load_parameters(path, config, parameters);
       optimizer.load(path / kOptimizerFile);
       loaded.path = path;
+      set_aside(path);
       return loaded;
     } catch (const UserError& e) {
       loaded.damaged.emplace_back(e.what());
     }
   }
   throw UserError(
-      "{}: all {} checkpoints are damaged. The newest: {}. Start a new run, or restore one of "
-      "them.",
+      "{}: no checkpoint is whole, of {}. The newest: {}. Put one of them back, or start a new run "
+      "directory.",
       root_.string(), all.size(), loaded.damaged.front());
 }
 

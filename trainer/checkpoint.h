@@ -3,7 +3,10 @@
 //   checkpoints/step_000010/
 //     config.json, model.safetensors, tokenizer files    a Hugging Face folder
 //     optimizer.safetensors                              moments and counts
-//     state.json                                         the numbers of CheckpointState
+//     state.json                  the numbers of CheckpointState, and a digest of each other file
+//
+// A folder whose files do not prove is damaged: it is passed over and set aside as
+// step_000010.damaged, and the one before it counts.
 //
 // It is written as step_000010.tmp, every file and the folder fsynced, then renamed. A .tmp folder
 // is what a crash left behind and is deleted.
@@ -25,11 +28,12 @@
 namespace tailrace {
 
 struct CheckpointState {
-  int64_t step = 0;         // steps done
-  int64_t version = 0;      // weight version of the saved weights
-  int64_t updates = 0;      // optimizer updates since RL began
-  std::string digest = {};  // root digest of the weights
-  std::string extra = {};   // JSON of the caller, kept as it is; empty: none
+  int64_t step = 0;            // steps done
+  int64_t version = 0;         // weight version of the saved weights
+  int64_t updates = 0;         // optimizer updates since RL began
+  std::string digest = {};     // root digest of the weights
+  std::string reference = {};  // root digest of the weights of algo.kl; empty: none
+  std::string extra = {};      // JSON of the caller, kept as it is; empty: none
 };
 
 // The finished checkpoints of a folder, oldest first.
@@ -48,6 +52,9 @@ class CheckpointFolder {
   Result<std::filesystem::path> save(const CheckpointState& state, const ModelConfig& config,
                                      const Parameters& parameters, const Optimizer& optimizer);
 
+  // Steps of the oldest that is kept; nothing when there is none.
+  std::optional<int64_t> oldest() const;
+
   struct Loaded {
     std::filesystem::path path;
     CheckpointState state;
@@ -64,6 +71,7 @@ class CheckpointFolder {
              const ModelConfig& config, const Parameters& parameters,
              const Optimizer& optimizer) const;
   void remove_unfinished() const;
+  void set_aside(const std::filesystem::path& whole) const;
 
   std::filesystem::path root_, tokenizer_dir_;
   int64_t keep_last_;

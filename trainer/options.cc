@@ -76,7 +76,7 @@ void SftOptions::visit(OptionVisitor& v) {
 
 void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("keep_last", keep_last,
-          {.help = "older checkpoints are deleted",
+          {.help = "older checkpoints are deleted, and the samples of the steps before the oldest",
            .min = 1,
            .max = kMaxCount,
            .resume = Resume::kMayChange});

@@ -88,7 +88,7 @@ Offset write(Builder& b, const Published& m) {
   return fbs::CreatePublished(b, m.policy, m.version, digest, manifest, metrics).Union();
 }
 Offset write(Builder& b, const Durable& m) {
-  return fbs::CreateDurable(b, m.policy, m.version, b.CreateString(m.path)).Union();
+  return fbs::CreateDurable(b, m.policy, m.version, b.CreateString(m.path), m.oldest).Union();
 }
 Offset write(Builder& b, const Progress& m) {
   const auto phase = b.CreateString(m.phase);
@@ -218,7 +218,8 @@ Message read(const fbs::Published& t) {
                    read_metrics(*t.metrics())};
 }
 Message read(const fbs::Durable& t) {
-  return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), t.path()->str()};
+  return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), t.path()->str(),
+                 at_least(0, t.oldest(), "oldest")};
 }
 Message read(const fbs::Progress& t) {
   return Progress{t.phase()->str(), at_least(0, t.done(), "done"), at_least(0, t.total(), "total"),

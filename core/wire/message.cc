@@ -42,7 +42,8 @@ struct Describe {
     return fmt::format("Published policy={} version={} {}", m.policy, m.version, m.digest);
   }
   std::string operator()(const Durable& m) const {
-    return fmt::format("Durable policy={} version={} {}", m.policy, m.version, m.path);
+    return fmt::format("Durable policy={} version={} oldest={} {}", m.policy, m.version, m.oldest,
+                       m.path);
   }
   std::string operator()(const Progress& m) const {
     return fmt::format("Progress {} {}/{}", m.phase, m.done, m.total);

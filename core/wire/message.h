@@ -80,6 +80,7 @@ struct Durable {  // a checkpoint of this version is on disk
   PolicyId policy = 0;
   int64_t version = 0;
   std::string path;
+  int64_t oldest = 0;  // checkpoint that is kept: how far its trainer can go back
 };
 // Of SFT and the like.
 struct Progress {

@@ -1,7 +1,6 @@
 #include "scheduler/decide/lineage.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include <fmt/format.h>
 
@@ -138,22 +137,8 @@ void on_durable(Context& context, const Durable& event) {
   if (event.version <= policy.durable || event.version > policy.published) return;
   policy.durable = event.version;
   record_good(context, event.worker);
-  Release release;
-  for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
-    // Those that the end of the run cut off are kept: a run that is continued goes back to them.
-    if (task->second.place != Place::kDone || task->second.step > event.version ||
-        task->second.end == TaskEnd::kUnreached) {
-      ++task;
-      continue;
-    }
-    std::ranges::copy(bodies_of(Lane::kTrain, task->first, task->second),
-                      std::back_inserter(release.bodies));
-    task = policy.tasks.erase(task);
-  }
-  policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(event.version));
-  // The version itself stays: it is how far a trainer can go back (law 9.2).
-  policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(event.version));
-  if (!release.bodies.empty()) context.act(std::move(release));
+  // A newer checkpoint may turn out to be damaged: what came after the oldest is kept (law 9.2).
+  let_go(context, policy, std::min(event.oldest, event.version));
 }
 
 void reopen(Context& context) {
@@ -220,6 +205,8 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   on_trainer_lost(policy);
   // The frontier stays where it is: what lies between is the replay (law 9.3).
   policy.published = event.version;
+  // Newer checkpoints were no good, or it would not have come with this one.
+  policy.durable = std::min(policy.durable, event.version);
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))
     fork(context, event.policy, event.version, {event.digest, event.manifest});

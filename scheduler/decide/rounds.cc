@@ -206,7 +206,7 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
 void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
-  // What was trained may be asked for again, until its checkpoint is durable.
+  // What was trained may be asked for again, until the oldest checkpoint covers it.
   if (end != TaskEnd::kTrained) release_bodies(context, Lane::kTrain, id, task);
   task.place = Place::kDone;
   task.end = end;
@@ -276,6 +276,25 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
   domain_of(policy, id).queued.insert(id);
 }
 
+void let_go(Context& context, Policy& policy, int64_t version) {
+  Release release;
+  for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
+    // Those that the end of the run cut off are kept: a run that is continued goes back to them.
+    if (task->second.place != Place::kDone || task->second.step > version ||
+        task->second.end == TaskEnd::kUnreached) {
+      ++task;
+      continue;
+    }
+    std::ranges::copy(bodies_of(Lane::kTrain, task->first, task->second),
+                      std::back_inserter(release.bodies));
+    task = policy.tasks.erase(task);
+  }
+  policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
+  // The version itself stays: a trainer can go back to it.
+  policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(version));
+  if (!release.bodies.empty()) context.act(std::move(release));
+}
+
 void on_bodies_lost(Context& context, const BodiesLost& event) {
   for (const BodyId& body : event.bodies) {
     const MemberId& member = body.lease.member;
@@ -289,6 +308,11 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
       continue;
     }
     const TaskId id = task_of(member);
+    // Kept for an older checkpoint alone: how far the run could go back is all that it costs.
+    if (task->place == Place::kDone && task->step <= policy.durable) {
+      let_go(context, policy, task->step);
+      continue;
+    }
     if (task->place != Place::kRunning && task->place != Place::kReady) {
       return halt(
           context,

@@ -46,8 +46,13 @@ bool exhausted(const State& state, const Policy& policy);
 // all.
 int64_t cut_off(Context& context, Policy& policy);
 
+// No checkpoint before this version is kept: what the steps up to it consumed is not asked for
+// again. The version has a checkpoint.
+void let_go(Context& context, Policy& policy, int64_t version);
+
 // Groups whose bodies are gone are launched again; an evaluation is begun anew. A batch that was
-// handed over cannot be: its bodies were on disk before the trainer had it.
+// handed over cannot be, unless a checkpoint covers it: its bodies were on disk before the trainer
+// had it.
 void on_bodies_lost(Context& context, const BodiesLost& event);
 
 }  // namespace tailrace::scheduler

@@ -212,7 +212,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
 
 void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {
   log_.info("checkpoint of version {}: {}", message.version, message.path);
-  feed_(Durable{from.worker, message.policy, message.version});
+  feed_(Durable{from.worker, message.policy, message.version, message.oldest});
 }
 
 void Inbox::on(const wire::Incoming&, const wire::Progress& message) {

@@ -54,7 +54,8 @@ struct DescribeEvent {
     return fmt::format("published {} {}", e.worker, version_text(e.version, e.digest));
   }
   std::string operator()(const Durable& e) const {
-    return fmt::format("durable {} v{}", e.worker, e.version);
+    return fmt::format("durable {} v{}{}", e.worker, e.version,
+                       e.oldest < e.version ? fmt::format(", back to v{}", e.oldest) : "");
   }
   std::string operator()(const EvalReported& e) const {
     return fmt::format("eval_reported v{}", e.version);

@@ -167,14 +167,16 @@ struct Published {
   friend bool operator==(const Published&, const Published&) = default;
 };
 
-// A checkpoint of this version is on disk: what it consumed is never asked for again.
+// A checkpoint of this version is on disk. What the oldest one has consumed is never asked for
+// again.
 struct Durable {
   WorkerId worker;
   PolicyId policy = 0;
   int64_t version = 0;
+  int64_t oldest = 0;  // checkpoint that is kept
   template <class V>
   void fields(V& visit) {
-    visit(worker, policy, version);
+    visit(worker, policy, version, oldest);
   }
   friend bool operator==(const Durable&, const Durable&) = default;
 };

@@ -137,7 +137,7 @@ struct Round {
   friend bool operator==(const Round&, const Round&) = default;
 };
 
-// The groups of a step, kept until its checkpoint is durable.
+// The groups of a step, kept until the oldest checkpoint covers it.
 struct Batch {
   std::vector<TaskId> tasks;  // in the order of the batch
   Time handed{};              // when the trainer got it last
@@ -197,15 +197,15 @@ struct StepStart {
 
 // All that belongs to one trained policy.
 struct Policy {
-  int64_t published = -1;  // what the trainer holds
-  int64_t frontier = -1;   // newest version of this lineage; see at_frontier()
-  int64_t durable = -1;
-  std::map<int64_t, Weights> lineage;  // from the durable version on
+  int64_t published = -1;              // what the trainer holds
+  int64_t frontier = -1;               // newest version of this lineage; see at_frontier()
+  int64_t durable = -1;                // newest version with a checkpoint
+  std::map<int64_t, Weights> lineage;  // from the oldest checkpoint on
   std::vector<Domain> domains;
-  std::map<TaskId, Task> tasks;      // launched, and not yet in a durable checkpoint
+  std::map<TaskId, Task> tasks;      // launched, and not yet in the oldest checkpoint
   std::vector<Round> rounds;         // open ones, oldest first
   RoundId last_round = 0;            // the newest that was opened
-  std::map<int64_t, Batch> batches;  // by step: handed over and not yet durable
+  std::map<int64_t, Batch> batches;  // by step: handed over, and not yet in the oldest checkpoint
   WorkerId trainer;                  // that trains it; empty: none has come yet
   uint64_t trainer_incarnation = 0;  // of the process that said so
   std::optional<int64_t> wanted;     // the step that the trainer asked for

@@ -181,20 +181,29 @@ class TrainerWorker {
     saved_path_ = loaded->path;
     // Again below RUN/weights: those of this version may have been pruned by newer ones.
     publish_files();
-    // The files were whole (safetensors says so), but a byte of the weights may have changed since.
-    if (digest_ != loaded->state.digest) {
-      throw UserError(
-          "{}: the weights have digest {}, but were saved with {}. The file was changed or "
-          "damaged; "
-          "delete this folder to continue from the checkpoint before it.",
-          loaded->path.string(), digest_, loaded->state.digest);
-    }
-    if (needs_reference()) {
-      Parameters reference(trainer_.model().layout());
-      load_parameters(config_.run.reference(), config_.model, reference);
-      trainer_.set_reference(reference);
-    }
+    // Its files are proved: another digest would be of a build that reads them in another way.
+    if (digest_ != loaded->state.digest)
+      throw UserError("{}: the weights have digest {}, but were saved with {}",
+                      loaded->path.string(), digest_, loaded->state.digest);
+    if (needs_reference()) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
+  }
+
+  // It lies beside the checkpoints, and each of them says which one it was trained against.
+  void load_reference(const Digest& expected) {
+    Parameters reference(trainer_.model().layout());
+    load_parameters(config_.run.reference(), config_.model, reference);
+    reference_ = root_of(reference);
+    if (reference_ != expected)
+      throw UserError(
+          "{}: the weights that algo.kl holds the policy to were changed or damaged since the run "
+          "began. Put them back, or start a new run directory.",
+          config_.run.reference().string());
+    trainer_.set_reference(reference);
+  }
+
+  static Digest root_of(const Parameters& parameters) {
+    return make_manifest(parameters, 0, 0, numerics_class()).root;
   }
 
   // The supervised warm-up, if there is one, and version 0.
@@ -205,6 +214,7 @@ class TrainerWorker {
     reset_rl_optimizer();
     if (needs_reference()) {
       trainer_.set_reference(trainer_.parameters());
+      reference_ = root_of(trainer_.parameters());
       save_model(config_.run.reference(), config_.model, trainer_.parameters());
     }
     version_ = 0;
@@ -302,6 +312,7 @@ class TrainerWorker {
                            .version = version_,
                            .updates = trainer_.optimizer().updates(),
                            .digest = digest_,
+                           .reference = reference_,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
                           config_.model, trainer_.parameters(), trainer_.optimizer());
     if (!saved) throw UserError("{}", saved.failure().message);
@@ -312,7 +323,9 @@ class TrainerWorker {
 
   void save() {
     write_checkpoint();
-    client_.send(wire::Durable{.version = version_, .path = saved_path_.string()});
+    client_.send(wire::Durable{.version = version_,
+                               .path = saved_path_.string(),
+                               .oldest = checkpoints_.oldest().value_or(version_)});
   }
 
   const TrainerWorkerConfig& config_;
@@ -330,7 +343,8 @@ class TrainerWorker {
   std::filesystem::path saved_path_;
   std::optional<BatchFetch> fetch_;  // of the next step, while its bodies come
   int64_t next_request_ = 0;
-  Digest digest_;  // of the weights of version_
+  Digest digest_;     // of the weights of version_
+  Digest reference_;  // of the weights of algo.kl; empty: none
   std::string manifest_;
   // Of the step that made version_; kept in the checkpoint, as Published may be lost.
   MetricList metrics_;

@@ -260,5 +260,85 @@ TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
   expect_each_step_once();
 }
 
+// One bit of the newest checkpoint: the run goes on from the one before it, to the same weights.
+TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoSample) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000006"); }))
+      << output();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  EXPECT_TRUE(wait_until([&] {
+    return processes_with({"worker", paths().root.string()}).empty();
+  }));
+  fs::path newest;
+  int64_t step = -1;
+  for (const auto& entry : fs::directory_iterator(paths().checkpoints())) {
+    if (checkpoint_step(entry.path()).value_or(-1) <= step) continue;
+    newest = entry.path();
+    step = *checkpoint_step(newest);
+  }
+  {
+    std::fstream file(newest / "optimizer.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-5, std::ios::end);
+    const int byte = file.get();
+    file.seekp(-5, std::ios::end);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  continue_run();
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+  EXPECT_NE(log_of("trainer").find("optimizer.safetensors: it was changed or damaged"),
+            std::string::npos)
+      << log_of("trainer");
+  EXPECT_TRUE(fs::exists(newest.string() + ".damaged"));
+}
+
+TEST_F(LaunchFaults, AChangedConfigOrDataIsRefusedAndLeftAsItIs) {
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  launched_->send_signal(SIGINT);
+  EXPECT_EQ(finish().code, 130) << output();
+  const std::string config = read_file(paths().config()).value();
+  std::string edited = config;
+  edited.replace(edited.find("lr: 0.001"), 9, "lr: 0.002");
+  std::ofstream(paths().config()) << edited;
+  continue_run();
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("config.yaml: it was edited or damaged since the run began"),
+            std::string::npos)
+      << output();
+  std::ofstream(paths().config()) << config;
+
+  const std::string demonstrations = read_file(paths().demonstrations()).value();
+  std::ofstream(paths().demonstrations()) << demonstrations.substr(0, demonstrations.size() / 2);
+  continue_run();
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("demonstrations.jsonl: it has changed since the run began"),
+            std::string::npos)
+      << output();
+  std::ofstream(paths().demonstrations()) << demonstrations;
+  continue_run();
+  expect_done();
+  EXPECT_EQ(final_digest(), undisturbed_digest());
+}
+
+TEST_F(LaunchFaults, AJournalWithoutItsSnapshotsIsRefusedAndLeftAsItIs) {
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  EXPECT_TRUE(wait_until([&] { return workers("scheduler").empty(); }));
+  const std::string metrics = read_file(paths().metrics()).value();
+  for (const auto& entry : fs::directory_iterator(paths().journal()))
+    if (entry.path().extension() == ".bin") fs::remove(entry.path());
+  continue_run();
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("snapshot"), std::string::npos) << output();
+  EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -63,7 +63,7 @@ inline std::vector<Message> one_of_each() {
       TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
       TrainerWants{1, 8},
       Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
-      Durable{1, 8, "checkpoints/8"},
+      Durable{1, 8, "checkpoints/8", 4},
       Progress{"sft", 10, 315, metrics},
       WorkerFailed{"disk full"},
       Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},

@@ -43,7 +43,8 @@ inline RolledBack rolled_back(int64_t version, std::string_view lineage = "a") {
   return {"t", 0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
 }
 inline TrainerWants wants(int64_t step) { return {"t", 0, step}; }
-inline Durable durable(int64_t version) { return {"t", 0, version}; }
+inline Durable durable(int64_t version, int64_t oldest) { return {"t", 0, version, oldest}; }
+inline Durable durable(int64_t version) { return durable(version, version); }  // the only one
 
 struct Harness {
   State state;

@@ -392,6 +392,50 @@ TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
   EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).place, Place::kReady);
 }
 
+// A newer checkpoint may turn out to be damaged: the run goes on from the one before it.
+TEST(Durable, KeepsWhatAnOlderCheckpointMayAskForAgain) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.tell(durable(0));
+  train_step(h, 1);
+  EXPECT_TRUE(only<Release>(h.tell(durable(1, 0))).empty());
+  train_step(h, 2);
+  EXPECT_TRUE(only<Release>(h.tell(durable(2, 0))).empty());
+  EXPECT_EQ(h.policy().durable, 2);
+
+  h.add_trainer(0);  // versions 2 and 1 do not read back
+  EXPECT_EQ(h.state.halted, "");
+  EXPECT_EQ(h.policy().durable, 0);
+  for (int64_t step = 1; step <= 2; ++step) {
+    const auto again = only<HandOver>(h.tell(wants(step)));
+    ASSERT_EQ(again.size(), 1u) << "the same batch of step " << step;
+    EXPECT_EQ(again[0].items[0].lease.member.prompt, step - 1);
+    h.tell(published(step));
+  }
+  EXPECT_EQ(only<Release>(h.tell(durable(2, 2))).at(0).bodies.size(), 4u);
+  EXPECT_EQ(h.policy().lineage.begin()->first, 2);
+}
+
+TEST(Durable, ABodyThatIsKeptForAnOlderCheckpointMayBeLost) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  h.tell(durable(0));
+  for (int64_t step = 1; step <= 2; ++step) {
+    train_step(h, step);
+    h.tell(durable(step, 0));
+  }
+  h.tell(BodiesLost{{{Lane::kTrain, {{.prompt = 0}, 1}}}});
+  EXPECT_EQ(h.state.halted, "");
+  EXPECT_EQ(h.policy().lineage.begin()->first, 1) << "back to version 1, and no further";
+  h.add_trainer(1);
+  EXPECT_EQ(only<HandOver>(h.tell(wants(2))).size(), 1u);
+  // Of a step that no checkpoint covers it cannot be given again.
+  h.tell(BodiesLost{{{Lane::kTrain, {{.prompt = 1}, 1}}}});
+  EXPECT_NE(h.state.halted, "");
+}
+
 TEST(Durable, ReleasesTheBodiesThatNobodyAsksForAgain) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);

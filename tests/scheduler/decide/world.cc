@@ -42,6 +42,7 @@ Config random_config(Rng& rng) {
 
 World::World(uint64_t seed) : rng_(seed), state_(random_config(rng_)), snapshot_(to_bytes(state_)) {
   faults_ = rng_.chance(0.8);
+  keep_last_ = 1 + rng_.below(3);
   for (int i = 0; i < 1 + rng_.below(3); ++i) start_worker(fmt::format("w{}", i), Role::kRollout);
   for (int i = 0; i < 1 + rng_.below(2); ++i) start_worker(fmt::format("r{}", i), Role::kReward);
   start_trainer();

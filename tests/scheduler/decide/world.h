@@ -113,6 +113,8 @@ class World {
   uint64_t trainer_incarnation_ = 0, trainer_session_ = 0;
   bool trainer_alive_ = false, trainer_connected_ = false, trainer_batch_ = false;
   int64_t trainer_version_ = -1, durable_ = -1;
+  std::deque<int64_t> checkpoints_;  // the trainer's, oldest first; the last is durable_
+  int64_t keep_last_ = 1;
   int salt_ = 0;
   std::map<int64_t, std::string> digests_;
   std::map<int64_t, std::vector<HandOver::Item>> batches_;

@@ -98,7 +98,7 @@ void World::act(const Save& request) {
   if (!trainer_alive_ || !trainer_connected_ || request.session != trainer_session_) return;
   if (request.version != trainer_version_) return;  // it has gone on, or back
   save(trainer_version_);
-  trainer_queue_.push_back(durable(trainer_version_));
+  trainer_queue_.push_back(durable(trainer_version_, checkpoints_.front()));
 }
 
 void World::act(const Release& release) {
@@ -160,6 +160,12 @@ void World::cut_session(const WorkerId& id) {
 void World::start_trainer() {
   trainer_alive_ = true;
   trainer_batch_ = false;
+  // The newest may be damaged.
+  if (checkpoints_.size() > 1 && rng_.chance(0.2)) {
+    checkpoints_.pop_back();
+    durable_ = checkpoints_.back();
+    ++seen["damaged checkpoint"];
+  }
   trainer_version_ = durable_;
   trainer_queue_.clear();
   unacknowledged_.clear();
@@ -197,10 +203,15 @@ void World::publish(int64_t version) {
   if (!digests_.contains(version)) digests_[version] = new_digest(version);
   if (version == 0) save(version);  // its checkpoint comes before anybody hears of it
   trainer_queue_.push_back(Published{"t", 0, version, digests_.at(version), "m"});
-  if (durable_ == version) trainer_queue_.push_back(durable(version));
+  if (durable_ == version) trainer_queue_.push_back(durable(version, checkpoints_.front()));
 }
 
-void World::save(int64_t version) { durable_ = version; }
+void World::save(int64_t version) {
+  durable_ = version;
+  std::erase_if(checkpoints_, [&](int64_t kept) { return kept >= version; });
+  checkpoints_.push_back(version);
+  while (std::ssize(checkpoints_) > keep_last_) checkpoints_.pop_front();
+}
 
 void World::deliver() {
   if (!service_.empty() && rng_.chance(0.5)) {

@@ -201,7 +201,7 @@ class FakeTrainer : public FakeWorker {
     save(0);
     version_ = 0;
     client.send(wire::Published{0, 0, digest(0), "m", {}});
-    client.send(wire::Durable{0, 0, "c"});
+    client.send(wire::Durable{0, 0, "c", 0});
   }
   void welcome_again(wire::WorkerClient& client) override {
     bodies_.clear();
@@ -214,7 +214,7 @@ class FakeTrainer : public FakeWorker {
     if (const auto* request = std::get_if<wire::Save>(&message)) {
       if (request->version != version_) return;
       save(version_);
-      client.send(wire::Durable{0, version_, "c"});
+      client.send(wire::Durable{0, version_, "c", version_});
     }
     if (const auto* batch = std::get_if<wire::Batch>(&message)) {
       if (batch->step != version_ + 1) return;
