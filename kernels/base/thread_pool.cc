@@ -112,6 +112,7 @@ void ThreadPool::run(int64_t count, RangeBody body) {
     if (count > 0) body(0, count);
     return;
   }
+  num_divided_ += count > 1;
   const auto parts = static_cast<uint32_t>(impl.num_threads);
   // The order matters: by next_part's release whoever takes a part sees the loop that it is a part
   // of. All parts of the last loop are done, so nobody reads `count` and `body` meanwhile.

@@ -157,6 +157,7 @@ const std::vector<Geometry> kGeometries = {
     {.heads = 5, .kv_heads = 5, .head_dim = 48, .block_tokens = 32},
     {.heads = 6, .kv_heads = 2, .head_dim = 64, .block_tokens = 64},
     {.heads = 9, .kv_heads = 1, .head_dim = 20, .block_tokens = 128},
+    {.heads = 14, .kv_heads = 2, .head_dim = 128, .block_tokens = 16},  // groups of 7
 };
 // One token, an edge of 16 lanes and of 16-token blocks, and more than one block of 128.
 const std::vector<int> kLengths = {1, 2, 15, 16, 17, 40, 131};
@@ -257,6 +258,8 @@ TEST(Attention, HasTheSameBitsForEveryCutBatchBlockSizeAndThreadCount) {
         TestStream stream(threads);
         PagedCache at_once(c.geometry, kLengths, rng);
         expect_rows(forward(stream.get(), c, at_once, c.whole()), c.whole());
+        // All but the smallest are worth a second thread.
+        EXPECT_EQ(stream.num_divided() > 0, threads > 1 && g.heads > 1);
 
         // Random chunks of random sequences in a random order, one by one towards the end.
         PagedCache cache(c.geometry, kLengths, rng);
@@ -278,6 +281,30 @@ TEST(Attention, HasTheSameBitsForEveryCutBatchBlockSizeAndThreadCount) {
       }
     }
   }
+}
+
+// A decode step far into a long context, alone and beside others.
+TEST(Attention, OneTokenOfALongContextIsDividedAndKeepsItsBits) {
+  const Geometry g{.heads = 14, .kv_heads = 2, .head_dim = 128, .block_tokens = 16};
+  const std::vector<int> lengths = {3000, 1, 700};
+  Rng rng(9);
+  Case c(g, lengths, rng);
+  PagedCache first(g, lengths, rng);
+  (void)forward(Stream{}, c, first, {{0, 0, 2999}, {2, 0, 699}});
+  PagedCache same = first;
+  const std::vector<Piece> last = {{0, 2999, 3000}, {1, 0, 1}, {2, 699, 700}};
+  Output alone = forward(Stream{}, c, first, last);
+  for (int threads : {2, 3}) {
+    TestStream stream(threads);
+    PagedCache cache = same;
+    Output divided = forward(stream.get(), c, cache, last);
+    expect_same_bits(divided.out.view(), alone.out.view(), "out");
+    expect_same_bits(divided.lse.view(), alone.lse.view(), "lse");
+    EXPECT_GT(stream.num_divided(), 0) << threads;
+  }
+  PagedCache cache = same;
+  Output one = forward(Stream{}, c, cache, {{0, 2999, 3000}});
+  expect_same_bits(one.out.view(), alone.out.view().slice_rows(0, 1), "in a batch of its own");
 }
 
 TEST(Attention, ATokenDoesNotSeeWhatComesAfterIt) {

@@ -107,6 +107,44 @@ TEST(Linear, ARowHasTheSameBitsInEveryBatchAndForEveryThreadCount) {
   }
 }
 
+// A decode step has one row: its product is divided by columns.
+TEST(Linear, OneRowIsDividedAndKeepsItsBits) {
+  Rng rng(5);
+  GuardedMatrix x(1, 513, rng), w(4099, 513, rng);
+  Packed packed(w);
+  GuardedMatrix alone(1, 4099);
+  linear(Stream{}, x.view(), packed.weight, {}, alone.view());
+  for (int threads : {2, 3, 5}) {
+    TestStream stream(threads);
+    GuardedMatrix divided(1, 4099);
+    linear(stream.get(), x.view(), packed.weight, {}, divided.view());
+    expect_same_bits(divided.view(), alone.view(), "one row");
+    EXPECT_GT(stream.num_divided(), 0) << threads;
+  }
+}
+
+// Rows are taken in blocks whose part of x stays in the cache: 60 of them at this k.
+TEST(Linear, AProductOverSeveralRowBlocksHasTheBitsOfItsRows) {
+  Rng rng(6);
+  const int64_t rows = 200, k = 1100, cols = 70;
+  GuardedMatrix x(rows, k, rng), w(cols, k, rng);
+  Packed packed(w);
+  GuardedMatrix whole(rows, cols);
+  linear(Stream{}, x.view(), packed.weight, {}, whole.view());
+  for (int64_t row : {0, 11, 59, 60, 61, 119, 120, 121, 180, 199}) {
+    GuardedMatrix one(1, cols);
+    linear(Stream{}, x.view().slice_rows(row, row + 1), packed.weight, {}, one.view());
+    expect_same_bits(one.view(), whole.view().slice_rows(row, row + 1), "row");
+  }
+  for (int threads : {2, 3}) {
+    TestStream stream(threads);
+    GuardedMatrix divided(rows, cols);
+    linear(stream.get(), x.view(), packed.weight, {}, divided.view());
+    expect_same_bits(divided.view(), whole.view(), "threads");
+    EXPECT_GT(stream.num_divided(), 0) << threads;
+  }
+}
+
 TEST(LinearGrad, AgreesWithTheReference) {
   Rng rng(4);
   for (int threads : {1, 3}) {

@@ -144,6 +144,8 @@ class TestStream {
     stream_.pool = pool_.get();
   }
   const Stream& get() const { return stream_; }
+  // Loops that were really divided among its threads.
+  int64_t num_divided() const { return pool_ ? pool_->num_divided() : 0; }
 
  private:
   std::unique_ptr<ThreadPool> pool_;

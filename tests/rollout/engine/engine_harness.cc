@@ -30,6 +30,18 @@ ModelConfig tiny_config() {
   return config;
 }
 
+ModelConfig wide_config() {
+  ModelConfig config = tiny_config();
+  config.hidden_size = 256;
+  config.intermediate_size = 520;
+  config.num_heads = 14;
+  config.num_kv_heads = 2;
+  config.head_dim = 128;
+  config.vocab_size = 4099;
+  config.max_positions = 1024;
+  return config;
+}
+
 TestModel::TestModel(const ModelConfig& config, uint64_t seed)
     : model(config), parameters(model.layout()) {
   init_parameters(config, seed, parameters);

@@ -16,6 +16,8 @@
 namespace tailrace {
 
 ModelConfig tiny_config();  // 2 x 32, 4/2 heads, vocab 61, 128 positions
+// 2 x 256, 14/2 heads of 128, vocab 4099, 1024 positions: what is worth a second thread.
+ModelConfig wide_config();
 
 // A model with weights. Two of the same seed are equal.
 struct TestModel {
@@ -44,6 +46,9 @@ class TestEngine {
                       const text::Tokenizer* tokenizer = nullptr);
   Engine& operator*() { return *engine_; }
   Engine* operator->() { return engine_.get(); }
+
+  // Loops that were really divided among its threads.
+  int64_t num_divided() const { return pool_.num_divided(); }
 
   // Steps until idle; answers by session.
   std::map<SessionId, Generation> finish();

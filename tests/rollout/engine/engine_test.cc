@@ -91,7 +91,7 @@ TEST(Engine, SamplesFromATrainedModelWithTheTrainersLogProbabilities) {
     expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)]);
 }
 
-TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
+TEST(Engine, GivesTheSameBitsUnderAnyBatchingAndPaging) {
   TestModel model(tiny_config());
   auto prompts = mixed_prompts(61, 64);
   TestEngine plain(model, {.max_batch_tokens = 4096});
@@ -105,11 +105,10 @@ TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
       {.block_tokens = 128},
       // Small batches.
       {.max_sequences = 3},
-      {.num_threads = 2},
       // With preemption; of the second, one long sequence fits.
       {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},
       {.max_batch_tokens = 64, .kv_blocks = 8},
-      {.block_tokens = 8, .kv_blocks = 16, .num_threads = 2},
+      {.block_tokens = 8, .kv_blocks = 16},
   };
   for (const EngineSetup& setup : setups) {
     SCOPED_TRACE(fmt::format("block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {}",
@@ -121,6 +120,35 @@ TEST(Engine, GivesTheSameBitsUnderAnyBatchingPagingAndThreads) {
     for (auto& [session, answer] : answers) expect_equal(answer, expected[session]);
     // Else the setups that are meant to preempt would test nothing.
     EXPECT_EQ(engine->stats().planner.preemptions > 0, setup.kv_blocks > 0);
+  }
+}
+
+// Of a model whose ops are worth a second thread: in prefill, and in a decode step of one sequence.
+TEST(Engine, GivesTheSameBitsForEveryNumberOfThreads) {
+  TestModel model(wide_config());
+  const EngineSetup plain{.max_batch_tokens = 1024, .max_context_tokens = 1024};
+  const std::vector<TokenId> long_prompt = random_tokens(700, 4099, /*seed=*/1);
+  const std::vector<std::vector<TokenId>> prompts = {long_prompt, random_tokens(33, 4099, 2),
+                                                     random_tokens(1, 4099, 3)};
+  TestEngine first(model, plain);
+  Answers expected = generate(first, prompts, 12);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    expect_teacher_forced(model, prompts[i], expected[static_cast<SessionId>(i)]);
+  for (const int threads : {2, 3}) {
+    EngineSetup setup = plain;
+    setup.num_threads = threads;
+    TestEngine engine(model, setup);
+    Answers answers = generate(engine, prompts, 12);
+    for (auto& [session, answer] : answers) expect_equal(answer, expected[session]);
+    EXPECT_GT(engine.num_divided(), 0) << threads;
+
+    TestEngine alone(model, setup);
+    alone->submit(request_of(0, long_prompt, 12));
+    EXPECT_TRUE(alone->step().empty());  // the prompt
+    const int64_t before = alone.num_divided();
+    Answers one = alone.finish();
+    expect_equal(one[0], expected[0]);
+    EXPECT_GT(alone.num_divided(), before) << "no decode step of one row was divided";
   }
 }
 
