@@ -131,9 +131,9 @@ struct Release {
   friend bool operator==(const Release&, const Release&) = default;
 };
 
-// A prompt of an epoch ended. `trained` is provisional until the checkpoint is durable: a trainer
-// that comes back with other weights takes it back (TaskWithdrawn). So is `unreached` until a run
-// that is continued goes further.
+// A prompt of an epoch ended. `trained` is provisional until the oldest checkpoint covers it: a
+// trainer that comes back with other weights takes it back (TaskWithdrawn). So is `unreached` until
+// a run that is continued goes further.
 struct TaskDone {
   TaskId task;
   TaskEnd end = TaskEnd::kTrained;
