@@ -7,6 +7,7 @@
 #include "cli/run/setup.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/lock_file.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/worker/worker.h"
@@ -106,6 +107,10 @@ std::vector<RoleName> roles_of(const RunOptions& options) {
 
 ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log,
                   std::stop_token stop) {
+  const LockFile role(context.run.role(name_of(name.kind), name.index));
+  if (!role.held())
+    throw UserError("{} of {} is played already, by process {}. A role has one holder.",
+                    name.text(), context.run.root.string(), role.holder());
   // The rollout workers and the trainer take no stop: the scheduler has them end.
   switch (name.kind) {
     case RoleKind::kScheduler:

@@ -1,12 +1,8 @@
 #include "core/base/run_directory.h"
 
-#include <cerrno>
 #include <charconv>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -26,6 +22,10 @@ void create(const std::filesystem::path& directory) {
 
 std::filesystem::path RunPaths::log(std::string_view role, int index) const {
   return logs() / fmt::format("{}-{}.log", role, index);
+}
+
+std::filesystem::path RunPaths::role(std::string_view role, int index) const {
+  return roles() / fmt::format("{}-{}.lock", role, index);
 }
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:06}", kCheckpoint, step); }
@@ -62,28 +62,17 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   create(root);
   refuse_foreign_folder(root);
 
-  // O_CLOEXEC: a program that inherited the descriptor would keep the lock after our death.
-  lock_ = FileDescriptor(::open(paths_.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!lock_.is_open()) throw UserError("{}", describe_errno("open", paths_.lock(), errno));
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    int error = errno;
-    if (error != EWOULDBLOCK) throw UserError("{}", describe_errno("lock", paths_.lock(), error));
-    auto owner = read_file(paths_.lock(), 64);
-    std::string pid = owner ? owner.value().substr(0, owner.value().find('\n')) : "";
+  lock_.emplace(paths_.lock());
+  if (!lock_->held()) {
     throw UserError(
         "{} is in use by another launch (process {}). Wait for it, stop it with Ctrl-C or kill "
-        "{}, or choose another run.dir.",
-        root.string(), pid.empty() ? "unknown" : pid, pid.empty() ? "its process" : pid);
-  }
-  // For the message of the launch that comes too late; the lock itself is the kernel's.
-  std::string pid = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0) {
-    throw UserError("{}", describe_errno("write", paths_.lock(), errno));
+        "it, or choose another run.dir.",
+        root.string(), lock_->holder());
   }
   // Asked under the lock: before it another launch might have been writing one.
   resumes_ = std::filesystem::exists(paths_.config());
   for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
-                                paths_.weights(), paths_.logs()})
+                                paths_.weights(), paths_.logs(), paths_.roles()})
     create(directory);
 }
 

@@ -6,6 +6,7 @@
 //   samples.jsonl  a few episodes as tokens, for the report
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   checkpoints/reference      the weights that algo.kl holds the policy to
+//   roles/ROLE-N.lock          held by whoever plays the role
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
@@ -15,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/file_descriptor.h"
+#include "core/base/lock_file.h"
 
 namespace tailrace {
 
@@ -35,9 +36,11 @@ struct RunPaths {
   std::filesystem::path weights() const { return root / "weights"; }
   std::filesystem::path tokenizer() const { return root / "tokenizer"; }
   std::filesystem::path logs() const { return root / "logs"; }
+  std::filesystem::path roles() const { return root / "roles"; }
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path lock() const { return root / "lock"; }
-  std::filesystem::path log(std::string_view role, int index) const;  // logs/ROLE-INDEX.log
+  std::filesystem::path log(std::string_view role, int index) const;   // logs/ROLE-INDEX.log
+  std::filesystem::path role(std::string_view role, int index) const;  // roles/ROLE-INDEX.lock
 };
 
 // The folder of a finished checkpoint in RunPaths::checkpoints(): "step_000010". While it is being
@@ -49,8 +52,7 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
 void refuse_foreign_folder(const std::filesystem::path& root);
 
 // The launcher's hold on a run directory: creates the folders and keeps an exclusive lock while it
-// lives. The lock is the kernel's (flock), so it goes with the process however that ends; it is not
-// inherited by programs that the process starts.
+// lives.
 class RunDirectory {
  public:
   // Opens or creates `root`. Throws UserError: it is in use (with the owner's pid), cannot be
@@ -63,8 +65,7 @@ class RunDirectory {
  private:
   RunPaths paths_;
   bool resumes_ = false;
-  // The file stays when this dies: removing it would let two launches lock two files of one name.
-  FileDescriptor lock_;
+  std::optional<LockFile> lock_;
 };
 
 }  // namespace tailrace

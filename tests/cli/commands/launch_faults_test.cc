@@ -215,23 +215,32 @@ TEST_F(LaunchFaults, AJournalOfAnotherLawIsRefusedWithAdviceAndLeftAsItIs) {
   expect_each_step_once();
 }
 
-// Somebody starts a role by hand that runs already, and it does not live long.
-TEST_F(LaunchFaults, AWorkerWhoseNameWasTakenIsStartedAgain) {
+// Somebody starts roles by hand that run already: the run does not notice.
+TEST_F(LaunchFaults, ASecondHolderOfARoleIsRefused) {
   const std::string expected = undisturbed_digest();
   start_run();
-  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
-  const auto first = workers("trainer");
-  ASSERT_EQ(first.size(), 1u);
-  auto second = ChildProcess::spawn({TAILRACE_BINARY, "worker", "--role", "trainer", "--index", "0",
-                                     "--run", paths().root.string()},
-                                    folder_ / "second.log");
-  ASSERT_TRUE(second) << second.failure().message;
-  // The first one hears that its name is taken and ends.
-  EXPECT_TRUE(wait_until([&] {
-    const auto now = workers("trainer");
-    return std::find(now.begin(), now.end(), first[0]) == now.end();
-  })) << output();
-  second.value().send_signal(SIGKILL);
+  const pid_t trainer = stop_in_the_middle();
+  const std::string metrics = read_file(paths().metrics()).value();
+  for (const char* role : {"trainer", "scheduler", "rollout", "reward"}) {
+    const auto before = workers(role);
+    ASSERT_EQ(before.size(), 1u) << role;
+    const fs::path log = folder_ / fmt::format("second-{}.log", role);
+    auto second = ChildProcess::spawn(
+        {TAILRACE_BINARY, "worker", "--role", role, "--index", "0", "--run", paths().root.string()},
+        log);
+    ASSERT_TRUE(second) << second.failure().message;
+    std::optional<ExitStatus> status;
+    ASSERT_TRUE(wait_until([&] { return (status = second.value().try_reap()).has_value(); }));
+    EXPECT_EQ(status->code, 2);
+    const std::string said = read_file(log).value();
+    EXPECT_NE(said.find(fmt::format("{}-0 of {} is played already, by process {}", role,
+                                    paths().root.string(), before[0])),
+              std::string::npos)
+        << said;
+    EXPECT_EQ(workers(role), before);
+  }
+  EXPECT_EQ(read_file(paths().metrics()).value(), metrics);
+  ::kill(trainer, SIGCONT);
   expect_done();
   EXPECT_EQ(final_digest(), expected);
   expect_each_step_once();

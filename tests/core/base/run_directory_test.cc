@@ -51,9 +51,9 @@ TEST(RunDirectory, RefusesASecondLaunchAndNamesTheOwner) {
   {
     RunDirectory run(root);
     EXPECT_EQ(error_of(root), fmt::format("{} is in use by another launch (process {}). Wait for "
-                                          "it, stop it with Ctrl-C or kill {}, "
+                                          "it, stop it with Ctrl-C or kill it, "
                                           "or choose another run.dir.",
-                                          root, ::getpid(), ::getpid()));
+                                          root, ::getpid()));
   }
   EXPECT_EQ(error_of(root), "");
 }

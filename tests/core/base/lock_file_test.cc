@@ -1,0 +1,27 @@
+#include "core/base/lock_file.h"
+
+#include <optional>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+TEST(LockFile, HasOneHolderWhoIsNamed) {
+  TemporaryDirectory folder;
+  std::optional<LockFile> first(folder / "lock");
+  EXPECT_TRUE(first->held());
+  const LockFile second(folder / "lock");
+  EXPECT_FALSE(second.held());
+  EXPECT_EQ(second.holder(), std::to_string(::getpid()));
+  first.reset();
+  EXPECT_TRUE(LockFile(folder / "lock").held()) << "it goes with its holder";
+  EXPECT_THROW(LockFile(folder / "missing/lock"), UserError);
+}
+
+}  // namespace
+}  // namespace tailrace
