@@ -60,6 +60,8 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
     withdraw_end(context, policy, id);
     relaunch(context, policy, id);
   }
+  // Of a replay it is left alone: the step that waits for its end goes on.
+  policy.step_start = step_start_at(policy, context.state.now);
 }
 
 // The groups of a batch are consumed.
@@ -121,13 +123,13 @@ void on_published(Context& context, const Published& event) {
   if (event.version > policy.frontier) {
     policy.frontier = event.version;
     policy.lineage[event.version] = std::move(weights);
+    policy.step_start = step_start_at(policy, context.state.now);
   } else if (!on_lineage(policy, event.version, event.digest)) {
     fork(context, event.policy, event.version, std::move(weights));
   } else {
     // The same weights, perhaps in another file.
     policy.lineage[event.version] = std::move(weights);
   }
-  policy.step_start = step_start_at(policy, context.state.now);
 }
 
 void on_durable(Context& context, const Durable& event) {
@@ -210,7 +212,6 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   reopen(context);
   if (!on_lineage(policy, event.version, event.digest))
     fork(context, event.policy, event.version, {event.digest, event.manifest});
-  policy.step_start = step_start_at(policy, state.now);
 }
 
 void hear_next_trainer(Context& context, PolicyId id) {

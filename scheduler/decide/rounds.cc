@@ -308,9 +308,9 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
       continue;
     }
     const TaskId id = task_of(member);
-    // Kept for an older checkpoint alone: how far the run could go back is all that it costs.
+    // Kept for an older checkpoint alone, which can no longer be gone back to.
     if (task->place == Place::kDone && task->step <= policy.durable) {
-      let_go(context, policy, task->step);
+      let_go(context, policy, policy.durable);
       continue;
     }
     if (task->place != Place::kRunning && task->place != Place::kReady) {

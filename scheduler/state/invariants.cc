@@ -149,7 +149,7 @@ Found check_conservation(const State& state, PolicyId policy_id, const Policy& p
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const Domain& domain = policy.domains[static_cast<size_t>(i)];
     const int64_t per_epoch = state.config.domains[static_cast<size_t>(i)].prompts_per_epoch;
-    // Ends are counted for the whole run, tasks are kept until they are durable: two numbers.
+    // Ends are counted for the whole run, tasks are let go with the oldest checkpoint: two numbers.
     const int64_t launched = domain.epoch * per_epoch + domain.next;
     const int64_t ended = std::accumulate(domain.ended.begin(), domain.ended.end(), int64_t{0});
     int64_t live = 0, done = 0;

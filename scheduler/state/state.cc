@@ -159,7 +159,7 @@ std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task) {
   return bodies;
 }
 
-// Of tasks that are done as well, until a durable checkpoint covers their step: a rollback hands
+// Of tasks that are done as well, until the oldest checkpoint covers their step: a rollback hands
 // their batch over once more.
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;

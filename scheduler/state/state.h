@@ -182,8 +182,8 @@ struct AttemptCounts {
   friend bool operator==(const AttemptCounts&, const AttemptCounts&) = default;
 };
 
-// When a step began, with the publication of the version before, and what had been counted by then:
-// the row of the step tells what came since (metrics.md).
+// When the step after the frontier began, with the publication of that version, and what had been
+// counted by then: the row of the step tells what came since (metrics.md).
 struct StepStart {
   Time time{};
   AttemptCounts attempts;

@@ -392,6 +392,35 @@ TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
   EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).place, Place::kReady);
 }
 
+// What was counted since the newest version is not forgotten because older ones are trained again.
+TEST(StepStart, OutlivesAReplay) {
+  Config config = small_config(1, 2);
+  config.replace_zero_signal = true;
+  Harness h(config);
+  h.add_rollout("w0", 2);
+  publish(h, 0);
+  h.tell(durable(0));
+  train_step(h, 1);
+  const StepStart start = h.policy().step_start;
+  EXPECT_EQ(start.time, h.now);
+  h.now += seconds(5);
+  // A group without signal is filtered in step 2.
+  for (const auto& [work, lease] : std::map(h.state.leases))
+    h.tell(h.result(Harness::grant_of(work, lease), 1.0));
+  EXPECT_EQ(step_start_at(h.policy(), h.now).filtered, start.filtered + 1);
+  h.add_trainer(0);  // it comes back with the first checkpoint
+  EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  h.tell(published(1));
+  EXPECT_EQ(h.policy().step_start, start);
+  train_step(h, 2);
+  EXPECT_EQ(h.policy().step_start.filtered, start.filtered + 1);
+  EXPECT_EQ(h.policy().step_start.time, h.now);
+  // Other weights begin anew.
+  h.now += seconds(5);
+  h.add_trainer(1, "b");
+  EXPECT_EQ(h.policy().step_start.time, h.now);
+}
+
 // A newer checkpoint may turn out to be damaged: the run goes on from the one before it.
 TEST(Durable, KeepsWhatAnOlderCheckpointMayAskForAgain) {
   Harness h(small_config(1, 2));
@@ -428,11 +457,10 @@ TEST(Durable, ABodyThatIsKeptForAnOlderCheckpointMayBeLost) {
   }
   h.tell(BodiesLost{{{Lane::kTrain, {{.prompt = 0}, 1}}}});
   EXPECT_EQ(h.state.halted, "");
-  EXPECT_EQ(h.policy().lineage.begin()->first, 1) << "back to version 1, and no further";
-  h.add_trainer(1);
-  EXPECT_EQ(only<HandOver>(h.tell(wants(2))).size(), 1u);
+  EXPECT_EQ(h.policy().lineage.begin()->first, 2) << "back to the newest, and no further";
   // Of a step that no checkpoint covers it cannot be given again.
-  h.tell(BodiesLost{{{Lane::kTrain, {{.prompt = 1}, 1}}}});
+  train_step(h, 3);
+  h.tell(BodiesLost{{{Lane::kTrain, {{.prompt = 2}, 1}}}});
   EXPECT_NE(h.state.halted, "");
 }
 
