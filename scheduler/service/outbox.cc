@@ -23,6 +23,12 @@ void Outbox::act(const Install& a) {
 }
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
 
+void Outbox::warn_of_unread(const StoreActor::Described& body) const {
+  if (!body.unread.empty())
+    log_.warning("what the verifier of {} measured is missing from the metrics: {}",
+                 to_string(body.header.lease), body.unread);
+}
+
 void Outbox::act(const Verify& a) {
   // What to verify and with what stands in the body, which decide() never saw.
   store_.describe({{a.lane, a.lease}}, [this, a](const auto& found, const auto& lost) {
@@ -48,6 +54,7 @@ void Outbox::act(const HandOver& a) {
       const TrajectoryStore::Entry& entry = found[i].entry;
       batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
       headers.push_back(found[i].header);
+      warn_of_unread(found[i]);
     }
     metrics_.on_batch(a.step, headers);
     send(a, batch);
@@ -83,7 +90,10 @@ void Outbox::act(const EvalDone& a) {
     for (const StoreActor::Lost& body : lost)
       log_.warning("{}: {}", to_string(body.body.lease), body.reason);
     std::vector<TrajectoryHeader> headers;
-    for (const StoreActor::Described& body : found) headers.push_back(body.header);
+    for (const StoreActor::Described& body : found) {
+      headers.push_back(body.header);
+      warn_of_unread(body);
+    }
     // Chosen before the row is written: a version that has its row shows nothing more.
     const std::vector<BodyId> shown = metrics_.samples_of_evaluation(a);
     metrics_.on_evaluation(a, headers);

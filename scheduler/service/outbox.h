@@ -54,6 +54,7 @@ class Outbox {
   void send(const Named& to, const wire::Message& message) {
     (void)server_.send(to.worker, to.session, message);
   }
+  void warn_of_unread(const StoreActor::Described& body) const;
   void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
                     std::function<void()> then);
 

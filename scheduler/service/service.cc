@@ -164,6 +164,7 @@ struct Service::Impl {
       // The one order that survives a kill anywhere: written, then done, then acknowledged (law
       // 12.1). On a failure neither of the last two happens, and the messages come again.
       commit();
+      collect_failures();  // of the store: what it could not keep comes again
       const bool written = failure.empty();
       if (failure.empty()) perform();
       if (failure.empty()) inbox.acknowledge();

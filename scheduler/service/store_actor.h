@@ -50,6 +50,7 @@ class StoreActor {
   struct Described {
     TrajectoryHeader header;
     TrajectoryStore::Entry entry;
+    std::string unread;  // why what its verifier measured is missing; empty: it is not
   };
   // A body that is not there or does not read back: which, and why.
   struct Lost {

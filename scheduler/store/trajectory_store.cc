@@ -174,6 +174,11 @@ Result<std::vector<std::byte>> TrajectoryStore::get(const BodyId& id) const {
   return std::vector<std::byte>(bytes, bytes + body.value().size());
 }
 
+bool TrajectoryStore::has_note(const BodyId& id) const {
+  const auto it = index_.find(id);
+  return it != index_.end() && it->second.note.has_value();
+}
+
 Result<std::string> TrajectoryStore::note_of(const BodyId& id) const {
   const auto it = index_.find(id);
   if (it == index_.end() || !it->second.note) return std::string();

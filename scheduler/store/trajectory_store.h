@@ -48,6 +48,7 @@ class TrajectoryStore {
   // here: nothing happens.
   Result<void> put_note(const BodyId& id, std::string_view note);
   Result<std::string> note_of(const BodyId& id) const;  // empty: it has none
+  bool has_note(const BodyId& id) const;
   // A Failure: not here, or its checksum does not fit.
   Result<std::vector<std::byte>> get(const BodyId& id) const;
   bool contains(const BodyId& id) const { return index_.contains(id); }
