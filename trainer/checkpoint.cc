@@ -41,6 +41,15 @@ void publish(const fs::path& temporary, const fs::path& final_path) {
   fs::rename(temporary, final_path);
 }
 
+// A person may want to look at it; where it cannot be renamed it is passed over again.
+void set_aside(const fs::path& damaged) {
+  fs::path aside = damaged;
+  aside += kDamaged;
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);
+  fs::rename(damaged, aside, ignored);
+}
+
 void require(const Result<void>& result) {
   if (!result) throw UserError("{}", result.failure().message);
 }
@@ -70,17 +79,36 @@ std::string to_json(const CheckpointState& state, const FileDigests& files) {
                          {"files", files}});
 }
 
+// A checkpoint that will never read back, unlike one that cannot be read now (no descriptors left).
+struct Damaged : UserError {
+  using UserError::UserError;
+};
+
+Digest proved_digest(const fs::path& file) {
+  if (!fs::exists(file)) throw Damaged("{}: it is missing", file.string());
+  const Result<Digest> digest = digest_of_file(file);
+  if (!digest) throw UserError("{}", digest.failure().message);
+  return digest.value();
+}
+
+// Of a file that can be read.
+nlohmann::json read_state(const fs::path& path) {
+  try {
+    return read_proved_json(path);
+  } catch (const UserError& error) {
+    throw Damaged("{}", error.what());
+  }
+}
+
 // Every file of the folder is as it was written.
 CheckpointState read_proved_state(const fs::path& folder) {
   const fs::path path = folder / kStateFile;
-  const nlohmann::json json = read_proved_json(path);
+  (void)proved_digest(path);
   try {
+    const nlohmann::json json = read_state(path);
     for (const auto& [name, digest] : json.at("files").get<FileDigests>()) {
-      const Result<Digest> found = digest_of_file(folder / name);
-      if (!found) throw UserError("{}", found.failure().message);
-      if (found.value() != digest)
-        throw UserError("{}: it was changed or damaged since it was saved",
-                        (folder / name).string());
+      if (proved_digest(folder / name) != digest)
+        throw Damaged("{}: it was changed or damaged since it was saved", (folder / name).string());
     }
     return {.step = json.at("step").get<int64_t>(),
             .version = json.at("version").get<int64_t>(),
@@ -89,7 +117,7 @@ CheckpointState read_proved_state(const fs::path& folder) {
             .reference = json.at("reference").get<std::string>(),
             .extra = json.at("extra").get<std::string>()};
   } catch (const nlohmann::json::exception& e) {
-    throw UserError("{}: not the state of a checkpoint ({})", path.string(), e.what());
+    throw Damaged("{}: not the state of a checkpoint ({})", path.string(), e.what());
   }
 }
 
@@ -153,6 +181,8 @@ Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const Mode
   }
   // Only now, when the new one is durable: a crash at any point leaves at least as many as before.
   std::vector<fs::path> all = list_checkpoints(root_);
+  // A later one was passed over: it does not count as kept.
+  std::erase_if(all, [&](const fs::path& path) { return checkpoint_step(path) > state.step; });
   for (size_t i = 0; i + static_cast<size_t>(keep_last_) < all.size(); ++i)
     fs::remove_all(all[i], ignored);
   return final_path;
@@ -163,18 +193,6 @@ std::optional<int64_t> CheckpointFolder::oldest() const {
   return all.empty() ? std::nullopt : checkpoint_step(all.front());
 }
 
-// Those after `whole` are damaged: a person may want to look, but they do not count as kept.
-void CheckpointFolder::set_aside(const fs::path& whole) const {
-  for (const fs::path& path : list_checkpoints(root_)) {
-    if (checkpoint_step(path) <= checkpoint_step(whole)) continue;
-    fs::path aside = path;
-    aside += kDamaged;
-    std::error_code ignored;  // it would be passed over again
-    fs::remove_all(aside, ignored);
-    fs::rename(path, aside, ignored);
-  }
-}
-
 std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const ModelConfig& config,
                                                                       Parameters& parameters,
                                                                       Optimizer& optimizer) {
@@ -182,19 +200,25 @@ std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const Mode
   std::vector<fs::path> all = list_checkpoints(root_);
   if (all.empty()) return std::nullopt;
   Loaded loaded;
-  // A damaged one costs the steps since the one before it, and not the run. What it had already
-  // written to `parameters` the next one overwrites.
+  // A damaged one costs the steps since the one before it, and not the run.
+  std::vector<fs::path> aside;
   for (const fs::path& path : std::views::reverse(all)) {
     try {
       loaded.state = read_proved_state(path);
-      load_parameters(path, config, parameters);
-      optimizer.load(path / kOptimizerFile);
-      loaded.path = path;
-      set_aside(path);
-      return loaded;
+    } catch (const Damaged& e) {
+      loaded.damaged.emplace_back(e.what());
+      aside.push_back(path);
+      continue;
     } catch (const UserError& e) {
       loaded.damaged.emplace_back(e.what());
+      continue;
     }
+    // Proved, so what does not fit now is of another model.
+    load_parameters(path, config, parameters);
+    optimizer.load(path / kOptimizerFile);
+    loaded.path = path;
+    for (const fs::path& damaged : aside) set_aside(damaged);
+    return loaded;
   }
   throw UserError(
       "{}: no checkpoint is whole, of {}. The newest: {}. Put one of them back, or start a new run "

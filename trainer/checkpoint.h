@@ -71,7 +71,6 @@ class CheckpointFolder {
              const ModelConfig& config, const Parameters& parameters,
              const Optimizer& optimizer) const;
   void remove_unfinished() const;
-  void set_aside(const std::filesystem::path& whole) const;
 
   std::filesystem::path root_, tokenizer_dir_;
   int64_t keep_last_;
