@@ -211,7 +211,8 @@ Plan checked_plan(const RunOptions& options, const Registries& registries, bool 
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   Plan plan =
       make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
-  check_inputs(options, registries);
+  for (std::string& note : check_inputs(options, registries))
+    plan.warnings.push_back(std::move(note));
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return plan;

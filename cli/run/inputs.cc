@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -19,7 +20,10 @@ namespace fs = std::filesystem;
 struct Input {
   std::string key;  // of the config that names it
   fs::path path;
+  bool optional = false;  // that there is none is noted too
 };
+
+constexpr std::string_view kTokenizer = "tokenizer/", kAbsent = "none";
 
 // By the name that stays when a run is moved.
 std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& o) {
@@ -31,11 +35,19 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
   if (o.eval.prompts > 0) named("env.eval_dataset", o.env.eval_dataset);
   named("sft.data", o.sft.data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
-  if (!o.model.path.empty()) named("model.path", fs::path(o.model.path) / "config.json");
+  const fs::path model = o.model.path;
+  if (!model.empty()) {
+    named("model.path", model / "config.json");
+    inputs["model.path/generation"] = {"model.path", model / "generation_config.json", true};
+  }
   if (o.sft.demonstrations > 0)
     inputs["demonstrations"] = {"sft.demonstrations", paths.demonstrations()};
-  for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer()))
-    inputs["tokenizer/" + entry.path().filename().string()] = {"model.path", entry.path()};
+  // Without it there is no tokenizer yet, whatever lies beside it.
+  if (!fs::exists(paths.tokenizer() / "tokenizer.json")) return inputs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer())) {
+    const std::string name = entry.path().filename();
+    inputs[std::string(kTokenizer) + name] = {"model.path", entry.path()};
+  }
   return inputs;
 }
 
@@ -57,16 +69,30 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
         paths.inputs().string());
   }
   const size_t num_noted = noted.size();
-  for (const auto& [name, input] : inputs_of(paths, options)) {
-    const Result<Digest> digest = digest_of_file(input.path);
-    if (!digest) throw UserError("{}", digest.failure().message).about(input.key);
-    const auto [known, is_new] = noted.emplace(name, digest.value());
-    if (*known != digest.value())
-      throw UserError(
-          "{}: it has changed since the run began, and a run keeps what it began with. Put the "
-          "file back, or start a new run directory.",
-          input.path.string())
-          .about(input.key);
+  const bool has_tokenizer = noted.contains(std::string(kTokenizer) + "tokenizer.json");
+  const auto inputs = inputs_of(paths, options);
+  const auto refuse = [](const Input& input, std::string_view what) {
+    throw UserError(
+        "{}: it {} since the run began, and a run keeps what it began with. Put the file back, or "
+        "start a new run directory.",
+        input.path.string(), what)
+        .about(input.key);
+  };
+  for (const auto& [name, input] : inputs) {
+    Digest digest(kAbsent);
+    if (!input.optional || fs::exists(input.path)) {
+      const Result<Digest> found = digest_of_file(input.path);
+      if (!found) throw UserError("{}", found.failure().message).about(input.key);
+      digest = found.value();
+    }
+    const auto [known, is_new] = noted.emplace(name, digest);
+    if (*known != digest) refuse(input, "has changed");
+    // Its files are what a tokenizer is: one more makes another one.
+    if (is_new && has_tokenizer && name.starts_with(kTokenizer)) refuse(input, "was added");
+  }
+  for (const auto& [name, digest] : noted.items()) {
+    if (name.starts_with(kTokenizer) && !inputs.contains(name))
+      refuse({"model.path", paths.root / name}, "is gone");
   }
   if (noted.size() == num_noted) return;
   if (auto written = write_file_atomic(paths.inputs(), to_proved_json(noted)); !written)

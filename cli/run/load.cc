@@ -36,7 +36,12 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
   lines.next();
   const auto proof = lines.next();
   const std::string expected = std::string(kProof) + digest_of(lines.rest());
-  if (!proof || proof->text != expected)
+  if (!proof || !proof->text.starts_with(kProof))
+    throw UserError(
+        "{}: it does not prove itself (no line '{}...'): it was written by hand, or by an older "
+        "build, which has to continue the run.",
+        paths.config().string(), kProof);
+  if (proof->text != expected)
     throw UserError(
         "{}: it was edited or damaged since the run began, and a run keeps its config. Put it "
         "back; what may change is given on the command line: 'tailrace launch --run-dir {} "

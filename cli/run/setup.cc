@@ -89,30 +89,40 @@ std::vector<TokenId> encode_at(const std::string& where, const text::Tokenizer& 
   }
 }
 
-// Readable rows whose prompts leave room for an answer. The number of rows.
-int64_t check_dataset(const std::string& file, const RunOptions& options,
-                      sandbox::Environment& environment, const text::Tokenizer& tokenizer,
-                      const VerifierRegistry& verifiers) {
+struct DatasetFacts {
+  int64_t rows = 0;
+  int64_t first_special = 0;  // line of the first prompt that holds a special token's text; 0: none
+};
+
+// Readable rows whose prompts leave room for an answer.
+DatasetFacts check_dataset(const std::string& file, const RunOptions& options,
+                           sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+                           const VerifierRegistry& verifiers) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows =
       read_prompts(file, options.env.prompt_key, environment.info().verifier, verifiers);
   if (rows.empty()) throw UserError("{} has no rows.", file);
+  DatasetFacts facts{.rows = std::ssize(rows)};
   for (const text::DatasetRow& row : rows) {
     // What the policy will see, which is not always the prompt alone.
     const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
     environment.close();
     const std::string where = fmt::format("{}:{}", file, row.line);
-    const auto tokens = std::ssize(encode_at(where, tokenizer, first.value().text));
+    const std::vector<TokenId> prompt = encode_at(where, tokenizer, first.value().text);
+    if (facts.first_special == 0 &&
+        tokenizer.encode(first.value().text, {.framed = true}) != prompt)
+      facts.first_special = row.line;
+    const auto tokens = std::ssize(prompt);
     if (tokens <= longest) continue;
     throw UserError(
         "{}:{}: the prompt has {} tokens; at most {} fit (rollout.max_context_tokens, "
         "rollout.max_prompt_tokens).\n       Raise the limit, or leave the row out.",
         file, row.line, tokens, longest);
   }
-  return std::ssize(rows);
+  return facts;
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
@@ -152,11 +162,11 @@ scheduler::Config scheduler_config(const RunOptions& options) {
       {.steps = options.run.steps, .epochs = options.run.epochs, .prompts_per_epoch = {prompts}});
 }
 
-void check_inputs(const RunOptions& options, const Registries& registries) {
+std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   // Called for what it refuses.
   (void)scheduler_config(options);
-  if (options.model.creates()) return;  // its words are those of its environment
+  if (options.model.creates()) return {};  // its words are those of its environment
   const std::string& model = options.model.path;
   if (!fs::exists(fs::path(model) / "tokenizer.json"))
     throw UserError(
@@ -170,19 +180,27 @@ void check_inputs(const RunOptions& options, const Registries& registries) {
     auto loaded = text::load_tokenizer(model);
     text::check_vocabulary(*loaded, vocab_size, model);
     // A word-level tokenizer names the word that it lacks.
-    for (const std::string& word : environment->info().vocabulary) (void)loaded->encode(word);
+    for (const std::string& word : environment->info().vocabulary)
+      (void)loaded->encode(word, {.find_special = false});
     return loaded;
   });
-  if (!environment->info().needs_dataset) return;
+  std::vector<std::string> notes;
+  if (!environment->info().needs_dataset) return notes;
   const auto check = [&](std::string_view key, const std::string& file) {
-    return read_named(key, [&] {
+    const DatasetFacts facts = read_named(key, [&] {
       return check_dataset(file, options, *environment, *tokenizer, *registries.verifiers);
     });
+    if (facts.first_special > 0)
+      notes.push_back(
+          fmt::format("{}: the prompt of line {} holds the text of a special token, "
+                      "which is text like any other: no chat template is applied",
+                      key, facts.first_special));
+    return facts.rows;
   };
   check("env.dataset", options.env.dataset);
-  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return;
+  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return notes;
   const int64_t rows = check("env.eval_dataset", options.env.eval_dataset);
-  if (options.eval.prompts <= rows) return;
+  if (options.eval.prompts <= rows) return notes;
   throw UserError::at(
       "eval.prompts",
       "is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "

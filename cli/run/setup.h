@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
@@ -23,7 +24,8 @@ scheduler::Config scheduler_config(const RunOptions& options);
 // UserError with its key: as scheduler_config() does; with file:line, for an unreadable row, one
 // that its verifier cannot score, or a prompt that does not fit the context; for more eval.prompts
 // than held-out rows, and for a tokenizer that is missing or has more tokens than the model.
-void check_inputs(const RunOptions& options, const Registries& registries);
+// Returns what a person should know.
+std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries);
 
 // Reads the weights that a new run starts from. Throws UserError about model.path, as
 // load_parameters() does.

@@ -43,6 +43,25 @@ TEST_F(Inputs, AFileThatHasChangedIsNamedWithItsKey) {
   EXPECT_NE(prove().find("model.path: "), std::string::npos) << prove();
 }
 
+TEST_F(Inputs, ATokenizerKeepsItsFiles) {
+  EXPECT_EQ(prove(), "");
+  folder_.write("run/tokenizer/tokenizer_config.json", "{}");
+  EXPECT_NE(prove().find("tokenizer_config.json: it was added"), std::string::npos) << prove();
+  std::filesystem::remove(paths_.tokenizer() / "tokenizer_config.json");
+  EXPECT_EQ(prove(), "");
+  std::filesystem::remove(paths_.tokenizer() / "tokenizer.json");
+  EXPECT_NE(prove().find("tokenizer.json: it is gone"), std::string::npos) << prove();
+}
+
+// It names tokens that end an answer, and is read whenever the run goes on.
+TEST_F(Inputs, AGenerationConfigThatComesLaterIsNoticed) {
+  options_.model.path = (folder_ / "model").string();
+  folder_.write("model/config.json", "{}");
+  EXPECT_EQ(prove(), "");
+  folder_.write("model/generation_config.json", "{}");
+  EXPECT_NE(prove().find("generation_config.json: it has changed"), std::string::npos) << prove();
+}
+
 TEST_F(Inputs, WhatIsReadLaterIsNotedThen) {
   options_.env.eval_dataset = folder_.write("eval.jsonl", "a").string();
   EXPECT_EQ(prove(), "");

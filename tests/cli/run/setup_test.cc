@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 // What check_inputs() says; empty: nothing.
 UserError refusal(const RunOptions& options) {
   try {
-    check_inputs(options, built_in_registries());
+    (void)check_inputs(options, built_in_registries());
   } catch (const UserError& error) {
     return error;
   }
@@ -204,6 +204,22 @@ TEST_F(RunSetupTest, ARowThatItsVerifierCannotScoreIsNamedBeforeTheRun) {
   EXPECT_EQ(error_of_check(options_),
             fmt::format("env.dataset: {}:2: there is no \"answer\" (for the verifier number)",
                         options_.env.dataset));
+}
+
+// Who has put a chat template around the prompts would else not know why the model is confused.
+TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "prompts.jsonl")
+      << "{\"prompt\": \"a\"}\n{\"prompt\": \"<s>Once upon a time\"}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  const auto notes = check_inputs(options_, built_in_registries());
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0].find("env.dataset: the prompt of line 2 holds the text of a special token"),
+            0u)
+      << notes[0];
 }
 
 TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
