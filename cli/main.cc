@@ -71,11 +71,12 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
     return kExitUserError;
-  } catch (const std::filesystem::filesystem_error& error) {  // a name that is too long
+  } catch (const std::filesystem::filesystem_error& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n",
                text::printable(describe_errno("use", error.path1(), error.code().value())));
-    return kExitUserError;
+    // Else it may be the moment's: who is started again may find it gone.
+    return error.code() == std::errc::filename_too_long ? kExitUserError : kExitFailed;
   } catch (const std::system_error& error) {  // fmt::print, on a full disk
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
     return kExitFailed;

@@ -254,36 +254,36 @@ void add_eval(CLI::App& app, const Registries& registries) {
   command
       ->add_option("--episodes", arguments->episodes,
                    "prompts; without it the run's, the whole dataset, or 256")
-      ->check(integer_from(1, 1 << 30));
+      ->transform(integer_from(1, 1 << 30));
   command->add_option("--samples", arguments->samples, "episodes of each prompt; 1, or the run's")
-      ->check(integer_from(1, 1 << 20));
+      ->transform(integer_from(1, 1 << 20));
   command->add_option("--k", arguments->ks, "pass@k for these k, for example --k 1 4 8")
-      ->check(integer_from(1, 1 << 20))
+      ->transform(integer_from(1, 1 << 20))
       ->delimiter(',');
   command->add_option("--seed", arguments->seed, "of tasks and sampling; 0, or the run's")
-      ->check(seed_flag());
+      ->transform(seed_flag());
   command->add_flag("--training-seeds", arguments->training_seeds,
                     "tasks that training draws, instead of held-out ones");
   command
       ->add_option("--success-reward", plan.success_reward,
                    "least reward of a success, where the environment does not say")
-      ->check(number_from(-1e9, 1e9))
+      ->transform(number_from(-1e9, 1e9))
       ->capture_default_str();
   add_sampling_flags(*command, plan.rollout.sampling);
   command->add_option("--max-turns", plan.rollout.max_turns, "0: what the environment says")
-      ->check(integer_from(0, 1 << 20));
+      ->transform(integer_from(0, 1 << 20));
   command
       ->add_option("--max-action-tokens", plan.rollout.max_action_tokens,
                    "0: what the environment suggests")
-      ->check(integer_from(0, 1 << 30));
+      ->transform(integer_from(0, 1 << 30));
   command
       ->add_option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
                    "0: the model's positions, at most 4096")
-      ->check(integer_from(0, 1 << 30));
+      ->transform(integer_from(0, 1 << 30));
   command->add_option("--threads", arguments->threads, "of the decode engine; 0: all cores")
-      ->check(integer_from(0, 1024));
+      ->transform(integer_from(0, 1024));
   command->add_option("--env-threads", plan.rollout.env_threads, "threads that run environments")
-      ->check(integer_from(1, 1024))
+      ->transform(integer_from(1, 1024))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "one JSON object");
   command->add_flag("--rows", arguments->rows, "a JSON row for each episode");

@@ -184,23 +184,23 @@ void add_generate(CLI::App& app) {
                     "do not add the tokenizer's special tokens to the prompt");
   add_sampling_flags(*command, arguments->sampling);
   command->add_option("--max-new-tokens", arguments->max_new_tokens, "at most so many tokens")
-      ->check(integer_from(1, 1 << 30))
+      ->transform(integer_from(1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--stop", arguments->stop,
                    "text that ends an answer; may be given several times")
       ->type_name("TEXT");
   command->add_option("--samples", arguments->samples, "answers to each prompt")
-      ->check(integer_from(1, 100000))
+      ->transform(integer_from(1, 100000))
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "of the sampling")
-      ->check(seed_flag())
+      ->transform(seed_flag())
       ->capture_default_str();
   command->add_option("--kv-cache-mb", arguments->kv_cache_mb, "memory of the KV cache (MiB)")
-      ->check(integer_from(1, 1 << 24))
+      ->transform(integer_from(1, 1 << 24))
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: all cores")
-      ->check(integer_from(0, 1024));
+      ->transform(integer_from(0, 1024));
   command->footer(
       "A row {\"prompt\": \"...\"} or {\"input_ids\": [...]} gives rows {\"text\", \"output_ids\", "
       "\"logprobs\", \"finish_reason\",\n"

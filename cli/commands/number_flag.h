@@ -12,7 +12,8 @@
 
 namespace tailrace {
 
-// Bounds included.
+// For transform(), because they give back what they have read; check() would drop that. Bounds
+// included.
 inline CLI::Validator integer_from(int64_t min, int64_t max) {
   return CLI::Validator(
       [=](std::string& text) -> std::string {
@@ -29,7 +30,10 @@ inline CLI::Validator number_from(double min, double max) {
   return CLI::Validator(
       [=](std::string& text) -> std::string {
         const auto value = parse_number(text);
-        if (value && *value >= min && *value <= max) return "";
+        if (value && *value >= min && *value <= max) {
+          text = fmt::format("{}", *value);
+          return "";
+        }
         return fmt::format("{} is not a number from {} to {}", text, format_bound(min),
                            format_bound(max));
       },

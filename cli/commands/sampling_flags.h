@@ -21,19 +21,19 @@ inline CLI::Validator temperature_flag() {
 
 inline void add_sampling_flags(CLI::App& command, SamplingOptions& sampling) {
   command.add_option("--temperature", sampling.temperature, "divides the logits; 0: greedy")
-      ->check(temperature_flag())
+      ->transform(temperature_flag())
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; -1 or 0: off")
-      ->check(integer_from(-1, 1 << 30))
+      ->transform(integer_from(-1, 1 << 30))
       ->capture_default_str();
   command
       .add_option("--top-p", sampling.top_p, "keep the smallest set with this probability; 1: off")
-      ->check(number_from(1e-6, 1))
+      ->transform(number_from(1e-6, 1))
       ->capture_default_str();
   command
       .add_option("--min-p", sampling.min_p,
                   "keep tokens with this share of the largest probability; 0: off")
-      ->check(number_from(0, 1))
+      ->transform(number_from(0, 1))
       ->capture_default_str();
 }
 

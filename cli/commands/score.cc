@@ -175,7 +175,7 @@ void add_score(CLI::App& app) {
                    "also write seq_lens, input_ids and logits [tokens, vocab]")
       ->type_name("FILE.safetensors");
   command->add_option("--threads", arguments->threads, "0: all cores")
-      ->check(integer_from(0, 1024));
+      ->transform(integer_from(0, 1024));
   command->footer(
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"

@@ -188,19 +188,6 @@ void check_size(const std::string& where, const char* key, int64_t value, int64_
   }
 }
 
-}  // namespace
-
-std::vector<double> ModelConfig::inv_freq() const {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    // theta^(-2i / head_dim) (Su et al. 2021, RoFormer). In double: rope_table() rounds the angle,
-    // once.
-    frequencies[i] =
-        std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  }
-  return frequencies;
-}
-
 // Chat models end a turn by a token that their generation_config.json alone names.
 void add_generation_ends(const std::filesystem::path& directory, ModelConfig& config) {
   const std::filesystem::path path = directory / "generation_config.json";
@@ -213,6 +200,19 @@ void add_generation_ends(const std::filesystem::path& directory, ModelConfig& co
     std::vector<int64_t>& ends = config.eos_tokens;
     if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   }
+}
+
+}  // namespace
+
+std::vector<double> ModelConfig::inv_freq() const {
+  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    // theta^(-2i / head_dim) (Su et al. 2021, RoFormer). In double: rope_table() rounds the angle,
+    // once.
+    frequencies[i] =
+        std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  }
+  return frequencies;
 }
 
 ModelConfig read_model_config(const std::filesystem::path& directory) {

@@ -96,6 +96,8 @@ class Bpe final : public TokenModel {
     for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
   }
 
+  TokenId unknown() const override { return options_.unk; }
+
   void encode(const Pieces& pieces, std::vector<TokenId>& out) const override {
     Scratch scratch;
     for (const Span& span : pieces.spans) {

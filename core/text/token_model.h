@@ -29,6 +29,8 @@ class TokenModel {
   // Appends the ids of all pieces.
   virtual void encode(const Pieces& pieces, std::vector<TokenId>& out) const = 0;
 
+  virtual TokenId unknown() const { return -1; }  // stands for what the vocabulary lacks; -1: none
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
   TokenId find(std::string_view token) const {  // -1: none
     auto it = vocabulary_.find(token);

@@ -130,8 +130,9 @@ class JsonTokenizer final : public Tokenizer {
   // A vocabulary of words has its special tokens among them, and finds them without being asked.
   void check_plain(std::string_view text, std::span<const TokenId> ids) const {
     for (TokenId id : ids) {
-      // The unknown token is special too, and may stand for anything.
-      if (special_[id] && text.find(*tokens_[id]) != std::string_view::npos)
+      // The unknown token may stand for anything, and forges nothing.
+      if (special_[id] && id != parts_.model->unknown() &&
+          text.find(*tokens_[id]) != std::string_view::npos)
         throw UserError("the text holds '{}', which the vocabulary knows as a special token alone",
                         *tokens_[id]);
     }

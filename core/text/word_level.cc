@@ -27,6 +27,8 @@ class WordLevel final : public TokenModel {
     }
   }
 
+  TokenId unknown() const override { return find(unk_); }
+
  private:
   std::string unk_;
   std::string where_;

@@ -254,7 +254,7 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
   }
   int64_t vocab = logits.cols;
   for (int64_t row = 0; row < count; ++row) {
-    // One NaN or infinity among the logits makes it so. A draw would mean nothing.
+    // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
     if (!std::isfinite(lse_[row]))
       throw UserError("the weights of version {} give logits that are not finite (at position {})",
                       gate_.version(), rows[row]->length());

@@ -1,4 +1,5 @@
 // The commands as a person or a script meets them: the real binary, its output and its messages.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -45,6 +46,14 @@ TEST(Commands, ExplainAWrongCall) {
   EXPECT_EQ(
       result.err,
       "error: --model is required\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n");
+}
+
+// CLI11 alone would read 8.
+TEST(Flags, ALeadingZeroIsNoOctalNumber) {
+  const auto result = run_binary("generate --model " + kStories +
+                                 " --prompt a --json --max-new-tokens 1 --samples 010");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 10);
 }
 
 // Each is found by another folder, which knows the key; launch adds the line.
