@@ -35,7 +35,8 @@ bool safe_or_hopeless(const State& state) {
   if (state.now >= state.end_deadline) return true;
   return std::ranges::all_of(state.policies, [&](const auto& entry) {
     const Policy& policy = entry.second;
-    if (saved(policy)) return true;
+    // After a restart only a trainer knows whether its checkpoint still reads back.
+    if (saved(policy) && policy.greeted) return true;
     // A run that ended by itself waits for an absent trainer, until the deadline: its last version
     // is what it was for. A stopped one can be continued.
     return state.end->reason == RunEnd::Reason::kStopped && trainer_of(state, policy) == nullptr;

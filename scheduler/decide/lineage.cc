@@ -179,6 +179,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   if (same_process && event.version < policy.published) return;
   policy.trainer = event.worker;
   policy.trainer_incarnation = incarnation;
+  policy.greeted = true;
   const Published published{event.worker, event.policy, event.version, event.digest,
                             event.manifest};
   if (policy.published < 0) {

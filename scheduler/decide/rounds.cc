@@ -71,7 +71,9 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   // Law 3.4. Without a floor a launch at publication would run on the weights that workers still
   // hold.
   task.weight_floor = policy.frontier;
-  task.members.resize(static_cast<size_t>(members_to_launch(context.config(), round)));
+  // Leases of what was before are never given again.
+  task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)),
+                      Member{.attempt = task.attempts});
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
     context.state.waiting.insert({Lane::kTrain, member_id(id, task.launch, i)});
   }
@@ -276,6 +278,16 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
   domain_of(policy, id).queued.insert(id);
 }
 
+// The same launch, whose random numbers are those of its members: the same tokens come again.
+void sample_again(Context& context, Policy& policy, const TaskId& id) {
+  const Task& task = policy.tasks.at(id);
+  const int32_t launch = task.launch;
+  const int32_t attempts = std::ranges::max(task.members, {}, &Member::attempt).attempt;
+  relaunch(context, policy, id);
+  policy.tasks.at(id).launch = launch;
+  policy.tasks.at(id).attempts = attempts;
+}
+
 void let_go(Context& context, Policy& policy, int64_t version) {
   Release release;
   for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
@@ -328,7 +340,7 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
       --(task->place == Place::kRunning ? share.running : share.accepted);
     }
     std::erase(domain_of(policy, id).ready, id);
-    relaunch(context, policy, id);
+    sample_again(context, policy, id);
     advance_rounds(context, id.policy, policy);
   }
 }

@@ -112,6 +112,7 @@ void on_restarted(Context& context, const Restarted& event) {
   for (auto& [id, worker] : state.workers) leave_absent(state, worker);
   for (auto& [id, policy] : state.policies) {
     on_trainer_lost(policy);
+    policy.greeted = false;
     // Complete, and perhaps written down, perhaps not: the report is idempotent.
     if (policy.evaluation && !evaluating(policy))
       context.act(evaluation_report(id, *policy.evaluation));

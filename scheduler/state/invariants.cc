@@ -52,7 +52,7 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
         !member.has_body) {
       return fmt::format("{}: a result without a body", print(work));
     }
-    if (member.attempt > 0 && member.phase != Phase::kFailed &&
+    if (member.attempt > task.attempts && member.phase != Phase::kFailed &&
         member.granted_version < task.weight_floor) {
       return fmt::format("{}: granted at version {}, its launch needs {}", print(work),
                          member.granted_version, task.weight_floor);

@@ -80,6 +80,7 @@ using RoundId = int64_t;
 struct Task {
   Place place = Place::kRunning;
   int32_t launch = 0;
+  int32_t attempts = 0;      // that members of this launch had before they were made anew
   int64_t weight_floor = 0;  // this launch runs on weights >= floor
   RoundId round = 0;         // that started this launch; it may be closed. 0: evaluation, or queued
   // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
@@ -88,7 +89,7 @@ struct Task {
   std::vector<Member> members;
   template <class V>
   void fields(V& visit) {
-    visit(place, launch, weight_floor, round, step, end, members);
+    visit(place, launch, attempts, weight_floor, round, step, end, members);
   }
   friend bool operator==(const Task&, const Task&) = default;
 };
@@ -210,7 +211,8 @@ struct Policy {
   uint64_t trainer_incarnation = 0;  // of the process that said so
   std::optional<int64_t> wanted;     // the step that the trainer asked for
   bool handed = false;               // and was given; it trains
-  int64_t saving = -1;               // the version that it was asked to save in this session
+  bool greeted = true;  // a trainer has said what it holds, since the scheduler's last restart
+  int64_t saving = -1;  // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
   int64_t evaluated = -1;   // newest version that was, or is being, evaluated
   int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
@@ -219,8 +221,8 @@ struct Policy {
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
-          trainer, trainer_incarnation, wanted, handed, saving, evaluation, evaluated, eval_launch,
-          attempts, step_start);
+          trainer, trainer_incarnation, wanted, handed, greeted, saving, evaluation, evaluated,
+          eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -392,6 +392,49 @@ TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {
   EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).place, Place::kReady);
 }
 
+// A run that was complete is so again when its trainer has its last checkpoint still.
+TEST(Durable, AFinishedRunWaitsForItsTrainersWord) {
+  for (const bool damaged : {false, true}) {
+    Config config = small_config(1, 2);
+    config.steps = 2;
+    Harness h(config);
+    h.add_rollout("w0", 8);
+    publish(h, 0);
+    h.tell(durable(0));
+    for (int64_t step = 1; step <= 2; ++step) train_step(h, step);
+    EXPECT_EQ(only<RunDone>(h.tell(durable(2, 0))).size(), 1u);
+    EXPECT_TRUE(only<RunDone>(h.tell(Restarted{})).empty()) << "nobody has said that it is there";
+    EXPECT_EQ(only<RunDone>(h.add_trainer(damaged ? 0 : 2)).size(), damaged ? 0u : 1u);
+    if (!damaged) continue;
+    for (int64_t step = 1; step <= 2; ++step) {
+      EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
+      h.tell(published(step));
+    }
+    EXPECT_EQ(only<RunDone>(h.tell(durable(2, 0))).size(), 1u);
+  }
+}
+
+// What a disk has lost of a step that goes on is sampled again, and gives the same tokens: the
+// random numbers of a member come of its launch.
+TEST(BodiesLost, AreOfTheSameLaunchWhenTheyAreSampledAgain) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  const auto grants = only<Grant>(publish(h, 0));
+  ASSERT_EQ(grants.size(), 2u);
+  h.tell(h.result(grants[0], 0.0));
+  const auto again = only<Grant>(h.tell(BodiesLost{{{Lane::kTrain, grants[0].lease}}}));
+  ASSERT_EQ(again.size(), 2u);
+  for (const Grant& grant : again) {
+    EXPECT_EQ(grant.lease.member.launch, 0);
+    EXPECT_EQ(grant.lease.attempt, 2) << "no lease is given twice";
+  }
+  // An answer to the old lease means nothing.
+  h.tell(h.result(grants[1], 1.0));
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  for (const Grant& grant : again) h.tell(h.result(grant, grant.lease.member.member));
+  EXPECT_EQ(h.count(Place::kReady), 1);
+}
+
 // What was counted since the newest version is not forgotten because older ones are trained again.
 TEST(StepStart, OutlivesAReplay) {
   Config config = small_config(1, 2);
