@@ -68,15 +68,15 @@ struct Service::Impl {
     return found;
   }
 
-  // A journal that knows of no version beside checkpoints of later ones was lost or damaged: the
-  // run would begin at its first prompt again, on weights that are trained, and lose its metrics.
+  // A journal that ends long before a checkpoint was lost or damaged: prompts that were trained
+  // would be sampled again, on weights that are trained, and the metrics since be lost. A trainer
+  // is one version ahead at most (law 12.2); version 0 is written before anybody hears of it.
   void check_checkpoints(const State& found) const {
-    if (found.policies.at(kPolicy).published >= 0) return;
+    const int64_t published = found.policies.at(kPolicy).published;
     std::error_code error;
     for (const auto& entry :
          std::filesystem::directory_iterator(options.paths.checkpoints(), error)) {
-      // Version 0 is written before anybody hears of it.
-      if (checkpoint_step(entry.path()).value_or(0) == 0) continue;
+      if (checkpoint_step(entry.path()).value_or(0) <= published + 1) continue;
       throw UserError(
           "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
           "not known.\n       Put {} back, or start a new run directory from that checkpoint "
