@@ -73,6 +73,7 @@ std::string to_json(const CheckpointState& state, const FileDigests& files) {
   return to_proved_json({{"step", state.step},
                          {"version", state.version},
                          {"updates", state.updates},
+                         {"horizon", state.horizon},
                          {"digest", state.digest},
                          {"reference", state.reference},
                          {"extra", state.extra},
@@ -113,6 +114,7 @@ CheckpointState read_proved_state(const fs::path& folder) {
     return {.step = json.at("step").get<int64_t>(),
             .version = json.at("version").get<int64_t>(),
             .updates = json.at("updates").get<int64_t>(),
+            .horizon = json.at("horizon").get<int64_t>(),
             .digest = json.at("digest").get<std::string>(),
             .reference = json.at("reference").get<std::string>(),
             .extra = json.at("extra").get<std::string>()};

@@ -31,6 +31,7 @@ struct CheckpointState {
   int64_t step = 0;            // steps done
   int64_t version = 0;         // weight version of the saved weights
   int64_t updates = 0;         // optimizer updates since RL began
+  int64_t horizon = 0;         // of the schedule, in updates
   std::string digest = {};     // root digest of the weights
   std::string reference = {};  // root digest of the weights of algo.kl; empty: none
   std::string extra = {};      // JSON of the caller, kept as it is; empty: none

@@ -154,10 +154,10 @@ class TrainerWorker {
     return loss_.kl.coef != 0 && loss_.kl.target == KlTarget::kReference;
   }
 
-  void reset_rl_optimizer() {
-    trainer_.reset_optimizer(config_.optim, config_.steps * config_.train.ppo_epochs *
-                                                config_.train.minibatches_per_step);
+  int64_t horizon() const {
+    return config_.steps * config_.train.ppo_epochs * config_.train.minibatches_per_step;
   }
+  void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim, horizon()); }
 
   // The newest checkpoint, or the weights that the run begins with.
   void load() {
@@ -175,6 +175,14 @@ class TrainerWorker {
     }
     for (const std::string& reason : loaded->damaged)
       log_.warning("checkpoint passed over: {}", reason);
+    // Steps that are trained again need the rates that they had.
+    if (!loaded->damaged.empty() && loaded->state.horizon != horizon() &&
+        config_.optim.schedule != LrSchedule::kConstant)
+      throw UserError(
+          "{}. The steps since {} have to be trained again, at the rates of the run.steps that "
+          "they "
+          "were trained with: continue the run once without raising it, then raise it.",
+          loaded->damaged.front(), loaded->path.filename().string());
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
@@ -311,6 +319,7 @@ class TrainerWorker {
         checkpoints_.save({.step = version_,
                            .version = version_,
                            .updates = trainer_.optimizer().updates(),
+                           .horizon = horizon(),
                            .digest = digest_,
                            .reference = reference_,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
