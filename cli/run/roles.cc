@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/endpoint.h"
+#include "cli/run/inputs.h"
 #include "cli/run/plan.h"
 #include "cli/run/setup.h"
 #include "core/base/clock.h"
@@ -51,6 +52,8 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log)
   if (o.eval.prompts > 0) config.eval_dataset = o.env.eval_dataset;  // else nobody has checked it
   config.prompt_key = o.env.prompt_key;
   config.rollout = o.rollout;
+  // Also of one that is started again, hours after its launch.
+  config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
   const SteadyClock clock;
   return run_rollout_worker(config, context.registries.environments, log, clock);
 }

@@ -36,6 +36,8 @@ nlohmann::json read_json_object(const std::filesystem::path& path, int64_t max_b
   nlohmann::json value;
   try {
     value = nlohmann::json::parse(text.value());
+  } catch (const nlohmann::json::out_of_range& error) {  // a number that no double holds
+    throw UserError("{}: not JSON: {}", path.string(), reason(error.what()));
   } catch (const nlohmann::json::parse_error& error) {
     // `byte` counts what was read, the offending byte included.
     const size_t at = error.byte > 0 ? error.byte - 1 : 0;

@@ -1,5 +1,8 @@
 #include "core/text/dataset.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
@@ -10,6 +13,10 @@
 namespace tailrace::text {
 
 using nlohmann::json;
+
+namespace {
+constexpr int kMaxDepth = 100;
+}  // namespace
 
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key) {
@@ -25,7 +32,14 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     };
     // Before parsing, which would only say that it is not JSON.
     if (!is_utf8(line->text)) fail("the line is not UTF-8");
-    json row = json::parse(line->text, nullptr, /*allow_exceptions=*/false);
+    // Deeper ones would end the stack of whoever writes them again.
+    int deepest = 0;
+    const auto depth = [&](int at, json::parse_event_t, json&) {
+      deepest = std::max(deepest, at);
+      return at <= kMaxDepth;
+    };
+    json row = json::parse(line->text, depth, /*allow_exceptions=*/false);
+    if (deepest > kMaxDepth) fail(fmt::format("it is nested more than {} deep", kMaxDepth));
     if (row.is_discarded()) fail("the line is not valid JSON");
     if (!row.is_object()) fail("the line is not a JSON object");
     auto prompt = row.find(prompt_key);

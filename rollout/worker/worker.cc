@@ -72,7 +72,9 @@ class RolloutWorker {
         info_(environments.make(config.env, config.env_settings)->info()),
         tasks_(task_source_for(config, info_)),
         limits_(episode_limits(config.rollout, info_)),
-        sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {}
+        sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {
+    config.prove_inputs();
+  }
 
   ExitCode run() {
     while (!ended_) {

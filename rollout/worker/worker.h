@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "core/base/clock.h"
@@ -42,6 +43,8 @@ struct RolloutWorkerConfig {
   std::filesystem::path dataset = {};       // of environments that need one
   std::filesystem::path eval_dataset = {};  // empty: the same
   std::string prompt_key = "prompt";
+  // Called before any of these is used: throws UserError when they are not what the run began with.
+  std::function<void()> prove_inputs = [] {};
 
   RolloutOptions rollout;  // validated
 };

@@ -57,5 +57,18 @@ TEST_F(Dataset, RefusesAFileThatIsNotThere) {
   EXPECT_THROW(read_dataset("/nonexistent/rows.jsonl", "prompt"), UserError);
 }
 
+// Whoever writes it again, as evidence for a verifier, would run out of stack.
+TEST_F(Dataset, RefusesARowThatIsNestedTooDeep) {
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  try {
+    read_dataset(write("{\"prompt\": \"a\", \"x\": " + deep + "}\n"), "prompt");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(":1: it is nested more than 100 deep"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tailrace::text
