@@ -175,14 +175,11 @@ class TrainerWorker {
     }
     for (const std::string& reason : loaded->damaged)
       log_.warning("checkpoint passed over: {}", reason);
-    // Steps that are trained again need the rates that they had.
-    if (!loaded->damaged.empty() && loaded->state.horizon != horizon() &&
-        config_.optim.schedule != LrSchedule::kConstant)
-      throw UserError(
-          "{}. The steps since {} have to be trained again, at the rates of the run.steps that "
-          "they "
-          "were trained with: continue the run once without raising it, then raise it.",
-          loaded->damaged.front(), loaded->path.filename().string());
+    if (loaded->state.horizon != horizon() && config_.optim.schedule != LrSchedule::kConstant)
+      log_.warning(
+          "run.steps has grown: steps since version {} that were trained before get the rates of "
+          "the longer schedule, and other weights",
+          loaded->state.version);
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
