@@ -1,5 +1,7 @@
 #include "core/wire/message.h"
 
+#include <type_traits>
+
 #include <fmt/format.h>
 
 namespace tailrace::wire {
@@ -88,6 +90,27 @@ struct Describe {
 }  // namespace
 
 std::string describe(const Message& message) { return std::visit(Describe{}, message); }
+
+bool is_said_by(Role role, const Message& message) {
+  const auto is_any = [&]<class... Types>(std::type_identity<Types>...) {
+    return (std::holds_alternative<Types>(message) || ...);
+  };
+  using std::type_identity;
+  if (is_any(type_identity<Hello>{}, type_identity<Heartbeat>{}, type_identity<WorkerFailed>{}))
+    return true;
+  switch (role) {
+    case Role::kRollout:
+      return is_any(type_identity<TrajectoryResult>{}, type_identity<Installed>{},
+                    type_identity<InstallFailed>{});
+    case Role::kReward:
+      return is_any(type_identity<Verdict>{});
+    case Role::kTrainer:
+      return is_any(type_identity<TrainerReady>{}, type_identity<TrainerWants>{},
+                    type_identity<Published>{}, type_identity<Durable>{}, type_identity<Progress>{},
+                    type_identity<Fetch>{});
+  }
+  return false;
+}
 
 bool is_from_worker(const Message& message) {
   // The variant lists the workers' messages first.

@@ -167,4 +167,7 @@ std::string describe(const Message& message);
 // Whether a worker sends such messages; the scheduler sends the others.
 bool is_from_worker(const Message& message);
 
+// Whether they are those of its role.
+bool is_said_by(Role role, const Message& message);
+
 }  // namespace tailrace::wire

@@ -44,6 +44,9 @@ void Inbox::take(wire::ServerEvent event) {
   auto& incoming = std::get<wire::Incoming>(event);
   // Before the handler: an acknowledgement is due whatever becomes of the message.
   arrived_[incoming.worker] = incoming.sequence;
+  const auto worker = state_.workers.find(incoming.worker);
+  if (worker == state_.workers.end() || !wire::is_said_by(worker->second.role, incoming.message))
+    return drop_stray(incoming);
   std::visit([&](auto& message) { on(incoming, message); }, incoming.message);
 }
 
@@ -247,10 +250,17 @@ void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
               });
 }
 
-// Heartbeats stay inside the link; the rest goes the other way and is refused by the server.
-template <class Other>
-void Inbox::on(const wire::Incoming& from, const Other&) {
-  log_.warning("{} sent a message that is not a worker's to send", from.worker);
+// A rollout worker that says that it trains, a trainer that scores: whatever it meant, nothing
+// comes of it. Said at each doubling, so that a flood is not one of lines.
+void Inbox::drop_stray(const wire::Incoming& from) {
+  if (++num_stray_ < next_stray_) return;
+  next_stray_ = 2 * num_stray_;
+  log_.warning("messages that are not their sender's to send: {}, the latest from {}: {}",
+               num_stray_, from.worker, describe(from.message));
 }
+
+// Heartbeats stay inside the link; the rest is dropped before it comes here.
+template <class Other>
+void Inbox::on(const wire::Incoming&, const Other&) {}
 
 }  // namespace tailrace::scheduler

@@ -61,6 +61,7 @@ class Inbox {
   void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
                  const StoreActor::Stored& stored);
   void check_numerics(const wire::Hello& hello);
+  void drop_stray(const wire::Incoming& from);
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
   std::function<void()> hold_acknowledgement(const wire::Incoming& message);
 
@@ -73,6 +74,7 @@ class Inbox {
   std::map<WorkerId, uint64_t> arrived_;             // the last message of each
   std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
   std::string numerics_class_;                       // of the first worker that computes
+  int64_t num_stray_ = 0, next_stray_ = 1;
   std::string failure_;
 };
 

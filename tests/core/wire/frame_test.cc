@@ -121,5 +121,18 @@ TEST(Frame, KnowsWhoSendsWhat) {
   EXPECT_FALSE(is_from_worker(Welcome{}));
 }
 
+// What only a trainer may say nobody else can, and the scheduler's messages nobody.
+TEST(Message, HasItsSpeakers) {
+  for (const Message& message : one_of_each()) {
+    int speakers = 0;
+    for (const Role role : {Role::kRollout, Role::kReward, Role::kTrainer})
+      speakers += is_said_by(role, message);
+    const bool of_all = std::holds_alternative<Hello>(message) ||
+                        std::holds_alternative<Heartbeat>(message) ||
+                        std::holds_alternative<WorkerFailed>(message);
+    EXPECT_EQ(speakers, of_all ? 3 : is_from_worker(message) ? 1 : 0) << describe(message);
+  }
+}
+
 }  // namespace
 }  // namespace tailrace::wire

@@ -28,6 +28,35 @@ class Hangs : public FakeRollout {
   }
 };
 
+// It says whatever the others say.
+class Meddles : public FakeRollout {
+ public:
+  using FakeRollout::FakeRollout;
+  ~Meddles() override { kill(); }
+
+ protected:
+  void begin(wire::WorkerClient& client) override {
+    FakeRollout::begin(client);
+    meddle(client);
+  }
+  void on(wire::WorkerClient& client, const wire::Message& message) override {
+    meddle(client);
+    FakeRollout::on(client, message);
+  }
+
+ private:
+  static void meddle(wire::WorkerClient& client) {
+    client.send(wire::TrainerReady{.version = -1, .digest = ""});
+    client.send(wire::TrainerReady{.version = 7, .digest = "7", .manifest = "m"});
+    client.send(wire::TrainerWants{0, 1});
+    client.send(wire::Published{0, 1, "x", "m", {{"reward/mean", 9.0}}});
+    client.send(wire::Durable{0, 1, "c", 1});
+    client.send(wire::Progress{"sft", 99, 99, {{"sft/loss", 9.0}}});
+    client.send(wire::Verdict{{}, Lane::kTrain, 1, 1.0, {}, ""});
+    client.send(wire::Fetch{.request = 1, .bodies = {}, .offset = 0, .max_bytes = 10});
+  }
+};
+
 class FailsInstalls : public FakeRollout {
  public:
   using FakeRollout::FakeRollout;
@@ -79,7 +108,7 @@ struct BadWorker : testing::Test {
   }
 
   template <class Bad>
-  void expect_the_run_to_end_well(const std::string& reason) {
+  void expect_the_run_to_end_well(const std::string& reason, int64_t quarantines = 2) {
     Log log("scheduler", run.folder.path() / "log");
     auto service = run.make_service(log);
     TrainerDisk disk;
@@ -111,7 +140,7 @@ struct BadWorker : testing::Test {
       EXPECT_NE(line->text.find("rollout-bad"), std::string_view::npos) << line->text;
       EXPECT_NE(line->text.find(reason), std::string_view::npos) << line->text;
     }
-    EXPECT_GE(quarantined, 2) << "again and again";
+    EXPECT_GE(quarantined, quarantines) << "again and again";
   }
 
   static constexpr int64_t kSteps = 30;
@@ -134,6 +163,18 @@ TEST_F(BadWorker, ThatGivesUpDoesNotEndTheRun) {
 
 TEST_F(BadWorker, WhoseEnvironmentAlwaysBreaksDoesNotEndTheRun) {
   expect_the_run_to_end_well<Breaks>("the fake environment broke");
+}
+
+TEST_F(BadWorker, ThatSaysWhatOthersSayIsNotHeard) {
+  expect_the_run_to_end_well<Meddles>("", /*quarantines=*/0);
+  for (const MetricsRow& row : run.rows()) {
+    for (const char* name : {"reward/mean", "sft/loss"})
+      EXPECT_NE(row.find(name) == nullptr ? 0 : *row.find(name), 9.0) << "row " << row.step;
+  }
+  const std::string text = read_file(run.folder.path() / "log").value();
+  EXPECT_NE(text.find("messages that are not their sender's to send: 1, the latest from "
+                      "rollout-bad: TrainerReady"),
+            std::string::npos);
 }
 
 // Alone it ends the run, and says why.
