@@ -257,8 +257,7 @@ TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
   const std::string metrics = read_file(paths().metrics()).value();
   fs::remove_all(paths().journal());
   continue_run();
-  EXPECT_EQ(finish().code, 2) << output();
-  EXPECT_NE(output().find("but its journal is missing or damaged"), std::string::npos) << output();
+  expect_refused("but its journal is missing or damaged");
   EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
 
   // What a kill in the middle of the first checkpoint leaves is none: nothing is lost.
@@ -315,19 +314,13 @@ TEST_F(LaunchFaults, AChangedConfigOrDataIsRefusedAndLeftAsItIs) {
   edited.replace(edited.find("lr: 0.001"), 9, "lr: 0.002");
   std::ofstream(paths().config()) << edited;
   continue_run();
-  EXPECT_EQ(finish().code, 2) << output();
-  EXPECT_NE(output().find("config.yaml: it was edited or damaged since the run began"),
-            std::string::npos)
-      << output();
+  expect_refused("config.yaml: it was edited or damaged since the run began");
   std::ofstream(paths().config()) << config;
 
   const std::string demonstrations = read_file(paths().demonstrations()).value();
   std::ofstream(paths().demonstrations()) << demonstrations.substr(0, demonstrations.size() / 2);
   continue_run();
-  EXPECT_EQ(finish().code, 2) << output();
-  EXPECT_NE(output().find("demonstrations.jsonl: it has changed since the run began"),
-            std::string::npos)
-      << output();
+  expect_refused("demonstrations.jsonl: it has changed since the run began");
   std::ofstream(paths().demonstrations()) << demonstrations;
   continue_run();
   expect_done();
@@ -344,8 +337,7 @@ TEST_F(LaunchFaults, AJournalWithoutItsSnapshotsIsRefusedAndLeftAsItIs) {
   for (const auto& entry : fs::directory_iterator(paths().journal()))
     if (entry.path().extension() == ".bin") fs::remove(entry.path());
   continue_run();
-  EXPECT_EQ(finish().code, 2) << output();
-  EXPECT_NE(output().find("snapshot"), std::string::npos) << output();
+  expect_refused("snapshot");
   EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -145,6 +146,10 @@ class LaunchTest : public testing::Test {
   void expect_done() {
     const ExitStatus status = finish();
     EXPECT_TRUE(status.ok()) << describe(status) << "\n" << output();
+  }
+  void expect_refused(std::string_view words) {
+    EXPECT_EQ(finish().code, 2) << output();
+    EXPECT_NE(output().find(words), std::string::npos) << output();
   }
 
   RunPaths paths(const std::string& run = "run") const { return {folder_ / run}; }
