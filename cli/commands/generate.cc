@@ -36,8 +36,8 @@ struct Prompt {
   std::vector<TokenId> ids;
 };
 
-std::vector<Prompt> read_prompts(const GenerateArguments& arguments,
-                                 const text::Tokenizer& tokenizer) {
+std::vector<Prompt> encode_prompts(const GenerateArguments& arguments,
+                                   const text::Tokenizer& tokenizer) {
   std::vector<Prompt> prompts;
   if (arguments.has_prompt) {
     prompts.push_back(
@@ -132,7 +132,7 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
 void generate(const GenerateArguments& arguments) {
   LoadedModel loaded(arguments.model, arguments.threads);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
-  auto prompts = read_prompts(arguments, *tokenizer);
+  auto prompts = encode_prompts(arguments, *tokenizer);
   if (prompts.empty()) return;
 
   EngineOptions options;

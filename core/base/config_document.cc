@@ -33,8 +33,8 @@ class Converter {
     if (place_.line > 0) node.place.line = line > 0 ? line : yaml.Mark().line + 1;
     if (depth > kMaxDepth)
       throw UserError(
-          "{}: nested more than {} deep; an alias (*name) may stand inside of what it "
-          "names",
+          "{}: nested more than {} deep; an alias (*name) may stand inside of what "
+          "it names",
           node.place.text(), kMaxDepth);
     if (++num_nodes_ > kMaxNodes)
       throw UserError("{}: more than {} values", place_.source, kMaxNodes);
