@@ -58,6 +58,9 @@ TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   __m256d high = _mm256_castps_pd(_mm256_loadu_ps(hi));
   return {_mm512_castpd_ps(_mm512_insertf64x4(low, high, 1))};
 }
+// In a register from here on: GCC would rather load a value again for each of a few uses, and loads
+// are what short tiles wait for. Does nothing without AVX-512, whose 32 registers it takes.
+TR_INLINE void keep(Vec16& a) { asm("" : "+v"(a.v)); }
 TR_INLINE void store(float* p, Vec16 a) { _mm512_storeu_ps(p, a.v); }
 TR_INLINE void store(float* p, Vec16 a, Mask m) { _mm512_mask_storeu_ps(p, m.bits, a.v); }
 TR_INLINE void store(float* p, Vec16 a, int64_t n) { store(p, a, first_lanes(n)); }
@@ -134,6 +137,7 @@ TR_INLINE Vec16 load(const float* p, int64_t n) {
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return {_mm256_loadu_ps(lo), _mm256_loadu_ps(hi)};
 }
+TR_INLINE void keep(const Vec16&) {}
 TR_INLINE void store(float* p, Vec16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);
@@ -244,6 +248,7 @@ TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n))
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return each_lane([&](int i) { return i < 8 ? lo[i] : hi[i - 8]; });
 }
+TR_INLINE void keep(const Vec16&) {}
 TR_INLINE void store(float* p, const Vec16& a) {
   for (int i = 0; i < kLanes; ++i) p[i] = a.lane[i];
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/simd.h"
@@ -182,13 +183,20 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
     inv_sum[i] = 1.0f / sum.sum;
     if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
   }
-  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
-    // With AVX-512 eight queries times two vectors are 16 sums in registers; a whole head of them
-    // would spill.
-    if (head_dim - col > kLanes) {
+  // As wide as the sums fit in registers: few queries by two vectors would wait for their own last
+  // multiply-adds. With AVX-512 eight queries times two vectors are 16 sums; four would spill.
+  constexpr int kWide = kCount * 4 <= kSumsAtOnce ? 4 : 2;
+  for (int64_t col = 0; col < head_dim;) {
+    const int64_t left = head_dim - col;
+    if (kWide > 2 && left > 3 * kLanes) {
+      value_sums<kCount, kWide>(scores, score_stride, seq, block, col, inv_sum, out);
+      col += kWide * kLanes;
+    } else if (left > kLanes) {
       value_sums<kCount, 2>(scores, score_stride, seq, block, col, inv_sum, out);
+      col += 2 * kLanes;
     } else {
       value_sums<kCount, 1>(scores, score_stride, seq, block, col, inv_sum, out);
+      col += kLanes;
     }
   }
 }
@@ -314,7 +322,7 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
   const int group = num_heads / kv.num_kv_heads;
   const int64_t tokens = batch.num_tokens();
 
-  // A row costs its context and a little: rows are divided by cost, each KV head after the other.
+  // A row costs its context and a little: rows are divided by cost.
   auto row_cost = [&](int64_t row) {
     return static_cast<double>(batch.positions[static_cast<size_t>(row)]) + 16.0;
   };
@@ -340,19 +348,27 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
                                           padded(max_context), out, lse);
         }
       };
+      // Sequence by sequence, in each one KV head after the other: the blocks of a sequence hold
+      // all heads, so that they come near together. `at` is the sequence of an item; items ascend.
+      int64_t at = 0;
+      auto place = [&](int64_t item) {
+        auto begin_of = [&](int64_t i) { return batch.seq_offsets[static_cast<size_t>(i)]; };
+        while (item >= int64_t{begin_of(at + 1)} * kv.num_kv_heads) ++at;
+        const int64_t first = begin_of(at), rows = begin_of(at + 1) - first;
+        const int64_t within = item - first * kv.num_kv_heads;
+        return std::pair(first + within % rows, static_cast<int>(within / rows));
+      };
       for_share(
           tokens * kv.num_kv_heads, head_cost * kv.num_kv_heads, part, parts,
-          [&](int64_t item) { return row_cost(item % tokens); },
+          [&](int64_t item) { return row_cost(place(item).first); },
           [&](int64_t item) {
-            const int64_t row = item % tokens;
-            const int kv_head = static_cast<int>(item / tokens);
+            const auto [row, kv_head] = place(item);
             // A cut between threads may fall inside a sequence; that changes how queries are
             // grouped, and the sums of a query do not depend on its neighbours.
-            const bool follows = row == row_end && kv_head == seq.kv_head && row < seq.row_end();
+            const bool follows = row == row_end && kv_head == seq.kv_head && at == seq.index;
             if (!follows) {
               flush();
-              auto next = std::upper_bound(batch.seq_offsets.begin(), batch.seq_offsets.end(), row);
-              seq.index = next - batch.seq_offsets.begin() - 1;
+              seq.index = at;
               seq.kv_head = kv_head;
               row_begin = row;
             }

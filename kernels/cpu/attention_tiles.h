@@ -18,6 +18,13 @@ constexpr int kQueries = 8;  // queries that share one pass over the keys
 // bounds head_dim; the odd line at the end keeps the rows out of each other's cache sets.
 constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
 
+// Vectors of sums that fit in the registers beside what they are made of.
+#if defined(__AVX512F__)
+constexpr int kSumsAtOnce = 16;
+#else
+constexpr int kSumsAtOnce = 4;
+#endif
+
 // Where positions [16 i, 16 i + 16) of a [head_dim, positions] matrix lie: element (d, 16 i + lane)
 // is at first[d * stride + lane], and lanes 8..15 at second[d * stride + lane - 8].
 struct ColumnGroup {
@@ -34,6 +41,8 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
   }
+// Of few queries a round is so short that counting it costs a tenth.
+#pragma GCC unroll 2
   for (int64_t d = 0; d < head_dim; ++d) {
     Vec16 column[kGroups];
     for (int g = 0; g < kGroups; ++g) {
@@ -83,6 +92,7 @@ TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const 
   for (int q = 0; q < kCount; ++q) {
     for (int v = 0; v < kVectors; ++v) sum[q][v] = acc[q][v];
   }
+#pragma GCC unroll 4
   for (int64_t j = 0; j < count; ++j) {
     Vec16 row[kVectors];
     for (int v = 0; v + 1 < kVectors; ++v) row[v] = simd::load(rows + j * row_stride + v * kLanes);
