@@ -17,6 +17,7 @@ constexpr Geometry kGeometries[] = {
     {"tiny", 4, 128, 4, 2, 384, 512},
     {"small", 8, 512, 8, 2, 1408, 8192},
     {"grid", 3, 64, 4, 2, 192, 44},
+    {"medium", 24, 896, 14, 2, 4864, 151936},
 };
 
 }  // namespace

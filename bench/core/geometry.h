@@ -10,7 +10,7 @@
 
 namespace tailrace {
 
-// "tiny", "small", "grid" (the quickstart's).
+// "tiny", "small", "grid" (the quickstart's), "medium" (the sizes of Qwen2.5-0.5B).
 const std::vector<std::string>& geometry_names();
 
 // A Llama with tied embeddings. TR_CHECKs the name: flags check what a person wrote.

@@ -13,6 +13,7 @@ GEOMETRIES = {
     "tiny": {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 384, "vocab": 512},
     "small": {"layers": 8, "hidden": 512, "heads": 8, "kv_heads": 2, "ffn": 1408, "vocab": 8192},
     "grid": {"layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 192, "vocab": 44},
+    "medium": {"layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn": 4864, "vocab": 151936},
 }
 
 

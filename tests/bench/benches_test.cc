@@ -23,6 +23,9 @@ const std::set<std::string> kKeys = {"bench", "system",   "version", "case", "me
 // The smallest work that each takes.
 std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
   return {{"kernels", "--milliseconds 0 --only '[64, 64]'"},
+          {"exactness",
+           "--geometry grid --threads 1 --pairs 1 --milliseconds 0 --patience 0 --contexts 64 "
+           "--context 64 --sequences 2 --length 16"},
           {"train-step", "--sequences 2 --length 16 --steps 1"},
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},

@@ -1,0 +1,194 @@
+// What design rule 3 costs: each sum's order is fixed by position, never by who computes it. Every
+// op that the rule binds runs in pairs with itself under the liberties that the rule forbids
+// (several accumulators over k, k or tokens or context or vocabulary divided among threads, one
+// pass instead of two), on the same instructions, packed weights and blocks. The figure is
+// exact / free: 1.05 says that exactness costs 5 %. Then the ops are summed up to a pass of
+// decoding and a training step.
+//
+// Checked first: the exact op has the same bits on one thread as on all and for a row alone as
+// among many; both are as near to the reference as sums of floats can be.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/core/geometry.h"
+#include "bench/kernels/exactness.h"
+#include "bench/report/program.h"
+#include "core/base/error.h"
+#include "core/model/parameters.h"
+
+namespace tailrace {
+namespace {
+
+struct Options {
+  std::string geometry = "tiny";
+  int pairs = 9;
+  double milliseconds = 2, patience = 1;
+  std::string only;
+  std::vector<int> contexts = {512, 4096, 32768};
+  int context = 1024, sequences = 4, length = 128;
+};
+
+constexpr int64_t kBatches[] = {1, 8, 64};
+// Rows of the head's chunks, which keep no logits (kernels/cpu/log_softmax.cc has 24 or more).
+constexpr int64_t kHeadRows = 64;
+
+// The cases of one model.
+class ModelOps {
+ public:
+  ModelOps(const ModelConfig& config, const Options& options)
+      : config_(config),
+        options_(options),
+        layer_({{"qkv", config.hidden_size, config.qkv_size(), config.num_layers},
+                {"o", config.q_size(), config.hidden_size, config.num_layers},
+                {"gate_up", config.hidden_size, 2 * config.intermediate_size, config.num_layers},
+                {"down", config.intermediate_size, config.hidden_size, config.num_layers}}),
+        head_{"head", config.hidden_size, config.vocab_size, 1} {}
+
+  int64_t train_tokens() const { return int64_t{options_.sequences} * options_.length; }
+  AttentionShape decode(int64_t batch, int context) const { return shape(batch, context, 1); }
+  AttentionShape train() const {
+    return shape(options_.sequences, options_.length, options_.length);
+  }
+
+  void measure(ExactnessHarness& bench) const {
+    const std::vector<int64_t> rows = {1, 3, 8, 64, train_tokens()}, train_rows = {train_tokens()};
+    for (const ProductShape& product : layer_) exactness_products(bench, product, rows, train_rows);
+    exactness_products(bench, head_, kBatches, {&kHeadRows, 1});
+    for (const int64_t batch : kBatches) {
+      exactness_attention(bench, decode(batch, options_.context), config_.num_layers);
+      exactness_log_sum_exp(bench, batch, config_.vocab_size);
+      exactness_norm(bench, batch, config_.hidden_size, /*gradients=*/false);
+    }
+    for (const int context : options_.contexts) {
+      exactness_attention(bench, decode(1, context), config_.num_layers);
+      // With fewer KV heads than threads a row is not divided: here a single one.
+      AttentionShape one_head = decode(1, context);
+      one_head.heads /= one_head.kv_heads;
+      one_head.kv_heads = 1;
+      exactness_attention(bench, one_head, config_.num_layers);
+    }
+    exactness_attention(bench, train(), config_.num_layers);
+    exactness_norm(bench, train_tokens(), config_.hidden_size, /*gradients=*/true);
+  }
+
+  void sum_up(ExactnessHarness& bench) const {
+    for (const int64_t batch : kBatches) {
+      bench.sum_up(fmt::format("a decode pass, batch {}, context {}", batch, options_.context),
+                   decode_calls(batch));
+    }
+    bench.sum_up(fmt::format("a training step, {} x {} tokens, without the optimizer",
+                             options_.sequences, options_.length),
+                 train_calls());
+  }
+
+ private:
+  using Calls = ExactnessHarness::Calls;
+
+  AttentionShape shape(int64_t sequences, int context, int queries) const {
+    return {.sequences = sequences,
+            .context = context,
+            .queries = queries,
+            .heads = static_cast<int>(config_.num_heads),
+            .kv_heads = static_cast<int>(config_.num_kv_heads),
+            .head_dim = static_cast<int>(config_.head_dim)};
+  }
+
+  Calls decode_calls(int64_t batch) const {
+    const auto layers = static_cast<double>(config_.num_layers);
+    Calls calls;
+    for (const ProductShape& product : layer_)
+      calls.emplace_back(product_name(product, batch, ""), layers);
+    calls.emplace_back(attention_name(decode(batch, options_.context), ""), layers);
+    calls.emplace_back(norm_name(batch, config_.hidden_size, ""), 2 * layers + 1);
+    calls.emplace_back(product_name(head_, batch, ""), 1);
+    calls.emplace_back(log_sum_exp_name(batch, config_.vocab_size), 1);
+    return calls;
+  }
+
+  Calls train_calls() const {
+    const auto layers = static_cast<double>(config_.num_layers);
+    const int64_t tokens = train_tokens();
+    const double chunks = static_cast<double>(tokens) / kHeadRows;
+    Calls calls;
+    for (const ProductShape& product : layer_) {
+      for (const char* what : {"", ", dx", ", dW"})
+        calls.emplace_back(product_name(product, tokens, what), layers);
+    }
+    calls.emplace_back(attention_name(train(), ""), layers);
+    calls.emplace_back(attention_name(train(), ", gradients"), layers);
+    // The two of a layer again in backward, which kept no normalised rows.
+    calls.emplace_back(norm_name(tokens, config_.hidden_size, ""), 4 * layers + 1);
+    calls.emplace_back(norm_name(tokens, config_.hidden_size, ", gradients"), 2 * layers + 1);
+    // Forward, and backward makes the logits again.
+    calls.emplace_back(product_name(head_, kHeadRows, ""), 2 * chunks);
+    calls.emplace_back(log_sum_exp_name(kHeadRows, config_.vocab_size), chunks);
+    calls.emplace_back(product_name(head_, kHeadRows, ", dx"), chunks);
+    calls.emplace_back(product_name(head_, kHeadRows, ", dW"), chunks);
+    return calls;
+  }
+
+  ModelConfig config_;
+  const Options& options_;
+  std::vector<ProductShape> layer_;
+  ProductShape head_;
+};
+
+void measure(const Options& options, const Program& program) {
+  const ModelConfig config = geometry(options.geometry, 512);
+  Settings settings;
+  describe_geometry(options.geometry, config, ParameterLayout(config).num_parameters(), settings);
+  settings.insert(settings.end(),
+                  {{"pairs", int64_t{options.pairs}}, {"milliseconds", options.milliseconds}});
+  ExactnessHarness bench(
+      program.report(std::move(settings)), program.threads(),
+      {.pairs = options.pairs, .seconds = 1e-3 * options.milliseconds, .only = options.only});
+  const ModelOps ops(config, options);
+  ops.measure(bench);
+  if (!bench.has_measured())
+    throw UserError("no case has '{}' in its name; try --only gate_up", options.only);
+  ops.sum_up(bench);
+}
+
+}  // namespace
+}  // namespace tailrace
+
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  Options options;
+  Program program("exactness", TAILRACE_MEASURES, "exactness --geometry small --threads 1");
+  CLI::App& flags = program.flags();
+  flags.add_option("--geometry", options.geometry, "the model")
+      ->capture_default_str()
+      ->check(CLI::IsMember(geometry_names()));
+  flags.add_option("--pairs", options.pairs, "how often each is run")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10000));
+  flags
+      .add_option("--milliseconds", options.milliseconds, "how long a side of a pair is, at least")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  flags
+      .add_option("--patience", options.patience,
+                  "seconds that a case may wait for pairs undisturbed by others")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  flags.add_option("--contexts", options.contexts, "contexts of one sequence that is decoded")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1 << 20));
+  flags.add_option("--context", options.context, "context of the decode pass")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  flags.add_option("--sequences", options.sequences, "sequences of the training step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  flags.add_option("--length", options.length, "tokens of each")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 16));
+  flags.add_option("--only", options.only, "only cases with this text in their name; no sums");
+  return program.run(argc, argv, [&] { measure(options, program); });
+}
