@@ -90,6 +90,9 @@ PackedForward::~PackedForward() = default;
 void PackedForward::build(std::span<const PackedSequence> sequences) {
   builder_.clear();
   target_ids_.clear();
+  kept_.clear();
+  const bool has_sets = std::ranges::any_of(
+      sequences, [](const PackedSequence& sequence) { return !sequence.kept.offsets.empty(); });
   std::vector<int32_t> blocks, logit_offsets;
   int next_block = 0;
   for (const PackedSequence& sequence : sequences) {
@@ -110,10 +113,20 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
       target_ids_.push_back(sequence.tokens[static_cast<size_t>(target)]);
     }
     builder_.add(sequence.tokens, 0, blocks, logit_offsets);
+    if (!has_sets) continue;
+    for (size_t i = 0; i < sequence.targets.size(); ++i) kept_.push_back(sequence.kept.set(i));
   }
   TR_CHECK(builder_.num_tokens() <= max_tokens_ && next_block <= kv_.num_blocks(),
            "{} tokens, {} blocks", builder_.num_tokens(), next_block);
   inv_temperature_ = sequences.front().inv_temperature;
+}
+
+LogprobHead PackedForward::head(const PackedWeights& weights, ConstMatrix hidden) const {
+  return {.hidden = hidden,
+          .weight = weights.head(),
+          .targets = target_ids_,
+          .inv_temperature = inv_temperature_,
+          .kept = kept_};
 }
 
 PackedForward::Output PackedForward::forward(const Stream& stream, const PackedWeights& weights,
@@ -128,8 +141,8 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   model_.forward(stream, workspace, weights, builder_.batch(), kv_, hidden,
                  wants.backward ? activations_.get() : nullptr);
   std::span<float> entropy = wants.entropy ? rows(entropy_) : std::span<float>{};
-  linear_logprob(stream, workspace, hidden, weights.head(), target_ids_, inv_temperature_,
-                 rows(logprob_), rows(lse_), entropy);
+  linear_logprob(stream, workspace, head(weights, hidden),
+                 {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy});
   return {rows(logprob_), entropy};
 }
 
@@ -146,10 +159,14 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
   std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
   // The head first: it gives dhidden. Packed for the logits, which are made again, and by rows for
   // their gradient.
-  linear_logprob_backward(stream, workspace, hidden, weights.head(),
-                          parameters.matrix(model_.head_name()), target_ids_, inv_temperature_,
-                          rows(lse_), entropy, dlogprob, dentropy, dhidden,
-                          gradients.matrix(model_.head_name()));
+  linear_logprob_backward(stream, workspace, head(weights, hidden),
+                          {.weight_rows = parameters.matrix(model_.head_name()),
+                           .lse = rows(lse_),
+                           .entropy = entropy,
+                           .dlogprob = dlogprob,
+                           .dentropy = dentropy,
+                           .dhidden = dhidden,
+                           .dweight = gradients.matrix(model_.head_name())});
   model_.backward(stream, workspace, parameters, builder_.batch(), kv_, *activations_, dhidden,
                   gradients);
 }

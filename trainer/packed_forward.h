@@ -17,15 +17,31 @@
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 
-// One sequence to run; borrows its tokens. At least one target.
+// Of each target of a sequence the ids that its draw was made from, ascending; borrowed. Empty:
+// from the whole vocabulary, all of them.
+struct PackedSets {
+  std::span<const int64_t> offsets = {};  // [targets + 1] in ids
+  std::span<const TokenId> ids = {};
+
+  std::span<const TokenId> set(size_t target) const {
+    if (offsets.empty()) return {};
+    const auto begin = static_cast<size_t>(offsets[target]);
+    return ids.subspan(begin, static_cast<size_t>(offsets[target + 1]) - begin);
+  }
+};
+
+// One sequence to run; borrows its tokens, until backward() if that comes. At least one target.
 struct PackedSequence {
   std::span<const TokenId> tokens = {};  // all of its context; ids within the vocabulary
   // Ascending positions >= 1 whose log-probability is wanted.
   std::span<const int32_t> targets = {};
   float inv_temperature = 1;
+  // The log-probability is that of a draw from the set of the target (kernels/ops/log_softmax.h).
+  PackedSets kept = {};
 };
 
 // How much goes into one pass. A sequence is never split; one that is longer than max_tokens goes
@@ -73,6 +89,7 @@ class PackedForward {
 
  private:
   void build(std::span<const PackedSequence> sequences);
+  LogprobHead head(const PackedWeights& weights, ConstMatrix hidden) const;
   std::span<float> rows(Buffer& buffer) { return buffer.as<float>().first(target_ids_.size()); }
 
   const Model& model_;
@@ -84,6 +101,8 @@ class PackedForward {
   Buffer workspace_, hidden_, dhidden_;
   Buffer logprob_, lse_, entropy_;   // [max_tokens]
   std::vector<TokenId> target_ids_;  // [targets] of the last forward()
+  // The same; empty when none has a set. Views of the sequences.
+  std::vector<std::span<const TokenId>> kept_;
   float inv_temperature_ = 1;
   Wants last_;
 };

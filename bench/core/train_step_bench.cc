@@ -137,8 +137,7 @@ class TrainStep {
                      activations_.get());
     });
     phases.time("head", [&] {
-      linear_logprob(stream_, workspace, rows_of(hidden_), weights_->head(), targets_, 1, logprob_,
-                     lse_, {});
+      linear_logprob(stream_, workspace, head(), {.logprob = logprob_, .lse = lse_, .entropy = {}});
     });
     return -std::accumulate(logprob_.begin(), logprob_.end(), 0.0) /
            static_cast<double>(logprob_.size());
@@ -146,18 +145,26 @@ class TrainStep {
 
   void backward(Phases& phases) {
     Workspace workspace({scratch_.data(), scratch_.size()});
-    const std::string_view head = model_.head_name();
     const Parameters& weights = parameters_;
     phases.time("clear", [&] { std::ranges::fill(gradients_.flat(), 0.0f); });
     phases.time("head backward", [&] {
-      linear_logprob_backward(stream_, workspace, rows_of(hidden_), weights_->head(),
-                              weights.matrix(head), targets_, 1, lse_, {}, dlogprob_, {},
-                              rows_of(dhidden_), gradients_.matrix(head));
+      linear_logprob_backward(stream_, workspace, head(),
+                              {.weight_rows = weights.matrix(model_.head_name()),
+                               .lse = lse_,
+                               .entropy = {},
+                               .dlogprob = dlogprob_,
+                               .dentropy = {},
+                               .dhidden = rows_of(dhidden_),
+                               .dweight = gradients_.matrix(model_.head_name())});
     });
     phases.time("backward", [&] {
       model_.backward(stream_, workspace, parameters_, builder_.batch(), kv_, *activations_,
                       rows_of(dhidden_), gradients_);
     });
+  }
+
+  LogprobHead head() {
+    return {.hidden = rows_of(hidden_), .weight = weights_->head(), .targets = targets_};
   }
 
   // [logit rows, hidden]

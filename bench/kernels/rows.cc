@@ -104,22 +104,31 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
   for (size_t i = 0; i < targets.size(); ++i)
     targets[i] = static_cast<int32_t>(i % static_cast<size_t>(vocab));
 
+  const LogprobHead head{.hidden = x.view, .weight = packed, .targets = targets};
+  LogprobGradient gradient{.weight_rows = weight.view,
+                           .lse = lse,
+                           .entropy = entropy,
+                           .dlogprob = dlogprob,
+                           .dentropy = {},
+                           .dhidden = dx.view,
+                           .dweight = dweight.view};
   const auto forward = [&] {
-    linear_logprob(stream, workspace, x.view, packed, targets, 1, logprob, lse, entropy);
+    linear_logprob(stream, workspace, head, {.logprob = logprob, .lse = lse, .entropy = entropy});
   };
-  const auto backward = [&] {
-    linear_logprob_backward(stream, workspace, x.view, packed, weight.view, targets, 1, lse,
-                            entropy, dlogprob, {}, dx.view, dweight.view);
-  };
+  const auto backward = [&] { linear_logprob_backward(stream, workspace, head, gradient); };
   forward();
-  ref::linear_logprob(x.view, weight.view, targets, 1, expected, expected_lse, expected_entropy);
+  ref::linear_logprob(head, weight.view,
+                      {.logprob = expected, .lse = expected_lse, .entropy = expected_entropy});
   require_close(row_of(logprob), row_of(expected), dim, name);
   require_close(row_of(entropy), row_of(expected_entropy), vocab, name + ", entropy");
   std::ranges::fill(dweight.memory.as<float>(), 0.0f);
   std::ranges::fill(expected_dweight.memory.as<float>(), 0.0f);
   backward();
-  ref::linear_logprob_backward(x.view, weight.view, targets, 1, dlogprob, {}, expected_dx.view,
-                               expected_dweight.view);
+  gradient.dhidden = expected_dx.view;
+  gradient.dweight = expected_dweight.view;
+  ref::linear_logprob_backward(head, gradient);
+  gradient.dhidden = dx.view;
+  gradient.dweight = dweight.view;
   require_close(dx.view, expected_dx.view, vocab, name + ", dx");
   require_close(dweight.view, expected_dweight.view, tokens, name + ", dweight");
   const double flops = 2.0 * static_cast<double>(tokens * vocab * dim);

@@ -133,8 +133,10 @@ class EngineUnderTest {
     const Matrix hidden(memory.as<float>().data(), rows, config.hidden_size);
     model_.forward(stream(), workspace, *weights_, builder.batch(), kv, hidden, nullptr);
     std::vector<float> logprobs(wanted.size()), lse(wanted.size());
-    linear_logprob(stream(), workspace, hidden, weights_->head(), std::span(tokens).subspan(1), 1,
-                   logprobs, lse, {});
+    linear_logprob(
+        stream(), workspace,
+        {.hidden = hidden, .weight = weights_->head(), .targets = std::span(tokens).subspan(1)},
+        {.logprob = logprobs, .lse = lse, .entropy = {}});
     return logprobs;
   }
 

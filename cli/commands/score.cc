@@ -82,10 +82,13 @@ class Scorer {
     // The last token of the sequence predicts nothing.
     int64_t predicting = end == ids.size() ? rows - 1 : rows;
     std::vector<float> lse(static_cast<size_t>(predicting));
-    linear_logprob(loaded_.stream(), workspace, hidden.slice_rows(0, predicting),
-                   loaded_.weights().head(),
-                   ids.subspan(begin + 1, static_cast<size_t>(predicting)), 1.0f,
-                   logprobs.subspan(begin, static_cast<size_t>(predicting)), lse, {});
+    linear_logprob(loaded_.stream(), workspace,
+                   {.hidden = hidden.slice_rows(0, predicting),
+                    .weight = loaded_.weights().head(),
+                    .targets = ids.subspan(begin + 1, static_cast<size_t>(predicting))},
+                   {.logprob = logprobs.subspan(begin, static_cast<size_t>(predicting)),
+                    .lse = lse,
+                    .entropy = {}});
     if (!logits) return;
     size_t before = logits->size();
     logits->resize(before + static_cast<size_t>(rows * config.vocab_size));

@@ -12,6 +12,7 @@
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace::cpu {
 
@@ -61,16 +62,12 @@ size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_head
 
 void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
                  std::span<float> lse, std::span<float> entropy);
-void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                    const PackedWeight& weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy);
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                             const PackedWeight& weight, ConstMatrix weight_rows,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> lse, std::span<const float> entropy,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight);
+void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
+                      float inv_temperature, std::span<float> kept_lse);
+void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                    const LogprobRows& out);
+void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                             const LogprobGradient& gradient);
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
 
 void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,

@@ -71,12 +71,13 @@ Partial with_max(Partial part, float max) {
   return {.max = max, .sum = factor * part.sum, .weighted = weighted};
 }
 
-template <bool kEntropy>
-RowSum sum_row(const float* logits, int64_t vocab, float inv_temperature) {
+// `block_at(i, n)`: where logits [i, i + n) of the row lie.
+template <bool kEntropy, class BlockAt>
+RowSum sum_blocks(int64_t size, float inv_temperature, const BlockAt& block_at) {
   Partial total;
-  for (int64_t i = 0; i < vocab; i += kVocabBlock) {
-    const int64_t n = std::min(kVocabBlock, vocab - i);
-    Partial block = sum_block<kEntropy>(logits + i, n, simd::broadcast(inv_temperature));
+  for (int64_t i = 0; i < size; i += kVocabBlock) {
+    const int64_t n = std::min(kVocabBlock, size - i);
+    Partial block = sum_block<kEntropy>(block_at(i, n), n, simd::broadcast(inv_temperature));
     const float max = std::max(total.max, block.max);
     total = with_max(total, max);
     block = with_max(block, max);
@@ -90,8 +91,31 @@ RowSum sum_row(const float* logits, int64_t vocab, float inv_temperature) {
 }
 
 RowSum sum_row(const float* logits, int64_t vocab, float inv_temperature, bool entropy) {
-  return entropy ? sum_row<true>(logits, vocab, inv_temperature)
-                 : sum_row<false>(logits, vocab, inv_temperature);
+  const auto block_at = [logits](int64_t i, int64_t) { return logits + i; };
+  return entropy ? sum_blocks<true>(vocab, inv_temperature, block_at)
+                 : sum_blocks<false>(vocab, inv_temperature, block_at);
+}
+
+// lse_K: the same sum over the members of the set, gathered.
+float sum_kept(const float* logits, std::span<const int32_t> kept, float inv_temperature) {
+  float gathered[kVocabBlock];
+  const auto block_at = [&](int64_t begin, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) gathered[i] = logits[kept[static_cast<size_t>(begin + i)]];
+    return static_cast<const float*>(gathered);
+  };
+  return sum_blocks<false>(std::ssize(kept), inv_temperature, block_at).lse;
+}
+
+std::span<const int32_t> set_of(KeptSets kept, size_t row) {
+  return kept.empty() ? std::span<const int32_t>() : kept[row];
+}
+
+void check_sets(KeptSets kept, int64_t rows, int64_t vocab) {
+  TR_CHECK(kept.empty() || std::ssize(kept) == rows, "{} rows, {} sets", rows, kept.size());
+  // They ascend, so that the ends say it of all.
+  for (std::span<const int32_t> set : kept)
+    TR_CHECK(set.empty() || (set.front() >= 0 && set.back() < vocab), "ids {}..{} of {}",
+             set.front(), set.back(), vocab);
 }
 
 int64_t chunk_rows(int64_t rows, int64_t vocab) {
@@ -103,24 +127,61 @@ int64_t grain_rows(int64_t vocab) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(vocab, 1));
 }
 
-// Turns a row of logits into dlogits.
+// What the gradient of a row is made of.
+struct RowGradient {
+  float inv_temperature, lse, entropy, dlogprob, dentropy;
+};
+
+// Turns logits into dlogits, but for the one-hot part of onehot - p.
 //   p (log p + entropy) with log p = z' - lse
-void grad_row(float* logits, int64_t vocab, int32_t target, float inv_temperature, float lse,
-              float entropy, float dlogprob, float dentropy) {
-  const Vec16 scale = simd::broadcast(inv_temperature);
-  const Vec16 dl = simd::broadcast(-dlogprob * inv_temperature);
-  const Vec16 dh = simd::broadcast(-dentropy * inv_temperature);
-  for (int64_t i = 0; i < vocab; i += kLanes) {
-    const int64_t left = vocab - i;
-    Vec16 logp = simd::sub(simd::mul(simd::load(logits + i, left), scale), simd::broadcast(lse));
+void grad_softmax(float* logits, int64_t size, const RowGradient& g) {
+  const Vec16 scale = simd::broadcast(g.inv_temperature), lse = simd::broadcast(g.lse);
+  const Vec16 dl = simd::broadcast(-g.dlogprob * g.inv_temperature);
+  const Vec16 dh = simd::broadcast(-g.dentropy * g.inv_temperature);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const int64_t left = size - i;
+    Vec16 logp = simd::sub(simd::mul(simd::load(logits + i, left), scale), lse);
     Vec16 p = simd::exp(logp);
     // p is 0 where log p is below -88, and 0 * -inf would be NaN.
     Vec16 finite = simd::max(simd::broadcast(-100.0f), logp);
-    Vec16 factor = simd::fma(dh, simd::add(finite, simd::broadcast(entropy)), dl);
+    Vec16 factor = simd::fma(dh, simd::add(finite, simd::broadcast(g.entropy)), dl);
     simd::store(logits + i, simd::mul(p, factor), left);
   }
-  // The one-hot part of onehot - p, after the loop that knows nothing of the target.
-  logits[target] += dlogprob * inv_temperature;
+}
+
+// The same of a row whose log-probability is that of a draw from `kept`.
+void grad_kept_softmax(float* logits, int64_t vocab, std::span<const int32_t> kept,
+                       const RowGradient& g) {
+  const float kept_lse = sum_kept(logits, kept, g.inv_temperature);
+  // Outside the set the log-probability has no part, the entropy has.
+  RowGradient entropy_alone = g;
+  entropy_alone.dlogprob = 0;
+  const auto finish = [&](int64_t begin, int64_t end) {
+    if (g.dentropy == 0) {
+      std::fill(logits + begin, logits + end, 0.0f);
+    } else {
+      grad_softmax(logits + begin, end - begin, entropy_alone);
+    }
+  };
+  int64_t done = 0;
+  for (int32_t id : kept) {
+    const float p = simd::exp(logits[id] * g.inv_temperature - kept_lse);
+    finish(done, id + 1);
+    logits[id] -= g.dlogprob * g.inv_temperature * p;
+    done = id + 1;
+  }
+  finish(done, vocab);
+}
+
+void grad_row(float* logits, int64_t vocab, int32_t target, std::span<const int32_t> kept,
+              const RowGradient& g) {
+  if (kept.empty()) {
+    grad_softmax(logits, vocab, g);
+  } else {
+    grad_kept_softmax(logits, vocab, kept, g);
+  }
+  // The one-hot part, after the loops that know nothing of the target.
+  logits[target] += g.dlogprob * g.inv_temperature;
 }
 
 }  // namespace
@@ -139,16 +200,32 @@ void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature
   });
 }
 
-void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                    const PackedWeight& weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy) {
-  const int64_t rows = hidden.rows, vocab = weight.out;
+void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
+                      float inv_temperature, std::span<float> kept_lse) {
+  TR_CHECK(std::ssize(kept) == logits.rows && kept_lse.size() == kept.size(),
+           "{} rows, {} sets, lse [{}]", logits.rows, kept.size(), kept_lse.size());
+  check_sets(kept, logits.rows, logits.cols);
+  parallel_for(stream, logits.rows, grain_rows(logits.cols), [&](int64_t begin, int64_t end) {
+    for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
+      if (kept[r].empty()) continue;
+      kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), kept[r], inv_temperature);
+    }
+  });
+}
+
+void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                    const LogprobRows& out) {
+  const ConstMatrix hidden = head.hidden;
+  const std::span<const int32_t> targets = head.targets;
+  const float inv_temperature = head.inv_temperature;
+  const std::span<float> logprob = out.logprob, lse = out.lse, entropy = out.entropy;
+  const int64_t rows = hidden.rows, vocab = head.weight.out;
   TR_CHECK(static_cast<int64_t>(targets.size()) == rows && logprob.size() == targets.size() &&
                lse.size() == targets.size(),
            "{} rows, targets [{}], logprob [{}], lse [{}]", rows, targets.size(), logprob.size(),
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
+  check_sets(head.kept, rows, vocab);
   if (rows == 0) return;
   Workspace::Scope scope(workspace);
   const int64_t chunk = chunk_rows(rows, vocab);
@@ -158,31 +235,36 @@ void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidd
     Matrix z(logits.data(), count, vocab);
     // The same product, and below it the same expression, as the sampler's (Engine::draw): that
     // makes a recomputed log-probability the sampled one, bit for bit.
-    cpu::linear(stream, hidden.slice_rows(first, first + count), weight, {}, z);
+    cpu::linear(stream, hidden.slice_rows(first, first + count), head.weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(first + r);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
+        const auto set = set_of(head.kept, i);
         RowSum sum = sum_row(z.row(r), vocab, inv_temperature, !entropy.empty());
         lse[i] = sum.lse;
         if (!entropy.empty()) entropy[i] = sum.entropy;
         logprob[i] = z.row(r)[targets[i]] * inv_temperature - sum.lse;
+        // Less the log-mass, as who reads the sampler's two numbers does.
+        if (!set.empty()) logprob[i] -= log_mass(sum_kept(z.row(r), set, inv_temperature), sum.lse);
       }
     });
   }
 }
 
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                             const PackedWeight& weight, ConstMatrix weight_rows,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> lse, std::span<const float> entropy,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight) {
-  const int64_t rows = hidden.rows, dim = hidden.cols, vocab = weight.out;
+void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                             const LogprobGradient& gradient) {
+  const ConstMatrix hidden = head.hidden;
+  const Matrix dhidden = gradient.dhidden;
+  const std::span<const int32_t> targets = head.targets;
+  const std::span<const float> lse = gradient.lse, entropy = gradient.entropy,
+                               dlogprob = gradient.dlogprob, dentropy = gradient.dentropy;
+  const int64_t rows = hidden.rows, dim = hidden.cols, vocab = head.weight.out;
   TR_CHECK(static_cast<int64_t>(targets.size()) == rows && lse.size() == targets.size() &&
            dlogprob.size() == targets.size() && dhidden.rows == rows && dhidden.cols == dim);
   TR_CHECK(dentropy.empty() ||
            (dentropy.size() == dlogprob.size() && entropy.size() == dlogprob.size()));
+  check_sets(head.kept, rows, vocab);
   for (int64_t r = 0; r < rows; ++r) std::fill_n(dhidden.row(r), dim, 0.0f);
 
   Workspace::Scope scope(workspace);
@@ -214,18 +296,22 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMa
     for (int64_t r = 0; r < count; ++r) copy_row(x.row(r), hidden.row(ids[static_cast<size_t>(r)]));
     // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
     // largest buffer of a step.
-    cpu::linear(stream, x, weight, {}, z);
+    cpu::linear(stream, x, head.weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
-        grad_row(z.row(r), vocab, targets[i], inv_temperature, lse[i],
-                 dentropy.empty() ? 0 : entropy[i], dlogprob[i],
-                 dentropy.empty() ? 0 : dentropy[i]);
+        const bool has_entropy = !dentropy.empty();
+        grad_row(z.row(r), vocab, targets[i], set_of(head.kept, i),
+                 {.inv_temperature = head.inv_temperature,
+                  .lse = lse[i],
+                  .entropy = has_entropy ? entropy[i] : 0,
+                  .dlogprob = dlogprob[i],
+                  .dentropy = has_entropy ? dentropy[i] : 0});
       }
     });
-    cpu::linear_grad_input(stream, workspace, z, weight_rows, dx, /*accumulate=*/false);
-    cpu::linear_grad_weight(stream, workspace, z, x, dweight);
+    cpu::linear_grad_input(stream, workspace, z, gradient.weight_rows, dx, /*accumulate=*/false);
+    cpu::linear_grad_weight(stream, workspace, z, x, gradient.dweight);
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));
   }

@@ -120,21 +120,17 @@ void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature
                  std::span<float> lse, std::span<float> entropy) {
   run(cpu::log_sum_exp, stream, logits, inv_temperature, lse, entropy);
 }
-void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                    const PackedWeight& weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy) {
-  run(cpu::linear_logprob, stream, workspace, hidden, weight, targets, inv_temperature, logprob,
-      lse, entropy);
+void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
+                      float inv_temperature, std::span<float> kept_lse) {
+  run(cpu::kept_log_sum_exp, stream, logits, kept, inv_temperature, kept_lse);
 }
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                             const PackedWeight& weight, ConstMatrix weight_rows,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> lse, std::span<const float> entropy,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight) {
-  run(cpu::linear_logprob_backward, stream, workspace, hidden, weight, weight_rows, targets,
-      inv_temperature, lse, entropy, dlogprob, dentropy, dhidden, dweight);
+void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                    const LogprobRows& out) {
+  run(cpu::linear_logprob, stream, workspace, head, out);
+}
+void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                             const LogprobGradient& gradient) {
+  run(cpu::linear_logprob_backward, stream, workspace, head, gradient);
 }
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) {
   return cpu::linear_logprob_workspace_bytes(rows, vocab, dim);

@@ -4,8 +4,14 @@
 // z' = z * inv_temperature. log-sum-exp: the vocabulary is cut into blocks of kVocabBlock; in each
 // the maximum and the sum of exp(z' - block maximum) in 16 lanes joined in a fixed tree; the blocks
 // are then joined in order. logprob(a) = z'[a] - lse, natural log. (design rules 2 and 3)
+//
+// Truncated sampling keeps a set K of the vocabulary. lse_K is the log-sum-exp over K alone: its
+// members in ascending order, as if they stood side by side in a row of their own. The set of all
+// tokens thus gives the bits of lse. log-mass = min(lse_K - lse, 0), and the log-probability of a
+// draw from K is logprob - log-mass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -18,30 +24,56 @@ namespace tailrace {
 
 constexpr int64_t kVocabBlock = 512;
 
+// Of each row the ids of K, ascending; a row without ids has the whole vocabulary. Empty: all rows
+// have. Borrowed.
+using KeptSets = std::span<const std::span<const int32_t>>;
+
+// The logarithm of the share of the probability that K has. Rounding alone could put it above 0.
+inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - lse, 0.0f); }
+
 // Of each row of logits [rows, vocab]: lse, and entropy (nats) when not empty.
 void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
                  std::span<float> lse, std::span<float> entropy);
 
-// The fused head: logits = hidden W^T are made in chunks of rows and never kept.
-//
-//   hidden    [rows, dim]; weight: packed [vocab, dim]
-//   targets   [rows] token ids
-//   logprob, lse, entropy [rows]   entropy may be empty
-void linear_logprob(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                    const PackedWeight& weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy);
+// lse_K of each row of logits [rows, vocab] that has a set; the others are left as they are.
+//   kept, kept_lse [rows]
+void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
+                      float inv_temperature, std::span<float> kept_lse);
 
-// Given dL/dlogprob and dL/dentropy [rows] (dentropy may be empty):
-//   dlogits = inv_temperature * (dlogprob (onehot - p) - dentropy p (log p + entropy))
-// Overwrites dhidden [rows, dim]; adds to dweight [vocab, dim]. `weight_rows` is W unpacked.
+// The head of a model over some rows: logits = hidden W^T.
+struct LogprobHead {
+  ConstMatrix hidden;                // [rows, dim]
+  PackedWeight weight;               // packed [vocab, dim]
+  std::span<const int32_t> targets;  // [rows] token ids
+  float inv_temperature = 1;
+  KeptSets kept = {};  // [rows] or empty; a set holds its row's target
+};
+
+// All [rows].
+struct LogprobRows {
+  std::span<float> logprob;  // of the target: where the row has a set, that of a draw from it
+  std::span<float> lse;      // of the whole vocabulary
+  std::span<float> entropy;  // of the whole distribution, whatever is kept; may be empty
+};
+
+// The fused head: logits are made in chunks of rows and never kept.
+void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                    const LogprobRows& out);
+
+struct LogprobGradient {
+  ConstMatrix weight_rows;                    // [vocab, dim] W unpacked
+  std::span<const float> lse, entropy;        // [rows] as linear_logprob() gave them
+  std::span<const float> dlogprob, dentropy;  // [rows] dL/dlogprob, dL/dentropy
+  Matrix dhidden;                             // [rows, dim] overwritten
+  Matrix dweight;                             // [vocab, dim] added to
+};
+
+// dentropy may be empty, and then entropy too:
+//   dlogits = inv_temperature * (dlogprob (onehot - p_K) - dentropy p (log p + entropy))
+// with p = exp(z' - lse), and p_K = exp(z' - lse_K) in the row's set and 0 outside it.
 // Rows with dlogprob == 0 and dentropy == 0 cost nothing and give a zero row in dhidden.
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, ConstMatrix hidden,
-                             const PackedWeight& weight, ConstMatrix weight_rows,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> lse, std::span<const float> entropy,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight);
+void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
+                             const LogprobGradient& gradient);
 
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
 

@@ -31,14 +31,25 @@ Distribution softmax(const std::vector<double>& logits, double inv_temperature) 
   return d;
 }
 
-Distribution head(ConstMatrix hidden, ConstMatrix weight, int64_t row, double inv_temperature) {
+// Of one row of a head.
+struct Row {
+  Distribution all, kept;  // `kept`: with probability 0 outside the set; all, without one
+};
+
+Row head_row(const LogprobHead& head, ConstMatrix weight, int64_t row) {
   std::vector<double> logits;
   for (int64_t o = 0; o < weight.rows; ++o) {
     double z = 0;
-    for (int64_t i = 0; i < weight.cols; ++i) z += double{hidden.row(row)[i]} * weight.row(o)[i];
+    for (int64_t i = 0; i < weight.cols; ++i)
+      z += double{head.hidden.row(row)[i]} * weight.row(o)[i];
     logits.push_back(z);
   }
-  return softmax(logits, inv_temperature);
+  const Distribution all = softmax(logits, head.inv_temperature);
+  if (head.kept.empty() || head.kept[static_cast<size_t>(row)].empty()) return {all, all};
+  std::vector<double> masked(logits.size(), -std::numeric_limits<double>::infinity());
+  for (int32_t id : head.kept[static_cast<size_t>(row)])
+    masked[static_cast<size_t>(id)] = logits[static_cast<size_t>(id)];
+  return {all, softmax(masked, head.inv_temperature)};
 }
 
 }  // namespace
@@ -53,33 +64,42 @@ void log_sum_exp(ConstMatrix logits, float inv_temperature, std::span<float> lse
   }
 }
 
-void linear_logprob(ConstMatrix hidden, ConstMatrix weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy) {
-  for (int64_t r = 0; r < hidden.rows; ++r) {
+void kept_log_sum_exp(ConstMatrix logits, KeptSets kept, float inv_temperature,
+                      std::span<float> kept_lse) {
+  for (int64_t r = 0; r < logits.rows; ++r) {
     const auto i = static_cast<size_t>(r);
-    auto d = head(hidden, weight, r, inv_temperature);
-    logprob[i] = static_cast<float>(d.log_p[static_cast<size_t>(targets[i])]);
-    lse[i] = static_cast<float>(d.lse);
-    if (!entropy.empty()) entropy[i] = static_cast<float>(d.entropy);
+    std::vector<double> members;
+    for (int32_t id : kept[i]) members.push_back(logits.row(r)[id]);
+    if (!members.empty()) kept_lse[i] = static_cast<float>(softmax(members, inv_temperature).lse);
   }
 }
 
-void linear_logprob_backward(ConstMatrix hidden, ConstMatrix weight,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight) {
+void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRows& out) {
+  for (int64_t r = 0; r < head.hidden.rows; ++r) {
+    const auto i = static_cast<size_t>(r);
+    const Row row = head_row(head, weight, r);
+    out.logprob[i] = static_cast<float>(row.kept.log_p[static_cast<size_t>(head.targets[i])]);
+    out.lse[i] = static_cast<float>(row.all.lse);
+    if (!out.entropy.empty()) out.entropy[i] = static_cast<float>(row.all.entropy);
+  }
+}
+
+void linear_logprob_backward(const LogprobHead& head, const LogprobGradient& gradient) {
+  const ConstMatrix hidden = head.hidden, weight = gradient.weight_rows;
+  const Matrix dhidden = gradient.dhidden, dweight = gradient.dweight;
   std::vector<double> sums(static_cast<size_t>(dweight.rows * dweight.cols));
   for (int64_t r = 0; r < hidden.rows; ++r) {
     const auto i = static_cast<size_t>(r);
-    auto d = head(hidden, weight, r, inv_temperature);
+    const Row row = head_row(head, weight, r);
     std::vector<double> dx(static_cast<size_t>(hidden.cols));
     for (int64_t o = 0; o < weight.rows; ++o) {
-      const double log_p = d.log_p[static_cast<size_t>(o)], p = std::exp(log_p);
-      double dz = dlogprob[i] * ((o == targets[i] ? 1.0 : 0.0) - p);
+      const double log_p = row.all.log_p[static_cast<size_t>(o)], p = std::exp(log_p);
+      const double kept_p = std::exp(row.kept.log_p[static_cast<size_t>(o)]);
+      double dz = gradient.dlogprob[i] * ((o == head.targets[i] ? 1.0 : 0.0) - kept_p);
       // dH / dz_o = -p_o (log p_o + H).
-      if (!dentropy.empty() && p > 0) dz -= dentropy[i] * p * (log_p + d.entropy);
-      dz *= inv_temperature;
+      if (!gradient.dentropy.empty() && p > 0)
+        dz -= gradient.dentropy[i] * p * (log_p + row.all.entropy);
+      dz *= head.inv_temperature;
       for (int64_t c = 0; c < hidden.cols; ++c) {
         dx[static_cast<size_t>(c)] += dz * weight.row(o)[c];
         sums[static_cast<size_t>(o * dweight.cols + c)] += dz * hidden.row(r)[c];

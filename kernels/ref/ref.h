@@ -10,6 +10,7 @@
 #include "kernels/base/view.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace::ref {
 
@@ -42,13 +43,11 @@ void attention_backward(ConstMatrix q, ConstMatrix dout, int num_heads, float sc
 
 void log_sum_exp(ConstMatrix logits, float inv_temperature, std::span<float> lse,
                  std::span<float> entropy);
-void linear_logprob(ConstMatrix hidden, ConstMatrix weight, std::span<const int32_t> targets,
-                    float inv_temperature, std::span<float> logprob, std::span<float> lse,
-                    std::span<float> entropy);
-void linear_logprob_backward(ConstMatrix hidden, ConstMatrix weight,
-                             std::span<const int32_t> targets, float inv_temperature,
-                             std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Matrix dhidden, Matrix dweight);
+void kept_log_sum_exp(ConstMatrix logits, KeptSets kept, float inv_temperature,
+                      std::span<float> kept_lse);
+// head.weight and gradient.lse are not read.
+void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRows& out);
+void linear_logprob_backward(const LogprobHead& head, const LogprobGradient& gradient);
 
 void adamw(const AdamWStep& step, std::span<float> parameters, std::span<const float> gradients,
            std::span<float> m, std::span<float> v);

@@ -129,8 +129,12 @@ std::vector<std::vector<int32_t>> scattered_blocks(const Rig& rig,
 void add_logprobs(Rig& rig, const Tokens& targets, std::vector<float>& logprobs) {
   std::vector<float> lse(targets.size());
   Workspace workspace = rig.workspace();
-  linear_logprob(rig.stream(), workspace, rig.hidden(), rig.weights().head(), targets, 1.0f / 0.7f,
-                 logprobs, lse, {});
+  linear_logprob(rig.stream(), workspace,
+                 {.hidden = rig.hidden(),
+                  .weight = rig.weights().head(),
+                  .targets = targets,
+                  .inv_temperature = 1.0f / 0.7f},
+                 {.logprob = logprobs, .lse = lse, .entropy = {}});
 }
 
 Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& schedule,

@@ -126,8 +126,10 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   CrossEntropy result{.logprobs = std::vector<float>(rows), .entropies = std::vector<float>(rows)};
   std::vector<float> lse(rows);
   Workspace workspace = rig.workspace();
-  linear_logprob(rig.stream(), workspace, rig.hidden(), rig.weights().head(), targets, 1.0f,
-                 result.logprobs, lse, result.entropies);
+  const LogprobHead head_rows{
+      .hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets};
+  linear_logprob(rig.stream(), workspace, head_rows,
+                 {.logprob = result.logprobs, .lse = lse, .entropy = result.entropies});
   const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
   // In double and in order of rows: the loss is compared to 1e-5.
   for (size_t i = 0; i < rows; ++i)
@@ -141,9 +143,14 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
   const std::string_view head = rig.model.head_name();
   const Parameters& weights = rig.parameters;
-  linear_logprob_backward(rig.stream(), workspace, rig.hidden(), rig.weights().head(),
-                          weights.matrix(head), targets, 1.0f, lse, result.entropies, dlogprob, {},
-                          dhidden_matrix, gradients->matrix(head));
+  linear_logprob_backward(rig.stream(), workspace, head_rows,
+                          {.weight_rows = weights.matrix(head),
+                           .lse = lse,
+                           .entropy = result.entropies,
+                           .dlogprob = dlogprob,
+                           .dentropy = {},
+                           .dhidden = dhidden_matrix,
+                           .dweight = gradients->matrix(head)});
   rig.model.backward(rig.stream(), workspace, rig.parameters, rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients);
   return result;

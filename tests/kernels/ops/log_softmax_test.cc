@@ -1,8 +1,11 @@
 #include "kernels/ops/log_softmax.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <set>
 
 #include "kernels/ref/ref.h"
 #include "tests/kernels/ops/op_testing.h"
@@ -16,6 +19,8 @@ using namespace op_testing;
 struct Head {
   GuardedMatrix hidden, weight;
   std::vector<int32_t> targets;
+  std::vector<std::vector<int32_t>> sets;  // of kept ids; empty: none
+  std::vector<std::span<const int32_t>> views;
   Buffer memory;
   PackedWeight packed;
 
@@ -29,6 +34,33 @@ struct Head {
     packed = pack_weight(Stream{}, weight.view(), memory.as<float>());
   }
   size_t rows() const { return targets.size(); }
+
+  // A random set about each target; every fourth row has none.
+  void truncate(Rng& rng) {
+    const auto vocab = static_cast<uint64_t>(weight.rows());
+    for (size_t r = 0; r < rows(); ++r) {
+      std::set<int32_t> ids;
+      const uint64_t draws = 1 + rng() % vocab;
+      for (uint64_t i = 0; i < draws; ++i) ids.insert(static_cast<int32_t>(rng() % vocab));
+      ids.insert(targets[r]);
+      sets.push_back(r % 4 == 3 ? std::vector<int32_t>() : std::vector(ids.begin(), ids.end()));
+    }
+    views.assign(sets.begin(), sets.end());
+  }
+
+  LogprobHead op(float inv_temperature) {
+    return {.hidden = hidden.view(),
+            .weight = packed,
+            .targets = targets,
+            .inv_temperature = inv_temperature,
+            .kept = views};
+  }
+};
+
+struct Rows {
+  std::vector<float> logprob, lse, entropy;
+  explicit Rows(size_t n) : logprob(n), lse(n), entropy(n) {}
+  LogprobRows op() { return {.logprob = logprob, .lse = lse, .entropy = entropy}; }
 };
 
 TEST(LogSumExp, AgreesWithTheReference) {
@@ -82,26 +114,60 @@ TEST(LogSumExp, ARowHasTheSameBitsAloneAndInABatch) {
   }
 }
 
+// The set of all tokens is no truncation, down to the bits: its mass is exactly 1.
+TEST(KeptLogSumExp, OfTheWholeVocabularyIsTheLogSumExp) {
+  Rng rng(11);
+  for (int64_t vocab : {1, 15, 17, 512, 513, 1500}) {
+    GuardedMatrix logits(9, vocab, rng, 5);
+    std::vector<int32_t> all(static_cast<size_t>(vocab));
+    std::iota(all.begin(), all.end(), 0);
+    const std::vector<std::span<const int32_t>> kept(9, all);
+    std::vector<float> lse(9), kept_lse(9);
+    log_sum_exp(Stream{}, logits.view(), 0.7f, lse, {});
+    kept_log_sum_exp(Stream{}, logits.view(), kept, 0.7f, kept_lse);
+    expect_same_bits(as_row(kept_lse), as_row(lse), "lse");
+    for (size_t r = 0; r < 9; ++r) EXPECT_EQ(log_mass(kept_lse[r], lse[r]), 0.0f);
+  }
+}
+
+TEST(KeptLogSumExp, AgreesWithTheReferenceForAnyThreads) {
+  Rng rng(12);
+  for (int64_t vocab : {1, 16, 40, 1500}) {
+    Head head(40, vocab, 1, rng);
+    head.truncate(rng);
+    GuardedMatrix logits(40, vocab, rng, 5);
+    std::vector<float> expected(40, -7), one(expected), many(expected);
+    ref::kept_log_sum_exp(logits.view(), head.views, 1.3f, expected);
+    kept_log_sum_exp(Stream{}, logits.view(), head.views, 1.3f, one);
+    kept_log_sum_exp(TestStream(3).get(), logits.view(), head.views, 1.3f, many);
+    // As of LogSumExp; of rows without a set nothing is said.
+    const double tolerance = 6 * kUnit * 40 + (static_cast<double>(vocab) / 16 + 20) * kUnit;
+    expect_close(as_row(one), as_row(expected), tolerance, "lse");
+    expect_same_bits(as_row(many), as_row(one), "lse");
+    EXPECT_EQ(one[3], -7);
+  }
+}
+
 TEST(LinearLogprob, AgreesWithTheReference) {
   Rng rng(3);
   for (int64_t vocab : {3, 40, 700}) {
     for (int64_t rows : {0, 1, 13, 400}) {
-      Head head(rows, vocab, 24, rng);
-      const size_t n = head.rows();
-      std::vector<float> lp(n), lse(n), h(n), lp1(n), lse1(n), h1(n);
-      ref::linear_logprob(head.hidden.view(), head.weight.view(), head.targets, 0.8f, lp1, lse1,
-                          h1);
-      TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, 24));
-      TestStream stream(2);
-      linear_logprob(stream.get(), workspace.get(), head.hidden.view(), head.packed, head.targets,
-                     0.8f, lp, lse, h);
-      // A logit is a sum of 24 products of normal deviates (below 40 in magnitude with all signs
-      // equal), so 26 half-units of 40; then the error of log-sum-exp.
-      const double tolerance =
-          26 * kUnit * 40 + 64 * kUnit * 8 + (static_cast<double>(vocab) / 16) * kUnit;
-      expect_close(as_row(lp), as_row(lp1), 2 * tolerance, "logprob");
-      expect_close(as_row(lse), as_row(lse1), tolerance, "lse");
-      expect_close(as_row(h), as_row(h1), 8 * tolerance, "entropy");
+      for (bool truncated : {false, true}) {
+        Head head(rows, vocab, 24, rng);
+        if (truncated) head.truncate(rng);
+        Rows expected(head.rows()), actual(head.rows());
+        ref::linear_logprob(head.op(0.8f), head.weight.view(), expected.op());
+        TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, 24));
+        linear_logprob(TestStream(2).get(), workspace.get(), head.op(0.8f), actual.op());
+        // A logit is a sum of 24 products of normal deviates (below 40 in magnitude with all signs
+        // equal), so 26 half-units of 40; then the error of log-sum-exp. With a set there are two
+        // of those and a difference more.
+        const double tolerance =
+            26 * kUnit * 40 + 64 * kUnit * 8 + (static_cast<double>(vocab) / 16) * kUnit;
+        expect_close(as_row(actual.logprob), as_row(expected.logprob), 4 * tolerance, "logprob");
+        expect_close(as_row(actual.lse), as_row(expected.lse), tolerance, "lse");
+        expect_close(as_row(actual.entropy), as_row(expected.entropy), 8 * tolerance, "entropy");
+      }
     }
   }
 }
@@ -111,24 +177,36 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
   Rng rng(4);
   const int64_t rows = 900, vocab = 517, dim = 48;
   Head head(rows, vocab, dim, rng);
+  head.truncate(rng);
   GuardedMatrix logits(rows, vocab);
-  std::vector<float> lse(900), separate(900);
+  std::vector<float> lse(900), kept_lse(900), separate(900), drawn(900);
   linear(Stream{}, head.hidden.view(), head.packed, {}, logits.view());
   log_sum_exp(Stream{}, logits.view(), 1.3f, lse, {});
+  kept_log_sum_exp(Stream{}, logits.view(), head.views, 1.3f, kept_lse);
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     separate[i] = logits.at(r, head.targets[i]) * 1.3f - lse[i];
+    // As the sampler records it and the trainer reads it: two numbers, then their difference.
+    const float mass = head.sets[i].empty() ? 0 : log_mass(kept_lse[i], lse[i]);
+    drawn[i] = separate[i] - mass;
   }
   TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
   for (int threads : {1, 2, 3}) {
     TestStream stream(threads);
     for (int64_t count : {1, 7, 100, 900}) {
       const auto n = static_cast<size_t>(count);
-      std::vector<float> lp(n), fused_lse(n), entropy(n);
-      linear_logprob(stream.get(), workspace.get(), head.hidden.view().slice_rows(0, count),
-                     head.packed, std::span(head.targets).first(n), 1.3f, lp, fused_lse, entropy);
-      expect_same_bits(as_row(lp), as_row(std::span(separate).first(n)), "logprob");
-      expect_same_bits(as_row(fused_lse), as_row(std::span(lse).first(n)), "lse");
+      Rows fused(n);
+      LogprobHead op = head.op(1.3f);
+      op.hidden = head.hidden.view().slice_rows(0, count);
+      op.targets = std::span(head.targets).first(n);
+      op.kept = {};
+      linear_logprob(stream.get(), workspace.get(), op, fused.op());
+      expect_same_bits(as_row(fused.logprob), as_row(std::span(separate).first(n)), "logprob");
+      expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");
+      op.kept = KeptSets(head.views).first(n);
+      linear_logprob(stream.get(), workspace.get(), op, fused.op());
+      expect_same_bits(as_row(fused.logprob), as_row(std::span(drawn).first(n)), "of a draw");
+      expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");
     }
   }
 }
@@ -137,22 +215,41 @@ struct Gradient {
   GuardedMatrix dhidden, dweight;
 };
 
-Gradient backward(const Stream& stream, const Head& head, float inv_temperature,
+Gradient backward(const Stream& stream, Head& head, float inv_temperature,
                   std::span<const float> dlogprob, std::span<const float> dentropy,
                   float dweight_before) {
   const int64_t rows = head.hidden.rows(), dim = head.hidden.cols(), vocab = head.weight.rows();
-  std::vector<float> lp(head.rows()), lse(head.rows()), entropy(head.rows());
+  Rows forward(head.rows());
   TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
-  linear_logprob(stream, workspace.get(), head.hidden.view(), head.packed, head.targets,
-                 inv_temperature, lp, lse, entropy);
+  linear_logprob(stream, workspace.get(), head.op(inv_temperature), forward.op());
   Gradient g{GuardedMatrix(rows, dim), GuardedMatrix(vocab, dim)};
   g.dhidden.fill(NAN);
   g.dweight.fill(dweight_before);
-  linear_logprob_backward(stream, workspace.get(), head.hidden.view(), head.packed,
-                          head.weight.view(), head.targets, inv_temperature, lse, entropy, dlogprob,
-                          dentropy, g.dhidden.view(), g.dweight.view());
+  linear_logprob_backward(stream, workspace.get(), head.op(inv_temperature),
+                          {.weight_rows = head.weight.view(),
+                           .lse = forward.lse,
+                           .entropy = forward.entropy,
+                           .dlogprob = dlogprob,
+                           .dentropy = dentropy,
+                           .dhidden = g.dhidden.view(),
+                           .dweight = g.dweight.view()});
   g.dhidden.expect_canaries();
   g.dweight.expect_canaries();
+  return g;
+}
+
+Gradient reference_backward(Head& head, float inv_temperature, std::span<const float> dlogprob,
+                            std::span<const float> dentropy, float dweight_before) {
+  Gradient g{GuardedMatrix(head.hidden.rows(), head.hidden.cols()),
+             GuardedMatrix(head.weight.rows(), head.weight.cols())};
+  g.dweight.fill(dweight_before);
+  ref::linear_logprob_backward(head.op(inv_temperature), {.weight_rows = head.weight.view(),
+                                                          .lse = {},
+                                                          .entropy = {},
+                                                          .dlogprob = dlogprob,
+                                                          .dentropy = dentropy,
+                                                          .dhidden = g.dhidden.view(),
+                                                          .dweight = g.dweight.view()});
   return g;
 }
 
@@ -160,26 +257,27 @@ TEST(LinearLogprob, BackwardAgreesWithTheReference) {
   Rng rng(5);
   for (int64_t vocab : {5, 40, 700}) {
     for (int64_t rows : {1, 13, 300}) {
-      for (bool with_entropy : {false, true}) {
+      for (int mode = 0; mode < 4; ++mode) {
+        const bool with_entropy = mode % 2 == 1, truncated = mode >= 2;
         Head head(rows, vocab, 24, rng);
+        if (truncated) head.truncate(rng);
         auto dlogprob = random_vector(rows, rng);
         auto dentropy = with_entropy ? random_vector(rows, rng) : std::vector<float>();
         if (rows > 4) {
           dlogprob[2] = 0;
           if (with_entropy) dentropy[2] = 0;
         }
-        GuardedMatrix dhidden(rows, 24), dweight(vocab, 24);
-        dweight.fill(0.5f);
-        ref::linear_logprob_backward(head.hidden.view(), head.weight.view(), head.targets, 0.8f,
-                                     dlogprob, dentropy, dhidden.view(), dweight.view());
+        auto expected = reference_backward(head, 0.8f, dlogprob, dentropy, 0.5f);
         auto actual = backward(TestStream(2).get(), head, 0.8f, dlogprob, dentropy, 0.5f);
         // A probability has the relative error of exp(z' - lse), that is the absolute error of its
         // argument: 26 half-units of 40 and the error of lse. dlogits are below 3 * (1 + |log p|)
         // and are summed with weights or hidden states below 5, over mostly small p.
         const double p_error = 26 * kUnit * 40 + 64 * kUnit * 8;
-        expect_close(actual.dhidden.view(), dhidden.view(), p_error * 3 * 8 * 5, "dhidden");
+        expect_close(actual.dhidden.view(), expected.dhidden.view(), p_error * 3 * 8 * 5,
+                     "dhidden");
         const double terms = std::sqrt(static_cast<double>(rows));
-        expect_close(actual.dweight.view(), dweight.view(), p_error * 3 * 8 * 5 * terms, "dweight");
+        expect_close(actual.dweight.view(), expected.dweight.view(), p_error * 3 * 8 * 5 * terms,
+                     "dweight");
         if (rows > 4) {
           for (int64_t c = 0; c < 24; ++c) EXPECT_EQ(actual.dhidden.at(2, c), 0.0f);
         }
@@ -191,6 +289,7 @@ TEST(LinearLogprob, BackwardAgreesWithTheReference) {
 TEST(LinearLogprob, BackwardHasTheSameBitsForEveryThreadCount) {
   Rng rng(6);
   Head head(700, 517, 40, rng);
+  head.truncate(rng);
   auto dlogprob = random_vector(700, rng);
   auto dentropy = random_vector(700, rng);
   auto one = backward(Stream{}, head, 1, dlogprob, dentropy, 0);
@@ -214,29 +313,41 @@ TEST(LinearLogprob, BackwardWithoutGradientsTouchesNothing) {
 }
 
 TEST(LinearLogprob, ReferenceBackwardIsTheDerivativeOfTheReference) {
-  Rng rng(8);
-  Head head(3, 6, 4, rng);
-  auto dlogprob = random_vector(3, rng), dentropy = random_vector(3, rng);
-  GuardedMatrix dhidden(3, 4), dweight(6, 4);
-  ref::linear_logprob_backward(head.hidden.view(), head.weight.view(), head.targets, 0.7f, dlogprob,
-                               dentropy, dhidden.view(), dweight.view());
-  std::vector<float> lp(3), lse(3), entropy(3);
-  auto loss = [&] {
-    ref::linear_logprob(head.hidden.view(), head.weight.view(), head.targets, 0.7f, lp, lse,
-                        entropy);
-    double sum = 0;
-    for (size_t i = 0; i < 3; ++i)
-      sum += double{lp[i]} * dlogprob[i] + double{entropy[i]} * dentropy[i];
-    return sum;
-  };
-  auto slope = [&](float& at) { return central_difference(loss, at); };
-  for (int64_t r = 0; r < 3; ++r) {
-    for (int64_t c = 0; c < 4; ++c)
-      EXPECT_NEAR(dhidden.at(r, c), slope(head.hidden.at(r, c)), 1e-3);
+  for (bool truncated : {false, true}) {
+    Rng rng(8);
+    Head head(3, 6, 4, rng);
+    if (truncated) head.truncate(rng);
+    auto dlogprob = random_vector(3, rng), dentropy = random_vector(3, rng);
+    auto gradient = reference_backward(head, 0.7f, dlogprob, dentropy, 0);
+    Rows rows(3);
+    auto loss = [&] {
+      ref::linear_logprob(head.op(0.7f), head.weight.view(), rows.op());
+      double sum = 0;
+      for (size_t i = 0; i < 3; ++i)
+        sum += double{rows.logprob[i]} * dlogprob[i] + double{rows.entropy[i]} * dentropy[i];
+      return sum;
+    };
+    auto slope = [&](float& at) { return central_difference(loss, at); };
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t c = 0; c < 4; ++c)
+        EXPECT_NEAR(gradient.dhidden.at(r, c), slope(head.hidden.at(r, c)), 1e-3);
+    }
+    for (int64_t r = 0; r < 6; ++r) {
+      for (int64_t c = 0; c < 4; ++c)
+        EXPECT_NEAR(gradient.dweight.at(r, c), slope(head.weight.at(r, c)), 1e-3);
+    }
   }
-  for (int64_t r = 0; r < 6; ++r) {
-    for (int64_t c = 0; c < 4; ++c)
-      EXPECT_NEAR(dweight.at(r, c), slope(head.weight.at(r, c)), 1e-3);
+}
+
+// A kept token's gradient does not depend on what was cut; what was cut has none but the entropy's.
+TEST(LinearLogprob, WhatWasCutHasNoGradient) {
+  Rng rng(9);
+  Head head(1, 50, 8, rng);
+  head.truncate(rng);
+  auto g = backward(Stream{}, head, 1, std::vector<float>{1.5f}, {}, 0);
+  for (int32_t id = 0; id < 50; ++id) {
+    const bool kept = std::ranges::binary_search(head.sets[0], id);
+    EXPECT_EQ(g.dweight.at(id, 0) != 0, kept) << id;
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include "core/base/random.h"
 #include "core/model/parameter_files.h"
-#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 namespace {
@@ -57,7 +56,7 @@ std::shared_ptr<const PackedWeights> TestModel::pack() const {
 }
 
 std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
-                                  float inv_temperature) {
+                                  float inv_temperature, KeptSets kept) {
   constexpr int kBlockTokens = 64;  // not the engine's
   const ModelConfig& config = model.model.config();
   auto length = static_cast<int64_t>(tokens.size());
@@ -79,8 +78,13 @@ std::vector<float> teacher_forced(const TestModel& model, const std::vector<Toke
   auto sink = model.model.make_activations(length);
   model.model.forward({}, workspace, *weights, builder.batch(), kv, view, sink.get());
   std::vector<float> logprobs(static_cast<size_t>(length - 1)), lse(logprobs.size());
-  linear_logprob({}, workspace, view, weights->head(), std::span(tokens).subspan(1),
-                 inv_temperature, logprobs, lse, {});
+  linear_logprob({}, workspace,
+                 {.hidden = view,
+                  .weight = weights->head(),
+                  .targets = std::span(tokens).subspan(1),
+                  .inv_temperature = inv_temperature,
+                  .kept = kept},
+                 {.logprob = logprobs, .lse = lse, .entropy = {}});
   return logprobs;
 }
 

@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/model/model.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/ops/log_softmax.h"
 #include "rollout/engine/engine.h"
 
 namespace tailrace {
@@ -29,9 +30,10 @@ struct TestModel {
   Parameters parameters;
 };
 
-// The log-probability of each token but the first, from one training pass over the whole sequence.
+// The log-probability of each token but the first, from one training pass over the whole sequence;
+// with `kept`, as a draw from its set.
 std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
-                                  float inv_temperature);
+                                  float inv_temperature, KeptSets kept = {});
 
 struct EngineSetup {
   int64_t block_tokens = 16, max_batch_tokens = 64, max_sequences = 32, max_context_tokens = 128;
