@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,17 @@ struct SamplingParams {
   std::vector<std::string> stop_strings;
 };
 
+// Draws come from a part of the vocabulary, renormalised. Greedy ones come from no distribution.
+inline bool truncates(const SamplingParams& sampling,
+                      int64_t vocab_size = std::numeric_limits<int64_t>::max()) {
+  return sampling.temperature > 0 && (sampling.top_p < 1 || sampling.min_p > 0 ||
+                                      (sampling.top_k > 0 && sampling.top_k < vocab_size));
+}
+
+// Most tokens that the set of one draw may have where sets travel with the tokens, and most ids in
+// the sets of an episode: half of what a message holds (core/wire).
+inline constexpr int64_t kMaxKeptTokens = 4096, kMaxKeptIds = int64_t{32} << 20;
+
 // What logits are multiplied by, in the sampler and in the trainer: both must round it the same
 // way.
 inline float inverse_temperature(const SamplingParams& sampling) {
@@ -41,6 +53,10 @@ struct GeneratedToken {
   TokenId id = 0;
   float logprob = 0;
   int64_t version = 0;  // weight version that sampled it
+  // Of truncated sampling: natural log of the probability that the kept tokens had together; the
+  // draw's own log-probability is logprob - log_mass.
+  float log_mass = 0;
+  std::vector<TokenId> kept = {};  // their ids, ascending; where the request wants them
 };
 
 enum class FinishReason : uint8_t { kStopToken, kStopString, kLength, kContextFull, kAborted };
@@ -55,6 +71,7 @@ struct GenerateRequest {
   std::vector<TokenId> new_tokens;
   SamplingParams sampling;
   SampleKey key;
+  bool wants_kept = false;  // GeneratedToken::kept
 };
 
 struct Generation {

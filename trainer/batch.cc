@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -29,13 +31,23 @@ std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& optio
   }
   if (!t.reward || !std::isfinite(*t.reward))
     return Failure{fmt::format("trajectory {} has no finite reward", where)};
+  const bool needs_sets =
+      options.sampling_mask == SamplingMask::kKeep && truncates(t.sampling, options.vocab_size);
   for (const Segment& segment : t.segments) {
-    for (TokenId id : segment.tokens) {
-      if (id < 0 || id >= options.vocab_size) {
-        return Failure{fmt::format("trajectory {} holds token {}; the vocabulary has {}", where, id,
-                                   options.vocab_size)};
+    for (const std::vector<TokenId>& ids : {std::cref(segment.tokens), std::cref(segment.kept_ids)})
+      for (TokenId id : ids) {
+        if (id < 0 || id >= options.vocab_size) {
+          return Failure{fmt::format("trajectory {} holds token {}; the vocabulary has {}", where,
+                                     id, options.vocab_size)};
+        }
       }
-    }
+    // Where there are sets, each sampled token has one: find_fault() has seen to it.
+    if (needs_sets && segment.kept_counts.empty() &&
+        std::ranges::find(segment.roles, TokenRole::kSampled) != segment.roles.end())
+      return Failure{fmt::format(
+          "trajectory {} does not say what its tokens were drawn from; algo.sampling_mask = keep "
+          "needs it of truncated sampling",
+          where)};
   }
   return std::nullopt;
 }
@@ -53,9 +65,28 @@ std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
   return tokens;
 }
 
-TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) {
+// What was recorded of sampled token `i` of a segment, as the next target.
+void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
+                  const BatchOptions& options, TrainSequence& sequence) {
+  const float logprob = segment.logprobs[i];
+  // The difference that linear_logprob() makes of the same two numbers, so that it has its bits.
+  const float drawn = segment.log_masses.empty() ? logprob : logprob - segment.log_masses[i];
+  const bool restricted = options.sampling_mask == SamplingMask::kKeep;
+  sequence.behaviour_logprobs.push_back(drawn);
+  sequence.recorded_logprobs.push_back(restricted ? drawn : logprob);
+  sequence.versions.push_back(segment.versions[i]);
+  const auto numerics_class = static_cast<size_t>(segment.classes[i]);
+  sequence.foreign_class.push_back(t.numerics_classes[numerics_class] != options.numerics_class);
+}
+
+TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
+                            const BatchOptions& options) {
   const Segment& segment = t.segments[index];
   TrainSequence sequence;
+  const bool has_sets =
+      options.sampling_mask == SamplingMask::kKeep && !segment.kept_counts.empty();
+  if (has_sets) sequence.kept_offsets.push_back(0);
+  auto next_set = segment.kept_ids.begin();
   sequence.tokens = context_of(t, index);
   sequence.inv_temperature = inverse_temperature(t.sampling);
   size_t prefix = sequence.tokens.size() - segment.tokens.size();
@@ -68,11 +99,16 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) 
     bool begins = num_begun < segment.turn_begins.size() &&
                   segment.turn_begins[num_begun] == static_cast<int32_t>(i);
     if (begins) ++num_begun, ++turn;
+    const auto set = next_set;
+    if (has_sets) next_set += segment.kept_counts[i];
     // Nothing predicts the first token of a context.
     if (sampled && prefix + i >= 1) {
       sequence.targets.push_back(static_cast<int32_t>(prefix + i));
-      sequence.behaviour_logprobs.push_back(segment.logprobs[i]);
-      sequence.versions.push_back(segment.versions[i]);
+      add_recorded(t, segment, i, options, sequence);
+      if (has_sets) {
+        sequence.kept_ids.insert(sequence.kept_ids.end(), set, next_set);
+        sequence.kept_offsets.push_back(std::ssize(sequence.kept_ids));
+      }
       sequence.advantages.push_back(advantage);
       sequence.turns.push_back(turn);
     }
@@ -82,13 +118,15 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage) 
 
 MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
                          const std::vector<bool>& zero_signal) {
-  double sampled = 0, most = 0, truncated = 0, turns = 0;
+  double sampled = 0, most = 0, truncated = 0, turns = 0, cut_mass = 0;
   for (const Trajectory* t : sorted) {
     auto n = static_cast<double>(t->num_sampled());
     sampled += n;
     most = std::max(most, n);
     truncated += t->outcome == Outcome::kTruncated;
     turns += t->turns;
+    for (const Segment& segment : t->segments)
+      for (float log_mass : segment.log_masses) cut_mass -= std::expm1(double{log_mass});
   }
   auto n = static_cast<double>(sorted.size());
   auto [mean, std] = mean_std(rewards);
@@ -102,16 +140,19 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
           {"rollout/response_tokens/mean", sampled / n},
           {"rollout/response_tokens/max", most},
           {"rollout/truncated_frac", truncated / n},
+          {"rollout/cut_mass", sampled > 0 ? cut_mass / sampled : 0},
           {"rollout/turns/mean", turns / n}};
 }
 
 }  // namespace
 
-BatchOptions batch_options(const AlgoOptions& options, int64_t vocab_size,
-                           int64_t max_sequence_tokens) {
+BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
+                           int64_t vocab_size, int64_t max_sequence_tokens) {
   return {.advantage = options.advantage,
           .std_eps = options.std_eps,
           .drop_zero_signal = options.filter_zero_signal == ZeroSignalFilter::kDrop,
+          .sampling_mask = options.sampling_mask,
+          .numerics_class = std::move(numerics_class),
           .vocab_size = vocab_size,
           .max_sequence_tokens = max_sequence_tokens};
 }
@@ -152,7 +193,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
       int32_t trained = 0;
       for (size_t s = 0; s < sorted[i]->segments.size(); ++s) {
         TrainSequence sequence =
-            make_sequence(*sorted[i], s, static_cast<float>(advantages.advantage[i]));
+            make_sequence(*sorted[i], s, static_cast<float>(advantages.advantage[i]), options);
         if (static_cast<int64_t>(sequence.tokens.size()) > options.max_sequence_tokens) {
           return Failure{fmt::format(
               "trajectory {} has a context of {} tokens; the trainer takes {}",

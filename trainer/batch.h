@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/metric_list.h"
@@ -25,16 +26,30 @@ struct TrainSequence {
   std::vector<TokenId> tokens;
   std::vector<int32_t> targets;  // ascending positions of the trained tokens
   // [targets]
-  std::vector<float> behaviour_logprobs;  // as recorded when they were sampled
-  std::vector<int64_t> versions;          // weights that sampled them
+  // Of what sampled: of the whole distribution, or of the part that truncation kept.
+  std::vector<float> behaviour_logprobs;
+  // Recorded too, but of the distribution that the trainer computes: where version and class are
+  // its own, its pass gives the same bits. Equal to the former unless truncation is a mismatch.
+  std::vector<float> recorded_logprobs;
+  std::vector<int64_t> versions;       // weights that sampled them
+  std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
   std::vector<float> advantages;
   std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
   // Set by the trainer; ref only with a reference policy.
   std::vector<float> old_logprobs, ref_logprobs;
+  // With SamplingMask::kKeep, of truncated sampling: the set of each target, as PackedSets has it.
+  std::vector<int64_t> kept_offsets;
+  std::vector<TokenId> kept_ids;
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
   float inv_temperature = 1;
 
-  PackedSequence packed() const { return {tokens, targets, inv_temperature}; }
+  PackedSequence packed() const {
+    return {tokens, targets, inv_temperature, {kept_offsets, kept_ids}};
+  }
+  // Weights of `version` sampled target k as the trainer would: its log-probability is known.
+  bool is_fresh(size_t k, int64_t version) const {
+    return versions[k] == version && foreign_class[k] == 0;
+  }
 };
 
 struct TrainBatch {
@@ -50,11 +65,13 @@ struct BatchOptions {
   AdvantageKind advantage = AdvantageKind::kGroupMean;
   double std_eps = 1e-6;
   bool drop_zero_signal = true;
+  SamplingMask sampling_mask = SamplingMask::kNone;
+  std::string numerics_class;  // the trainer's
   // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
   int64_t vocab_size = 0, max_sequence_tokens = 0;
 };
-BatchOptions batch_options(const AlgoOptions& options, int64_t vocab_size,
-                           int64_t max_sequence_tokens);
+BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
+                           int64_t vocab_size, int64_t max_sequence_tokens);
 
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.

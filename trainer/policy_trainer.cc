@@ -72,6 +72,27 @@ double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+double foreign_class_share(const TrainBatch& batch) {
+  int64_t foreign = 0, tokens = 0;
+  for (const TrainSequence& sequence : batch.sequences) {
+    foreign += std::ranges::count(sequence.foreign_class, 1);
+    tokens += std::ssize(sequence.foreign_class);
+  }
+  return share(foreign, tokens);
+}
+
+// What truncation cut of the distribution that is trained, mean a token.
+double cut_share(const TrainBatch& batch) {
+  double sum = 0;
+  int64_t tokens = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    tokens += std::ssize(s.targets);
+    for (size_t k = 0; k < s.targets.size(); ++k)
+      sum -= std::expm1(double{s.recorded_logprobs[k]} - s.behaviour_logprobs[k]);
+  }
+  return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
+}
+
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
@@ -181,9 +202,11 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   std::vector<PackedSequence> stale;
   std::vector<TrainSequence*> stale_owners;
   for (TrainSequence& sequence : batch.sequences) {
-    sequence.old_logprobs = sequence.behaviour_logprobs;
-    // No second pass for what this version sampled: rollout's bits are the trainer's.
-    if (std::ranges::all_of(sequence.versions, [&](int64_t v) { return v == version; })) continue;
+    sequence.old_logprobs = sequence.recorded_logprobs;
+    // No second pass for what this version sampled in our class: rollout's bits are the trainer's.
+    size_t fresh = 0;
+    while (fresh < sequence.versions.size() && sequence.is_fresh(fresh, version)) ++fresh;
+    if (fresh == sequence.versions.size()) continue;
     stale.push_back(sequence.packed());
     stale_owners.push_back(&sequence);
   }
@@ -191,9 +214,9 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   for (size_t i = 0; i < stale.size(); ++i) {
     TrainSequence& sequence = *stale_owners[i];
     for (size_t k = 0; k < sequence.versions.size(); ++k) {
-      // Old tokens only: the others have theirs. (An install drops all KV, so older tokens in front
-      // do not change what the present version samples behind them.)
-      if (sequence.versions[k] != version) sequence.old_logprobs[k] = scored[i][k];
+      // These only: the others have theirs. (An install drops all KV, so older tokens in front do
+      // not change what the present version samples behind them.)
+      if (!sequence.is_fresh(k, version)) sequence.old_logprobs[k] = scored[i][k];
     }
   }
   if (loss.kl.coef == 0 || loss.kl.target != KlTarget::kReference) return;
@@ -207,7 +230,7 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
 PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch,
                                                          const Minibatch& minibatch,
                                                          const PolicyLossConfig& loss,
-                                                         int64_t fresh_version) {
+                                                         int64_t version) {
   UpdateReport report;
   LossCounts counts = loss_counts(batch, minibatch);
   TR_CHECK(counts.tokens > 0);
@@ -233,10 +256,10 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
     size_t row = 0;
     for (size_t i = begin; i < end; ++i) {
       for (size_t k = 0; k < sequences[i].targets.size(); ++k, ++row) {
-        if (sequences[i].versions[k] != fresh_version) continue;
+        if (sequences[i].versions[k] != version) continue;
         double difference =
-            std::abs(double{output.logprob[row]} - sequences[i].behaviour_logprobs[k]);
-        report.fresh_tokens += 1;
+            std::abs(double{output.logprob[row]} - sequences[i].recorded_logprobs[k]);
+        report.current_tokens += 1;
         report.mismatch_abs_sum += difference;
         report.mismatch_abs_max = std::max(report.mismatch_abs_max, difference);
       }
@@ -292,16 +315,22 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);
   add("policy/clipfrac_high", static_cast<double>(stats.clipped_high) / tokens);
   add("policy/clipfrac_dual", static_cast<double>(stats.dual_clipped) / tokens);
+  add("policy/ratio_min", stats.ratio_min);
   add("policy/ratio_max", stats.ratio_max);
   add("policy/log_ratio_clamped", static_cast<double>(stats.clamped));
   add("policy/grad_norm", norm_sum / n);
   add("policy/lr", lr);
   // Of the first update: its forward pass ran on the weights that the step started from.
   add("mismatch/abs_logprob_diff",
-      first.fresh_tokens == 0 ? 0.0
-                              : first.mismatch_abs_sum / static_cast<double>(first.fresh_tokens));
+      first.current_tokens == 0
+          ? 0.0
+          : first.mismatch_abs_sum / static_cast<double>(first.current_tokens));
   add("mismatch/max_logprob_diff", first.mismatch_abs_max);
-  add("mismatch/kl", stats.mismatch_k3_sum / tokens);
+  // k3 supposes that what sampled could have given every token: where truncation cut, it is short
+  // by what was cut.
+  add("mismatch/kl", stats.mismatch_k3_sum / tokens + cut_share(batch));
+  add("mismatch/foreign_class_frac", foreign_class_share(batch));
+  add("mismatch/mean_ratio", stats.correction_sum / tokens);
   add("mismatch/max_ratio", stats.correction_max);
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
   return metrics;

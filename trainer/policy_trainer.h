@@ -5,10 +5,10 @@
 // parts are joined in a fixed binary tree. Another microbatch_tokens only moves the places where
 // float sums are cut.
 //
-// Log-probabilities: a token that the current version sampled has l_old = l_inf without a second
-// pass, because rule 3 makes them the same bits; the first update of a step measures that it is so
-// (mismatch/...). Tokens of older versions are scored with the current weights, and the loss
-// corrects for the difference.
+// Log-probabilities: a token that the current version sampled in the trainer's own numerics class
+// has its l_old recorded, because rule 3 makes them the same bits; the first update of a step
+// measures that it is so (mismatch/...). Tokens of older versions or of another class are scored
+// with the current weights, and the loss corrects for the difference to what sampled.
 //
 // Thread: one at a time.
 #pragma once
@@ -72,15 +72,15 @@ class PolicyTrainer {
   struct UpdateReport {
     PolicyLossResult loss;
     Optimizer::Report optimizer;
-    // Between the sampled log-probabilities and this forward pass, over the tokens of the step's
-    // own version:
-    int64_t fresh_tokens = 0;
+    // Between the recorded log-probabilities and this forward pass, over the tokens of the step's
+    // own version. Also of another class: it is how far the two are from each other.
+    int64_t current_tokens = 0;
     double mismatch_abs_sum = 0, mismatch_abs_max = 0;
   };
-  // One optimizer update. fresh_version: see the mismatch fields; they mean something only as long
-  // as no update came after prepare_step().
+  // One optimizer update. `version`: see the mismatch fields; they mean something only as long as
+  // no update came after prepare_step().
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                             const PolicyLossConfig& loss, int64_t fresh_version);
+                             const PolicyLossConfig& loss, int64_t version);
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
   // mismatch/..., and the batch's own.

@@ -18,6 +18,7 @@
 #include "core/base/random.h"
 #include "core/model/model.h"
 #include "core/trajectory/trajectory.h"
+#include "core/weights/manifest.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
 #include "trainer/loss/options.h"
@@ -81,6 +82,7 @@ class RlStep {
         trajectory.lease.member = {.prompt = step * options_.prompts + prompt,
                                    .member = static_cast<int32_t>(member)};
         trajectory.sampling = sampling;
+        trajectory.numerics_classes = {numerics_class()};
         trajectory.segments.emplace_back().tokens = tokens;
         GenerateRequest request{
             .session = session, .new_tokens = tokens, .sampling = sampling, .key = {}};
@@ -116,8 +118,9 @@ class RlStep {
   int64_t train(const std::vector<Trajectory>& trajectories, int64_t version) {
     AlgoOptions algo = AlgoOptions::preset(AlgoPreset::kGrpo);
     algo.kl.coef = 0;  // as the peer: no reference policy
-    auto batch = build_batch(trajectories, batch_options(algo, model().config().vocab_size,
-                                                         trainer_.max_sequence_tokens()));
+    auto batch =
+        build_batch(trajectories, batch_options(algo, numerics_class(), model().config().vocab_size,
+                                                trainer_.max_sequence_tokens()));
     TR_CHECK(batch.ok(), "{}", batch.failure().message);
     const PolicyLossConfig loss = policy_loss_config(algo);
     trainer_.prepare_step(batch.value(), version, loss);
@@ -172,12 +175,14 @@ class RlStep {
     segment.roles.assign(segment.tokens.size(), TokenRole::kPrompt);
     segment.logprobs.assign(segment.tokens.size(), 0);
     segment.versions.assign(segment.tokens.size(), -1);
+    segment.classes.assign(segment.tokens.size(), -1);
     segment.turn_begins = {static_cast<int32_t>(segment.tokens.size())};
     for (const GeneratedToken& token : generation.tokens) {
       segment.tokens.push_back(token.id);
       segment.roles.push_back(TokenRole::kSampled);
       segment.logprobs.push_back(token.logprob);
       segment.versions.push_back(token.version);
+      segment.classes.push_back(0);
     }
   }
 

@@ -9,6 +9,7 @@
 #include "cli/run/named_file.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
+#include "core/generate.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
@@ -37,6 +38,34 @@ int64_t add_product(int64_t sum, int64_t a, int64_t b) {
 int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
   return num_kv_blocks(config, engine) *
          KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
+}
+
+// Of `episodes` at their longest, each id in `copies` places.
+int64_t kept_sets_bytes(const RunOptions& o, const ModelConfig& config, int64_t episodes,
+                        int64_t copies) {
+  const int64_t ids = std::min(o.rollout.sampling.top_k, config.vocab_size);
+  const int64_t tokens = add_product(0, episodes, o.rollout.max_sampled_tokens());
+  return add_product(0, tokens, ids * int64_t{sizeof(TokenId)} * copies);
+}
+
+void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) {
+  if (!truncates(o.rollout.sampling.params(), config.vocab_size)) return;
+  if (o.algo.sampling_mask == SamplingMask::kNone) {
+    plan.warnings.push_back(fmt::format(
+        "rollout.sampling cuts the distribution that is trained: a mismatch (rollout/cut_mass). "
+        "{}. algo.sampling_mask=keep removes it",
+        o.algo.correction.kind == CorrectionKind::kNone
+            ? "Nothing corrects it"
+            : "algo.correction weighs tokens by the share that was kept"));
+    return;
+  }
+  // The trainer has the bytes, what they say, and the batch made of it; a worker has an episode and
+  // its bytes.
+  plan.trainer.push_back({"kept sets of a step, at most (algo.sampling_mask)",
+                          kept_sets_bytes(o, config, plan.samples_per_step, 3)});
+  const int64_t running = std::min(o.rollout.engine.max_sequences, plan.samples_per_step);
+  plan.rollout_worker.push_back(
+      {"kept sets, at most (algo.sampling_mask)", kept_sets_bytes(o, config, running, 2)});
 }
 
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
@@ -137,6 +166,8 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
       {"KV cache", kv_cache_bytes(o.rollout.engine, config)},
       {fmt::format("workspace of {} tokens", o.rollout.engine.max_batch_tokens),
        engine_workspace_bytes(model, o.rollout.engine, static_cast<int>(o.rollout.threads))}};
+
+  plan_kept_sets(o, config, plan);
 
   // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)

@@ -52,6 +52,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log)
   if (o.eval.prompts > 0) config.eval_dataset = o.env.eval_dataset;  // else nobody has checked it
   config.prompt_key = o.env.prompt_key;
   config.rollout = o.rollout;
+  config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
   const SteadyClock clock;

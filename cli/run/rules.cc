@@ -11,6 +11,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/named_file.h"
 #include "core/base/error.h"
+#include "core/generate.h"
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
 
@@ -226,6 +227,40 @@ void validate_batches(const RunOptions& o) {
         name_of(o.optim.schedule));
 }
 
+// Sets that travel with the tokens need a bound that only top_k gives: top_p and min_p may keep any
+// part of the vocabulary.
+void validate_sampling_mask(const RunOptions& o) {
+  const SamplingParams sampling = o.rollout.sampling.params();
+  if (!truncates(sampling)) return;
+  constexpr std::string_view kTopK = "rollout.sampling.top_k";
+  if (sampling.top_k == 1)
+    throw UserError::at(kTopK,
+                        "is 1: every draw is the likeliest token, so that the members of a group "
+                        "are all the same and teach nothing. Try 50, or -1 (off).");
+  if (o.algo.sampling_mask == SamplingMask::kNone) {
+    // The product of the kept shares of an answer: it forgets long ones (0.95 ^ 1000 = 5e-23).
+    if (o.algo.correction.kind != CorrectionKind::kNone &&
+        o.algo.correction.level == CorrectionLevel::kSequence)
+      throw UserError::at("algo.correction.level",
+                          "is sequence, but truncated sampling (rollout.sampling) gives each token "
+                          "a weight below 1, and their product over a long answer is nearly 0. Try "
+                          "algo.correction.level=token, or algo.sampling_mask=keep.");
+    return;
+  }
+  if (sampling.top_k < 1 || sampling.top_k > kMaxKeptTokens)
+    throw UserError::at(kTopK,
+                        "is {}, but algo.sampling_mask is keep: the kept sets travel with the "
+                        "tokens, and top_k from 1 to {} bounds them. Try top_k=1000.",
+                        sampling.top_k, kMaxKeptTokens);
+  const int64_t tokens = o.rollout.max_sampled_tokens();
+  if (sampling.top_k * tokens > kMaxKeptIds)
+    throw UserError::at(kTopK,
+                        "is {}, but algo.sampling_mask is keep: an episode of {} tokens then has "
+                        "kept sets of {} ids, and {} can travel. Try top_k={}.",
+                        sampling.top_k, tokens, sampling.top_k * tokens, kMaxKeptIds,
+                        std::max<int64_t>(1, kMaxKeptIds / tokens));
+}
+
 void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                            const sandbox::EnvironmentInfo& environment) {
   EffectChecker effect(o, keys);
@@ -248,6 +283,10 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
     effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
   if (o.algo.correction.kind == CorrectionKind::kNone)
     effect.refuse("algo.correction.", {"algo.correction.kind"}, "algo.correction.kind is none");
+  if (!truncates(o.rollout.sampling.params()))
+    effect.refuse("algo.sampling_mask",
+                  {"rollout.sampling.top_k", "rollout.sampling.top_p", "rollout.sampling.min_p"},
+                  "rollout.sampling.top_k, top_p and min_p are off and cut nothing");
   if (o.algo.surrogate.kind == SurrogateKind::kCispo)
     effect.refuse("algo.clip_low", {"algo.surrogate"}, "surrogate cispo has no lower bound");
   if (!divides_by_std(o.algo.advantage))
@@ -278,6 +317,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_rollout(o);
   const sandbox::EnvironmentInfo environment = validate_environment(o, registries);
   validate_batches(o);
+  validate_sampling_mask(o);
   refuse_without_effect(o, keys, environment);
 
   // Last, so that the rules above still see what a person has given.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,7 +30,7 @@ std::optional<std::string> find_sampling_fault(const SamplingParams& s) {
   return std::nullopt;
 }
 
-std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
+std::optional<std::string> find_token_fault(const Segment& segment, size_t i, size_t num_classes) {
   if (segment.tokens[i] < 0) return fmt::format("token {} has id {}", i, segment.tokens[i]);
   // In a message or a file a role is any byte.
   if (segment.roles[i] > TokenRole::kObservation) {
@@ -41,12 +43,56 @@ std::optional<std::string> find_token_fault(const Segment& segment, size_t i) {
     if (segment.versions[i] < 0) {
       return fmt::format("token {} was sampled by version {}", i, segment.versions[i]);
     }
+    if (segment.classes[i] < 0 || static_cast<size_t>(segment.classes[i]) >= num_classes) {
+      return fmt::format("token {} was sampled in numerics class {} of {}", i, segment.classes[i],
+                         num_classes);
+    }
     // Not merely ignored: another value means that roles and numbers have slipped against each
     // other.
-  } else if (segment.logprobs[i] != 0 || segment.versions[i] != -1) {
-    return fmt::format("token {} was not sampled but has log-probability {} and version {}", i,
-                       segment.logprobs[i], segment.versions[i]);
+  } else if (segment.logprobs[i] != 0 || segment.versions[i] != -1 || segment.classes[i] != -1) {
+    return fmt::format(
+        "token {} was not sampled but has log-probability {}, version {} and numerics class {}", i,
+        segment.logprobs[i], segment.versions[i], segment.classes[i]);
   }
+  return std::nullopt;
+}
+
+// The set that token `i` was drawn from.
+std::optional<std::string> find_set_fault(std::span<const TokenId> set, TokenId token, size_t i) {
+  if (set.front() < 0 || std::ranges::adjacent_find(set, std::greater_equal()) != set.end())
+    return fmt::format("the ids that were kept for token {} do not ascend from 0", i);
+  if (!std::ranges::binary_search(set, token))
+    return fmt::format("token {} has id {}, which was not kept", i, token);
+  return std::nullopt;
+}
+
+// What truncated sampling adds.
+std::optional<std::string> find_truncation_fault(const Segment& s, const SamplingParams& sampling) {
+  const bool has_masses = !s.log_masses.empty(), has_sets = !s.kept_counts.empty();
+  const size_t n = s.tokens.size();
+  if ((has_masses && s.log_masses.size() != n) || (has_sets && s.kept_counts.size() != n))
+    return fmt::format("{} tokens but {} masses and {} sets of kept tokens", n, s.log_masses.size(),
+                       s.kept_counts.size());
+  if ((has_masses || has_sets) && !truncates(sampling))
+    return "its sampling cuts nothing, but it says what was kept";
+  std::span<const TokenId> left = s.kept_ids;
+  for (size_t i = 0; i < n; ++i) {
+    const bool sampled = s.roles[i] == TokenRole::kSampled;
+    // Written so that a NaN fails as well.
+    if (has_masses &&
+        !(sampled ? s.log_masses[i] <= 0 && std::isfinite(s.log_masses[i]) : s.log_masses[i] == 0))
+      return fmt::format("token {} has a kept share of logarithm {}", i, s.log_masses[i]);
+    if (!has_sets) continue;
+    const int32_t count = s.kept_counts[i];
+    // A draw is made from something, and from what is there.
+    if (count < 0 || (count > 0) != sampled || static_cast<size_t>(count) > left.size())
+      return fmt::format("token {} was drawn from {} of {} ids", i, count, left.size());
+    if (!sampled) continue;
+    if (auto fault = find_set_fault(left.first(static_cast<size_t>(count)), s.tokens[i], i))
+      return fault;
+    left = left.subspan(static_cast<size_t>(count));
+  }
+  if (!left.empty()) return fmt::format("{} ids were kept for no token", left.size());
   return std::nullopt;
 }
 
@@ -70,7 +116,7 @@ std::optional<std::string> find_turn_fault(const Segment& segment) {
 }
 
 // `contexts` holds the context length (inherited and own tokens) of every earlier segment.
-std::optional<std::string> find_segment_fault(const Segment& segment,
+std::optional<std::string> find_segment_fault(const Trajectory& trajectory, const Segment& segment,
                                               const std::vector<int64_t>& contexts) {
   const auto index = static_cast<int64_t>(contexts.size());
   if (segment.parent < -1 || segment.parent >= index) {
@@ -82,13 +128,17 @@ std::optional<std::string> find_segment_fault(const Segment& segment,
                        available);
   }
   const size_t n = segment.tokens.size();
-  if (segment.roles.size() != n || segment.logprobs.size() != n || segment.versions.size() != n) {
-    return fmt::format("{} tokens but {} roles, {} log-probabilities, {} versions", n,
-                       segment.roles.size(), segment.logprobs.size(), segment.versions.size());
+  if (segment.roles.size() != n || segment.logprobs.size() != n || segment.versions.size() != n ||
+      segment.classes.size() != n) {
+    return fmt::format(
+        "{} tokens but {} roles, {} log-probabilities, {} versions, {} numerics classes", n,
+        segment.roles.size(), segment.logprobs.size(), segment.versions.size(),
+        segment.classes.size());
   }
   for (size_t i = 0; i < n; ++i) {
-    if (auto fault = find_token_fault(segment, i)) return fault;
+    if (auto fault = find_token_fault(segment, i, trajectory.numerics_classes.size())) return fault;
   }
+  if (auto fault = find_truncation_fault(segment, trajectory.sampling)) return fault;
   return find_turn_fault(segment);
 }
 
@@ -174,10 +224,13 @@ std::optional<std::string> find_fault(const TrajectoryHeader& header) {
 
 std::optional<std::string> find_fault(const Trajectory& trajectory) {
   if (auto fault = find_facts_fault(trajectory)) return fault;
+  // A class is compared by its name: two without one would count as the same.
+  if (std::ranges::find(trajectory.numerics_classes, "") != trajectory.numerics_classes.end())
+    return "a numerics class without a name";
   std::vector<int64_t> contexts;
   // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {
-    if (auto fault = find_segment_fault(segment, contexts)) {
+    if (auto fault = find_segment_fault(trajectory, segment, contexts)) {
       return fmt::format("segment {}: {}", contexts.size(), *fault);
     }
     // Inherited tokens count: a child may branch off inside of what its parent had inherited.

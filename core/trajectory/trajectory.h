@@ -26,8 +26,19 @@ struct Segment {
   std::vector<TokenRole> roles;   // same length
   std::vector<float> logprobs;    // same length; 0 where the role is not kSampled
   std::vector<int64_t> versions;  // same length; -1 where the role is not kSampled
+  // Same length; who computed it, an index in Trajectory::numerics_classes; -1 where the role is
+  // not kSampled.
+  std::vector<int32_t> classes;
   // The first token of each answer, ascending. Two answers may touch: an observation can be empty.
   std::vector<int32_t> turn_begins;
+  // Of truncated sampling (top-k, top-p, min-p): the natural log of the probability that the kept
+  // tokens have together, which the draw is renormalised by. Same length, 0 where the role is not
+  // kSampled; empty where truncation has cut nothing.
+  std::vector<float> log_masses = {};
+  // In runs that keep them: how many tokens each draw was made from (same length, 0 where the role
+  // is not kSampled), and their ids, one set after the other, ascending in each.
+  std::vector<int32_t> kept_counts = {};
+  std::vector<TokenId> kept_ids = {};
 };
 
 // What is said of an episode besides its tokens.
@@ -47,6 +58,8 @@ struct EpisodeFacts {
 };
 
 struct Trajectory : EpisodeFacts {
+  // Numerics classes (design rule 3) of those who sampled it; Segment::classes points here.
+  std::vector<std::string> numerics_classes;
   std::vector<Segment> segments;
 
   int64_t num_tokens() const;
@@ -62,7 +75,8 @@ struct TrajectoryHeader : EpisodeFacts {
 };
 TrajectoryHeader header_of(const Trajectory& trajectory);
 
-// Lengths that must agree, roles and outcomes in range, parents before children, finite log-probs.
+// Lengths that must agree, roles, classes and outcomes in range, parents before children, finite
+// log-probabilities, kept sets that hold their token.
 // Returns what is wrong, or nothing. Anything read from a message or a file passes through it.
 std::optional<std::string> find_fault(const Trajectory& trajectory);
 // The same of the header alone: what tokens would say about it is not known yet.

@@ -5,15 +5,19 @@
 #include <xxhash.h>
 
 #include "core/wire/codec.h"
+#include "core/wire/frame.h"
 #include "core/wire/messages_generated.h"
 
 namespace tailrace::wire {
 namespace {
 
 // The digit changes with the table: bodies of another build are refused, not misread.
-constexpr char kTrajectoryIdentifier[] = "TRT3";
+constexpr char kTrajectoryIdentifier[] = "TRT4";
 
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
+constexpr size_t kMaxClasses = 64, kMaxClassName = 256;
+// The rest of a body is small beside its sets: one that carries them is not refused for its size.
+static_assert(kMaxKeptIds * int64_t{sizeof(TokenId)} <= kMaxFrameBytes / 2);
 
 flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
   return fbs::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,
@@ -41,39 +45,60 @@ SamplingParams read_sampling(const fbs::Sampling& table) {
   return s;
 }
 
-// Versions come in long runs (a turn is sampled by one version): runs keep a long trajectory small.
-flatbuffers::Offset<flatbuffers::Vector<const fbs::VersionRun*>> write_versions(
-    Builder& builder, std::span<const int64_t> versions) {
-  std::vector<fbs::VersionRun> runs;
-  for (size_t begin = 0; begin < versions.size();) {
+// Versions and classes come in long runs (a turn is sampled by one of each): runs keep a long
+// trajectory small.
+template <class Run, class Value>
+flatbuffers::Offset<flatbuffers::Vector<const Run*>> write_runs(Builder& builder,
+                                                                const std::vector<Value>& values) {
+  std::vector<Run> runs;
+  for (size_t begin = 0; begin < values.size();) {
     size_t end = begin + 1;
-    while (end < versions.size() && versions[end] == versions[begin]) ++end;
-    runs.emplace_back(versions[begin], static_cast<int64_t>(end - begin));
+    while (end < values.size() && values[end] == values[begin]) ++end;
+    runs.emplace_back(values[begin], static_cast<Value>(end - begin));
     begin = end;
   }
   return builder.CreateVectorOfStructs(runs);
 }
 
 // Adds up before it fills, so that a huge count in a small message costs nothing.
-std::vector<int64_t> read_versions(const flatbuffers::Vector<const fbs::VersionRun*>& runs,
-                                   size_t num_tokens) {
-  check_aligned(runs, alignof(fbs::VersionRun), "version runs");
+template <class Run, class Value>
+std::vector<Value> read_runs(const flatbuffers::Vector<const Run*>& runs,
+                             Value (Run::*value)() const, size_t num_tokens,
+                             std::string_view what) {
+  check_aligned(runs, alignof(Run), what);
   size_t total = 0;
-  for (const fbs::VersionRun* run : runs) {
+  for (const Run* run : runs) {
     if (run->count() < 1 || static_cast<uint64_t>(run->count()) > num_tokens - total) {
-      throw Malformed("a version run of {} where {} tokens are left", run->count(),
+      throw Malformed("{} with one of {} where {} tokens are left", what, run->count(),
                       num_tokens - total);
     }
     total += static_cast<size_t>(run->count());
   }
   if (total != num_tokens)
-    throw Malformed("versions of {} tokens for {} tokens", total, num_tokens);
-  std::vector<int64_t> versions;
-  versions.reserve(num_tokens);
-  for (const fbs::VersionRun* run : runs) {
-    versions.insert(versions.end(), static_cast<size_t>(run->count()), run->version());
-  }
-  return versions;
+    throw Malformed("{} of {} tokens for {} tokens", what, total, num_tokens);
+  std::vector<Value> values;
+  values.reserve(num_tokens);
+  for (const Run* run : runs)
+    values.insert(values.end(), static_cast<size_t>(run->count()), (run->*value)());
+  return values;
+}
+
+// Nothing is written of what is empty: most runs truncate nothing.
+template <class T>
+flatbuffers::Offset<flatbuffers::Vector<T>> write_optional(Builder& builder,
+                                                           const std::vector<T>& values) {
+  return values.empty() ? flatbuffers::Offset<flatbuffers::Vector<T>>()
+                        : builder.CreateVector(values);
+}
+
+template <class T>
+size_t size_of(const flatbuffers::Vector<T>* values) {
+  return values == nullptr ? 0 : values->size();
+}
+
+template <class T>
+void read_optional(const flatbuffers::Vector<T>* from, std::vector<T>& to) {
+  if (from != nullptr) to.assign(from->begin(), from->end());
 }
 
 flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment& segment) {
@@ -82,10 +107,14 @@ flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment&
   const auto roles = builder.CreateVector(reinterpret_cast<const uint8_t*>(segment.roles.data()),
                                           segment.roles.size());
   const auto logprobs = builder.CreateVector(segment.logprobs);
-  const auto versions = write_versions(builder, segment.versions);
+  const auto versions = write_runs<fbs::VersionRun>(builder, segment.versions);
   const auto turn_begins = builder.CreateVector(segment.turn_begins);
+  const auto classes = write_runs<fbs::ClassRun>(builder, segment.classes);
+  const auto log_masses = write_optional(builder, segment.log_masses);
+  const auto kept_counts = write_optional(builder, segment.kept_counts);
+  const auto kept_ids = write_optional(builder, segment.kept_ids);
   return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
-                            versions, turn_begins);
+                            versions, turn_begins, classes, log_masses, kept_counts, kept_ids);
 }
 
 Segment read_segment(const fbs::Segment& table) {
@@ -101,7 +130,14 @@ Segment read_segment(const fbs::Segment& table) {
   segment.logprobs.assign(table.logprobs()->begin(), table.logprobs()->end());
   segment.roles.resize(n);
   if (n > 0) std::memcpy(segment.roles.data(), table.roles()->data(), n);
-  segment.versions = read_versions(*table.versions(), n);
+  segment.versions = read_runs(*table.versions(), &fbs::VersionRun::version, n, "version runs");
+  segment.classes = read_runs(*table.classes(), &fbs::ClassRun::numerics_class, n, "class runs");
+  if (size_of(table.log_masses()) > n || size_of(table.kept_counts()) > n)
+    throw Malformed("{} masses and {} sets of {} tokens", size_of(table.log_masses()),
+                    size_of(table.kept_counts()), n);
+  read_optional(table.log_masses(), segment.log_masses);
+  read_optional(table.kept_counts(), segment.kept_counts);
+  read_optional(table.kept_ids(), segment.kept_ids);
   if (table.turn_begins()->size() > n)
     throw Malformed("{} turns of {} tokens", table.turn_begins()->size(), n);
   segment.turn_begins.assign(table.turn_begins()->begin(), table.turn_begins()->end());
@@ -119,13 +155,14 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   const auto evidence = builder.CreateString(t.evidence);
   const auto sampling = write_sampling(builder, t.sampling);
   const auto metrics = write_metrics(builder, t.metrics);
+  const auto classes = builder.CreateVectorOfStrings(t.numerics_classes);
   flatbuffers::Optional<double> reward = flatbuffers::nullopt;
   if (t.reward) reward = *t.reward;
   return fbs::CreateTrajectory(builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed,
                                segment_vector, static_cast<uint8_t>(t.outcome), reward, verifier,
                                evidence, sampling, t.turns, t.env_seconds, t.generate_seconds,
                                metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
-                               t.max_version());
+                               t.max_version(), classes);
 }
 
 EpisodeFacts read_facts(const fbs::Trajectory& table) {
@@ -155,15 +192,33 @@ TrajectoryHeader read_header(const fbs::Trajectory& table, int64_t) {
   return header;
 }
 
+std::vector<std::string> read_classes(const fbs::Trajectory& table) {
+  const auto& names = *table.numerics_classes();
+  // As in read_metrics(): what is shared must not grow without end.
+  if (names.size() > kMaxClasses) throw Malformed("{} numerics classes", names.size());
+  std::vector<std::string> classes;
+  for (const auto* name : names) {
+    if (name->size() > kMaxClassName)
+      throw Malformed("the name of a numerics class has {} bytes", name->size());
+    classes.push_back(name->str());
+  }
+  return classes;
+}
+
 Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   // Segments may be shared as well: what the header says is checked before anything is copied.
-  int64_t num_tokens = 0;
-  for (const fbs::Segment* segment : *table.segments()) num_tokens += segment->tokens()->size();
+  int64_t num_tokens = 0, num_kept = 0;
+  for (const fbs::Segment* segment : *table.segments()) {
+    num_tokens += segment->tokens()->size();
+    num_kept += static_cast<int64_t>(size_of(segment->kept_ids()));
+  }
   if (num_tokens != table.num_tokens() || num_tokens > max_tokens) {
     throw Malformed("segments of {} tokens, the header says {}, at most {} fit", num_tokens,
                     table.num_tokens(), max_tokens);
   }
-  Trajectory t{read_facts(table), {}};
+  if (num_kept > max_tokens)
+    throw Malformed("sets of {} ids, at most {} fit", num_kept, max_tokens);
+  Trajectory t{read_facts(table), read_classes(table), {}};
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
@@ -198,8 +253,12 @@ Result<T> read_verified(std::span<const std::byte> bytes,
 
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
-  // A token has 4 bytes of id, 1 of role and 4 of log-probability; the version runs are few.
-  Builder builder(1024 + num_tokens * 10);
+  // A token has 4 bytes of id, 1 of role and 4 of log-probability; the runs are few. With
+  // truncation come 4 of its mass, 4 of its count and the ids.
+  size_t bytes = 1024 + num_tokens * 10;
+  for (const Segment& segment : trajectory.segments)
+    bytes += 4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size());
+  Builder builder(bytes);
   builder.Finish(write_trajectory(builder, trajectory), kTrajectoryIdentifier);
   return to_bytes(builder);
 }

@@ -33,6 +33,7 @@ struct Sequence {
   // The request: valid while the phase is not kIdle.
   SamplingParams sampling;
   SampleKey key;
+  bool wants_kept = false;
   std::vector<GeneratedToken> sampled;
   const StopMatcher* stops = nullptr;
 

@@ -32,6 +32,17 @@ int64_t logit_rows_per_chunk(const Model& model, const EngineOptions& options) {
   return std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_logit_rows(options));
 }
 
+// Calls f(begin, end, inv_temperature). The ops take one temperature: rows that share theirs with
+// the next ones go together.
+template <class F>
+void for_each_temperature(std::span<Sequence* const> rows, const F& f) {
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    const float inv_temperature = inverse_temperature(rows[begin]->sampling);
+    while (end < rows.size() && inverse_temperature(rows[end]->sampling) == inv_temperature) ++end;
+    f(static_cast<int64_t>(begin), static_cast<int64_t>(end), inv_temperature);
+  }
+}
+
 }  // namespace
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
@@ -72,10 +83,10 @@ int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options,
   const int64_t logit_floats = chunk * model.config().vocab_size;
   size_t bytes = model.workspace_bytes(options.max_batch_tokens,
                                        static_cast<int>(options.max_context_tokens), num_threads);
-  // 3: logits with the sampler's weights and ids; lse, logprobs and drawn. Each is aligned by
-  // itself.
-  for (int64_t floats : {rows * model.config().hidden_size, 3 * logit_floats, 3 * chunk})
-    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 3 * kMemoryAlignment;
+  // 3: logits with the sampler's weights and ids. 4: lse, kept_lse, logprobs and drawn. Each is
+  // aligned by itself.
+  for (int64_t floats : {rows * model.config().hidden_size, 3 * logit_floats, 4 * chunk})
+    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 4 * kMemoryAlignment;
   return static_cast<int64_t>(bytes);
 }
 
@@ -106,8 +117,10 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
   sampler_weights_ = workspace_.take<float>(logit_floats);
   sampler_ids_ = workspace_.take<int32_t>(logit_floats);
   lse_ = workspace_.take<float>(rows_per_chunk_);
+  kept_lse_ = workspace_.take<float>(rows_per_chunk_);
   logprobs_ = workspace_.take<float>(rows_per_chunk_);
   drawn_ = workspace_.take<int32_t>(rows_per_chunk_);
+  kept_.resize(static_cast<size_t>(rows_per_chunk_));
 }
 
 Engine::~Engine() {
@@ -156,6 +169,7 @@ void Engine::submit(GenerateRequest request) {
   sequence.stops = matcher(request.sampling.stop_strings);
   sequence.sampling = std::move(request.sampling);
   sequence.key = request.key;
+  sequence.wants_kept = request.wants_kept;
   sequence.sampled.clear();
   planner_.enqueue(sequence);
 }
@@ -231,8 +245,7 @@ void Engine::sample() {
     for (size_t i = 0; i < rows.size(); ++i) {
       Sequence& sequence = *rows[i];
       sequence.tokens.push_back(drawn_[i]);
-      // The version token by token: an install may come between two of them.
-      sequence.sampled.push_back({drawn_[i], logprobs_[i], gate_.version()});
+      sequence.sampled.push_back(drawn_token(sequence, i));
       ++stats_.sampled_tokens;
       if (auto reason = reason_to_stop(sequence)) {
         planner_.finish(sequence);
@@ -243,15 +256,21 @@ void Engine::sample() {
   }
 }
 
+GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) const {
+  // The version token by token: an install may come between two of them.
+  GeneratedToken token{drawn_[row], logprobs_[row], gate_.version()};
+  if (kept_[row].empty()) return token;
+  token.log_mass = log_mass(kept_lse_[row], lse_[row]);
+  if (sequence.wants_kept) token.kept.assign(kept_[row].begin(), kept_[row].end());
+  return token;
+}
+
 void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
-  // log_sum_exp takes one temperature: rows that share theirs with the next ones go together.
   auto count = static_cast<int64_t>(rows.size());
-  for (int64_t begin = 0, end = 0; begin < count; begin = end) {
-    float inv_temperature = inverse_temperature(rows[begin]->sampling);
-    while (end < count && inverse_temperature(rows[end]->sampling) == inv_temperature) ++end;
+  for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
     log_sum_exp(stream_, logits.slice_rows(begin, end), inv_temperature,
                 lse_.subspan(begin, end - begin), {});
-  }
+  });
   int64_t vocab = logits.cols;
   for (int64_t row = 0; row < count; ++row) {
     // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
@@ -266,13 +285,21 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
                              sampler_ids_.subspan(row * vocab, vocab)};
       // The number belongs to (key, absolute position of the new token): neither the batch nor a
       // preemption can change a draw.
-      TokenId token = sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
-                                   sample_uniform(sequence.key, sequence.length()), scratch);
+      const auto [token, kept] =
+          sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
+                       sample_uniform(sequence.key, sequence.length()), scratch);
       drawn_[row] = token;
+      kept_[row] = kept;
       // The expression of linear_logprob(), term by term. Written in another way it would round in
       // another way, and the trainer would see a mismatch where there is none.
       logprobs_[row] = logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse_[row];
     }
+  });
+  const KeptSets kept(kept_.data(), rows.size());
+  if (std::ranges::all_of(kept, [](const auto& set) { return set.empty(); })) return;
+  for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
+    kept_log_sum_exp(stream_, logits.slice_rows(begin, end), kept.subspan(begin, end - begin),
+                     inv_temperature, kept_lse_.subspan(begin, end - begin));
   });
 }
 

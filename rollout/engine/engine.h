@@ -88,6 +88,7 @@ class Engine final : public Generator {
   void forward();
   void sample();
   void draw(std::span<Sequence* const> rows, ConstMatrix logits);
+  GeneratedToken drawn_token(const Sequence& sequence, size_t row) const;
   std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
   const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
 
@@ -106,11 +107,14 @@ class Engine final : public Generator {
   Workspace workspace_;
   Matrix hidden_, logits_;            // [max_rows, hidden], [rows_per_chunk, vocab]
   std::span<float> lse_, logprobs_;   // [rows_per_chunk]
+  std::span<float> kept_lse_;         // the same; of rows that are truncated
   std::span<int32_t> drawn_;          // [rows_per_chunk]
   std::span<float> sampler_weights_;  // [rows_per_chunk * vocab]
   std::span<int32_t> sampler_ids_;    // the same
-  std::vector<Sequence*> rows_;       // who wants logits, in the order of the rows
-  std::vector<Generation> ready_;     // finished outside a forward pass
+  // What the rows of a chunk were drawn from, in sampler_ids_; empty: the whole vocabulary.
+  std::vector<std::span<const int32_t>> kept_;
+  std::vector<Sequence*> rows_;    // who wants logits, in the order of the rows
+  std::vector<Generation> ready_;  // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;
   EngineStats stats_;
 };

@@ -125,32 +125,36 @@ int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
   return kept;
 }
 
-TokenId sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
-                     SamplerScratch scratch) {
+Drawn sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
+                   SamplerScratch scratch) {
   if (params.temperature <= 0) {
     // Two passes, a vectorised maximum and a search, and the smaller id wins a tie as everywhere.
     float top = largest(logits);
     size_t best = 0;
     while (best + 1 < logits.size() && logits[best] != top) ++best;
-    return static_cast<TokenId>(best);
+    return {static_cast<TokenId>(best)};
   }
-  bool truncates = params.top_p < 1.0 || params.min_p > 0 ||
-                   (params.top_k > 0 && params.top_k < static_cast<int64_t>(logits.size()));
-  if (!truncates) {
+  if (!truncates(params, std::ssize(logits))) {
     exponentials(logits, inverse_temperature(params), scratch.weights);
-    return draw_in_id_order(scratch.weights.first(logits.size()), uniform);
+    return {draw_in_id_order(scratch.weights.first(logits.size()), uniform)};
   }
   // In order of likelihood, as keep_tokens() left them: sorting by id would change nothing in the
-  // distribution. The log-probability stays that of the whole one.
-  int64_t kept = keep_tokens(logits, params, scratch);
+  // distribution.
+  auto kept = scratch.ids.first(static_cast<size_t>(keep_tokens(logits, params, scratch)));
   double total = 0;
-  for (int64_t i = 0; i < kept; ++i) total += scratch.weights[scratch.ids[i]];
+  for (int32_t id : kept) total += scratch.weights[id];
   double target = uniform * total, passed = 0;
-  for (int64_t i = 0; i < kept; ++i) {
-    passed += scratch.weights[scratch.ids[i]];
-    if (passed > target) return scratch.ids[i];
+  TokenId token = kept[0];  // also when all weights but the first are rounded away
+  for (int32_t id : kept) {
+    passed += scratch.weights[id];
+    if (passed > target) {
+      token = id;
+      break;
+    }
   }
-  return scratch.ids[0];  // all weights but the first rounded away
+  // What is recorded of the set has one order, whatever the order of likelihood is.
+  std::ranges::sort(kept);
+  return {token, kept};
 }
 
 }  // namespace tailrace

@@ -23,9 +23,15 @@ struct SamplerScratch {
 // In [0, 1): philox(key, position).
 double sample_uniform(SampleKey key, int64_t position);
 
+struct Drawn {
+  TokenId token = 0;
+  // What truncation left to draw from, ascending, in scratch.ids; empty without truncation.
+  std::span<const int32_t> kept = {};
+};
+
 // logits [vocab], not yet divided by the temperature.
-TokenId sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
-                     SamplerScratch scratch);
+Drawn sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
+                   SamplerScratch scratch);
 
 // The tokens that truncation keeps: the first n entries of scratch.ids, likeliest first, with their
 // unnormalised probabilities at scratch.weights[id]. Returns n >= 1. temperature > 0.

@@ -48,6 +48,7 @@ Episode::Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& 
   trajectory_.seed = spec_.task.seed;
   trajectory_.sampling = spec_.sampling;
   trajectory_.sampling.max_new_tokens = limits.max_action_tokens;
+  trajectory_.numerics_classes = {spec_.numerics_class};
   trajectory_.segments.emplace_back();
 }
 
@@ -82,10 +83,7 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   std::vector<TokenId> ids;
   for (const GeneratedToken& token : generation.tokens) {
     ids.push_back(token.id);
-    segment.tokens.push_back(token.id);
-    segment.roles.push_back(TokenRole::kSampled);
-    segment.logprobs.push_back(token.logprob);
-    segment.versions.push_back(token.version);
+    append(token);
   }
   ++trajectory_.turns;
   bool stopped = generation.reason == FinishReason::kStopToken ||
@@ -147,6 +145,7 @@ GenerateRequest Episode::request(SessionId session) {
   request.sampling = spec_.sampling;
   // The response limit is ours to keep; the engine knows only the context.
   request.sampling.max_new_tokens = std::min(spec_.limits.max_action_tokens, room());
+  request.wants_kept = spec_.keeps_sets;
   request.key = segment_key(spec_.key, trajectory_.segments.size() - 1);
   return request;
 }
@@ -167,6 +166,12 @@ Episode::Next Episode::fail(std::string reason) {
 
 Episode::Next Episode::end(Outcome outcome) {
   trajectory_.outcome = outcome;
+  // Where truncation has cut nothing there is nothing to say.
+  for (Segment& segment : trajectory_.segments) {
+    if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
+      segment.log_masses.clear();
+    if (segment.kept_ids.empty()) segment.kept_counts.clear();
+  }
   return Next::kDone;
 }
 
@@ -174,10 +179,25 @@ void Episode::append(std::vector<TokenId> tokens, TokenRole role) {
   Segment& segment = trajectory_.segments.back();
   segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
   segment.roles.resize(segment.tokens.size(), role);
-  // No log-probability and no version: nothing sampled these tokens.
+  // No log-probability, version or class: nothing sampled these tokens.
   segment.logprobs.resize(segment.tokens.size(), 0.0f);
   segment.versions.resize(segment.tokens.size(), -1);
+  segment.classes.resize(segment.tokens.size(), -1);
+  segment.log_masses.resize(segment.tokens.size(), 0.0f);
+  segment.kept_counts.resize(segment.tokens.size(), 0);
   unsent_ = std::move(tokens);
+}
+
+void Episode::append(const GeneratedToken& token) {
+  Segment& segment = trajectory_.segments.back();
+  segment.tokens.push_back(token.id);
+  segment.roles.push_back(TokenRole::kSampled);
+  segment.logprobs.push_back(token.logprob);
+  segment.versions.push_back(token.version);
+  segment.classes.push_back(0);  // the only one: an episode stays with one generator
+  segment.log_masses.push_back(token.log_mass);
+  segment.kept_counts.push_back(static_cast<int32_t>(token.kept.size()));
+  segment.kept_ids.insert(segment.kept_ids.end(), token.kept.begin(), token.kept.end());
 }
 
 int64_t Episode::room() const {

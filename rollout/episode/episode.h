@@ -59,6 +59,8 @@ struct EpisodeSpec {
   SampleKey key;
   SamplingParams sampling;  // max_new_tokens is the episode's own
   EpisodeLimits limits;
+  std::string numerics_class = {};  // of the generator; needed where the trajectory is trained on
+  bool keeps_sets = false;          // record what each token was drawn from
 };
 
 class Episode {
@@ -94,6 +96,7 @@ class Episode {
   Next fail(std::string reason);
   Next end(Outcome outcome);
   void append(std::vector<TokenId> tokens, TokenRole role);
+  void append(const GeneratedToken& token);
   int64_t room() const;  // tokens that may still follow
 
   EpisodeSpec spec_;

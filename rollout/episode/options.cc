@@ -88,4 +88,9 @@ void RolloutOptions::validate() {
   }
 }
 
+int64_t RolloutOptions::max_sampled_tokens() const {
+  const int64_t context = engine.max_context_tokens;
+  return max_response_tokens > 0 ? std::min(max_response_tokens, context) : context;
+}
+
 }  // namespace tailrace

@@ -24,6 +24,8 @@ struct RolloutOptions {
   void visit(OptionVisitor& v);
   // Rules over several fields, and the default of max_context_tokens. Throws UserError.
   void validate();
+  // Most that an episode can sample; validated.
+  int64_t max_sampled_tokens() const;
 };
 
 }  // namespace tailrace

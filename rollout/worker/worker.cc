@@ -214,7 +214,9 @@ class RolloutWorker {
                        .task = tasks_.task(grant.lane, grant.lease.member),
                        .key = member_key(config_.seed, grant.lane, grant.lease.member),
                        .sampling = sampling_,
-                       .limits = limits_},
+                       .limits = limits_,
+                       .numerics_class = numerics_class_,
+                       .keeps_sets = config_.keeps_sets && !evaluates},
                       environments_.make(config_.env, config_.env_settings));
       }
     }
@@ -286,6 +288,7 @@ class RolloutWorker {
   TaskSource tasks_;
   EpisodeLimits limits_;
   SamplingParams sampling_;
+  const std::string numerics_class_ = numerics_class();
 
   Digest digest_;  // of parameters_ and packed_
   std::shared_ptr<PackedWeights> packed_, spare_;

@@ -46,7 +46,8 @@ struct RolloutWorkerConfig {
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
 
-  RolloutOptions rollout;  // validated
+  RolloutOptions rollout;   // validated
+  bool keeps_sets = false;  // what trains carries what each token was drawn from
 };
 
 // Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or

@@ -11,7 +11,10 @@ namespace {
 
 using testing::make_batch;
 
-constexpr BatchOptions kOptions{.vocab_size = 19, .max_sequence_tokens = 64};
+const BatchOptions kOptions{.advantage = AdvantageKind::kGroupMean,
+                            .numerics_class = testing::kNumericsClass,
+                            .vocab_size = 19,
+                            .max_sequence_tokens = 64};
 
 TEST(Pack, FillsInOrderWithoutSplittingASequence) {
   std::vector<int64_t> lengths = {7, 6, 8, 5, 1, 3, 8, 6};
@@ -57,6 +60,7 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
        .roles = {kPrompt, kPrompt, kSampled, kSampled, kObservation, kSampled, kObservation},
        .logprobs = {0, 0, -1, -2, 0, -3, 0},
        .versions = {-1, -1, 4, 4, -1, 5, -1},
+       .classes = {-1, -1, 0, 0, -1, 0, -1},
        .turn_begins = {2, 5}}};
   Trajectory other = t;
   other.lease.member.member = 1;
@@ -73,6 +77,53 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
   EXPECT_EQ(batch.sequences[1].advantages, (std::vector<float>{-.5f, -.5f, -.5f}));
 }
 
+// What sampled is the part of the distribution that was kept; what is trained is the whole or the
+// part.
+TEST(Batch, TruncationIsInTheBehaviourAndUnderKeepInThePolicyToo) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(2, 1);
+  testing::truncate(trajectories);
+  for (SamplingMask mask : {SamplingMask::kNone, SamplingMask::kKeep}) {
+    TrainBatch batch = make_batch(trajectories, AdvantageKind::kGroupMean, true, mask);
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      const TrainSequence& s = batch.sequences[i];
+      const Segment& segment = trajectories[i].segments[0];
+      const PackedSequence packed = s.packed();
+      for (size_t k = 0; k < s.targets.size(); ++k) {
+        const auto at = static_cast<size_t>(s.targets[k]);
+        const float drawn = segment.logprobs[at] - segment.log_masses[at];
+        EXPECT_EQ(s.behaviour_logprobs[k], drawn);
+        const bool keep = mask == SamplingMask::kKeep;
+        EXPECT_EQ(s.recorded_logprobs[k], keep ? drawn : segment.logprobs[at]);
+        EXPECT_EQ(packed.kept.set(k).size(), keep ? 3u : 0u);
+        EXPECT_EQ(std::ranges::count(packed.kept.set(k), segment.tokens[at]), keep ? 1 : 0);
+      }
+    }
+  }
+}
+
+TEST(Batch, MarksWhatAnotherNumericsClassSampled) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(1, 1);
+  trajectories[0].numerics_classes = {"gpu-test", testing::kNumericsClass};
+  for (int32_t& numerics_class : trajectories[0].segments[0].classes)
+    if (numerics_class == 0) {
+      numerics_class = 1;
+      break;
+    }
+  TrainBatch batch = make_batch(trajectories);
+  std::vector<uint8_t> expected(batch.sequences[0].targets.size(), 1);
+  expected[0] = 0;
+  EXPECT_EQ(batch.sequences[0].foreign_class, expected);
+  EXPECT_EQ(std::ranges::count(batch.sequences[1].foreign_class, 1), 0);
+}
+
+TEST(Batch, SaysHowMuchTruncationCut) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(2, 1);
+  EXPECT_EQ(testing::metric(make_batch(trajectories).metrics, "rollout/cut_mass"), 0);
+  testing::truncate(trajectories);
+  // A mean over the sampled tokens of all samples, each of which lost a quarter.
+  EXPECT_NEAR(testing::metric(make_batch(trajectories).metrics, "rollout/cut_mass"), 0.25, 1e-6);
+}
+
 // An observation may be empty: two answers then touch, and stay two.
 TEST(Batch, TurnsThatTouchAreTwo) {
   using enum TokenRole;
@@ -82,6 +133,7 @@ TEST(Batch, TurnsThatTouchAreTwo) {
                    .roles = {kPrompt, kSampled, kSampled, kSampled},
                    .logprobs = {0, -1, -2, -3},
                    .versions = {-1, 0, 0, 0},
+                   .classes = {-1, 0, 0, 0},
                    .turn_begins = {1, 3}}};
   }
   group[0].reward = 1;
@@ -96,6 +148,7 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
                  .roles = {kPrompt, kPrompt, kSampled, kSampled},
                  .logprobs = {0, 0, -1, -2},
                  .versions = {-1, -1, 0, 0},
+                 .classes = {-1, -1, 0, 0},
                  .turn_begins = {2}},
                 {.parent = 0,
                  .parent_tokens = 3,
@@ -103,6 +156,7 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
                  .roles = {kObservation, kSampled},
                  .logprobs = {0, -3},
                  .versions = {-1, 0},
+                 .classes = {-1, 0},
                  .turn_begins = {1}},
                 {.parent = 1,
                  .parent_tokens = 4,
@@ -110,6 +164,7 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
                  .roles = {kSampled},
                  .logprobs = {-4},
                  .versions = {0},
+                 .classes = {0},
                  .turn_begins = {0}}};
   Trajectory other = t;
   other.lease.member.member = 1;
@@ -186,6 +241,30 @@ TEST(Batch, WhatDoesNotFitIsAFailureThatNamesTheTrajectory) {
   expect_part(failure([](auto& t) { t[2].lease.member.member = 1; }), "twice");
   expect_part(failure([](auto& t) { t[2].segments[0].logprobs.pop_back(); }),
               to_string(LeaseId{.member = {.member = 2}}));
+  // Of truncated sampling, under keep.
+  BatchOptions keep = kOptions;
+  keep.sampling_mask = SamplingMask::kKeep;
+  EXPECT_EQ(failure([](auto&) {}, keep), "accepted");
+  expect_part(failure([](auto& t) { t[2].sampling.top_k = 3; }, keep),
+              "member=2 attempt=0 does not say what its tokens were drawn from");
+  EXPECT_EQ(failure([](auto& t) { t[2].sampling.top_k = 3; }), "accepted");
+  EXPECT_EQ(failure([](auto& t) { t[2].sampling.top_k = 19; }, keep), "accepted")
+      << "that is the whole vocabulary";
+  expect_part(failure(
+                  [](auto& t) {
+                    testing::truncate(t);
+                    t[2].segments[0].kept_ids.back() = 19;
+                  },
+                  keep),
+              "holds token 19; the vocabulary has 19");
+  expect_part(failure(
+                  [](auto& t) {
+                    testing::truncate(t);
+                    t[2].segments[0].kept_ids.back() = 0;
+                  },
+                  keep),
+              "do not ascend");
+  expect_part(failure([](auto& t) { t[2].segments[0].classes.pop_back(); }), "numerics classes");
   BatchOptions small = kOptions;
   small.max_sequence_tokens = 5;
   expect_part(failure([](auto&) {}, small), "the trainer takes 5");

@@ -1,6 +1,8 @@
 // What several trainer tests share: a tiny model, random sequences and trajectories, golden files.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +31,7 @@ inline ModelConfig tiny_model() {
 }
 
 constexpr int64_t kMaxSequenceTokens = 64;
+constexpr const char* kNumericsClass = "cpu-test";
 
 // A trainer of the tiny model with weights of `seed` and an optimizer.
 inline std::unique_ptr<PolicyTrainer> tiny_trainer(const TrainOptions& train,
@@ -47,6 +50,7 @@ inline Trajectory random_trajectory(int64_t prompt_index, int32_t member, double
   t.lease.member = {.epoch = 0, .prompt = prompt_index, .launch = 0, .member = member};
   t.reward = reward;
   t.env = "test";
+  t.numerics_classes = {kNumericsClass};
   Segment segment;
   auto append = [&](TokenRole role, int64_t count) {
     if (role == TokenRole::kSampled)
@@ -56,6 +60,7 @@ inline Trajectory random_trajectory(int64_t prompt_index, int32_t member, double
       segment.roles.push_back(role);
       segment.logprobs.push_back(role == TokenRole::kSampled ? -0.5f : 0.0f);
       segment.versions.push_back(role == TokenRole::kSampled ? 0 : -1);
+      segment.classes.push_back(role == TokenRole::kSampled ? 0 : -1);
     }
   };
   append(TokenRole::kPrompt, 3 + rng.below(4));
@@ -80,6 +85,24 @@ inline std::vector<Trajectory> random_trajectories(int64_t groups, uint64_t seed
   return result;
 }
 
+// As sampling with top_k = 3 would have recorded them: sets about each sampled token, of three
+// quarters of the probability.
+inline void truncate(std::vector<Trajectory>& trajectories) {
+  for (Trajectory& t : trajectories) {
+    t.sampling.top_k = 3;
+    for (Segment& segment : t.segments) {
+      for (size_t i = 0; i < segment.tokens.size(); ++i) {
+        const bool sampled = segment.roles[i] == TokenRole::kSampled;
+        segment.log_masses.push_back(sampled ? std::log(0.75f) : 0.0f);
+        segment.kept_counts.push_back(sampled ? 3 : 0);
+        if (!sampled) continue;
+        const TokenId first = std::clamp(segment.tokens[i] - 1, 0, 19 - 3);
+        for (TokenId id = first; id < first + 3; ++id) segment.kept_ids.push_back(id);
+      }
+    }
+  }
+}
+
 // Replaces the recorded log-probabilities by what `trainer` computes for each sequence alone, as an
 // engine with the same weights would have recorded them.
 inline void record_logprobs(PolicyTrainer& trainer, std::vector<Trajectory>& trajectories) {
@@ -98,9 +121,12 @@ inline void record_logprobs(PolicyTrainer& trainer, std::vector<Trajectory>& tra
 }
 
 inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
-                             AdvantageKind kind = AdvantageKind::kGroupMean, bool drop = true) {
+                             AdvantageKind kind = AdvantageKind::kGroupMean, bool drop = true,
+                             SamplingMask mask = SamplingMask::kNone) {
   Result<TrainBatch> batch = build_batch(trajectories, {.advantage = kind,
                                                         .drop_zero_signal = drop,
+                                                        .sampling_mask = mask,
+                                                        .numerics_class = kNumericsClass,
                                                         .vocab_size = 19,
                                                         .max_sequence_tokens = kMaxSequenceTokens});
   return std::move(batch).value();

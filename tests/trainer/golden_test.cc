@@ -95,12 +95,13 @@ class TrainerGolden : public ::testing::Test {
       }
       size_t n = sequence.targets.size();
       sequence.old_logprobs = s.at("old_logprobs").get<std::vector<float>>();
-      sequence.behaviour_logprobs = sequence.old_logprobs;
+      sequence.behaviour_logprobs = sequence.recorded_logprobs = sequence.old_logprobs;
       sequence.ref_logprobs = s.at("ref_logprobs").get<std::vector<float>>();
       sequence.advantages.assign(n, s.at("advantage").get<float>());
       if (token_advantages)
         sequence.advantages = s.at("token_advantages").get<std::vector<float>>();
       sequence.versions.assign(n, 0);
+      sequence.foreign_class.assign(n, 0);
       sequence.turns.assign(n, 0);
       sequence.trajectory = static_cast<int32_t>(batch.trajectory_tokens.size());
       batch.trajectory_tokens.push_back(static_cast<int32_t>(n));
@@ -200,7 +201,7 @@ TEST_F(TrainerGolden, EveryModeOfThePolicyLoss) {
     auto trainer = make_trainer({.lr = 0, .max_grad_norm = 0}, {.microbatch_tokens = 48});
     TrainBatch batch = rl_batch(mode["settings"].at("advantage") == "token");
     auto report = trainer->policy_update(batch, {0, batch.sequences.size()},
-                                         loss_of(mode["settings"]), /*fresh_version=*/0);
+                                         loss_of(mode["settings"]), /*version=*/0);
     const auto& expected = mode["result"];
     const PolicyLossStats& stats = report.loss.stats;
     auto tokens = static_cast<double>(stats.tokens);

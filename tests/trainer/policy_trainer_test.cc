@@ -108,7 +108,7 @@ TEST(PolicyTrainer, StaleTokensAreScoredAgainAndCorrected) {
 
   PolicyTrainer::UpdateReport report =
       trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
-  EXPECT_EQ(report.fresh_tokens, 0);
+  EXPECT_EQ(report.current_tokens, 0);
   EXPECT_EQ(report.loss.stats.ratio_max, 1);
   EXPECT_NEAR(report.loss.stats.correction_max, 1.5, 1e-12);
   EXPECT_GT(report.loss.stats.correction_cut, 0);
@@ -136,6 +136,43 @@ TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
       EXPECT_NE(s.old_logprobs[k], s.behaviour_logprobs[k]);
   }
   MetricList metrics = trainer->policy_step(batch, 1, {});
+}
+
+// Equal versions are not enough: another class computes other bits of the same weights.
+TEST(PolicyTrainer, TokensOfAnotherClassAreScoredAgainAndCorrected) {
+  std::vector<Trajectory> trajectories = recorded(2, 3);
+  for (Trajectory& t : trajectories) {
+    if (t.lease.member.prompt == 1) continue;
+    t.numerics_classes = {"gpu-test"};
+    // What that class made of the weights that both hold.
+    for (Segment& segment : t.segments)
+      for (float& l : segment.logprobs) l *= 1.125f;
+  }
+  TrainBatch batch = make_batch(trajectories);
+  auto trainer = tiny_trainer({}, kStill);
+  trainer->prepare_step(batch, 0, {});
+  double largest = 0, foreign = 0, tokens = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    const PackedSequence packed = s.packed();
+    EXPECT_EQ(s.old_logprobs, trainer->score({&packed, 1})[0]);
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      largest = std::max(largest, std::exp(double{s.old_logprobs[k]} - s.behaviour_logprobs[k]));
+      foreign += s.foreign_class[k];
+      ++tokens;
+    }
+  }
+  MetricList metrics = trainer->policy_step(batch, 0, {});
+  EXPECT_NEAR(metric(metrics, "mismatch/foreign_class_frac"), foreign / tokens, 1e-12);
+  EXPECT_GT(foreign, 0);
+  EXPECT_LT(foreign, tokens);
+  EXPECT_EQ(metric(metrics, "mismatch/max_ratio"), std::min(2.0, largest));
+  EXPECT_GT(metric(metrics, "mismatch/max_ratio"), 1.1);
+  EXPECT_GT(metric(metrics, "mismatch/mean_ratio"), 1);
+  EXPECT_GT(metric(metrics, "mismatch/kl"), 0);
+  EXPECT_GT(metric(metrics, "mismatch/abs_logprob_diff"), 0);
+  // The ratio of the update is to our own numbers, and these have not moved.
+  EXPECT_EQ(metric(metrics, "policy/ratio_min"), 1);
+  EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
 }
 
 TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {
@@ -209,8 +246,12 @@ TEST(PolicyTrainer, SlotsAreJoinedInAFixedTree) {
   }
 }
 
-TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
+// Of whole distributions, and of draws from kept sets.
+class LossGradient : public ::testing::TestWithParam<SamplingMask> {};
+
+TEST_P(LossGradient, MatchesFiniteDifferencesOfTheWholeLoss) {
   std::vector<Trajectory> trajectories = recorded(2, 6);
+  testing::truncate(trajectories);
   PolicyLossConfig config = loss_config();
   config.entropy_coef = .05;
   config.kl.coef = .2;
@@ -218,8 +259,13 @@ TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
   Parameters other(trainer->model().layout());
   init_parameters(trainer->model().config(), 7, other);
   trainer->set_reference(other);
-  TrainBatch batch = make_batch(trajectories);
+  TrainBatch batch = make_batch(trajectories, AdvantageKind::kGroupMean, true, GetParam());
   trainer->prepare_step(batch, 0, config);
+  // As the sets of truncate() were not drawn from, their recorded numbers fit nothing.
+  for (TrainSequence& s : batch.sequences) {
+    const PackedSequence packed = s.packed();
+    s.old_logprobs = trainer->score({&packed, 1})[0];
+  }
   // Away from ratio 1, where the loss has no kink nearby.
   Rng rng(8);
   for (TrainSequence& s : batch.sequences) {
@@ -257,6 +303,10 @@ TEST(PolicyTrainer, GradientMatchesFiniteDifferencesOfTheWholeLoss) {
     EXPECT_NEAR(analytic / norm, slope, 1e-4 + .01 * std::abs(slope)) << info.name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(PolicyTrainer, LossGradient,
+                         ::testing::Values(SamplingMask::kNone, SamplingMask::kKeep),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST(PolicyTrainer, KlAgainstAReferenceIsZeroForItselfAndPositiveForAnother) {
   std::vector<Trajectory> trajectories = recorded(2, 6);

@@ -8,7 +8,8 @@ namespace tailrace {
 void CorrectionOptions::visit(OptionVisitor& v) {
   v.field("kind", kind,
           {.help = "tis: multiply the loss by min(exp(l_old - l_inf), cap); 1 for tokens that the "
-                   "current weights sampled"});
+                   "current weights sampled from the whole distribution, in the trainer's "
+                   "numerics class"});
   v.field("level", level, {.help = "one weight a token, or the product over a sequence"});
   v.field("cap", cap,
           {.help = "largest weight",

@@ -1,5 +1,5 @@
 // Axis "correction" of the policy loss: a detached weight for tokens whose behaviour policy is not
-// the one that the update starts from (stale weights, another numerics class).
+// the one that the update starts from (stale weights, another numerics class, truncated sampling).
 #pragma once
 
 #include <cstdint>

@@ -67,10 +67,17 @@ void AlgoOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = 1000,
            .aliases = {"entropy_coeff"}});
-  v.section("correction", correction, "what is done about tokens that other weights sampled");
+  v.section("correction", correction,
+            "what is done about tokens that another distribution sampled");
+  v.field("sampling_mask", sampling_mask,
+          {.help = "none: truncated sampling (rollout.sampling.top_k, top_p, min_p) counts as a "
+                   "mismatch: algo.correction weighs a token by the share that was kept, and what "
+                   "was cut is never tried; keep: the kept sets travel with the tokens, and "
+                   "training is restricted to them"});
 }
 
-// `correction` stays as it is by default in all of them: it mends the machine, not the algorithm.
+// `correction` and `sampling_mask` stay as they are by default in all of them: they mend the
+// machine, not the algorithm.
 AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
   AlgoOptions o;
   o.name = o.applied_preset_ = preset;

@@ -34,6 +34,15 @@ constexpr auto enum_names(AlgoPreset) {
                                  {kLitePpo, "lite_ppo"}});
 }
 
+// What training makes of truncated sampling (top-k, top-p, min-p), which draws from a part of the
+// policy's distribution. none: the trained policy is the whole distribution, and the draw is off it
+// by the mass that was kept. keep: the kept sets travel with the tokens and the trained policy is
+// restricted to them, so that draw and policy are the same distribution.
+enum class SamplingMask : uint8_t { kNone, kKeep };
+constexpr auto enum_names(SamplingMask) {
+  return name_table<SamplingMask>({{SamplingMask::kNone, "none"}, {SamplingMask::kKeep, "keep"}});
+}
+
 // The policy loss as a point on independent axes. `name` is a preset: reading it sets every field
 // to the values of its paper, and the fields that follow it override them. What an axis needs is
 // the struct of its own file; its keys stand side by side in `algo`.
@@ -48,6 +57,7 @@ struct AlgoOptions {
   KlOptions kl;
   double entropy_coef = 0;
   CorrectionOptions correction;
+  SamplingMask sampling_mask = SamplingMask::kNone;
 
   static AlgoOptions preset(AlgoPreset preset);
 

@@ -261,8 +261,8 @@ class TrainerWorker {
     auto trajectories = whole.trajectories();
     if (!trajectories) fail(step, trajectories.failure().message);
     Result<TrainBatch> batch = build_batch(
-        trajectories.value(),
-        batch_options(config_.algo, config_.model.vocab_size, config_.max_sequence_tokens));
+        trajectories.value(), batch_options(config_.algo, numerics_class(),
+                                            config_.model.vocab_size, config_.max_sequence_tokens));
     if (!batch) fail(step, batch.failure().message);
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.value().sequences)

@@ -33,6 +33,38 @@ TEST_F(LaunchTest, RunsToItsEndAndSaysSo) {
   expect_each_step_once("run", 18);
 }
 
+// From the key to the loss: the sets are kept, travel, and are used.
+TEST_F(LaunchTest, TruncatedSamplingIsNoMismatchWhereItsSetsAreKept) {
+  const std::vector<std::string> truncated = {"optim.lr=0", "run.steps=2",
+                                              "rollout.sampling.top_k=3"};
+  for (const bool keep : {true, false}) {
+    const std::string run = keep ? "run" : "other";
+    std::vector<std::string> arguments = truncated;
+    if (keep) arguments.push_back("algo.sampling_mask=keep");
+    start_run(run, arguments);
+    expect_done();
+    const auto rows = read_metrics(paths(run).metrics());
+    ASSERT_TRUE(rows) << rows.failure().message;
+    int updates = 0;
+    for (const MetricsRow& row : rows.value()) {
+      const double* mean_ratio = row.find("mismatch/mean_ratio");
+      if (mean_ratio == nullptr) continue;
+      ++updates;
+      EXPECT_GT(*row.find("rollout/cut_mass"), 0.01);
+      if (keep) {
+        EXPECT_EQ(*mean_ratio, 1);
+        EXPECT_EQ(*row.find("mismatch/kl"), 0);
+        EXPECT_EQ(*row.find("policy/ratio_min"), 1);
+        EXPECT_EQ(*row.find("policy/ratio_max"), 1);
+      } else {
+        EXPECT_LT(*mean_ratio, 0.99);
+        EXPECT_GT(*row.find("mismatch/kl"), 0.01);
+      }
+    }
+    EXPECT_GE(updates, 1);
+  }
+}
+
 TEST_F(LaunchTest, GoesOnWhenNobodyReadsItsProgress) {
   std::string line = "set -o pipefail;";
   for (const auto& part :

@@ -273,6 +273,38 @@ TEST(Validate, RefusesWhatCannotWork) {
             std::string::npos);
 }
 
+TEST(Validate, KeptSetsNeedABoundAndTruncation) {
+  EXPECT_EQ(error_of({"algo.sampling_mask=keep"}),
+            "override algo.sampling_mask=keep: algo.sampling_mask has no effect: "
+            "rollout.sampling.top_k, top_p and min_p are off and cut nothing. Remove it.");
+  EXPECT_EQ(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_p=0.9"}),
+            "rollout.sampling.top_k is -1, but algo.sampling_mask is keep: the kept sets travel "
+            "with the tokens, and top_k from 1 to 4096 bounds them. Try top_k=1000.");
+  EXPECT_NE(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=4097"})
+                .find("rollout.sampling.top_k=4097: rollout.sampling.top_k is 4097"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=4096"}), "(no error)");
+  EXPECT_NE(error_of({"rollout.sampling.top_k=1"}).find("rollout.sampling.top_k is 1: every draw"),
+            std::string::npos);
+  // The product of the kept shares would forget long answers.
+  const std::string by_sequence = "algo.correction.level=sequence";
+  EXPECT_NE(error_of({by_sequence, "rollout.sampling.top_p=0.9"})
+                .find("algo.correction.level is sequence, but truncated sampling"),
+            std::string::npos);
+  EXPECT_EQ(error_of({by_sequence}), "(no error)");
+  EXPECT_EQ(error_of({by_sequence, "rollout.sampling.top_k=20", "algo.sampling_mask=keep"}),
+            "(no error)");
+  EXPECT_EQ(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=20",
+                      "rollout.sampling.min_p=0.1"}),
+            "(no error)");
+  EXPECT_NE(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=4096",
+                      "rollout.max_context_tokens=10000", "train.microbatch_tokens=10000",
+                      "model.create.max_positions=10000"})
+                .find("an episode of 10000 tokens then has kept sets of 40960000 ids, and 33554432 "
+                      "can travel. Try top_k=3355."),
+            std::string::npos);
+}
+
 TEST(Validate, WantsOnePolicy) {
   EXPECT_NE(error_of({"model.path=/x"}).find("model.path and model.create are both given"),
             std::string::npos);

@@ -1,5 +1,7 @@
 #include "cli/run/plan.h"
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -70,6 +72,35 @@ TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
   EXPECT_EQ(
       make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
       without);
+}
+
+TEST(MakePlan, SaysWhatTruncatedSamplingCosts) {
+  RunOptions options = example();
+  const auto plan_of = [&] {
+    return make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  };
+  const Plan plain = plan_of();
+  const auto warned = [](const Plan& plan) {
+    return std::ranges::any_of(plan.warnings, [](const std::string& warning) {
+      return warning.find("algo.sampling_mask=keep removes it") != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(warned(plain));
+  options.rollout.sampling.top_k = 8;
+  EXPECT_TRUE(warned(plan_of()));
+  EXPECT_EQ(plan_of().total_bytes(), plain.total_bytes());
+  options.algo.sampling_mask = SamplingMask::kKeep;
+  EXPECT_FALSE(warned(plan_of()));
+  // 128 samples of 128 tokens, 8 ids of 4 bytes: three times in the trainer, twice in each worker.
+  EXPECT_EQ(plan_of().total_bytes() - plain.total_bytes(), 128 * 128 * 8 * 4 * (3 + 2 * 2));
+  // All of the vocabulary: nothing is cut, and nothing is sent.
+  options.rollout.sampling.top_k = 4096;
+  EXPECT_EQ(plan_of().total_bytes(), plain.total_bytes());
+  // More than 64 bits count is an answer as well.
+  options.rollout.sampling.top_p = 0.9;
+  options.step.group_size = 65536;
+  options.step.prompts_per_step = 1'000'000'000;
+  EXPECT_GT(plan_of().total_bytes(), int64_t{1} << 40);
 }
 
 TEST(MakePlan, WarnsWhenTheMemoryIsShort) {

@@ -114,6 +114,7 @@ TEST(FormatSample, ReadsBack) {
                           .roles = {TokenRole::kPrompt, TokenRole::kSampled},
                           .logprobs = {0, -1},
                           .versions = {-1, 7},
+                          .classes = {-1, 0},
                           .turn_begins = {1}}};
   folder.write("samples.jsonl", format_sample_row(sample_row(trajectory, 12, 7)) + "\n");
   auto tokenizer = text::load_tokenizer(folder.path());

@@ -12,6 +12,7 @@ namespace {
 // A conversation of six tokens, then a rewritten history that continues four of them.
 Trajectory two_segments() {
   Trajectory trajectory;
+  trajectory.numerics_classes = {"cpu-a", "cpu-b"};
   trajectory.lease = {.member = {.epoch = 1, .prompt = 7, .member = 3}, .attempt = 2};
   trajectory.segments.push_back(
       {.tokens = {1, 5, 6, 9, 8, 2},
@@ -19,6 +20,7 @@ Trajectory two_segments() {
                  TokenRole::kObservation, TokenRole::kSampled},
        .logprobs = {0, 0, -0.5f, -1.5f, 0, -0.25f},
        .versions = {-1, -1, 4, 4, -1, 5},
+       .classes = {-1, -1, 0, 0, -1, 1},
        .turn_begins = {2, 5}});
   trajectory.segments.push_back({.parent = 0,
                                  .parent_tokens = 4,
@@ -26,6 +28,7 @@ Trajectory two_segments() {
                                  .roles = {TokenRole::kObservation, TokenRole::kSampled},
                                  .logprobs = {0, -2},
                                  .versions = {-1, 6},
+                                 .classes = {-1, 1},
                                  .turn_begins = {1}});
   trajectory.reward = 1.0;
   return trajectory;
@@ -104,9 +107,71 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"sampled by version -1", [](Trajectory& t) { t.segments[0].versions[2] = -1; }},
       {"was not sampled", [](Trajectory& t) { t.segments[0].logprobs[0] = -1; }},
       {"was not sampled", [](Trajectory& t) { t.segments[0].versions[4] = 3; }},
+      {"7 numerics classes", [](Trajectory& t) { t.segments[0].classes.push_back(0); }},
+      {"numerics class 2 of 2", [](Trajectory& t) { t.segments[0].classes[3] = 2; }},
+      {"numerics class -1 of 2", [](Trajectory& t) { t.segments[0].classes[3] = -1; }},
+      {"was not sampled", [](Trajectory& t) { t.segments[0].classes[4] = 0; }},
+      {"class without a name", [](Trajectory& t) { t.numerics_classes[1] = ""; }},
   };
   for (const Case& c : cases) {
     Trajectory trajectory = two_segments();
+    c.damage(trajectory);
+    const auto fault = find_fault(trajectory);
+    ASSERT_TRUE(fault.has_value()) << c.message;
+    EXPECT_NE(fault->find(c.message), std::string::npos) << *fault;
+  }
+}
+
+// Of two_segments(), as truncated sampling would have recorded it.
+Trajectory truncated() {
+  Trajectory trajectory = two_segments();
+  trajectory.sampling.top_p = 0.5;
+  Segment& first = trajectory.segments[0];
+  first.log_masses = {0, 0, -0.5f, 0, 0, -0.25f};
+  first.kept_counts = {0, 0, 2, 1, 0, 3};
+  first.kept_ids = {3, 6, 9, 0, 2, 7};
+  Segment& second = trajectory.segments[1];
+  second.kept_counts = {0, 1};
+  second.kept_ids = {2};
+  return trajectory;
+}
+
+TEST(Trajectory, SaysWhatTruncationKept) {
+  EXPECT_EQ(find_fault(truncated()), std::nullopt);
+  struct Case {
+    const char* message;
+    std::function<void(Trajectory&)> damage;
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Case cases[] = {
+      {"cuts nothing", [](Trajectory& t) { t.sampling.top_p = 1; }},
+      {"cuts nothing", [](Trajectory& t) { t.sampling.temperature = 0; }},
+      {"7 masses", [](Trajectory& t) { t.segments[0].log_masses.push_back(0); }},
+      {"1 sets", [](Trajectory& t) { t.segments[1].kept_counts.pop_back(); }},
+      {"token 2 has a kept share of logarithm 0.1",
+       [](Trajectory& t) { t.segments[0].log_masses[2] = 0.1f; }},
+      {"logarithm -inf", [&](Trajectory& t) { t.segments[0].log_masses[2] = -inf; }},
+      {"logarithm nan", [&](Trajectory& t) { t.segments[0].log_masses[2] = nan; }},
+      {"token 4 has a kept share", [](Trajectory& t) { t.segments[0].log_masses[4] = -1; }},
+      {"token 3 was drawn from 0 of 4 ids",
+       [](Trajectory& t) { t.segments[0].kept_counts[3] = 0; }},
+      {"token 3 was drawn from -1", [](Trajectory& t) { t.segments[0].kept_counts[3] = -1; }},
+      {"token 4 was drawn from 1", [](Trajectory& t) { t.segments[0].kept_counts[4] = 1; }},
+      {"token 5 was drawn from 4 of 3 ids",
+       [](Trajectory& t) { t.segments[0].kept_counts[5] = 4; }},
+      {"2 ids were kept for no token",
+       [](Trajectory& t) {
+         t.segments[1].kept_ids = {2, 3, 4};
+       }},
+      {"ids were kept for no token", [](Trajectory& t) { t.segments[1].kept_counts.clear(); }},
+      {"do not ascend", [](Trajectory& t) { t.segments[0].kept_ids[4] = 0; }},
+      {"do not ascend from 0", [](Trajectory& t) { t.segments[0].kept_ids[0] = -1; }},
+      {"token 2 has id 6, which was not kept",
+       [](Trajectory& t) { t.segments[0].kept_ids[1] = 7; }},
+  };
+  for (const Case& c : cases) {
+    Trajectory trajectory = truncated();
     c.damage(trajectory);
     const auto fault = find_fault(trajectory);
     ASSERT_TRUE(fault.has_value()) << c.message;

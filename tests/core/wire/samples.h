@@ -17,6 +17,7 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
   t.lease = sample_lease();
   t.lane = Lane::kEval;
   t.env = "frozen_grid";
+  t.numerics_classes = {"cpu-avx512-w32", "cpu-avx2-w32"};
   t.seed = 0xfedcba9876543210;
   Segment segment;
   for (int64_t i = 0; i < num_tokens; ++i) {
@@ -27,6 +28,13 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
                                     : TokenRole::kObservation);
     segment.logprobs.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
     segment.versions.push_back(sampled ? 3 + i / 16 : -1);
+    segment.classes.push_back(sampled ? static_cast<int32_t>(i / 32 % 2) : -1);
+    segment.log_masses.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
+    segment.kept_counts.push_back(sampled ? 2 : 0);
+    if (sampled) {
+      const TokenId id = segment.tokens.back();
+      segment.kept_ids.insert(segment.kept_ids.end(), {id, id + 1 + static_cast<TokenId>(i % 3)});
+    }
     if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(i));
   }
   t.segments.push_back(segment);

@@ -27,6 +27,11 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.segments[0].roles, t.segments[0].roles);
   EXPECT_EQ(u.segments[0].logprobs, t.segments[0].logprobs);
   EXPECT_EQ(u.segments[0].versions, t.segments[0].versions);
+  EXPECT_EQ(u.numerics_classes, t.numerics_classes);
+  EXPECT_EQ(u.segments[0].classes, t.segments[0].classes);
+  EXPECT_EQ(u.segments[0].log_masses, t.segments[0].log_masses);
+  EXPECT_EQ(u.segments[0].kept_counts, t.segments[0].kept_counts);
+  EXPECT_EQ(u.segments[0].kept_ids, t.segments[0].kept_ids);
   EXPECT_EQ(u.segments[0].turn_begins, t.segments[0].turn_begins);
   EXPECT_EQ(u.segments[1].parent, 0);
   EXPECT_EQ(u.segments[1].parent_tokens, 50);
@@ -88,6 +93,19 @@ TEST(TrajectoryCodec, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].roles.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].versions.push_back(3); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].versions.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].classes.push_back(0); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].classes.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) {
+    t.numerics_classes.pop_back();
+    t.segments[0].classes[7] = 1;
+  }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.numerics_classes.resize(100, "x"); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.numerics_classes[0] = std::string(300, 'x'); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].log_masses[7] = 1; }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].log_masses.push_back(0); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts.push_back(0); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts[7] = 1 << 30; }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_ids.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.assign(1000, 7); }));
   EXPECT_TRUE(refused(

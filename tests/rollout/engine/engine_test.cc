@@ -1,6 +1,7 @@
 #include "rollout/engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -377,6 +378,66 @@ TEST(Engine, StopsAtAStopStringThatSpansTokens) {
   Generation answer = engine.finish()[1];
   EXPECT_EQ(answer.reason, FinishReason::kStopString);
   EXPECT_EQ(answer.tokens.size(), text.find(stop) + 3);
+}
+
+SamplingParams truncated(double temperature, int64_t top_k, double top_p, double min_p) {
+  SamplingParams sampling;
+  sampling.temperature = temperature;
+  sampling.top_k = top_k;
+  sampling.top_p = top_p;
+  sampling.min_p = min_p;
+  sampling.max_new_tokens = 20;
+  return sampling;
+}
+
+// Each token says what it was drawn from: with the set, the trainer has the draw's log-probability
+// to the bit, and without it still that of the whole distribution (design rule 2).
+TEST(Engine, RecordsWhatTruncationKept) {
+  TestModel model(tiny_config());
+  const SamplingParams all[] = {truncated(0.7, 8, 1, 0),      truncated(0.7, -1, 0.6, 0),
+                                truncated(1.5, -1, 1, 0.3),   truncated(1.5, 20, 0.9, 0.05),
+                                truncated(1.5, 1, 1, 0),      truncated(1.0, 61, 1, 0),
+                                truncated(1.0, 1000, 0.5, 0), truncated(0, 5, 0.5, 0)};
+  TestEngine engine(model, {.num_threads = 2});
+  std::vector<TokenId> prompt = random_tokens(12, 61, 1);
+  for (SessionId session = 0; session < std::ssize(all); ++session) {
+    GenerateRequest request = request_of(session, prompt, 20);
+    request.sampling = all[session];
+    request.wants_kept = true;
+    engine->submit(request);
+    request.session += 100;  // the same member, without its sets
+    request.wants_kept = false;
+    engine->submit(request);
+  }
+  Answers answers = engine.finish();
+  for (SessionId session = 0; session < std::ssize(all); ++session) {
+    SCOPED_TRACE(session);
+    const Generation &answer = answers[session], &without = answers[session + 100];
+    const float inv_temperature = inverse_temperature(all[session]);
+    expect_teacher_forced(model, prompt, answer, inv_temperature);
+    std::vector<std::span<const int32_t>> sets(prompt.size() - 1);
+    for (const GeneratedToken& token : answer.tokens) sets.push_back(token.kept);
+    const std::vector<float> drawn =
+        teacher_forced(model, context_of(prompt, answer), inv_temperature, sets);
+    const bool cuts = truncates(all[session], 61);
+    EXPECT_EQ(cuts, session < 5 || session == 6);
+    double cut = 0;
+    for (size_t i = 0; i < answer.tokens.size(); ++i) {
+      const GeneratedToken& token = answer.tokens[i];
+      ASSERT_EQ(token.logprob - token.log_mass, drawn[prompt.size() - 1 + i]);
+      EXPECT_EQ(token.kept.empty(), !cuts);
+      if (all[session].top_k == 8) {
+        EXPECT_EQ(token.kept.size(), 8u);
+      }
+      EXPECT_TRUE(std::ranges::is_sorted(token.kept));
+      EXPECT_LE(token.log_mass, 0);
+      cut += 1 - std::exp(double{token.log_mass});
+      EXPECT_EQ(without.tokens[i].id, token.id);
+      EXPECT_EQ(without.tokens[i].log_mass, token.log_mass);
+      EXPECT_TRUE(without.tokens[i].kept.empty());
+    }
+    EXPECT_EQ(cut > 0, cuts);
+  }
 }
 
 TEST(Engine, AnswersGreedilyAtTemperatureZero) {

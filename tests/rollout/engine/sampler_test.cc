@@ -66,6 +66,22 @@ TEST(Sampler, KeepsTheTokensOfTheGoldenCases) {
   }
 }
 
+TEST(Sampler, SaysWhatItDrewFromInOrderOfId) {
+  std::vector<float> logits = random_logits(300, /*seed=*/3, 2.0);
+  Scratch expected(300), scratch(300);
+  const SamplingParams params = sampling(0.8, 40, 0.9);
+  const int64_t kept = keep_tokens(logits, params, expected);
+  std::sort(expected.ids.begin(), expected.ids.begin() + kept);
+  const Drawn drawn = sample_token(logits, params, 0.4, scratch);
+  EXPECT_TRUE(std::equal(drawn.kept.begin(), drawn.kept.end(), expected.ids.begin(),
+                         expected.ids.begin() + kept));
+  EXPECT_TRUE(std::ranges::binary_search(drawn.kept, drawn.token));
+  // Without truncation, and where it is none.
+  EXPECT_TRUE(sample_token(logits, sampling(0.8), 0.4, scratch).kept.empty());
+  EXPECT_TRUE(sample_token(logits, sampling(0.8, 300), 0.4, scratch).kept.empty());
+  EXPECT_TRUE(sample_token(logits, sampling(0, 40), 0.4, scratch).kept.empty());
+}
+
 TEST(Sampler, KeepsWhatASortOfTheWholeVocabularyWouldKeep) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Rng rng(seed);
@@ -107,7 +123,7 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
   Scratch scratch(logits.size());
   std::vector<int64_t> counts(logits.size());
   for (int64_t position = 0; position < kDraws; ++position) {
-    TokenId token = sample_token(logits, params, sample_uniform({42}, position), scratch);
+    TokenId token = sample_token(logits, params, sample_uniform({42}, position), scratch).token;
     ++counts[static_cast<size_t>(token)];
   }
   int64_t kept = keep_tokens(logits, params, scratch);
@@ -147,9 +163,9 @@ TEST(Sampler, TiesGoToTheSmallerId) {
   logits[3] = 2.0f;
   logits[7] = logits[30] = 5.0f;
   Scratch scratch(logits.size());
-  EXPECT_EQ(sample_token(logits, sampling(0), 0.9, scratch), 7);
-  EXPECT_EQ(sample_token(logits, sampling(1, 1), 0.9, scratch), 7);
-  EXPECT_EQ(sample_token(logits, sampling(1, 2), 0.9, scratch), 30);
+  EXPECT_EQ(sample_token(logits, sampling(0), 0.9, scratch).token, 7);
+  EXPECT_EQ(sample_token(logits, sampling(1, 1), 0.9, scratch).token, 7);
+  EXPECT_EQ(sample_token(logits, sampling(1, 2), 0.9, scratch).token, 30);
 }
 
 TEST(Sampler, StaysInsideTheVocabularyWhateverTheLogits) {
@@ -159,7 +175,7 @@ TEST(Sampler, StaysInsideTheVocabularyWhateverTheLogits) {
     Scratch scratch(size);
     for (double uniform : {0.0, 0.5, 1.0 - 1e-16}) {
       for (const SamplingParams& params : {SamplingParams{}, sampling(0), sampling(1, -1, 0.5)}) {
-        TokenId token = sample_token(some, params, uniform, scratch);
+        TokenId token = sample_token(some, params, uniform, scratch).token;
         EXPECT_GE(token, 0);
         EXPECT_LT(token, static_cast<TokenId>(size));
       }
@@ -168,7 +184,7 @@ TEST(Sampler, StaysInsideTheVocabularyWhateverTheLogits) {
   Scratch scratch(3);
   std::vector<float> sure = {-1e30f, 0.0f, -1e30f};
   for (double uniform : {0.0, 0.5, 1.0 - 1e-16})
-    EXPECT_EQ(sample_token(sure, {}, uniform, scratch), 1);
+    EXPECT_EQ(sample_token(sure, {}, uniform, scratch).token, 1);
 }
 
 }  // namespace

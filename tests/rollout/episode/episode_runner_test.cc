@@ -140,6 +140,7 @@ EpisodeSpec spec_of(int64_t prompt, int32_t member) {
   // Two letters of the alphabet of 61, so that some actions stop and others are cut at
   // max_action_tokens.
   spec.sampling.stop_strings = {"\n", "C"};
+  spec.numerics_class = "cpu-test";
   spec.limits = {.max_context_tokens = 100,
                  .max_prompt_tokens = 50,
                  .max_response_tokens = 90,

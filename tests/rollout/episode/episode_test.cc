@@ -30,6 +30,7 @@ EpisodeSpec spec_of(EpisodeLimits limits = {}) {
   spec.task.seed = 11;
   spec.limits = limits;
   spec.sampling.stop_strings = {"\n"};
+  spec.numerics_class = "cpu-test";
   return spec;
 }
 
@@ -90,6 +91,8 @@ TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
                                                    kObservation, kObservation, kSampled}));
   EXPECT_EQ(segment.logprobs, (std::vector<float>{0, 0, -0.5, -1, -2.5, 0, 0, -2.5}));
   EXPECT_EQ(segment.versions, (std::vector<int64_t>{-1, -1, 7, 7, 7, -1, -1, 8}));
+  EXPECT_EQ(segment.classes, (std::vector<int32_t>{-1, -1, 0, 0, 0, -1, -1, 0}));
+  EXPECT_EQ(episode.trajectory().numerics_classes, std::vector<std::string>{"cpu-test"});
   EXPECT_EQ(trajectory.outcome, Outcome::kFinished);
   EXPECT_EQ(trajectory.reward, 1.25);
   EXPECT_EQ(trajectory.turns, 2);
@@ -97,6 +100,44 @@ TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
   EXPECT_EQ(trajectory.env_seconds, 3.0);
   EXPECT_EQ(trajectory.generate_seconds, 4.0);
   EXPECT_EQ(trajectory.metrics.at(0).first, "success");
+  expect_sound(episode);
+}
+
+TEST(Episode, RecordsWhatTruncationKeptWhereItIsAsked) {
+  for (bool keeps : {false, true}) {
+    EpisodeSpec spec = spec_of();
+    spec.sampling.top_k = 2;
+    spec.keeps_sets = keeps;
+    Episode episode(spec, "scripted", pieces());
+    episode.observed(sandbox::Observation{"a"}, 0);
+    EXPECT_EQ(episode.request(1).wants_kept, keeps);
+    Generation answer = sampled({3, 1}, FinishReason::kLength);
+    answer.tokens[1].log_mass = -0.5f;
+    if (keeps) answer.tokens[0].kept = {2, 3}, answer.tokens[1].kept = {1};
+    episode.answered(answer, 0);
+    episode.stepped(seen("b"), 0);
+    // A turn that nothing was cut of.
+    answer = sampled({4}, FinishReason::kStopString);
+    if (keeps) answer.tokens[0].kept = {0, 4};
+    episode.answered(answer, 0);
+    episode.stepped(over(1), 0);
+    const Segment& segment = episode.trajectory().segments[0];
+    EXPECT_EQ(segment.log_masses, (std::vector<float>{0, 0, -0.5f, 0, 0}));
+    EXPECT_EQ(segment.kept_counts,
+              keeps ? (std::vector<int32_t>{0, 2, 1, 0, 2}) : std::vector<int32_t>());
+    EXPECT_EQ(segment.kept_ids,
+              keeps ? (std::vector<TokenId>{2, 3, 1, 0, 4}) : std::vector<TokenId>());
+    expect_sound(episode);
+  }
+}
+
+TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
+  Episode episode(spec_of(), "scripted", pieces());
+  episode.observed(sandbox::Observation{"a"}, 0);
+  episode.answered(sampled({3, 4}, FinishReason::kStopString), 0);
+  episode.stepped(over(1), 0);
+  EXPECT_TRUE(episode.trajectory().segments[0].log_masses.empty());
+  EXPECT_TRUE(episode.trajectory().segments[0].kept_counts.empty());
   expect_sound(episode);
 }
 

@@ -189,6 +189,7 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   for (const auto& [lease, trajectory] : trajectories) {
     EXPECT_EQ(trajectory.seed, sandbox::task_seed(3, /*held_out=*/false, lease.member.prompt));
     EXPECT_TRUE(trajectory.reward.has_value());
+    EXPECT_EQ(trajectory.numerics_classes, std::vector<std::string>{numerics_class()});
     EXPECT_EQ(trajectory.max_version(), 0);
     EXPECT_GT(trajectory.num_sampled(), 0);
   }
@@ -202,6 +203,31 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   EXPECT_NE(trajectories.at(grant(0, 1, 0).lease).segments[0].tokens, first.segments[0].tokens);
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
+}
+
+// Sets are large: only what is trained on carries them, and only in runs that keep them.
+TEST_F(RolloutWorkerTest, SendsWhatWasKeptWithWhatTrains) {
+  for (bool keeps : {false, true}) {
+    RolloutWorkerConfig config = this->config();
+    config.rollout.sampling.top_k = 5;
+    config.keeps_sets = keeps;
+    Desk desk(config.endpoint);
+    auto status = start(config);
+    desk.await_worker();
+    desk.send(publish(0, 1));
+    desk.send(grant(0, 0, 0));
+    desk.send(grant(0, 0, 0, Lane::kEval));
+    for (const wire::TrajectoryResult& result : desk.await<wire::TrajectoryResult>(2)) {
+      const Trajectory trajectory = trajectory_in(result);
+      const Segment& segment = trajectory.segments[0];
+      const bool carries = keeps && trajectory.lane == Lane::kTrain;
+      EXPECT_EQ(std::ssize(segment.kept_ids), carries ? 5 * trajectory.num_sampled() : 0);
+      EXPECT_EQ(segment.log_masses.size(), segment.tokens.size());
+      EXPECT_EQ(find_fault(trajectory), std::nullopt);
+    }
+    desk.shut_down();
+    EXPECT_EQ(status.get(), 0);
+  }
 }
 
 TEST_F(RolloutWorkerTest, HoldsAGrantUntilItsWeightsAreInstalled) {

@@ -39,6 +39,7 @@ inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t versi
   t.lane = lane;
   t.env = "fake";
   t.turns = 1;
+  t.numerics_classes = {"x"};
   Segment segment;
   for (int i = 0; i < num_tokens; ++i) {
     const bool sampled = i >= num_tokens / 2;
@@ -46,6 +47,7 @@ inline Trajectory make_trajectory(const LeaseId& lease, Lane lane, int64_t versi
     segment.roles.push_back(sampled ? TokenRole::kSampled : TokenRole::kPrompt);
     segment.logprobs.push_back(sampled ? -0.5f : 0.0f);
     segment.versions.push_back(sampled ? version : -1);
+    segment.classes.push_back(sampled ? 0 : -1);
   }
   if (num_tokens > 0) segment.turn_begins = {num_tokens / 2};
   t.segments.push_back(segment);

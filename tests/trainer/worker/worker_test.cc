@@ -25,8 +25,9 @@ class FakeScheduler {
   explicit FakeScheduler(const std::string& endpoint) : server_(endpoint, {}) {}
 
   std::vector<wire::Message> heard;
-  std::map<int64_t, Digest> digests;  // of published versions
-  int64_t save_interval = 2;          // in versions
+  std::map<int64_t, Digest> digests;                     // of published versions
+  int64_t save_interval = 2;                             // in versions
+  std::string numerics_class = testing::kNumericsClass;  // of who sampled
   // What to do beside answering; true: nothing more is to come.
   std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
     return false;
@@ -80,7 +81,8 @@ class FakeScheduler {
   // Depends on the step only, so that a repeated run trains on the same.
   wire::Batch batch(int64_t step) {
     wire::Batch message{.step = step, .items = {}};
-    for (const Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
+    for (Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
+      t.numerics_classes = {numerics_class};
       const auto bytes = wire::encode_trajectory(t);
       message.items.push_back({.lease = t.lease,
                                .reward = *t.reward,
@@ -183,6 +185,19 @@ TEST_F(TrainerWorkerTest, RunsAllStepsFromWarmUpToTheLastCheckpoint) {
   Parameters parameters(layout);
   EXPECT_TRUE(install_weights(config.run.weights() / published[4].manifest, published[4].digest,
                               parameters));
+}
+
+TEST_F(TrainerWorkerTest, JudgesTokensByItsOwnNumericsClass) {
+  for (const bool own : {true, false}) {
+    FakeScheduler scheduler(endpoint_);
+    scheduler.numerics_class = own ? numerics_class() : "cpu-other";
+    scheduler.on_message = [](auto&, const wire::Message& m) { return is_published(m, 1); };
+    EXPECT_EQ(serve(config(own ? "own" : "other"), scheduler), 0);
+    const MetricList metrics = scheduler.all<wire::Published>().back().metrics;
+    EXPECT_EQ(testing::metric(metrics, "mismatch/foreign_class_frac"), own ? 0 : 1);
+    // What was recorded is of no policy, and only another class gives reason to doubt it.
+    EXPECT_EQ(testing::metric(metrics, "mismatch/kl") > 0, !own);
+  }
 }
 
 TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
