@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/process/child_process.h"
 #include "cli/process/in_process.h"
 #include "cli/process/supervisor.h"
 #include "cli/run/counted.h"
@@ -84,7 +85,8 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
     const std::string kind(name_of(name.kind));
     children.push_back({.role = name,
                         .command = {program, "worker", "--role", kind, "--index",
-                                    std::to_string(name.index), "--run", paths.root.string()},
+                                    std::to_string(name.index), "--run", paths.root.string(),
+                                    "--status", std::to_string(ChildProcess::kStatusDescriptor)},
                         .log = paths.log(kind, name.index)});
   }
   return children;
@@ -122,7 +124,9 @@ class Launch {
 
   // The exit status.
   int run(bool in_process) {
-    const SupervisorSink say = [this](const std::string& line) { view_.say(line); };
+    const SupervisorSink say = [this](const std::string& line) {
+      view_.say(text::printable(line));  // it may quote what a worker said
+    };
     const std::function<void()> tick = [this] {
       for (MetricsRow& row : tail_.poll()) {
         view_.add(std::move(row));
@@ -131,6 +135,7 @@ class Launch {
     };
     SupervisorOptions supervision;
     supervision.begun = [this] { return endpoint_.begun(); };
+    supervision.stall = std::chrono::seconds(options_.run.stall_seconds);
     if (!in_process) {
       return end(supervise(child_specs(paths_, options_), supervision, say, tick));
     }

@@ -18,6 +18,7 @@ namespace {
 struct WorkerArguments {
   RoleName name;
   std::string run;
+  int status = -1;  // descriptor; -1: no supervisor looks
 };
 
 // SIGTERM and SIGINT ask for a clean end. Must be made before any other thread, so that all inherit
@@ -44,6 +45,8 @@ class StopOnSignal {
 };
 
 ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
+  auto page = arguments.status < 0 ? StatusPage::create() : StatusPage::adopt(arguments.status);
+  if (!page) throw UserError("{}", page.failure().message);
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
@@ -53,9 +56,9 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   // by its word, or at once by the signal.
   if (arguments.name.kind == RoleKind::kScheduler) {
     const StopOnSignal stop;
-    return run_role(arguments.name, context, log, stop.token());
+    return run_role(arguments.name, context, page.value(), log, stop.token());
   }
-  return run_role(arguments.name, context, log, {});
+  return run_role(arguments.name, context, page.value(), log, {});
 }
 
 }  // namespace
@@ -76,6 +79,8 @@ void add_worker(CLI::App& app, const Registries& registries) {
   command->add_option("--run", arguments->run, "run directory of a launch that is under way")
       ->required()
       ->type_name("RUN");
+  // Hidden: only a supervisor has something to say here.
+  command->add_option("--status", arguments->status)->group("");
   command->footer("Example:\n  tailrace worker --role rollout --index 1 --run runs/quickstart");
   command->callback([arguments, &registries] {
     const ExitCode status = work(*arguments, registries);

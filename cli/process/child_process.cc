@@ -19,7 +19,7 @@ namespace {
 constexpr int kCannotRun = 127;
 
 // In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void become(char* const* arguments, int log, pid_t parent) {
+[[noreturn]] void become(char* const* arguments, int log, int page, pid_t parent) {
   // A group of its own: a terminal's Ctrl-C reaches the supervisor alone, which passes it on in
   // order.
   ::setpgid(0, 0);
@@ -36,13 +36,64 @@ constexpr int kCannotRun = 127;
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
+  // Behind the others: `log` may have this number, and is not wanted any more. A duplicate is not
+  // closed by exec; one that has its number already is no duplicate.
+  if (page >= 0 && page != ChildProcess::kStatusDescriptor) {
+    ::dup2(page, ChildProcess::kStatusDescriptor);
+  } else if (page >= 0) {
+    ::fcntl(page, F_SETFD, 0);
+  }
   ::execv(arguments[0], arguments);
   constexpr char message[] = "cannot run the program\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, message, sizeof message - 1);
   ::_exit(kCannotRun);
 }
 
+// The state letter of /proc/PID/stat, which stands behind the name; the name may hold anything.
+char state_letter(const std::filesystem::path& stat) {
+  const auto text = read_file(stat, 4096);
+  const size_t name_end = text ? text.value().rfind(") ") : std::string::npos;
+  return name_end == std::string::npos ? '?' : text.value()[name_end + 2];
+}
+
+// Another process traces it: a debugger, or strace.
+bool is_traced(const std::filesystem::path& process) {
+  const auto text = read_file(process / "status", 1 << 16);
+  if (!text) return false;
+  constexpr std::string_view kTracer = "TracerPid:\t";
+  const size_t at = text.value().find(kTracer);
+  return at != std::string::npos && text.value()[at + kTracer.size()] != '0';
+}
+
 }  // namespace
+
+Standstill standstill_of(pid_t pid) {
+  const std::filesystem::path process = fmt::format("/proc/{}", pid);
+  if (is_traced(process)) return Standstill::kDebugged;
+  const char main_thread = state_letter(process / "stat");
+  if (main_thread == 'T') return Standstill::kStopped;
+  std::error_code error;  // threads come and go
+  for (const auto& thread : std::filesystem::directory_iterator(process / "task", error)) {
+    if (state_letter(thread.path() / "stat") == 'D') return Standstill::kDisk;
+  }
+  return main_thread == 'R' ? Standstill::kComputes : Standstill::kSleeps;
+}
+
+std::string_view describe(Standstill standstill) {
+  switch (standstill) {
+    case Standstill::kSleeps:
+      return "its threads wait for something that does not come";
+    case Standstill::kComputes:
+      return "it computes, and no piece of work gets done";
+    case Standstill::kStopped:
+      return "a signal has stopped it";
+    case Standstill::kDebugged:
+      return "a debugger holds it";
+    case Standstill::kDisk:
+      return "it waits for a disk or a file system";
+  }
+  return "";  // not reached
+}
 
 std::string describe(const ExitStatus& status) {
   if (status.signal == 0) return fmt::format("exit status {}", status.code);
@@ -50,7 +101,7 @@ std::string describe(const ExitStatus& status) {
 }
 
 Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command,
-                                         const std::filesystem::path& log) {
+                                         const std::filesystem::path& log, const StatusPage* page) {
   TR_CHECK(!command.empty());
   const FileDescriptor log_file(
       ::open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
@@ -62,7 +113,8 @@ Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return Failure{describe_errno("start", command[0], errno)};
-  if (pid == 0) become(arguments.data(), log_file.get(), parent);
+  if (pid == 0)
+    become(arguments.data(), log_file.get(), page != nullptr ? page->descriptor() : -1, parent);
   // A descriptor for the event loop: SIGCHLD would need a handler for the whole process. glibc
   // wraps the call from 2.36 on.
   FileDescriptor descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sys/types.h>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
+#include "core/base/status_page.h"
 
 namespace tailrace {
 
@@ -22,12 +24,32 @@ struct ExitStatus {
 };
 std::string describe(const ExitStatus& status);  // "exit status 1", "killed by signal 9 (Killed)"
 
+// Why a process makes no progress, as far as the kernel knows.
+enum class Standstill : uint8_t {
+  kSleeps,    // its threads wait for each other, or for something that does not come
+  kComputes,  // its main thread runs
+  kStopped,   // by a signal
+  kDebugged,  // a debugger holds it
+  kDisk,      // a thread of it is in the kernel, where no signal ends its wait
+};
+Standstill standstill_of(pid_t pid);
+std::string_view describe(Standstill standstill);
+// A person holds it, or nothing could end its wait.
+inline bool is_held(Standstill standstill) {
+  return standstill == Standstill::kDebugged || standstill == Standstill::kDisk;
+}
+
 class ChildProcess {
  public:
+  // What it finds its status page behind, if it gets one; see StatusPage::adopt().
+  static constexpr int kStatusDescriptor = 3;
+
   // stdin is empty; stdout and stderr are appended to `log`. A Failure when there are no processes
-  // to be had or the log cannot be opened; a program that cannot be run exits with 127.
+  // to be had or the log cannot be opened; a program that cannot be run exits with 127. Borrows
+  // `page` for the call.
   static Result<ChildProcess> spawn(const std::vector<std::string>& command,
-                                    const std::filesystem::path& log);
+                                    const std::filesystem::path& log,
+                                    const StatusPage* page = nullptr);
   ~ChildProcess();
   ChildProcess(ChildProcess&&) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;

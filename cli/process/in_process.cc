@@ -4,12 +4,18 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include "cli/process/child_process.h"
+#include "cli/process/quiet_watch.h"
+#include "cli/process/stall_watch.h"
 #include "core/base/error.h"
+#include "core/base/status_page.h"
 
 namespace tailrace {
 namespace {
@@ -20,8 +26,10 @@ using Moment = std::chrono::steady_clock::time_point;
 // One role and its thread.
 class RoleThread {
  public:
-  RoleThread(RoleName name, const RoleContext& context)
+  RoleThread(RoleName name, const RoleContext& context, std::chrono::milliseconds stall)
       : name_(std::move(name)),
+        page_(new_page()),
+        stall_(stall),
         log_(name_.text(), context.run.log(name_of(name_.kind), name_.index),
              context.options.log.level),
         thread_([this, &context](std::stop_token stop) { play(context, stop); }) {}
@@ -32,12 +40,25 @@ class RoleThread {
   const std::string& failure() const { return failure_; }  // once ended
   std::string name() const { return name_.text(); }
   RoleKind kind() const { return name_.kind; }
+  Waits waits() const { return page_.waits(); }
+  // Looks once; how long it has made no progress, if it stands still.
+  std::optional<std::chrono::milliseconds> stalled(std::chrono::milliseconds elapsed) {
+    if (ended() || !stall_.look(page_.pulse().beats(), elapsed)) return std::nullopt;
+    return stall_.silent();
+  }
+  bool hold() { return stall_.hold(); }
   bool reported = false;  // that it ended; the owner's
 
  private:
+  static StatusPage new_page() {
+    auto page = StatusPage::create();
+    if (!page) throw UserError("{}", page.failure().message);
+    return std::move(page).value();
+  }
+
   void play(const RoleContext& context, std::stop_token stop) {
     try {
-      status_ = run_role(name_, context, log_, stop);
+      status_ = run_role(name_, context, page_, log_, stop);
     } catch (const UserError& error) {
       status_ = kExitUserError;
       failure_ = error.what();
@@ -50,6 +71,8 @@ class RoleThread {
   }
 
   RoleName name_;
+  StatusPage page_;
+  StallWatch stall_;  // the owner's
   Log log_;
   ExitCode status_ = kExitDone;
   std::string failure_;
@@ -102,7 +125,7 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
   BlockedSignals signals;
   std::vector<std::unique_ptr<RoleThread>> roles;
   for (const RoleName& name : roles_of(context.options)) {
-    roles.push_back(std::make_unique<RoleThread>(name, context));
+    roles.push_back(std::make_unique<RoleThread>(name, context, options.stall));
   }
   RoleThread& scheduler = **std::ranges::find_if(
       roles, [](const auto& role) { return role->kind() == RoleKind::kScheduler; });
@@ -116,6 +139,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
   SupervisorResult result;
   auto deadline = Moment::max();
   bool over = false;  // the scheduler ended, or a role broke
+  QuietWatch quiet(options.quiet);
+  Moment looked = std::chrono::steady_clock::now();
   while (!all_ended()) {
     if (signals.wait(options.tick)) {
       const bool again = result.end == End::kInterrupted;
@@ -128,6 +153,23 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
       deadline = std::chrono::steady_clock::now() + options.stop_timeout;
     }
     tick();
+    if (const auto line = quiet.look(scheduler.waits()); line && !over) say(*line);
+    const Moment now = std::chrono::steady_clock::now();
+    const auto elapsed =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - std::exchange(looked, now));
+    for (const auto& role : roles) {
+      const auto silent = role->stalled(elapsed);
+      if (!silent) continue;
+      const Standstill why = standstill_of(::getpid());
+      const std::string line = fmt::format("{} has made no progress for {} s: {}", role->name(),
+                                           silent->count() / 1000, describe(why));
+      if (is_held(why)) {
+        if (role->hold()) say(line + ", and is left alone");
+        continue;
+      }
+      // A thread cannot be replaced.
+      std::_Exit(abandon({End::kFailed, line}));
+    }
     for (const auto& role : roles) {
       if (over || !role->ended() || role->reported) continue;
       // A worker that was told to end.

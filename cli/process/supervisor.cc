@@ -13,6 +13,8 @@
 #include <signal.h>
 
 #include "cli/process/child_process.h"
+#include "cli/process/quiet_watch.h"
+#include "cli/process/stall_watch.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
 
@@ -32,7 +34,8 @@ class Supervisor {
   Supervisor(const std::vector<ChildSpec>& specs, const SupervisorOptions& options,
              const SupervisorSink& say, const std::function<void()>& tick)
       : options_(options), say_(say), tick_(tick) {
-    for (const ChildSpec& spec : specs) children_.push_back(std::make_unique<Child>(spec, io_));
+    for (const ChildSpec& spec : specs)
+      children_.push_back(std::make_unique<Child>(spec, options_.stall, io_));
     const auto leads = [](const auto& child) {
       return child->spec.role.kind == RoleKind::kScheduler;
     };
@@ -52,23 +55,30 @@ class Supervisor {
 
  private:
   struct Child {
-    Child(const ChildSpec& spec_in, asio::io_context& io) : spec(spec_in), restart_timer(io) {}
+    Child(const ChildSpec& spec_in, std::chrono::milliseconds patience, asio::io_context& io)
+        : spec(spec_in), stall(patience), restart_timer(io) {}
     const ChildSpec& spec;
+    std::optional<StatusPage> page;  // of this process; a new one begins with its own
+    StallWatch stall;
     std::unique_ptr<asio::posix::stream_descriptor> watch;  // a duplicate of the process's pidfd
     std::optional<ChildProcess> process;
     asio::steady_timer restart_timer;
     std::deque<SteadyTime> restarts;  // within the window
     bool finished = false;            // exited with 0
+    bool stalled = false;             // killed for it
   };
 
   void start(Child& child) {
-    child.finished = false;
-    auto process = ChildProcess::spawn(child.spec.command, child.spec.log);
-    if (!process) {
-      finish(
-          {End::kFailed, fmt::format("{}: {}", child.spec.role.text(), process.failure().message)});
-      return;
-    }
+    child.finished = child.stalled = false;
+    const auto refuse = [&](const Failure& failure) {
+      finish({End::kFailed, fmt::format("{}: {}", child.spec.role.text(), failure.message)});
+    };
+    auto page = StatusPage::create();
+    if (!page) return refuse(page.failure());
+    child.page.emplace(std::move(page).value());
+    child.stall = StallWatch(options_.stall);
+    auto process = ChildProcess::spawn(child.spec.command, child.spec.log, &*child.page);
+    if (!process) return refuse(process.failure());
     child.process.emplace(std::move(process).value());
     // Asio closes what it holds, and the process closes its own.
     child.watch =
@@ -125,10 +135,10 @@ class Supervisor {
     const auto count = static_cast<int>(child.restarts.size());
     if (broke_too_often(child, now) && !has_substitute(child, now)) {
       if (is_user_error(status)) return finish({End::kUserError, own_error(child)});
-      return finish(
-          {End::kFailed,
-           quote(child, fmt::format("died {} times within {} s, the last time with {}", count + 1,
-                                    options_.window.count() / 1000, describe(status)))});
+      return finish({End::kFailed,
+                     quote(child, fmt::format("died {} times within {} s, the last time with {}",
+                                              count + 1, options_.window.count() / 1000,
+                                              child.stalled ? "no progress" : describe(status)))});
     }
     child.restarts.push_back(now);
     // Doubled each time: what breaks at once, such as a full disk, must not spin. 16 keeps the
@@ -136,7 +146,8 @@ class Supervisor {
     const auto delay =
         std::min(options_.max_delay, options_.first_delay * (1 << std::min(count, 16)));
     say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.role.text(),
-                     describe(status), delay.count(), child.spec.log.string()));
+                     child.stalled ? "killed, since it made no progress" : describe(status),
+                     delay.count(), child.spec.log.string()));
     child.restart_timer.expires_after(delay);
     child.restart_timer.async_wait([this, &child](error_code error) {
       if (!error && !ending_) restart(child);
@@ -187,9 +198,52 @@ class Supervisor {
     tick_timer_.expires_after(options_.tick);
     tick_timer_.async_wait([this](error_code error) {
       if (error) return;
+      look_for_stalls();
+      tell_waits();
       if (tick_) tick_();
       wait_for_tick();
     });
+  }
+
+  void look_for_stalls() {
+    const SteadyTime now = std::chrono::steady_clock::now();
+    const auto elapsed =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - std::exchange(looked_, now));
+    for (auto& child : children_) {
+      if (!child->process || child->stalled || ending_) continue;
+      if (child->stall.look(child->page->pulse().beats(), elapsed)) on_stall(*child);
+    }
+  }
+
+  void on_stall(Child& child) {
+    const Standstill why = standstill_of(child.process->pid());
+    const auto silent = child.stall.silent();
+    const bool left_alone = is_held(why);
+    if (!left_alone || child.stall.hold()) {
+      say_(fmt::format("{} (process {}) has made no progress for {} s: {}, {}. {}",
+                       child.spec.role.text(), child.process->pid(), silent.count() / 1000,
+                       describe(why), left_alone ? "and is left alone" : "and is replaced",
+                       waits_for(child)));
+    }
+    if (left_alone) return;
+    // Time that it stood still is no time in which it did not break: five stalls are not forgotten
+    // because each took longer than the window.
+    for (SteadyTime& at : child.restarts) at += silent;
+    child.stalled = true;
+    child.process->send_signal(SIGKILL);  // on_exit() does the rest
+  }
+
+  std::string waits_for(const Child& child) const {
+    if (&child == scheduler_) return "All others wait for it.";
+    if (!scheduler_->page) return "";
+    const std::string line = scheduler_->page->waits().line;
+    return line.empty() ? "" : fmt::format("The scheduler: {}.", line);
+  }
+
+  void tell_waits() {
+    // What a dead one said is old.
+    if (!scheduler_->process || ending_) return;
+    if (const auto line = quiet_.look(scheduler_->page->waits())) say_(*line);
   }
 
   // The run is over. When all went well the scheduler has told the others so, but one that was
@@ -260,6 +314,8 @@ class Supervisor {
   std::vector<std::unique_ptr<Child>> children_;
   Child* scheduler_ = nullptr;  // one of them
   bool interrupted_ = false, ending_ = false;
+  SteadyTime looked_ = std::chrono::steady_clock::now();  // for stalls
+  QuietWatch quiet_{options_.quiet};
   SupervisorResult result_;
 };
 

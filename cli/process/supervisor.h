@@ -10,6 +10,9 @@
 // delay that grows. One that breaks too often within a minute ends the run when nobody else does
 // its work; while others do, it is tried again now and then, and the scheduler keeps it from work.
 //
+// One that makes no progress (its status page; stopped or deadlocked) is killed and started again,
+// unless a debugger holds it; a process in the kernel, which no signal reaches, is only named.
+//
 // Thread: run() belongs to the thread that calls it, which must outlive the children.
 #pragma once
 
@@ -40,6 +43,9 @@ struct SupervisorOptions {
   // Then they are told by SIGTERM, and killed after this.
   std::chrono::milliseconds drain_timeout{10'000};
   std::chrono::milliseconds tick{200};
+  std::chrono::milliseconds stall{45'000};  // without progress; 0: for ever
+  // Nothing comes in: after that, and then ever less often, who waits for whom is said.
+  std::chrono::seconds quiet{60};
   // The run has begun: a worker has been of use. From then on no single one ends it.
   std::function<bool()> begun = [] { return false; };
 };

@@ -48,6 +48,12 @@ void RunSection::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxCount,
            .aliases = {"total_epochs", "num_epoch"}});
+  v.field("stall_seconds", stall_seconds,
+          {.help = "a process of the run that makes no progress for so long is named, killed and "
+                   "started again; one that a debugger or a disk holds is only named; 0: never",
+           .min = 0,
+           .max = 86400,
+           .resume = Resume::kMayChange});
 }
 
 void ModelCreateSection::visit(OptionVisitor& v) {

@@ -30,6 +30,7 @@ struct RunSection {
   int64_t seed = 0;
   int64_t steps = 100;
   int64_t epochs = 0;
+  int64_t stall_seconds = 45;
 
   void visit(OptionVisitor& v);
 };

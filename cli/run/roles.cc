@@ -18,7 +18,8 @@
 namespace tailrace {
 namespace {
 
-ExitCode run_scheduler(const RoleContext& context, Log& log, std::stop_token stop) {
+ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
+                       std::stop_token stop) {
   const RunOptions& o = context.options;
   scheduler::ServiceOptions options;
   options.config = scheduler_config(o);
@@ -26,6 +27,7 @@ ExitCode run_scheduler(const RoleContext& context, Log& log, std::stop_token sto
   options.paths = context.run;
   options.storage = o.scheduler.storage;
   options.on_begun = [endpoint = context.endpoint] { mark_begun(endpoint); };
+  options.on_waits = [&page](const Waits& waits) { page.set_waits(waits); };
   const SteadyClock clock;
   scheduler::Service service(std::move(options), clock, log);
   // Behind the service, so that it is gone before what it calls.
@@ -109,8 +111,9 @@ std::vector<RoleName> roles_of(const RunOptions& options) {
   return roles;
 }
 
-ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log,
+ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
                   std::stop_token stop) {
+  const PulseScope pulse(page.pulse());
   const LockFile role(context.run.role(name_of(name.kind), name.index));
   if (!role.held())
     throw UserError("{} of {} is played already, by process {}. A role has one holder.",
@@ -118,7 +121,7 @@ ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log,
   // The rollout workers and the trainer take no stop: the scheduler has them end.
   switch (name.kind) {
     case RoleKind::kScheduler:
-      return run_scheduler(context, log, stop);
+      return run_scheduler(context, page, log, stop);
     case RoleKind::kTrainer:
       return run_trainer(name, context, log);
     case RoleKind::kRollout:

@@ -16,6 +16,7 @@
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
+#include "core/base/status_page.h"
 
 namespace tailrace {
 
@@ -46,7 +47,8 @@ struct RoleContext {
 
 // Plays the role to its end; the result is the exit status of its process. `stop` asks the
 // scheduler for a clean end of the run; the others end by the scheduler's word, and hear `stop`
-// only to end early. Throws UserError for what a person must mend.
-ExitCode run_role(const RoleName& name, const RoleContext& context, Log& log, std::stop_token stop);
+// only to end early. Its progress is seen on `page`. Throws UserError for what a person must mend.
+ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
+                  std::stop_token stop);
 
 }  // namespace tailrace

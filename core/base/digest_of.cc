@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "core/base/file.h"
+#include "kernels/base/pulse.h"
 
 namespace tailrace {
 namespace {
@@ -34,6 +35,7 @@ Result<Digest> digest_of_file(const std::filesystem::path& path) {
   XXH3_128bits_reset(state.get());
   std::vector<std::byte> piece(kPiece);
   while (true) {
+    beat();
     const ssize_t got = ::read(file.get(), piece.data(), piece.size());
     if (got == 0) return to_hex(XXH3_128bits_digest(state.get()));
     if (got < 0 && errno == EINTR) continue;

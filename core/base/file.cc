@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/base/pulse.h"
+
 namespace tailrace {
 namespace {
 
@@ -38,10 +40,18 @@ Failure failure(std::string_view action, const std::filesystem::path& path, int 
   return Failure{describe_errno(action, path, error)};
 }
 
+// A large tensor takes a slow disk minutes, and is written in pieces, so that it shows that it goes
+// on.
+constexpr size_t kPiece = size_t{16} << 20;
+
+// What a slow disk takes in a few seconds.
+constexpr size_t kSyncedPiece = size_t{64} << 20;
+
 // Returns 0 or an errno; takes from `bytes` what was written.
 int write_all(int descriptor, std::string_view& bytes) {
   while (!bytes.empty()) {
-    ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    beat();
+    ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kPiece));
     if (written < 0) {
       if (errno == EINTR) continue;
       return errno;
@@ -74,7 +84,8 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
   // One byte more than the size, so that the usual file needs no second read to see its end.
   bytes.resize(static_cast<size_t>(std::min<int64_t>(status.st_size, max_bytes)) + 1);
   while (true) {
-    ssize_t got = ::read(file.get(), bytes.data() + used, bytes.size() - used);
+    beat();
+    ssize_t got = ::read(file.get(), bytes.data() + used, std::min(bytes.size() - used, kPiece));
     if (got < 0) {
       if (errno == EINTR) continue;
       return failure("read", path, errno);
@@ -110,7 +121,16 @@ AtomicFile::~AtomicFile() {
 
 Result<void> AtomicFile::write(std::string_view bytes) {
   TR_CHECK(descriptor_.is_open());
-  if (int error = write_all(descriptor_.get(), bytes)) return failure("write", path_, error);
+  while (!bytes.empty()) {
+    std::string_view piece = bytes.substr(0, kSyncedPiece - unsynced_);
+    bytes.remove_prefix(piece.size());
+    unsynced_ += piece.size();
+    if (int error = write_all(descriptor_.get(), piece)) return failure("write", path_, error);
+    if (unsynced_ < kSyncedPiece) continue;
+    unsynced_ = 0;
+    beat();
+    if (::fdatasync(descriptor_.get()) != 0) return failure("write", path_, errno);
+  }
   return {};
 }
 
@@ -175,6 +195,7 @@ Result<void> AppendFile::sync() {
 }
 
 std::optional<LineReader::Line> LineReader::next() {
+  beat();  // whoever reads lines parses them
   if (rest_.empty()) return std::nullopt;
   size_t end = rest_.find('\n');
   Line line;

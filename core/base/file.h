@@ -32,6 +32,7 @@ class AtomicFile {
   ~AtomicFile();
   AtomicFile(AtomicFile&&) noexcept = default;
 
+  // Reaches the disk in pieces, so that commit() never waits for gigabytes at once.
   Result<void> write(std::string_view bytes);
   Result<void> commit();  // fsyncs, renames it over `path`, fsyncs the directory; the last call
 
@@ -40,6 +41,7 @@ class AtomicFile {
 
   FileDescriptor descriptor_;
   std::filesystem::path path_, temporary_;
+  size_t unsynced_ = 0;  // bytes
 };
 
 // All of it in one AtomicFile.

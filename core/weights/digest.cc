@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/digest_of.h"
+#include "kernels/base/pulse.h"
 
 namespace tailrace {
 namespace {
@@ -46,6 +47,7 @@ TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<in
   const int64_t rows = num_rows(tensor.shape);
   const size_t row_bytes = rows == 0 ? 0 : bytes.size() / static_cast<size_t>(rows);
   for (int64_t row = 0; row < rows; row += tensor.rows_per_block) {
+    beat();
     const int64_t count = std::min(tensor.rows_per_block, rows - row);
     tensor.blocks.push_back(digest_of(bytes.subspan(static_cast<size_t>(row) * row_bytes,
                                                     static_cast<size_t>(count) * row_bytes)));

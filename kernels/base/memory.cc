@@ -1,11 +1,20 @@
 #include "kernels/base/memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "kernels/base/pulse.h"
+
 namespace tailrace {
+namespace {
+
+// Pages that are touched for the first time may take seconds a gigabyte.
+constexpr size_t kPiece = size_t{64} << 20;
+
+}  // namespace
 
 Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
   TR_CHECK(device.kind == DeviceKind::kCpu, "this build has memory of the CPU only");
@@ -15,7 +24,10 @@ Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(devi
   if (data_ == nullptr) throw std::bad_alloc();
   // Also touches every page: memory that the machine does not have is missed here, where a Buffer
   // is made, and not in the middle of an op.
-  std::memset(data_, 0, padded);
+  for (size_t at = 0; at < padded; at += kPiece) {
+    beat();
+    std::memset(data_ + at, 0, std::min(kPiece, padded - at));
+  }
 }
 
 Buffer::Buffer(Buffer&& other) noexcept

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -134,6 +135,7 @@ int num_threads(const Stream& stream) {
 
 void parallel_for(const Stream& stream, int64_t count, int64_t grain, RangeBody body) {
   if (count <= 0) return;
+  beat();  // ops are loops of this kind: nearly all that takes long is made of them
   // Rounded down, so that a piece is never smaller than `grain`: waking a thread for less costs
   // more than it saves.
   int64_t pieces = std::min<int64_t>(num_threads(stream), count / std::max<int64_t>(grain, 1));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/deadline_executor.h"
+#include "kernels/base/pulse.h"
 #include "reward/judge.h"
 #include "reward/registry.h"
 
@@ -63,6 +64,7 @@ RewardWorker::Ending RewardWorker::run() {
   std::map<int64_t, wire::Verify> in_hand;
   int64_t next_id = 0;
   while (!stop_) {
+    beat();
     std::vector<Executor::Call> calls;
     while (auto message = client.receive(in_hand.empty() ? kPoll : 0ms)) {
       if (auto* request = std::get_if<wire::Verify>(&*message)) {

@@ -18,6 +18,7 @@
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "core/wire/trajectory_codec.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/sampler.h"
@@ -78,6 +79,7 @@ class RolloutWorker {
 
   ExitCode run() {
     while (!ended_) {
+      beat();
       bool busy = runner_.num_running() > 0;
       while (auto message = client_.receive(busy ? 0ms : kPoll)) {
         std::visit([this](auto& m) { on(m); }, *message);

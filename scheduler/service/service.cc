@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/wire/server.h"
+#include "kernels/base/pulse.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/service/inbox.h"
@@ -21,6 +22,7 @@ namespace tailrace::scheduler {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestWait{100};
+constexpr std::chrono::seconds kWaitsInterval{1};
 
 }  // namespace
 
@@ -147,13 +149,16 @@ struct Service::Impl {
 
   ServiceResult run(const std::atomic<bool>& stop) {
     bool stop_told = false;
-    last_event = clock.now();
+    last_event = logged_waits = clock.now();
     while (true) {
       // A deadline or a signal waits at most as long; messages and the store's answers wake it.
       auto events = server.receive(kLongestWait);
-      if (!events.empty()) last_event = clock.now();
+      if (!events.empty()) last_event = logged_waits = clock.now();
       // Before the new messages: answers belong to older ones.
-      store.run_answers();
+      const bool answered = store.run_answers();
+      // A store that stands still stops the scheduler's pulse as well: nothing of a run gets past
+      // it.
+      if (answered || store.idle()) beat();
       for (wire::ServerEvent& event : events) inbox.take(std::move(event));
       if (stop.load() && !stop_told) {
         stop_told = true;
@@ -268,9 +273,14 @@ struct Service::Impl {
 
   void watch() {
     report_malformed();
-    if (clock.now() - last_event < options.watchdog) return;
-    last_event = clock.now();
-    log.info("waiting: {}", describe_waits(state));
+    const Time time = clock.now();
+    if (time - told_waits < kWaitsInterval) return;
+    told_waits = time;
+    const std::string line = describe_waits(state, now());
+    options.on_waits({line, std::chrono::duration_cast<std::chrono::seconds>(time - last_event)});
+    if (time - logged_waits < options.watchdog) return;
+    logged_waits = time;
+    log.info("waiting: {}", line);
   }
 
   ServiceOptions options;
@@ -287,7 +297,8 @@ struct Service::Impl {
   Inbox inbox;
   Outbox outbox;
 
-  Time last_event{};
+  Time last_event{};  // of this process's clock
+  Time told_waits{}, logged_waits{};
   Actions actions;  // decided, not yet performed
   bool installed = false;
   int64_t next_malformed = 1;

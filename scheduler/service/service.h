@@ -23,6 +23,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
+#include "core/base/status_page.h"
 #include "core/wire/link.h"
 #include "scheduler/state/options.h"
 
@@ -37,7 +38,8 @@ struct ServiceOptions {
   int64_t num_samples = 4;                        // episodes written for people at an evaluation
   std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over
   std::chrono::seconds watchdog{30};              // of silence, then who waits for what is logged
-  std::function<void()> on_begun = [] {};         // the first install of this process's time
+  std::function<void(const Waits&)> on_waits = [](const Waits&) {};  // about once a second
+  std::function<void()> on_begun = [] {};  // the first install of this process's time
 };
 
 struct ServiceResult {

@@ -14,8 +14,9 @@ namespace {
 // Requests that wait; a body is the largest. Beyond it the scheduler waits for the disk, and with
 // it the workers whose results it does not take.
 constexpr size_t kInbox = 256;
-// A disk that takes nothing for so long is broken.
-constexpr std::chrono::seconds kPatience{60};
+// A disk that takes nothing for so long is broken. Less than who watches the scheduler's pulse waits
+// (run.stall_seconds), so that the disk is named and not the scheduler.
+constexpr std::chrono::seconds kPatience{40};
 
 }  // namespace
 
@@ -55,7 +56,7 @@ void StoreActor::post(Job job) {
     failure_ = fmt::format("the trajectory store took nothing for {} s", kPatience.count());
 }
 
-void StoreActor::run_answers() {
+bool StoreActor::run_answers() {
   std::vector<Answer> ready;
   {
     MutexLock lock(mutex_);
@@ -67,6 +68,7 @@ void StoreActor::run_answers() {
   for (Answer& then : ready) {
     if (then) then();
   }
+  return !ready.empty();
 }
 
 void StoreActor::put(const BodyId& id, std::vector<std::byte> body,

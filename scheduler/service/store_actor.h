@@ -71,8 +71,8 @@ class StoreActor {
   // Waits until all that was put before is on disk.
   Result<void> sync();
 
-  // Calls `then` of what has been answered.
-  void run_answers();
+  // Calls `then` of what has been answered; whether there was anything.
+  bool run_answers();
   // Nothing is asked that was not answered.
   bool idle() const { return unanswered_ == 0; }
   // Why requests can no longer be taken; empty: they can.

@@ -1,5 +1,6 @@
 #include "scheduler/state/waits.h"
 
+#include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
@@ -7,19 +8,35 @@
 namespace tailrace::scheduler {
 namespace {
 
-std::string leases_out(const State& state, LeaseKind kind, std::string_view verb) {
+// " for 31 s"; nothing for what has just begun.
+std::string since(Time begin, Time now) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
+  return seconds > 0 ? fmt::format(" for {} s", seconds) : "";
+}
+
+std::string leases_out(const State& state, Time now, LeaseKind kind, std::string_view verb) {
   std::map<WorkerId, int64_t> at;
   int64_t count = 0;
+  Time earliest = Time::max();
   for (const auto& [work, lease] : state.leases) {
-    if (lease.kind == kind) ++at[lease.worker], ++count;
+    if (lease.kind != kind) continue;
+    ++at[lease.worker], ++count;
+    earliest = std::min(earliest, lease.deadline);
   }
   if (count == 0) return "";
   std::string text = fmt::format("; {} samples {} at", count, verb);
-  for (const auto& [worker, leases] : at) text += fmt::format(" {} ({})", worker, leases);
+  const char* separator = " ";
+  for (const auto& [worker, leases] : at) {
+    text += fmt::format("{}{} ({})", separator, worker, leases);
+    separator = ", ";
+  }
+  const Deadlines& deadlines = state.config.deadlines;
+  const Time given = kind == LeaseKind::kGenerate ? deadlines.lease : deadlines.verify;
+  if (std::string age = since(earliest - given, now); !age.empty()) text += ", the oldest" + age;
   return text;
 }
 
-std::string policy_waits(const State& state, const Policy& policy) {
+std::string policy_waits(const State& state, const Policy& policy, Time now) {
   std::string text = fmt::format("version {}", policy.published);
   // Nothing else of this policy can have begun.
   if (policy.published < 0) return "the trainer has not published version 0 yet";
@@ -28,7 +45,13 @@ std::string policy_waits(const State& state, const Policy& policy) {
   int64_t ready = 0;
   for (const Domain& domain : policy.domains) ready += std::ssize(domain.ready);
   text += fmt::format("; {} of {} groups ready", ready, state.config.prompts_per_step());
-  if (policy.handed) text += fmt::format("; the trainer works on step {}", policy.published + 1);
+  if (policy.handed) {
+    text += fmt::format("; the trainer works on step {}", policy.published + 1);
+    if (const auto batch = policy.batches.find(policy.published + 1); batch != policy.batches.end())
+      text += since(batch->second.handed, now);
+  }
+  if (ready >= state.config.prompts_per_step() && !policy.handed && !policy.wanted)
+    text += fmt::format("; the trainer has not asked for step {} yet", policy.published + 1);
   if (policy.wanted && !policy.handed)
     text += fmt::format("; the trainer waits for step {}", *policy.wanted);
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
@@ -42,20 +65,23 @@ std::string policy_waits(const State& state, const Policy& policy) {
 
 // All that is open, instead of a guess at the culprit: the line is read when a run stands still and
 // nobody knows why.
-std::string describe_waits(const State& state) {
+std::string describe_waits(const State& state, Time now) {
   std::string text;
   for (const auto& [id, policy] : state.policies)
-    text += (text.empty() ? "" : "; ") + policy_waits(state, policy);
-  text += leases_out(state, LeaseKind::kGenerate, "run");
-  text += leases_out(state, LeaseKind::kVerify, "are verified");
+    text += (text.empty() ? "" : "; ") + policy_waits(state, policy, now);
+  text += leases_out(state, now, LeaseKind::kGenerate, "run");
+  text += leases_out(state, now, LeaseKind::kVerify, "are verified");
   if (!state.waiting.empty())
     text += fmt::format("; {} samples wait for a rollout worker", state.waiting.size());
   if (!state.to_verify.empty())
     text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
   for (const auto& [id, worker] : state.workers) {
     if (worker.phase == WorkerPhase::kInstalling)
-      text += fmt::format("; {} installs version {}", id, worker.target);
-    if (!worker.connected) text += fmt::format("; {} has not come back yet", id);
+      text += fmt::format("; {} installs version {}{}", id, worker.target,
+                          since(worker.install_deadline - state.config.deadlines.install, now));
+    if (!worker.connected)
+      text += fmt::format("; {} has been away{}", id,
+                          since(worker.reconnect_deadline - state.config.deadlines.reconnect, now));
     if (in_quarantine(state, id))
       text += fmt::format("; {} is in quarantine: {}", id, state.health.at(id).reason);
   }

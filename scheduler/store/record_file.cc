@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "scheduler/state/archive.h"
 
 namespace tailrace::scheduler {
@@ -164,6 +165,7 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
   ScanReport report{.law = found[2], .note = {}};
   int64_t damaged = 0;
   for (int64_t offset = RecordFile::kFileHeaderBytes; offset < file_bytes;) {
+    beat();
     RecordHeader record;
     const auto payload = record_at(file.get(), offset, file_bytes, record);
     const int64_t next = offset + RecordFile::kRecordHeaderBytes + record.size;

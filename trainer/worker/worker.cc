@@ -16,6 +16,7 @@
 #include "core/model/parameter_files.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
@@ -64,6 +65,7 @@ class TrainerWorker {
   ExitCode run() {
     try {
       while (!ended_) {
+        beat();
         std::optional<wire::Message> message = client_.receive(kPoll);
         if (message) {
           std::visit([this](auto& m) { on(m); }, *message);

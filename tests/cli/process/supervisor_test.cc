@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "cli/process/child_process.h"
+#include "cli/process/quiet_watch.h"
+#include "cli/process/stall_watch.h"
 #include "core/base/file.h"
 
 namespace tailrace {
@@ -223,6 +225,70 @@ TEST_F(SupervisorTest, ChildrenDieWithTheirParent) {
   // The end of the pipe: all that held its write end are gone.
   EXPECT_EQ(::read(ends[0], text, sizeof text), 0);
   ::close(ends[0]);
+}
+
+// Whoever beats is left alone, however long it takes; what the scheduler says of a quiet run is
+// said.
+TEST_F(SupervisorTest, AChildWithProgressIsLeftAloneAndAQuietRunIsExplained) {
+  options_.stall = 300ms;
+  options_.quiet = 60s;
+  add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 1500");
+  add("trainer-0", std::string("exec ") + STATUS_CHILD + " 100000");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  EXPECT_EQ(said_,
+            (std::vector<std::string>{"nothing has come in for 61 s: all wait for the test"}));
+}
+
+// Scripts have no pulse: the one of a child that never beats.
+TEST_F(SupervisorTest, AChildThatAlwaysStallsEndsTheRunInTheEnd) {
+  // Longer than the window, in which three stalls would never come together.
+  options_.stall = 200ms;
+  options_.max_restarts = 2;
+  options_.window = 100ms;
+  add("scheduler-0", "exec sleep 100");
+  add("trainer-0", "echo begin; exec sleep 100");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(result.message.find("died 3 times within 0 s, the last time with no progress"),
+            std::string::npos)
+      << result.message;
+}
+
+TEST(StallWatch, CountsOnlyTheTimeInWhichSomebodyLooked) {
+  StallWatch watch(3s);
+  EXPECT_FALSE(watch.look(1, 1s));
+  EXPECT_FALSE(watch.look(1, 1s));
+  EXPECT_FALSE(watch.look(1, 1h));  // the watcher was stopped
+  EXPECT_TRUE(watch.look(1, 1s));
+  EXPECT_FALSE(watch.look(2, 1s));  // it goes on
+  EXPECT_EQ(watch.silent(), 0s);
+  StallWatch never(0s);
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(never.look(0, 1s));
+}
+
+TEST(StallWatch, WhatWasHeldGetsItsTimeAnew) {
+  StallWatch watch(2s);
+  EXPECT_FALSE(watch.look(0, 1s));
+  EXPECT_TRUE(watch.look(0, 1s));
+  EXPECT_TRUE(watch.hold());        // a word is due
+  EXPECT_FALSE(watch.look(0, 1s));  // let go, it may need that long again
+  EXPECT_TRUE(watch.look(0, 1s));
+  EXPECT_FALSE(watch.hold());  // still, or again: said already
+  EXPECT_FALSE(watch.look(1, 1s));
+  EXPECT_FALSE(watch.look(1, 1s));
+  EXPECT_TRUE(watch.look(1, 1s));
+  EXPECT_TRUE(watch.hold());  // another time
+}
+
+TEST(QuietWatch, SpeaksEverLessOften) {
+  QuietWatch watch(30s);
+  std::vector<int> spoken;
+  for (int second = 0; second < 300; ++second)
+    if (watch.look({"line", std::chrono::seconds(second)})) spoken.push_back(second);
+  EXPECT_EQ(spoken, (std::vector<int>{30, 60, 120, 240}));
+  EXPECT_FALSE(watch.look({"line", 0s}));
+  EXPECT_EQ(watch.look({"line", 31s}), "nothing has come in for 31 s: line");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/pulse.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -17,6 +18,15 @@ TEST(Digest, AFileHasThatOfItsBytes) {
   EXPECT_NE(digest_of("a"), digest_of("b"));
   EXPECT_NE(digest_of_file(folder / "missing").failure().message.find("missing"),
             std::string::npos);
+}
+
+TEST(Digest, ALargeFileShowsProgress) {
+  TemporaryDirectory folder;
+  const auto file = folder.write("large", std::string(3 << 20, 'x'));
+  Pulse pulse;
+  const PulseScope scope(pulse);
+  ASSERT_TRUE(digest_of_file(file));
+  EXPECT_GE(pulse.beats(), 3u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/base/pulse.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -104,6 +105,28 @@ TEST(WriteFileAtomic, NamesAMissingFolder) {
   ASSERT_FALSE(written);
   EXPECT_EQ(written.failure().message,
             "cannot write " + (folder / "no/x").string() + ": No such file or directory");
+}
+
+TEST(Files, LargeOnesShowProgressWhileTheyAreWrittenAndRead) {
+  TemporaryDirectory folder;
+  const std::string bytes(150 << 20, 'x');
+  Pulse pulse;
+  const PulseScope scope(pulse);
+  ASSERT_TRUE(write_file_atomic(folder / "large", bytes));
+  // In pieces of 16 MiB, and once more each time that 64 MiB have reached the disk.
+  EXPECT_GE(pulse.beats(), 12u);
+  const uint64_t written = pulse.beats();
+  EXPECT_EQ(read_file(folder / "large").value().size(), bytes.size());
+  EXPECT_GE(pulse.beats() - written, 9u);
+}
+
+TEST(Files, LinesShowProgress) {
+  Pulse pulse;
+  const PulseScope scope(pulse);
+  LineReader reader("a\nb\nc\n");
+  while (reader.next()) {
+  }
+  EXPECT_GE(pulse.beats(), 3u);
 }
 
 TEST(AppendFile, AddsToWhatIsThere) {

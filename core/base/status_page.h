@@ -1,0 +1,51 @@
+// A page of memory that a role's process shares with its supervisor: that its work goes on, and
+// what it says about who waits for whom.
+//
+// It has no name in any file system, so that nobody else can cut, fill or remove it, and a killed
+// process leaves nothing behind.
+//
+// Thread: pulse() any; set_waits() one thread of one process; the rest any.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "core/base/file_descriptor.h"
+#include "core/base/result.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+
+// What the scheduler knows of a run that stands still.
+struct Waits {
+  std::string line;               // who waits for whom since when; empty: nothing is known
+  std::chrono::seconds quiet{0};  // since anything came in
+};
+
+class StatusPage {
+ public:
+  // A new one; a Failure when the system gives no memory.
+  static Result<StatusPage> create();
+  // The one behind a descriptor that a supervisor passed on. A Failure when it is none.
+  static Result<StatusPage> adopt(int descriptor);
+  ~StatusPage();
+  StatusPage(StatusPage&& other) noexcept;
+  StatusPage& operator=(StatusPage&&) = delete;
+
+  int descriptor() const { return descriptor_.get(); }
+  Pulse& pulse() const;
+  // Lines that are too long are cut.
+  void set_waits(const Waits& waits);
+  Waits waits() const;
+
+ private:
+  struct Layout;
+  StatusPage(FileDescriptor descriptor, Layout* layout);
+  static Result<StatusPage> map(FileDescriptor descriptor);
+
+  FileDescriptor descriptor_;
+  Layout* layout_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,133 @@
+// What a launch does about processes that are there and make no progress.
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+class LaunchStalls : public LaunchTest {
+ protected:
+  // Long enough for a busy machine, and short beside the patience of the tests.
+  static constexpr std::string_view kStall = "run.stall_seconds=4";
+
+  void start_watched(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {std::string(kStall)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    start_run("run", arguments);
+  }
+  // As start_watched(), with processes whose threads hang_thread() can hang.
+  void start_hangable(const std::vector<std::string>& more = {}) {
+    ::setenv("LD_PRELOAD", HANG_ON_SIGNAL, /*overwrite=*/1);
+    start_watched(more);
+    ::unsetenv("LD_PRELOAD");
+  }
+  static void hang_thread(pid_t process, pid_t thread) {
+    EXPECT_EQ(::syscall(SYS_tgkill, process, thread, SIGUSR1), 0);
+  }
+  // The one that does a role's work; it has the number of its process.
+  static void hang_main_thread(pid_t process) { hang_thread(process, process); }
+
+  pid_t one(const std::string& role, int index = 0) const {
+    const auto found = workers(role, index);
+    EXPECT_EQ(found.size(), 1u) << role;
+    return found.empty() ? -1 : found[0];
+  }
+  bool said(const std::string& text) const { return output().find(text) != std::string::npos; }
+  // "trainer-0 (process 12) has made no progress for 4 s: WHY, and is replaced"
+  bool said_of(const std::string& role, pid_t pid, const std::string& rest) const {
+    const std::string begin = fmt::format("{} (process {}) has made no progress for ", role, pid);
+    const size_t at = output().find(begin);
+    return at != std::string::npos && output().substr(at, 200).find(rest) != std::string::npos;
+  }
+  void expect_undisturbed(const std::string& expected) {
+    expect_done();
+    EXPECT_EQ(final_digest(), expected);
+    expect_each_step_once();
+  }
+};
+
+TEST_F(LaunchStalls, StoppedProcessesAreNamedAndReplaced) {
+  const std::string expected = undisturbed_digest();
+  start_watched();
+  const pid_t trainer = stop_in_the_middle();
+  const pid_t rollout = one("rollout", 1), reward = one("reward");
+  for (const pid_t pid : {rollout, reward}) ::kill(pid, SIGSTOP);
+  expect_undisturbed(expected);
+  const std::string why = "a signal has stopped it, and is replaced";
+  EXPECT_TRUE(said_of("trainer-0", trainer, why)) << output();
+  EXPECT_TRUE(said_of("rollout-1", rollout, why)) << output();
+  EXPECT_TRUE(said_of("reward-0", reward, why)) << output();
+  // Who waits for whom; what it says in each case is tested beside it (Waits).
+  EXPECT_TRUE(said("The scheduler: version ")) << output();
+}
+
+TEST_F(LaunchStalls, AStoppedSchedulerIsReplacedAndCostsNoSample) {
+  const std::string expected = undisturbed_digest();
+  start_watched();
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  const pid_t scheduler = one("scheduler");
+  ::kill(scheduler, SIGSTOP);
+  expect_undisturbed(expected);
+  EXPECT_TRUE(said_of("scheduler-0", scheduler, "All others wait for it.")) << output();
+}
+
+// Their I/O threads go on and say that they live.
+TEST_F(LaunchStalls, DeadlockedProcessesAreNamedAndReplaced) {
+  const std::string expected = undisturbed_digest();
+  start_hangable();
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  const pid_t reward = one("reward"), trainer = one("trainer");
+  hang_main_thread(reward);
+  hang_main_thread(trainer);
+  const std::string why = "its threads wait for something that does not come, and is replaced";
+  ASSERT_TRUE(wait_until([&] { return said_of("trainer-0", trainer, why); })) << output();
+  ASSERT_TRUE(wait_until([&] { return said_of("reward-0", reward, why); })) << output();
+  const pid_t scheduler = one("scheduler");
+  hang_main_thread(scheduler);
+  expect_undisturbed(expected);
+  EXPECT_TRUE(said_of("scheduler-0", scheduler, why)) << output();
+}
+
+TEST_F(LaunchStalls, WhatADebuggerHoldsIsLeftAlone) {
+  const std::string expected = undisturbed_digest();
+  start_watched();
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  const pid_t trainer = one("trainer");
+  if (::ptrace(PTRACE_SEIZE, trainer, nullptr, nullptr) != 0)
+    GTEST_SKIP() << "this system lets nobody trace a process";
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, trainer, nullptr, nullptr), 0);
+  ASSERT_EQ(::waitpid(trainer, nullptr, __WALL), trainer);
+  EXPECT_TRUE(wait_until([&] {
+    return said_of("trainer-0", trainer, "a debugger holds it, and is left alone");
+  })) << output();
+  std::this_thread::sleep_for(1s);  // in which it is not killed either
+  EXPECT_EQ(one("trainer"), trainer);
+  ASSERT_EQ(::ptrace(PTRACE_DETACH, trainer, nullptr, nullptr), 0);
+  expect_undisturbed(expected);
+  EXPECT_FALSE(said("is replaced")) << output();
+}
+
+TEST_F(LaunchStalls, ADeadlockedThreadOfOneProcessEndsTheRunByName) {
+  start_hangable({"--in-process"});
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  const auto found = processes_with({"launch", "--in-process", paths().root.string()});
+  ASSERT_EQ(found.size(), 1u);
+  // The first thread that it made plays the first role.
+  std::set<pid_t> threads;
+  for (const auto& thread : fs::directory_iterator(fmt::format("/proc/{}/task", found[0])))
+    threads.insert(static_cast<pid_t>(std::stol(thread.path().filename())));
+  hang_thread(found[0], *threads.upper_bound(found[0]));
+  EXPECT_EQ(finish().code, 1) << output();
+  EXPECT_TRUE(said("error: scheduler-0 has made no progress for ")) << output();
+  continue_run();
+  expect_done();
+  expect_each_step_once();
+}
+
+}  // namespace
+}  // namespace tailrace
