@@ -11,6 +11,9 @@ MetricsTail::MetricsTail(std::filesystem::path file, bool from_start) : file_(st
 }
 
 std::vector<MetricsRow> MetricsTail::poll() {
+  std::error_code error;
+  // To open a pipe would wait for its writer, and a folder has no size.
+  if (!std::filesystem::is_regular_file(file_, error)) return {};
   std::ifstream in(file_, std::ios::binary | std::ios::ate);
   if (!in) return {};
   const auto size = static_cast<int64_t>(in.tellg());

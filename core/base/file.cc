@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -35,6 +36,9 @@ std::string_view advice(int error) {
       return "";
   }
 }
+
+// Between the name of an AtomicFile and the pid of its writer.
+constexpr std::string_view kUnfinished = ".unfinished.";
 
 Failure failure(std::string_view action, const std::filesystem::path& path, int error) {
   return Failure{describe_errno(action, path, error)};
@@ -105,11 +109,13 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   AtomicFile file;
   file.path_ = file.temporary_ = path;
-  // The pid keeps two processes apart that write one file; O_TRUNC takes over what a dead one of
-  // the same pid has left.
-  file.temporary_ += fmt::format(".tmp.{}", ::getpid());
+  // The pid keeps two processes apart that write one file.
+  file.temporary_ += fmt::format("{}{}", kUnfinished, ::getpid());
+  // What a dead process of the same pid has left goes; a link that somebody put there is never
+  // followed.
+  ::unlink(file.temporary_.c_str());
   file.descriptor_ = FileDescriptor(
-      ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+      ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file.descriptor_.is_open()) return failure("write", path, errno);
   return file;
 }
@@ -148,6 +154,22 @@ Result<void> AtomicFile::commit() {
   return sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
+void remove_unfinished(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> unfinished;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const size_t mark = name.rfind(kUnfinished);
+    if (mark == std::string::npos || mark == 0) continue;
+    const std::string pid = name.substr(mark + kUnfinished.size());
+    if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (std::filesystem::is_regular_file(entry.symlink_status(ignored)))
+      unfinished.push_back(entry.path());
+  }
+  // Collected first: what a listing shows of entries that go meanwhile is not said anywhere.
+  for (const auto& path : unfinished) std::filesystem::remove(path, ignored);
+}
+
 Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
   Result<AtomicFile> file = AtomicFile::create(path);
   if (!file) return file.failure();
@@ -166,9 +188,14 @@ Result<void> sync_directory(const std::filesystem::path& directory) {
 Result<AppendFile> AppendFile::open(const std::filesystem::path& path) {
   AppendFile file;
   file.path_ = path;
-  file.descriptor_ =
-      FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.is_open()) return failure("open", path, errno);
+  // O_NONBLOCK: to open a pipe would else wait for its reader. Files know no such thing.
+  file.descriptor_ = FileDescriptor(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
+  const int error = errno;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
+    return Failure{fmt::format("cannot write {}: it is a pipe, not a file", path.string())};
+  if (!file.is_open()) return failure("open", path, error);
   return file;
 }
 

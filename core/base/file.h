@@ -28,7 +28,7 @@ Result<std::string> read_file(const std::filesystem::path& path,
 // a Failure, nothing is left behind.
 class AtomicFile {
  public:
-  static Result<AtomicFile> create(const std::filesystem::path& path);  // PATH.tmp.PID
+  static Result<AtomicFile> create(const std::filesystem::path& path);  // PATH.unfinished.PID
   ~AtomicFile();
   AtomicFile(AtomicFile&&) noexcept = default;
 
@@ -43,6 +43,10 @@ class AtomicFile {
   std::filesystem::path path_, temporary_;
   size_t unsynced_ = 0;  // bytes
 };
+
+// Removes what AtomicFiles of processes that were killed have left in `directory` (not below it).
+// Only when nobody writes there.
+void remove_unfinished(const std::filesystem::path& directory);
 
 // All of it in one AtomicFile.
 Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes);

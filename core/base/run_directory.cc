@@ -74,6 +74,16 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
                                 paths_.weights(), paths_.logs(), paths_.roles()})
     create(directory);
+  sweep();
+}
+
+void RunDirectory::sweep() const {
+  for (const auto& directory :
+       {paths_.root, paths_.trajectories(), paths_.checkpoints(), paths_.reference(),
+        paths_.journal(), paths_.weights(), paths_.tokenizer(), paths_.logs(), paths_.roles()})
+    // Through a link it would be somebody else's folder.
+    if (directory == paths_.root || !std::filesystem::is_symlink(directory))
+      remove_unfinished(directory);
 }
 
 }  // namespace tailrace

@@ -51,18 +51,23 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
 // Throws UserError where `root` holds files but no config.yaml: it is somebody else's folder.
 void refuse_foreign_folder(const std::filesystem::path& root);
 
-// The launcher's hold on a run directory: creates the folders and keeps an exclusive lock while it
-// lives.
+// The launcher's hold on a run directory: creates the folders, keeps an exclusive lock while it
+// lives, and removes half-written files of processes that were killed: at its begin those of an
+// earlier launch, at its end, when all that it has started are gone, those of its own.
 class RunDirectory {
  public:
   // Opens or creates `root`. Throws UserError: it is in use (with the owner's pid), cannot be
   // written, or holds files but no config.yaml (somebody else's folder).
   explicit RunDirectory(const std::filesystem::path& root);
+  ~RunDirectory() { sweep(); }
+  RunDirectory(const RunDirectory&) = delete;
 
   const RunPaths& paths() const { return paths_; }
   bool resumes() const { return resumes_; }  // config.yaml was there: a run to continue
 
  private:
+  void sweep() const;
+
   RunPaths paths_;
   bool resumes_ = false;
   std::optional<LockFile> lock_;

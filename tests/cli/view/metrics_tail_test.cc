@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 namespace tailrace {
 namespace {
@@ -62,6 +63,13 @@ TEST_F(MetricsTailTest, FollowsAFileWhoseRowsWereTakenBack) {
   EXPECT_TRUE(tail.poll().empty());
   append(line(2));
   EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{2});
+}
+
+// To open one would wait for its writer.
+TEST_F(MetricsTailTest, APipeHasNoRows) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  MetricsTail tail(folder_ / "pipe", /*from_start=*/true);
+  EXPECT_TRUE(tail.poll().empty());
 }
 
 }  // namespace

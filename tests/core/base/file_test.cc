@@ -139,6 +139,14 @@ TEST(AppendFile, AddsToWhatIsThere) {
   EXPECT_EQ(read_file(folder / "log").value(), "a\nb\n");
 }
 
+TEST(AppendFile, APipeIsRefusedWithoutWaitingForItsReader) {
+  TemporaryDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const auto file = AppendFile::open(folder / "pipe");
+  ASSERT_FALSE(file);
+  EXPECT_NE(file.failure().message.find("it is a pipe"), std::string::npos);
+}
+
 TEST(AppendFile, AFullDiskIsAFailureThatSaysWhatToDo) {
   auto file = AppendFile::open("/dev/full");
   ASSERT_TRUE(file);

@@ -1,5 +1,8 @@
 #include "core/base/run_directory.h"
 
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -43,6 +46,34 @@ TEST(RunDirectory, ContinuesWhereAConfigIs) {
   folder.write("config.yaml", "a: 1\n");
   folder.write("metrics.jsonl", "");
   EXPECT_TRUE(RunDirectory(folder.path()).resumes());
+}
+
+TEST(RunDirectory, SweepsUpHalfWrittenFilesAndNothingElse) {
+  TemporaryDirectory folder;
+  { RunDirectory run(folder / "run"); }
+  const auto touch = [&](const std::string& name) {
+    EXPECT_TRUE(write_file_atomic(folder / "run" / name, "x"));
+  };
+  const std::vector<std::string> ours = {"config.yaml.unfinished.17",
+                                         "journal/snapshot-000001.bin.unfinished.4",
+                                         "weights/p0-v1.safetensors.unfinished.123456"};
+  const std::vector<std::string> others = {"notes.unfinished", "notes.tmp.12",
+                                           "notes.unfinished.1a", ".unfinished.12",
+                                           "mine/x.unfinished.12"};
+  std::filesystem::create_directories(folder / "run/mine");
+  std::filesystem::create_directories(folder / "run/folder.unfinished.12");
+  for (const auto* names : {&ours, &others})
+    for (const std::string& name : *names) touch(name);
+  {
+    RunDirectory run(folder / "run");
+    for (const std::string& name : ours)
+      EXPECT_FALSE(std::filesystem::exists(folder / "run" / name)) << name;
+    touch(ours[2]);  // of a trainer that was killed during this launch
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "run" / ours[2]));
+  for (const std::string& name : others)
+    EXPECT_TRUE(std::filesystem::exists(folder / "run" / name)) << name;
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/folder.unfinished.12"));
 }
 
 TEST(RunDirectory, RefusesASecondLaunchAndNamesTheOwner) {
