@@ -67,4 +67,31 @@ nlohmann::json read_proved_json(const std::filesystem::path& path) {
   return object;
 }
 
+namespace {
+
+// A suffix of fixed length, so that it is found without parsing the row.
+constexpr std::string_view kRowProof = ",\"proof\":\"";
+constexpr size_t kRowProofDigits = 16;
+
+std::string row_proof(std::string_view text) { return digest_of(text).substr(0, kRowProofDigits); }
+
+}  // namespace
+
+std::string to_proved_row(std::string object) {
+  TR_CHECK(object.size() > 2 && object.ends_with('}'));  // it has members
+  object.pop_back();
+  const std::string proof = row_proof(object);
+  return object.append(kRowProof).append(proof).append("\"}");
+}
+
+Result<void> prove_row(std::string_view row) {
+  constexpr size_t kSuffix = kRowProof.size() + kRowProofDigits + 2;
+  if (row.size() < kSuffix) return {};
+  const std::string_view suffix = row.substr(row.size() - kSuffix);
+  if (!suffix.starts_with(kRowProof)) return {};
+  const std::string_view proof = suffix.substr(kRowProof.size(), kRowProofDigits);
+  if (proof == row_proof(row.substr(0, row.size() - kSuffix))) return {};
+  return Failure{"the row was changed or damaged: its proof does not fit"};
+}
+
 }  // namespace tailrace

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
+
+#include "core/base/result.h"
 
 namespace tailrace {
 
@@ -20,5 +23,12 @@ nlohmann::json read_json_object(const std::filesystem::path& path,
 // UserError for one that cannot be read, or that was changed or damaged.
 std::string to_proved_json(nlohmann::json object);
 nlohmann::json read_proved_json(const std::filesystem::path& path);
+
+// The same of a row in a file of rows: the text of an object with "proof" as its last member, a
+// digest of what stands before it.
+std::string to_proved_row(std::string object);
+// Whether a row still is what to_proved_row() gave; one without a proof promises nothing. A
+// Failure says that it is not.
+Result<void> prove_row(std::string_view row);
 
 }  // namespace tailrace

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_file.h"
+
 namespace tailrace {
 
 const double* MetricsRow::find(std::string_view name) const {
@@ -23,14 +25,16 @@ std::string format_metrics_row(const MetricsRow& row) {
   // nlohmann writes NaN and infinities as null.
   for (const auto& [name, value] : row.values) json[name] = value;
   // dump() throws for a name that is not UTF-8, and a name must not end a run.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return to_proved_row(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Result<MetricsRow> parse_metrics_row(std::string_view line) {
+  if (auto proved = prove_row(line); !proved) return proved.failure();
   auto json = nlohmann::ordered_json::parse(line, nullptr, false);
   if (!json.is_object()) return Failure{"not a JSON object"};
   MetricsRow row;
   for (const auto& [name, value] : json.items()) {
+    if (name == "proof") continue;
     if (!value.is_number() && !value.is_null())
       return Failure{fmt::format("{} is not a number", name)};
     double number =
@@ -57,7 +61,8 @@ Result<std::vector<MetricsRow>> read_metrics(const std::filesystem::path& path) 
     if (!line->complete || line->text.empty()) continue;
     auto row = parse_metrics_row(line->text);
     if (!row)
-      return Failure{fmt::format("{}:{}: {}", path.string(), line->number, row.failure().message)};
+      return Failure{fmt::format("{}:{}: {}. Remove the line to go on without its row",
+                                 path.string(), line->number, row.failure().message)};
     rows.push_back(std::move(row).value());
   }
   return rows;

@@ -1,8 +1,9 @@
 // Metrics of a run: one row a step in metrics.jsonl, the same as TensorBoard scalars.
 //
-// A row is {"step": 3, "version": 3, "time": 1712.5, "reward/mean": 0.61, ...}: `time` is seconds
-// since the epoch (UTC); a value that is not finite is written as null and read back as NaN. Names
-// are those of docs/metrics.md, "group/name".
+// A row is {"step": 3, "version": 3, "time": 1712.5, "reward/mean": 0.61, ..., "proof": "9f.."}:
+// `time` is seconds since the epoch (UTC); a value that is not finite is written as null and read
+// back as NaN; the proof is one of the row (json_file.h). Names are those of docs/metrics.md,
+// "group/name".
 //
 // Thread: one at a time (the scheduler's service owns the writer).
 #pragma once

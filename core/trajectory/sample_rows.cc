@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_file.h"
+
 namespace tailrace {
 namespace {
 
@@ -39,10 +41,11 @@ std::string format_sample_row(const SampleRow& row) {
     for (TokenRole role : segment.roles) roles.push_back(static_cast<int>(role));
     json["segments"].push_back({{"tokens", segment.ids}, {"roles", roles}});
   }
-  return json.dump();
+  return to_proved_row(json.dump());
 }
 
 Result<SampleRow> parse_sample_row(std::string_view line) {
+  if (auto proved = prove_row(line); !proved) return proved.failure();
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Failure{"not a JSON object"};
   SampleRow row;

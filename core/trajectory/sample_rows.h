@@ -1,7 +1,7 @@
 // A few episodes of a run, for people: the rows of RUN/samples.jsonl.
 //
 //   {"step": 0, "version": 0, "reward": 0.5, "success": 1,
-//    "segments": [{"tokens": [...], "roles": [...]}]}
+//    "segments": [{"tokens": [...], "roles": [...]}], "proof": "9f.."}
 //
 // Roles as in TokenRole (0 prompt, 1 sampled, 2 observation); reward and success may be absent or
 // null. Ids and not text: the report decodes them with the run's tokenizer.

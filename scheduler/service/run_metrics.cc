@@ -66,6 +66,19 @@ std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count)
 RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log)
     : paths_(paths), num_samples_(num_samples), log_(log) {
   open(policy.frontier + 1);
+  warn_of_missing(policy.frontier);
+}
+
+// Rows are written before the event that they tell of, so they can only have been lost since: by a
+// disk that was full, or by somebody who removed a line.
+void RunMetrics::warn_of_missing(int64_t published) {
+  std::vector<int64_t> missing;
+  for (int64_t step = 0; step < published; ++step) {
+    if (!steps_.contains(step)) missing.push_back(step);
+  }
+  if (missing.empty()) return;
+  log_.warning("{} has no rows of {} steps (the first is {}): reports will lack them",
+               paths_.metrics().string(), missing.size(), missing.front());
 }
 
 void RunMetrics::open(int64_t first_step) {

@@ -59,6 +59,7 @@ class RunMetrics {
   };
 
   void open(int64_t first_step);
+  void warn_of_missing(int64_t published);
   void write(int64_t step, int64_t version, MetricList values);
 
   RunPaths paths_;

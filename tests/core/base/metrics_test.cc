@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/json_file.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -23,9 +24,10 @@ TEST(MetricsWriter, WritesRowsThatReadBack) {
   ASSERT_TRUE(writer);
   ASSERT_TRUE(writer.value().write(row(0, 0.1)));
   ASSERT_TRUE(writer.value().write(row(1, std::numeric_limits<double>::quiet_NaN())));
+  const auto proved = [](std::string object) { return to_proved_row(std::move(object)) + "\n"; };
   EXPECT_EQ(read_file(folder / "metrics.jsonl").value(),
-            "{\"step\":0,\"version\":0,\"time\":1000.5,\"reward/mean\":0.1}\n"
-            "{\"step\":1,\"version\":1,\"time\":1001.5,\"reward/mean\":null}\n");
+            proved("{\"step\":0,\"version\":0,\"time\":1000.5,\"reward/mean\":0.1}") +
+                proved("{\"step\":1,\"version\":1,\"time\":1001.5,\"reward/mean\":null}"));
   auto rows = read_metrics(folder / "metrics.jsonl");
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows.value().size(), 2u);
@@ -33,6 +35,25 @@ TEST(MetricsWriter, WritesRowsThatReadBack) {
   EXPECT_EQ(rows.value()[1].step, 1);
   EXPECT_TRUE(std::isnan(*rows.value()[1].find("reward/mean")));
   EXPECT_EQ(rows.value()[0].find("reward/max"), nullptr);
+}
+
+// Every bit of the second row, and of the end of the first. (A last line without its end is what a
+// crash leaves.)
+TEST(MetricsWriter, AFlippedBitIsNoticed) {
+  TemporaryDirectory folder;
+  const auto path = folder / "metrics.jsonl";
+  {
+    auto writer = MetricsWriter::open(path, 0, 1000);
+    ASSERT_TRUE(writer);
+    for (int step = 0; step < 2; ++step) ASSERT_TRUE(writer.value().write(row(step, 0.125)));
+  }
+  const std::string bytes = read_file(path).value();
+  for (size_t bit = 8 * bytes.find("\n"); bit < 8 * (bytes.size() - 1); ++bit) {
+    std::string flipped = bytes;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    const auto rows = read_metrics(folder.write("flipped", flipped));
+    EXPECT_FALSE(rows) << "bit " << bit << " of " << bytes;
+  }
 }
 
 TEST(MetricsWriter, ALaunchThatContinuesForgetsTheStepsItWillDoAgain) {
@@ -79,9 +100,10 @@ TEST(ReadMetrics, NamesAMalformedLine) {
     return read_metrics(folder.write("m", text)).failure().message;
   };
   std::string path = (folder / "m").string();
-  EXPECT_EQ(message("{\"step\":1}\nhello\n"), path + ":2: not a JSON object");
-  EXPECT_EQ(message("{\"step\":1.5}\n"), path + ":1: step is not an integer");
-  EXPECT_EQ(message("{\"step\":1,\"a\":[]}\n"), path + ":1: a is not a number");
+  const std::string advice = ". Remove the line to go on without its row";
+  EXPECT_EQ(message("{\"step\":1}\nhello\n"), path + ":2: not a JSON object" + advice);
+  EXPECT_EQ(message("{\"step\":1.5}\n"), path + ":1: step is not an integer" + advice);
+  EXPECT_EQ(message("{\"step\":1,\"a\":[]}\n"), path + ":1: a is not a number" + advice);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "scheduler/service/run_metrics.h"
 
+#include "core/base/error.h"
 #include "tests/scheduler/service/fake_workers.h"
 #include "tests/scheduler/store/files.h"
 
@@ -62,6 +63,39 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);  // 3 of 6 since the row before
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
   EXPECT_EQ(*row.find("rollout/failed_prompts"), 0.0);
+}
+
+TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
+  Fixture f;
+  {
+    RunMetrics metrics = f.open(-1);
+    for (int64_t v = 0; v <= 3; ++v) metrics.on_published(policy_at(v), {}, {{"reward/mean", 1.0}});
+  }
+  const std::string whole = read_file(f.paths.metrics()).value();
+  const size_t second = whole.find('\n') + 1, third = whole.find('\n', second) + 1;
+  f.open(3);
+  EXPECT_EQ(read_file(f.folder.path() / "log").value().find("has no rows"), std::string::npos);
+  // A line is removed.
+  ASSERT_TRUE(write_file_atomic(f.paths.metrics(), whole.substr(0, second) + whole.substr(third)));
+  f.open(3);
+  EXPECT_NE(
+      read_file(f.folder.path() / "log").value().find("has no rows of 1 steps (the first is 1)"),
+      std::string::npos);
+  // A figure is another one.
+  std::string changed = whole;
+  changed[changed.find("1.0", second)] = '7';
+  ASSERT_TRUE(write_file_atomic(f.paths.metrics(), changed));
+  try {
+    f.open(3);
+    ADD_FAILURE() << "taken";
+  } catch (const UserError& error) {
+    EXPECT_NE(
+        std::string(error.what())
+            .find("metrics.jsonl:2: the row was changed or damaged: its proof does not fit. Remove "
+                  "the line to go on without its row"),
+        std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
