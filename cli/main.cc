@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include "cli/commands/commands.h"
 #include "cli/run/registries.h"
@@ -45,6 +46,12 @@ int main(int argc, char** argv) {
   // A file that reaches its limit (ulimit -f) is a failure to write, which says so, and no death.
   // Inherited by the processes of a run.
   std::signal(SIGXFSZ, SIG_IGN);
+  // A connection to the scheduler is a file, and ZeroMQ aborts when there are none left.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+  }
   // Here and nowhere else, so that reading main shows what can be named.
   const Registries registries = built_in_registries();
   add_launch(app, registries);

@@ -158,12 +158,17 @@ Digest read_digest(const flatbuffers::String& text) {
   return text.str();
 }
 
+// For a person, who reads its beginning: it goes into logs and the journal.
+std::string read_text(const flatbuffers::String& text, size_t longest = 1000) {
+  return std::string(text.c_str(), std::min<size_t>(text.size(), longest));
+}
+
 // A name below RUN/weights: it is joined to a path, so it must not lead out of the folder.
 std::string read_file_name(const flatbuffers::String& text) {
   std::string file = text.str();
   if (file.find('/') != std::string::npos || file.find('\0') != std::string::npos || file == ".." ||
-      file.empty() || file == ".") {
-    throw Malformed("file name '{}'", file);
+      file.empty() || file == "." || file.size() > 255) {
+    throw Malformed("file name '{}'", read_text(text));
   }
   return file;
 }
@@ -174,8 +179,9 @@ Message read(const fbs::Hello& t) {
     throw Malformed("a worker's name of {} characters", t.worker()->size());
   }
   if (t.slots() < 1 || t.slots() > kMaxSlots) throw Malformed("{} slots", t.slots());
-  return Hello{static_cast<Role>(t.role()), t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
-               t.numerics_class()->str()};
+  return Hello{
+      static_cast<Role>(t.role()),       t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
+      read_text(*t.numerics_class(), 64)};
 }
 Message read(const fbs::Heartbeat&) { return Heartbeat{}; }
 Message read(const fbs::TrajectoryResult& t) { return TrajectoryResult{read_bytes(*t.body())}; }
@@ -190,7 +196,7 @@ Message read(const fbs::Verdict& t) {
     m.reward = *t.reward();
   }
   m.metrics = read_metrics(*t.metrics());
-  m.failure = t.failure()->str();
+  m.failure = read_text(*t.failure());
   return m;
 }
 Message read(const fbs::Installed& t) {
@@ -199,7 +205,7 @@ Message read(const fbs::Installed& t) {
 }
 Message read(const fbs::InstallFailed& t) {
   return InstallFailed{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                       t.reason()->str()};
+                       read_text(*t.reason())};
 }
 Message read(const fbs::TrainerReady& t) {
   const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
@@ -218,14 +224,14 @@ Message read(const fbs::Published& t) {
                    read_metrics(*t.metrics())};
 }
 Message read(const fbs::Durable& t) {
-  return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), t.path()->str(),
+  return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), read_text(*t.path()),
                  at_least(0, t.oldest(), "oldest")};
 }
 Message read(const fbs::Progress& t) {
-  return Progress{t.phase()->str(), at_least(0, t.done(), "done"), at_least(0, t.total(), "total"),
-                  read_metrics(*t.metrics())};
+  return Progress{read_text(*t.phase()), at_least(0, t.done(), "done"),
+                  at_least(0, t.total(), "total"), read_metrics(*t.metrics())};
 }
-Message read(const fbs::WorkerFailed& t) { return WorkerFailed{t.reason()->str()}; }
+Message read(const fbs::WorkerFailed& t) { return WorkerFailed{read_text(*t.reason())}; }
 Message read(const fbs::Fetch& t) {
   return Fetch{at_least(0, t.request(), "request"), read_bodies(*t.bodies()),
                at_least(0, t.offset(), "offset"), at_least(1, t.max_bytes(), "max_bytes")};
@@ -264,7 +270,7 @@ Message read(const fbs::Payload& t) {
 Message read(const fbs::Save& t) {
   return Save{read_policy(t.policy()), at_least(0, t.version(), "version")};
 }
-Message read(const fbs::Shutdown& t) { return Shutdown{t.reason()->str()}; }
+Message read(const fbs::Shutdown& t) { return Shutdown{read_text(*t.reason())}; }
 
 Message read_body(const fbs::Frame& frame) {
   switch (frame.body_type()) {

@@ -27,6 +27,7 @@ Link::Link(uint64_t session, const LinkOptions& options, Time now)
 
 void Link::push(Body body) {
   TR_CHECK(body != nullptr);
+  unacknowledged_bytes_ += std::ssize(*body);
   unacknowledged_.push_back(std::move(body));
   ++counters_.sent;
 }
@@ -36,8 +37,10 @@ Link::Verdict Link::on_frame(const Header& header, Time now) {
   // An acknowledgement of what was never sent is nonsense from outside: ignored.
   if (header.ack > acknowledged_ && header.ack <= ever_sent_) {
     const auto count = static_cast<size_t>(header.ack - acknowledged_);
-    unacknowledged_.erase(unacknowledged_.begin(),
-                          unacknowledged_.begin() + static_cast<int64_t>(count));
+    for (size_t i = 0; i < count; ++i) {
+      unacknowledged_bytes_ -= std::ssize(*unacknowledged_.front());
+      unacknowledged_.pop_front();
+    }
     // It may be 0 with messages in flight: resend_all() came between.
     next_to_send_ -= std::min(next_to_send_, count);
     acknowledged_ = header.ack;

@@ -81,6 +81,7 @@ class Link {
   bool lost(Time now) const { return now - last_heard_ > options_.timeout; }
   bool idle() const { return unacknowledged_.empty(); }
   int64_t num_unacknowledged() const { return static_cast<int64_t>(unacknowledged_.size()); }
+  int64_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
   uint64_t session() const { return session_; }
   const LinkCounters& counters() const { return counters_; }
 
@@ -96,6 +97,7 @@ class Link {
   uint64_t session_;
   LinkOptions options_;
   std::deque<Body> unacknowledged_;
+  int64_t unacknowledged_bytes_ = 0;
   // By the other end: unacknowledged_[0] has sequence acknowledged_ + 1.
   uint64_t acknowledged_ = 0;
   size_t next_to_send_ = 0;  // index in unacknowledged_ of the first that is not in flight

@@ -2,12 +2,10 @@
 
 #include <deque>
 #include <map>
-#include <set>
-
-#include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/base/random.h"
+#include "core/base/unique_number.h"
+#include "core/wire/admission.h"
 #include "core/wire/socket.h"
 #include "core/wire/wakeup.h"
 
@@ -15,45 +13,35 @@ namespace tailrace::wire {
 namespace {
 
 constexpr std::chrono::milliseconds kBlockedRetry{50};
-constexpr int kMaxFramesAtOnce = 4096;  // then the service gets its turn
+// Then the service gets its turn: what it has not looked at is in memory.
+constexpr int kMaxFramesAtOnce = 4096;
+constexpr int64_t kMaxBytesAtOnce = int64_t{64} << 20;
+// That wait for a worker to acknowledge them; more than that is one that takes nothing.
+constexpr int64_t kMaxBacklogBytes = int64_t{256} << 20;
 
 Time now() { return SteadyClock().now(); }
-
-// Sessions of a restarted scheduler differ from those of the one before.
-uint64_t first_session() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
-  // Never 0: a header with session 0 is a Hello's.
-  return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())}) | 1;
-}
 
 }  // namespace
 
 struct WorkerServer::Impl {
   struct Peer {
-    Hello hello;
-    uint64_t attempt = 0;  // of the Hello that this session answers
-    std::string routing;   // of its latest frame
+    std::string routing;  // of its latest frame
     Link link;
     Time blocked_until = Time::min();
     // Incoming::sequence, the link's sequence.
     std::deque<std::pair<uint64_t, uint64_t>> unacknowledged = {};
   };
-  // What is remembered of a name: which process has it, and which had it before and must not come
-  // back.
-  struct Name {
-    uint64_t incarnation = 0;
-    uint64_t attempt = 0;
-    std::set<uint64_t> replaced;
-  };
   using Events = std::vector<ServerEvent>;
 
-  explicit Impl(LinkOptions options_in) : options(options_in), socket(Socket::Kind::kRouter) {}
+  explicit Impl(LinkOptions options_in)
+      : options(options_in), socket(Socket::Kind::kRouter), admission(options.timeout) {}
 
   void drain(Events& out) {
-    for (int i = 0; i < kMaxFramesAtOnce; ++i) {
+    int64_t bytes = 0;
+    for (int i = 0; i < kMaxFramesAtOnce && bytes < kMaxBytesAtOnce; ++i) {
       auto received = socket.receive();
       if (!received) return;
+      bytes += std::ssize(received->frame);
       const auto header = decode_header(received->frame);
       if (!header) {
         refuse_frame(fmt::format("{} bytes that are no frame of ours", received->frame.size()));
@@ -74,26 +62,25 @@ struct WorkerServer::Impl {
                            : decoded.failure().message);
       return;
     }
-    Name& known = names[hello->worker];
-    if (known.replaced.contains(hello->incarnation)) {
-      const Shutdown reason{fmt::format("another process has the name {}", hello->worker)};
-      socket.send(routing, encode({}, reason), Header{0, 0, header.sequence, Signal::kWelcome});
-      return;
-    }
-    if (known.incarnation == hello->incarnation && header.sequence < known.attempt) return;  // old
     auto peer = peers.find(hello->worker);
-    // Our Welcome was lost, or is on its way: the same session is told once more.
-    const bool again = peer != peers.end() &&
-                       peer->second.hello.incarnation == hello->incarnation &&
-                       peer->second.attempt == header.sequence;
-    if (!again) {
-      const bool replaced = known.incarnation != 0 && known.incarnation != hello->incarnation;
-      if (replaced) known.replaced.insert(known.incarnation);
-      if (peer != peers.end()) close_session(peer);
-      peer = open_session(*hello, header.sequence);
-      known.incarnation = hello->incarnation;
-      known.attempt = header.sequence;
-      out.push_back(WorkerUp{*hello, peer->second.link.session()});
+    switch (admission.ask(hello->worker, hello->incarnation, header.sequence, now())) {
+      case Admission::Answer::kBegin:
+        if (peer != peers.end()) close_session(peer);
+        peer = open_session(*hello);
+        out.push_back(WorkerUp{*hello, peer->second.link.session()});
+        break;
+      case Admission::Answer::kAgain:
+        break;
+      case Admission::Answer::kReplaced: {
+        const Shutdown reason{fmt::format("another process has the name {}", hello->worker)};
+        socket.send(routing, encode({}, reason), Header{0, 0, header.sequence, Signal::kWelcome});
+        return;
+      }
+      case Admission::Answer::kRefused:
+        refuse_frame(fmt::format("{}: too many sessions, or too many workers", hello->worker));
+        return;
+      case Admission::Answer::kOld:
+        return;
     }
     peer->second.routing = routing;
     const uint64_t session = peer->second.link.session();
@@ -103,10 +90,11 @@ struct WorkerServer::Impl {
                 Header{session, 0, header.sequence, Signal::kWelcome});
   }
 
-  std::map<std::string, Peer>::iterator open_session(const Hello& hello, uint64_t attempt) {
-    const uint64_t session = next_session++;
-    const auto [peer, added] =
-        peers.insert({hello.worker, {hello, attempt, "", Link(session, options, now())}});
+  std::map<std::string, Peer>::iterator open_session(const Hello& hello) {
+    // Never 0, which is a Hello's. No peer can guess its neighbour's, nor meet one of an earlier
+    // scheduler.
+    const uint64_t session = unique_number();
+    const auto [peer, added] = peers.insert({hello.worker, {"", Link(session, options, now())}});
     TR_CHECK(added);
     workers[session] = hello.worker;
     return peer;
@@ -157,17 +145,23 @@ struct WorkerServer::Impl {
     if (peer == peers.end()) return;
     out.push_back(WorkerDown{worker, peer->second.link.session(), std::move(reason), silent});
     close_session(peer);
+    admission.on_end(worker);
   }
 
-  void drop_silent(Events& out) {
-    std::vector<std::string> silent;
+  // Who is silent, and who is heard and takes nothing: what waits for it would grow without end.
+  void drop_lost(Events& out) {
+    std::vector<std::pair<std::string, std::string>> lost;
     for (const auto& [worker, peer] : peers) {
-      if (peer.link.lost(now())) silent.push_back(worker);
+      if (peer.link.lost(now())) {
+        lost.emplace_back(worker,
+                          fmt::format("silent for more than {} ms", options.timeout.count()));
+      } else if (peer.link.num_unacknowledged() > 1 &&
+                 peer.link.unacknowledged_bytes() > kMaxBacklogBytes) {
+        lost.emplace_back(worker, fmt::format("it takes nothing, and {} messages wait for it",
+                                              peer.link.num_unacknowledged()));
+      }
     }
-    for (const auto& worker : silent) {
-      drop(worker, fmt::format("silent for more than {} ms", options.timeout.count()),
-           /*silent=*/true, out);
-    }
+    for (auto& [worker, reason] : lost) drop(worker, std::move(reason), /*silent=*/true, out);
   }
 
   void transmit(Peer& peer) {
@@ -185,9 +179,9 @@ struct WorkerServer::Impl {
 
   // One turn: what came, who fell silent, what is due.
   void turn(Events& out) {
-    // Before drop_silent(): after a long absence of ours the frames wait, and nobody was silent.
+    // Before drop_lost(): after a long absence of ours the frames wait, and nobody was silent.
     drain(out);
-    drop_silent(out);
+    drop_lost(out);
     for (auto& [worker, peer] : peers) transmit(peer);
   }
 
@@ -208,10 +202,9 @@ struct WorkerServer::Impl {
   Wakeup wakeup;
   bool woken = false;  // since receive() began
   Socket socket;
+  Admission admission;
   std::map<std::string, Peer> peers;        // by worker: those with a session
   std::map<uint64_t, std::string> workers;  // by session
-  std::map<std::string, Name> names;        // of all workers that ever came
-  uint64_t next_session = first_session();
   uint64_t last_incoming = 0;
   Events held_back;  // arrived during flush()
   LinkCounters ended;

@@ -3,6 +3,9 @@
 // A message is acknowledged only when the service says so (after it is on disk), so that a
 // scheduler that dies loses nothing: the worker sends it again.
 //
+// What peers can make it keep is bounded, whatever they send: names and sessions (admission.h),
+// what was received and not yet handed out, what waits for a worker that takes nothing.
+//
 // Thread: the service's thread only, but wake().
 #pragma once
 

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 constexpr size_t kMaxIpcPath = 107;  // sun_path, less its terminator
+constexpr int kMaxQueued = 128;  // frames, in each direction of a peer
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
@@ -79,6 +80,9 @@ Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::maxmsgsize, kMaxFrameBytes);
   if (impl_->router) {
+    // A peer may fill its queues with the largest frames, and those of ZeroMQ are long by default.
+    socket.set(zmq::sockopt::rcvhwm, kMaxQueued);
+    socket.set(zmq::sockopt::sndhwm, kMaxQueued);
     // Else what is for an unknown peer is dropped without a word.
     socket.set(zmq::sockopt::router_mandatory, true);
   } else {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/base/random.h"
+#include "core/base/unique_number.h"
 #include "core/wire/socket.h"
 #include "core/wire/wakeup.h"
 #include "kernels/base/mutex.h"
@@ -18,12 +18,6 @@ namespace tailrace::wire {
 namespace {
 
 Time now() { return SteadyClock().now(); }
-
-uint64_t new_incarnation() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
-  return mix({static_cast<uint64_t>(nanoseconds), static_cast<uint64_t>(::getpid())});
-}
 
 }  // namespace
 
@@ -34,7 +28,7 @@ struct WorkerClient::Impl {
         socket(Socket::Kind::kDealer),
         last_heard(now()) {
     // By it the scheduler tells a further session of this process from another process of its name.
-    if (hello.incarnation == 0) hello.incarnation = new_incarnation();
+    if (hello.incarnation == 0) hello.incarnation = unique_number();
     socket.connect(endpoint);
     thread = std::jthread([this] { run(); });
   }

@@ -75,11 +75,6 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
   }
 }
 
-Policy* policy_of_trainer(State& state, PolicyId id, const WorkerId& worker) {
-  const auto it = state.policies.find(id);
-  return it != state.policies.end() && it->second.trainer == worker ? &it->second : nullptr;
-}
-
 }  // namespace
 
 void on_trainer_lost(Policy& policy) {
@@ -89,29 +84,22 @@ void on_trainer_lost(Policy& policy) {
 }
 
 void on_trainer_wants(Context& context, const TrainerWants& event) {
-  Policy* policy = policy_of_trainer(context.state, event.policy, event.worker);
-  if (policy == nullptr) {
+  if (policy_of_trainer(context.state, event.policy, event.worker) == nullptr) {
     // One that waits for its turn asks once; it is answered when the turn comes.
     const auto worker = context.state.workers.find(event.worker);
     if (worker != context.state.workers.end() && worker->second.greeting)
       worker->second.question = event;
     return;
   }
-  if (event.step != policy->published + 1) return;
-  policy->wanted = event.step;
-  policy->handed = false;  // asked again: answered again, with the same list
+  Policy& policy = context.state.policies.at(event.policy);
+  if (event.step != policy.published + 1) return;
+  policy.wanted = event.step;
+  policy.handed = false;  // asked again: answered again, with the same list
 }
 
 void on_published(Context& context, const Published& event) {
-  Policy* found = policy_of_trainer(context.state, event.policy, event.worker);
-  if (found == nullptr || event.version < 0) return;
-  Policy& policy = *found;
-  // The first one may have any number: the trainer may begin from a checkpoint.
-  const bool first = policy.published < 0;
-  if (!first && event.version <= policy.published) return;  // said before
-  if (!first && (event.version != policy.published + 1 || !policy.batches.contains(event.version)))
-    return;
-
+  if (!expects(context.state, event)) return;
+  Policy& policy = context.state.policies.at(event.policy);
   policy.published = event.version;
   policy.wanted.reset();
   policy.handed = false;
@@ -133,10 +121,8 @@ void on_published(Context& context, const Published& event) {
 }
 
 void on_durable(Context& context, const Durable& event) {
-  Policy* found = policy_of_trainer(context.state, event.policy, event.worker);
-  if (found == nullptr) return;
-  Policy& policy = *found;
-  if (event.version <= policy.durable || event.version > policy.published) return;
+  if (!expects(context.state, event)) return;
+  Policy& policy = context.state.policies.at(event.policy);
   policy.durable = event.version;
   record_good(context, event.worker);
   // A newer checkpoint may turn out to be damaged: what came after the oldest is kept (law 9.2).

@@ -237,14 +237,8 @@ void refresh_workers(Context& context) {
 }
 
 void on_installed(Context& context, const Installed& event) {
-  const auto it = context.state.workers.find(event.worker);
-  if (it == context.state.workers.end()) return;
-  Worker& worker = it->second;
-  // Another version or other bytes than asked for: still waiting; the deadline will end that.
-  if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version ||
-      worker.target_digest != event.digest || worker.policy != event.policy) {
-    return;
-  }
+  if (!expects(context.state, event)) return;
+  Worker& worker = context.state.workers.at(event.worker);
   worker.phase = WorkerPhase::kOpen;
   worker.version = event.version;
   worker.digest = event.digest;
@@ -253,12 +247,8 @@ void on_installed(Context& context, const Installed& event) {
 }
 
 void on_install_failed(Context& context, const InstallFailed& event) {
-  const auto it = context.state.workers.find(event.worker);
-  if (it == context.state.workers.end()) return;
-  Worker& worker = it->second;
-  // Of an install that has ended, or was replaced. A copy of a report whose version is being
-  // installed again cannot be told from a new one (law 14.4).
-  if (worker.phase != WorkerPhase::kInstalling || worker.target != event.version) return;
+  if (!expects(context.state, event)) return;
+  Worker& worker = context.state.workers.at(event.worker);
   fail_install(context, event.worker, worker, event.reason);
 }
 

@@ -1,8 +1,10 @@
 #include "scheduler/service/inbox.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
+#include "core/wire/admission.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/service/lost_bodies.h"
 
@@ -13,6 +15,14 @@ namespace {
 constexpr size_t kReasonBytes = 400;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
+// Fetches of a session that are at the store (core/wire/README.md).
+constexpr int kMaxReading = 16;
+// Lines that tell of sessions: two for each worker that there may be, and then one in a second.
+constexpr int64_t kSessionLines = 2 * wire::kMaxWorkers;
+constexpr std::chrono::seconds kSessionLinePace{1};
+
+// A count that is worth a line: a flood is then not one of lines.
+bool doubles(int64_t count) { return std::has_single_bit(static_cast<uint64_t>(count)); }
 
 AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
   return {.worker = worker,
@@ -36,7 +46,8 @@ Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServe
       store_(store),
       server_(server),
       metrics_(metrics),
-      log_(log) {}
+      log_(log),
+      session_lines_(kSessionLines, kSessionLinePace) {}
 
 void Inbox::take(wire::ServerEvent event) {
   if (const auto* up = std::get_if<wire::WorkerUp>(&event)) return on_up(*up);
@@ -46,8 +57,20 @@ void Inbox::take(wire::ServerEvent event) {
   arrived_[incoming.worker] = incoming.sequence;
   const auto worker = state_.workers.find(incoming.worker);
   if (worker == state_.workers.end() || !wire::is_said_by(worker->second.role, incoming.message))
-    return drop_stray(incoming);
+    return drop(stray_, incoming);
   std::visit([&](auto& message) { on(incoming, message); }, incoming.message);
+}
+
+void Inbox::drop(Dropped& kind, const wire::Incoming& from) {
+  if (!doubles(++kind.count)) return;
+  log_.write(kind.level, fmt::format("messages {}: {}, the latest from {}: {}", kind.what,
+                                     kind.count, from.worker, describe(from.message)));
+}
+
+template <class E>
+void Inbox::feed_expected(const wire::Incoming& from, const E& event) {
+  if (!expects(state_, event)) return drop(unexpected_, from);
+  feed_(event);
 }
 
 void Inbox::acknowledge() {
@@ -64,14 +87,19 @@ void Inbox::acknowledge() {
 
 void Inbox::on_up(const wire::WorkerUp& up) {
   const wire::Hello& hello = up.hello;
-  log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name_of(hello.role), hello.pid,
-            hello.slots, hello.numerics_class);
-  const auto known = state_.workers.find(hello.worker);
-  if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
-    log_.warning("{} is another process than before; what that one held ({} leases) is given again",
-                 hello.worker, known->second.leased);
+  if (may_tell_of_session()) {
+    log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name_of(hello.role), hello.pid,
+              hello.slots, hello.numerics_class);
+    const auto known = state_.workers.find(hello.worker);
+    if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
+      log_.warning(
+          "{} is another process than before; what that one held ({} leases) is given again",
+          hello.worker, known->second.leased);
+    }
+    check_numerics(hello);
   }
-  check_numerics(hello);
+  // What it sends again in its new session is stored once more, and acknowledged then.
+  storing_.erase(hello.worker);
   feed_(WorkerUp{.worker = hello.worker,
                  .session = up.session,
                  .role = hello.role,
@@ -92,39 +120,49 @@ void Inbox::check_numerics(const wire::Hello& hello) {
       hello.worker, hello.numerics_class, numerics_class_);
 }
 
+// Workers may come and go as they like; a log that tells of thousands tells nothing.
+bool Inbox::may_tell_of_session() { return session_lines_.take(state_.now); }
+
 void Inbox::on_down(const wire::WorkerDown& down) {
-  log_.warning("{} is gone: {}", down.worker, down.reason);
+  if (may_tell_of_session()) log_.warning("{} is gone: {}", down.worker, down.reason);
+  storing_.erase(down.worker);
   feed_(WorkerDown{down.worker, down.session, down.silent});
 }
 
 void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   auto read = wire::read_trajectory_header(message.body);
-  if (!read) {
-    // Which lease it meant is not known: it runs out, and counts against the worker then.
-    log_.warning("{} sent a result that cannot be read: {}", from.worker, read.failure().message);
-    return;
-  }
+  // Which lease it meant is not known: it runs out, and counts against the worker then.
+  if (!read) return drop(unreadable_, from);
   const TrajectoryHeader& header = read.value();
-  if (!expects_result(state_, from.worker, header.lane, header.lease)) return;  // late: fenced
+  // Late: fenced.
+  if (!expects_result(state_, from.worker, header.lane, header.lease))
+    return drop(unexpected_, from);
   if (!has_sample(header.outcome)) {
     const AttemptResult event = event_of(from.worker, header);
     log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker,
               name_of(header.outcome), event.reason);
     return feed_(event);
   }
-  store_.put({header.lane, header.lease}, std::move(message.body),
-             [this, worker = from.worker, release = hold_acknowledgement(from),
+  const BodyId id{header.lane, header.lease};
+  if (!storing_[from.worker].insert(id).second) return drop(unexpected_, from);
+  store_.put(id, std::move(message.body),
+             [this, worker = from.worker, release = hold_acknowledgement(from, id),
               header](const StoreActor::Stored& stored) {
                release();
                on_stored(worker, header, stored);
              });
 }
 
-// Until what it returns is called nothing from this message on is acknowledged.
-std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message) {
+// Until what it returns is called nothing from this message on is acknowledged: no copy of it
+// either, which thus need not be stored.
+std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message, const BodyId& id) {
   at_store_[message.worker].insert(message.sequence);
-  return [this, worker = message.worker, sequence = message.sequence] {
+  return [this, worker = message.worker, sequence = message.sequence, id] {
     at_store_[worker].erase(sequence);
+    if (const auto storing = storing_.find(worker); storing != storing_.end()) {
+      storing->second.erase(id);
+      if (storing->second.empty()) storing_.erase(storing);
+    }
     // So that acknowledge() looks at this worker again; it may have said nothing since.
     arrived_[worker] = std::max(arrived_[worker], sequence);
   };
@@ -154,29 +192,34 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
   const Reward event{from.worker,    verdict.lease,
                      verdict.lane,   verdict.verify_attempt,
                      verdict.reward, verdict.failure.substr(0, kReasonBytes)};
-  if (!expects_verdict(state_, event)) return;  // late: fenced
+  if (!expects_verdict(state_, event)) return drop(unexpected_, from);  // late: fenced
   if (!verdict.reward) {
     log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,
               verdict.failure);
     return feed_(event);
   }
+  const BodyId id{verdict.lane, verdict.lease};
+  if (!storing_[from.worker].insert(id).second) return drop(unexpected_, from);
   // As with a result: what was measured is in the store before anything counts on it.
-  store_.put_verdict({verdict.lane, verdict.lease}, verdict.metrics,
-                     [this, event, release = hold_acknowledgement(from)](const std::string& why) {
-                       release();
-                       if (why.empty()) return feed_(event);
-                       if (failure_.empty()) failure_ = why;
-                     });
+  store_.put_verdict(
+      id, verdict.metrics,
+      [this, event, release = hold_acknowledgement(from, id)](const std::string& why) {
+        release();
+        if (why.empty()) return feed_(event);
+        if (failure_.empty()) failure_ = why;
+      });
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
-  feed_(Installed{from.worker, message.policy, message.version, message.digest});
+  feed_expected(from, Installed{from.worker, message.policy, message.version, message.digest});
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
+  const InstallFailed event{from.worker, message.policy, message.version,
+                            message.reason.substr(0, kReasonBytes)};
+  if (!expects(state_, event)) return drop(unexpected_, from);
   log_.warning("{} could not install version {}: {}", from.worker, message.version, message.reason);
-  feed_(InstallFailed{from.worker, message.policy, message.version,
-                      message.reason.substr(0, kReasonBytes)});
+  feed_(event);
 }
 
 // A row of metrics is written before the event that caused it is committed: after a kill in between
@@ -192,49 +235,59 @@ void Inbox::feed_publication(PolicyId id, const MetricList& sent, const Event& e
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
+  const RolledBack event{from.worker, ready.policy, ready.version, ready.digest, ready.manifest};
+  if (!expects(state_, event)) return drop(unexpected_, from);
   const auto policy = state_.policies.find(ready.policy);
   const int64_t before = policy == state_.policies.end() ? -1 : policy->second.published;
   if (ready.version != before)
     log_.info("{} holds version {}, the run is at {}", from.worker, ready.version, before);
   // If the trainer died between its publication and our hearing of it, this greeting is the
   // publication (law 9.5).
-  feed_publication(
-      ready.policy, ready.metrics,
-      RolledBack{from.worker, ready.policy, ready.version, ready.digest, ready.manifest});
+  feed_publication(ready.policy, ready.metrics, event);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
-  feed_(TrainerWants{from.worker, message.policy, message.step});
+  feed_expected(from, TrainerWants{from.worker, message.policy, message.step});
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
-  feed_publication(
-      message.policy, message.metrics,
-      Published{from.worker, message.policy, message.version, message.digest, message.manifest});
+  const Published event{from.worker, message.policy, message.version, message.digest,
+                        message.manifest};
+  if (!expects(state_, event)) return drop(unexpected_, from);
+  feed_publication(message.policy, message.metrics, event);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {
+  const Durable event{from.worker, message.policy, message.version, message.oldest};
+  if (!expects(state_, event)) return drop(unexpected_, from);
   log_.info("checkpoint of version {}: {}", message.version, message.path);
-  feed_(Durable{from.worker, message.policy, message.version, message.oldest});
+  feed_(event);
 }
 
-void Inbox::on(const wire::Incoming&, const wire::Progress& message) {
-  if (!message.metrics.empty()) metrics_.on_progress(message);
+// Of the warm-up, before there is a first version.
+void Inbox::on(const wire::Incoming& from, const wire::Progress& message) {
+  const Policy& policy = state_.policies.at(kPolicy);
+  if (policy.trainer != from.worker || policy.published >= 0) return drop(unexpected_, from);
+  if (!message.metrics.empty() && !metrics_.on_progress(message)) drop(unexpected_, from);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
+  const WorkerFailed event{from.worker, message.reason.substr(0, kReasonBytes)};
+  if (!expects(state_, event)) return drop(unexpected_, from);
   log_.error("{} cannot go on: {}", from.worker, message.reason);
-  feed_(WorkerFailed{from.worker, message.reason});
+  feed_(event);
 }
 
 // Answered in the session that asked; one that is over will ask again. Of bodies that the run does
 // not hold it gets nothing, and says so: that is its mistake and loses no body.
 void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
-  const auto worker = state_.workers.find(from.worker);
-  if (worker == state_.workers.end()) return;
+  const uint64_t session = state_.workers.at(from.worker).session;
+  if (reading_[session] == kMaxReading) return drop(unexpected_, from);
+  ++reading_[session];
   store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
-              [this, id = from.worker, session = worker->second.session, request = message.request](
+              [this, id = from.worker, session, request = message.request](
                   std::vector<std::byte> bytes, const std::vector<StoreActor::Lost>& lost) {
+                if (--reading_[session] == 0) reading_.erase(session);
                 std::vector<StoreActor::Lost> missed;
                 for (const StoreActor::Lost& body : lost) {
                   if (holds_body(state_, body.body)) missed.push_back(body);
@@ -242,21 +295,14 @@ void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
                 // No answer when a body is lost: the batch cannot be given again (law 12.3).
                 if (!missed.empty()) return lose_bodies(missed, feed_, log_);
                 if (!lost.empty()) {
-                  log_.warning("{} asked for a body that the run does not hold: {}", id,
-                               to_string(lost.front().body.lease));
+                  if (doubles(++num_unheld_)) {
+                    log_.warning("{} asked for a body that the run does not hold: {} ({} times)",
+                                 id, to_string(lost.front().body.lease), num_unheld_);
+                  }
                   bytes.clear();
                 }
                 (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
               });
-}
-
-// A rollout worker that says that it trains, a trainer that scores: whatever it meant, nothing
-// comes of it. Said at each doubling, so that a flood is not one of lines.
-void Inbox::drop_stray(const wire::Incoming& from) {
-  if (++num_stray_ < next_stray_) return;
-  next_stray_ = 2 * num_stray_;
-  log_.warning("messages that are not their sender's to send: {}, the latest from {}: {}",
-               num_stray_, from.worker, describe(from.message));
 }
 
 // Heartbeats stay inside the link; the rest is dropped before it comes here.

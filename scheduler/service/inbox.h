@@ -4,6 +4,9 @@
 // A result is acknowledged when its body is in the store and its event in the journal; what its
 // worker said after it waits for that, because acknowledgements count up to a message.
 //
+// What nobody waits for (late, said twice, never asked for, not its sender's to say) is counted and
+// goes no further: it costs no body, no entry of the journal and, but at each doubling, no line.
+//
 // Thread: the service's only.
 #pragma once
 
@@ -12,8 +15,10 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "core/base/log.h"
+#include "core/base/rate_limit.h"
 #include "core/wire/server.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
@@ -42,6 +47,16 @@ class Inbox {
   const std::string& failure() const { return failure_; }
 
  private:
+  // Messages of a kind that come to nothing.
+  struct Dropped {
+    LogLevel level;
+    std::string_view what;
+    int64_t count = 0;
+  };
+  void drop(Dropped& kind, const wire::Incoming& from);
+  template <class E>
+  void feed_expected(const wire::Incoming& from, const E& event);
+
   void on_up(const wire::WorkerUp& up);
   void on_down(const wire::WorkerDown& down);
   void on(const wire::Incoming& from, wire::TrajectoryResult& message);  // its body is moved on
@@ -61,9 +76,9 @@ class Inbox {
   void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
                  const StoreActor::Stored& stored);
   void check_numerics(const wire::Hello& hello);
-  void drop_stray(const wire::Incoming& from);
+  bool may_tell_of_session();
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
-  std::function<void()> hold_acknowledgement(const wire::Incoming& message);
+  std::function<void()> hold_acknowledgement(const wire::Incoming& message, const BodyId& id);
 
   const State& state_;
   Feed feed_;
@@ -73,8 +88,16 @@ class Inbox {
   Log& log_;
   std::map<WorkerId, uint64_t> arrived_;             // the last message of each
   std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
+  std::map<WorkerId, std::set<BodyId>> storing_;     // that a session of each has at the store
+  std::map<uint64_t, int> reading_;                  // by session: pieces that it waits for
   std::string numerics_class_;                       // of the first worker that computes
-  int64_t num_stray_ = 0, next_stray_ = 1;
+  // A rollout worker that says that it trains, a trainer that scores: whatever it meant.
+  Dropped stray_{LogLevel::kWarning, "that are not their sender's to send"};
+  // In any run a few: an answer crosses the message that it comes too late for.
+  Dropped unexpected_{LogLevel::kInfo, "that nobody waits for"};
+  Dropped unreadable_{LogLevel::kWarning, "whose results cannot be read"};
+  int64_t num_unheld_ = 0;  // bodies that were asked for
+  RateLimit session_lines_;
   std::string failure_;
 };
 

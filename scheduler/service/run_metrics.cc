@@ -11,6 +11,9 @@
 namespace tailrace::scheduler {
 namespace {
 
+// A trainer sends some 50.
+constexpr int64_t kMaxWarmUpRows = 1000;
+
 // Stamps rows for people; nothing is decided on it.
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -180,8 +183,12 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
   write(row, row, std::move(values));
 }
 
-void RunMetrics::on_progress(const wire::Progress& progress) {
-  if (warm_up_.insert(progress.done).second) write(progress.done, -1, progress.metrics);
+bool RunMetrics::on_progress(const wire::Progress& progress) {
+  if (warm_up_.contains(progress.done)) return true;
+  if (std::ssize(warm_up_) == kMaxWarmUpRows) return false;
+  warm_up_.insert(progress.done);
+  write(progress.done, -1, progress.metrics);
+  return true;
 }
 
 void RunMetrics::on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies) {

@@ -37,7 +37,8 @@ class RunMetrics {
   // The policy's newest version has just been published. `start`: of its step. `sent`: the
   // trainer's part of the row; its names win.
   void on_published(const Policy& policy, const StepStart& start, const MetricList& sent);
-  void on_progress(const wire::Progress& progress);
+  // False: the warm-up has more rows than anybody reads.
+  [[nodiscard]] bool on_progress(const wire::Progress& progress);
   // `bodies`: of the members that have a reward.
   void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
 

@@ -268,7 +268,7 @@ struct Service::Impl {
     const int64_t count = server.counters().malformed;
     if (count < next_malformed) return;
     next_malformed = 2 * count;
-    log.warning("frames that cannot be read: {}, the latest: {}", count, server.last_malformed());
+    log.warning("frames that were refused: {}, the latest: {}", count, server.last_malformed());
   }
 
   void watch() {

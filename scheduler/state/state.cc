@@ -62,6 +62,71 @@ bool expects_verdict(const State& state, const Reward& reward) {
          it->second.verify_attempt == reward.verify_attempt;
 }
 
+bool expects(const State& state, const Installed& event) {
+  const auto it = state.workers.find(event.worker);
+  if (it == state.workers.end()) return false;
+  const Worker& worker = it->second;
+  // Another version or other bytes than asked for: still waiting; the deadline will end that.
+  return worker.phase == WorkerPhase::kInstalling && worker.target == event.version &&
+         worker.target_digest == event.digest && worker.policy == event.policy;
+}
+
+bool expects(const State& state, const InstallFailed& event) {
+  const auto it = state.workers.find(event.worker);
+  // Of an install that has ended, or was replaced. A copy of a report whose version is being
+  // installed again cannot be told from a new one (law 14.4).
+  return it != state.workers.end() && it->second.phase == WorkerPhase::kInstalling &&
+         it->second.target == event.version;
+}
+
+const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId& worker) {
+  const auto it = state.policies.find(id);
+  return it != state.policies.end() && it->second.trainer == worker ? &it->second : nullptr;
+}
+
+bool expects(const State& state, const RolledBack& event) {
+  const auto it = state.policies.find(event.policy);
+  const auto worker = state.workers.find(event.worker);
+  if (it == state.policies.end() || worker == state.workers.end()) return false;
+  const Policy& policy = it->second;
+  // One that waits for its turn.
+  if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr)
+    return !worker->second.greeting;
+  if (policy.trainer != event.worker || policy.trainer_incarnation != worker->second.incarnation)
+    return true;
+  // A process never loses versions.
+  if (event.version < policy.published) return false;
+  if (!policy.greeted || event.version > policy.published) return true;
+  return event.version >= 0 && !on_lineage(policy, event.version, event.digest);
+}
+
+bool expects(const State& state, const Published& event) {
+  const Policy* policy = policy_of_trainer(state, event.policy, event.worker);
+  if (policy == nullptr || event.version < 0) return false;
+  // The first one may have any number: the trainer may begin from a checkpoint.
+  if (policy->published < 0) return true;
+  return event.version == policy->published + 1 && policy->batches.contains(event.version);
+}
+
+bool expects(const State& state, const Durable& event) {
+  const Policy* policy = policy_of_trainer(state, event.policy, event.worker);
+  return policy != nullptr && event.version > policy->durable && event.version <= policy->published;
+}
+
+bool expects(const State& state, const TrainerWants& event) {
+  if (const Policy* policy = policy_of_trainer(state, event.policy, event.worker))
+    return event.step == policy->published + 1 && policy->wanted != event.step;
+  // One that waits for its turn asks once; it is answered when the turn comes.
+  const auto worker = state.workers.find(event.worker);
+  return worker != state.workers.end() && worker->second.greeting && !worker->second.question;
+}
+
+bool expects(const State& state, const WorkerFailed& event) {
+  const auto worker = state.workers.find(event.worker);
+  if (worker == state.workers.end()) return false;
+  return !state.begun || !in_quarantine(state, event.worker) || worker->second.leased > 0;
+}
+
 StepStart step_start_at(const Policy& policy, Time now) {
   StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0};
   for (const Domain& domain : policy.domains) {

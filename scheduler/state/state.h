@@ -396,6 +396,21 @@ bool expects_result(const State& state, const WorkerId& worker, Lane lane, const
 // was asked for last counts.
 bool expects_verdict(const State& state, const Reward& reward);
 
+// The same of what else a worker may say: whether the run would be another one for it. What is
+// late, said twice or never asked for costs no entry of the journal. (decide() itself answers a
+// repeated question and hears a repeated complaint once more: to a state machine a message that
+// comes twice is harmless, to a journal a million of them are not.)
+bool expects(const State& state, const Installed& event);
+bool expects(const State& state, const InstallFailed& event);
+// A trainer says once in its session what it holds; said again, only other weights are news.
+bool expects(const State& state, const RolledBack& event);
+bool expects(const State& state, const Published& event);
+bool expects(const State& state, const Durable& event);
+// Asked once more in its session, a trainer has its answer, or gets it when there is one.
+bool expects(const State& state, const TrainerWants& event);
+// Said again while it is given up, it is the same trouble (law 7.2).
+bool expects(const State& state, const WorkerFailed& event);
+
 // Now, with what is counted up to now.
 StepStart step_start_at(const Policy& policy, Time now);
 
@@ -405,6 +420,8 @@ bool at_frontier(const Policy& policy);
 
 // The policy's trainer, when it is connected; else null.
 const Worker* trainer_of(const State& state, const Policy& policy);
+// The policy of this id, if `worker` trains it; else nothing.
+const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId& worker);
 
 // The checkpoint of the published version is on disk, or there is nothing to save.
 bool saved(const Policy& policy);

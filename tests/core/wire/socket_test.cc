@@ -433,6 +433,34 @@ TEST_F(WireTest, GarbageIsCountedAndHarmless) {
   ASSERT_TRUE(serve_until([&] { return incoming_.size() == 1; }));
 }
 
+// It says Hello and shows life, and acknowledges nothing: what waits for it must not grow for ever.
+TEST_F(WireTest, AWorkerThatTakesNothingLosesItsSession) {
+  start_server();
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  ASSERT_EQ(zmq_connect(socket, endpoint_.c_str()), 0);
+  const auto say = [&](const Header& header, const Message& message) {
+    const auto frame = encode(header, message);
+    zmq_send(socket, frame.data(), frame.size(), 0);
+  };
+  say({0, 1, 0}, Hello{Role::kTrainer, "trainer-0", 1, 1, 4, "test"});
+  ASSERT_TRUE(serve_until([&] { return !ups_.empty(); }));
+  const Payload payload{1, std::vector<std::byte>(4 << 20)};
+  int sent = 0;
+  while (sent < 200 && downs_.empty()) {
+    say({ups_[0].session, 0, 0}, Heartbeat{});
+    sent += server_->send("trainer-0", ups_[0].session, payload);
+    turn();
+  }
+  ASSERT_EQ(downs_.size(), 1u);
+  EXPECT_LT(sent, 70) << "256 MiB";
+  EXPECT_NE(downs_[0].reason.find("it takes nothing"), std::string::npos) << downs_[0].reason;
+  const int linger = 0;
+  zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+  zmq_close(socket);
+  zmq_ctx_term(context);
+}
+
 TEST_F(WireTest, AMalformedMessageDoesNotBlockThoseBehindIt) {
   start_server();
   auto client = make_client();
@@ -448,6 +476,17 @@ TEST_F(WireTest, AMalformedMessageDoesNotBlockThoseBehindIt) {
   client.reset();  // would linger if something stayed unacknowledged
   ASSERT_TRUE(serve_until([&] { return !downs_.empty(); }));
   EXPECT_EQ(downs_[0].reason, "said goodbye");
+}
+
+// A peer that has a session must not guess its neighbour's.
+TEST_F(WireTest, SessionsHaveNumbersThatNobodyCanGuess) {
+  start_server();
+  auto first = make_client("rollout-0"), second = make_client("rollout-1");
+  ASSERT_TRUE(welcome(*first));
+  ASSERT_TRUE(welcome(*second));
+  ASSERT_EQ(ups_.size(), 2u);
+  const uint64_t apart = ups_[0].session - ups_[1].session;
+  EXPECT_GT(std::min(apart, -apart), uint64_t{1} << 32);
 }
 
 TEST_F(WireTest, ALiveEndpointIsNotStolen) {

@@ -44,7 +44,7 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "install_failed", "quarantine",       "worker_failed",
                            "power lost",     "events forgotten", "hold",
                            "save",           "more steps",       "eval_reported",
-                           "deadline",       "other evaluations"}) {
+                           "unexpected",     "deadline",         "other evaluations"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

@@ -135,8 +135,37 @@ void World::check_deadlines() {
   }
 }
 
+namespace {
+
+// Of the events that the service lets through only when they are expected; of others nothing.
+template <class E>
+std::optional<bool> is_expected(const State& state, const E& event) {
+  constexpr bool kFiltered = std::is_same_v<E, Installed> || std::is_same_v<E, InstallFailed> ||
+                             std::is_same_v<E, RolledBack> || std::is_same_v<E, Published> ||
+                             std::is_same_v<E, Durable>;
+  if constexpr (kFiltered) {
+    return expects(state, event);
+  } else {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+// What the service drops would have changed nothing.
+void World::check_expected(const Event& event) {
+  const auto expected = std::visit([&](const auto& e) { return is_expected(state_, e); }, event);
+  if (!expected || *expected) return;
+  ++seen["unexpected"];
+  State told = state_, ticked = state_;
+  const Actions actions = decide(told, event, now_), others = decide(ticked, Tick{}, now_);
+  if (actions.size() != others.size() || !(told == ticked))
+    fail("nobody expects it, and it changes something: " + describe(event));
+}
+
 void World::tell(const Event& event) {
   if (!failure.empty()) return;
+  check_expected(event);
   if (const auto* result = std::get_if<AttemptResult>(&event)) store(*result);
   if (watch) watch(state_, event, now_);
   const Actions actions = decide(state_, event, now_);

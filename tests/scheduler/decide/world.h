@@ -51,6 +51,7 @@ class World {
 
   bool fail(std::string why);
   void tell(const Event& event);
+  void check_expected(const Event& event);
   void check(const Event& event, const Actions& actions);
   void check_deadlines();
   void note(const Event& event, const Actions& actions);
