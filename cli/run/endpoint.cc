@@ -3,10 +3,13 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/unique_number.h"
+#include "core/base/unix_socket.h"
 
 namespace tailrace {
 namespace {
@@ -17,9 +20,9 @@ constexpr std::string_view kScheme = "ipc://";
 // Both short: the path of a socket has at most 107 characters.
 constexpr std::string_view kFolderPrefix = "tr-";
 constexpr std::string_view kSocket = "s";
-constexpr std::string_view kBegun = "begun";
 
 fs::path record_of(const fs::path& run_directory) { return run_directory / "endpoint"; }
+fs::path begun_of(const fs::path& run_directory) { return run_directory / "begun"; }
 
 // XDG_RUNTIME_DIR is short and this user's own; the temporary folder stands in where it is not set,
 // as in containers.
@@ -28,9 +31,9 @@ fs::path base_folder() {
   std::error_code error;
   // It may be left over from another user (su, sudo), or its folder may be gone.
   if (runtime != nullptr && fs::is_directory(runtime, error) && ::access(runtime, W_OK | X_OK) == 0)
-    return runtime;
+    return fs::absolute(runtime);
   const fs::path temporary = fs::temp_directory_path(error);
-  if (!error) return temporary;
+  if (!error) return fs::absolute(temporary);
   const char* set = std::getenv("TMPDIR");
   throw UserError("{}\n       Try another TMPDIR.",
                   describe_errno("use", set != nullptr ? set : "/tmp", error.value()));
@@ -40,13 +43,24 @@ fs::path base_folder() {
 // edited, and lead to a folder of somebody's data.
 void remove_folder(const fs::path& folder) {
   if (!folder.filename().string().starts_with(kFolderPrefix)) return;
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
+      facts.st_uid != ::geteuid())
+    return;
   std::error_code ignored;
   if (fs::is_socket(fs::symlink_status(folder / kSocket, ignored)))
     fs::remove(folder / kSocket, ignored);
-  const fs::path begun = folder / kBegun;
-  if (fs::is_regular_file(fs::symlink_status(begun, ignored)) && fs::file_size(begun, ignored) == 0)
-    fs::remove(begun, ignored);
-  fs::remove(folder, ignored);  // fails when somebody else's files are in it
+  ::rmdir(folder.c_str());  // fails when somebody else's files are in it
+}
+
+// Six characters that nobody else has.
+std::string random_suffix() {
+  constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  uint64_t bits = unique_number();
+  std::string suffix;
+  for (; suffix.size() < 6; bits /= kCharacters.size())
+    suffix += kCharacters[bits % kCharacters.size()];
+  return suffix;
 }
 
 void remove_left_behind(const fs::path& record) {
@@ -54,45 +68,54 @@ void remove_left_behind(const fs::path& record) {
   if (!text || !text.value().starts_with(kScheme)) return;
   std::string_view path = std::string_view(text.value()).substr(kScheme.size());
   path = path.substr(0, path.find('\n'));
-  remove_folder(fs::path(path).parent_path());
+  // It may be a copy of a living run's.
+  if (!somebody_listens(path)) remove_folder(fs::path(path).parent_path());
 }
 
 }  // namespace
 
-RunEndpoint::RunEndpoint(const fs::path& run_directory) : record_(record_of(run_directory)) {
+RunEndpoint::RunEndpoint(const fs::path& run_directory)
+    : record_(record_of(run_directory)), begun_(begun_of(run_directory)) {
   // The directory is locked by this launch, so whoever wrote the record is gone.
   remove_left_behind(record_);
-  std::string pattern = (base_folder() / (std::string(kFolderPrefix) + "XXXXXX")).string();
-  if (::mkdtemp(pattern.data()) == nullptr) {  // mode 0700
-    throw UserError("{}\n       Try another TMPDIR.", describe_errno("create", pattern, errno));
-  }
-  folder_ = pattern;
-  name_ = std::string(kScheme) + (folder_ / kSocket).string();
-  if (auto written = write_file_atomic(record_, name_ + "\n"); !written) {
-    remove_folder(folder_);
-    throw UserError("{}", written.failure().message);
+  const fs::path base = base_folder();
+  constexpr int kTries = 100;
+  for (int attempt = 0;; ++attempt) {
+    folder_ = base / (std::string(kFolderPrefix) + random_suffix());
+    std::error_code ignored;
+    // The record must never name what is somebody else's.
+    if (fs::exists(fs::symlink_status(folder_, ignored)) && attempt < kTries) continue;
+    name_ = std::string(kScheme) + (folder_ / kSocket).string();
+    // First, so that a kill between the two leaves nothing that the next launch does not find.
+    if (auto written = write_file_atomic(record_, name_ + "\n"); !written)
+      throw UserError("{}", written.failure().message);
+    if (::mkdir(folder_.c_str(), 0700) == 0) return;
+    const int error = errno;
+    if (error == EEXIST && attempt < kTries) continue;
+    fs::remove(record_, ignored);
+    throw UserError("{}\n       Try another TMPDIR.", describe_errno("create", folder_, error));
   }
 }
 
 RunEndpoint::~RunEndpoint() { remove(); }
 
 void RunEndpoint::remove() {
-  std::error_code ignored;
-  // The record first, so that it leads nobody to a folder that is gone.
-  fs::remove(record_, ignored);
   remove_folder(folder_);
+  std::error_code ignored;
+  fs::remove(begun_, ignored);
+  // Last: until then it leads the next launch to what is left.
+  fs::remove(record_, ignored);
 }
 
 bool RunEndpoint::begun() const {
-  std::error_code ignored;
-  return fs::exists(folder_ / kBegun, ignored);
+  const auto marked = read_file(begun_, 4096);
+  // Of another launch it means nothing.
+  return marked && marked.value() == name_;
 }
 
-void mark_begun(const std::string& endpoint) {
-  if (!endpoint.starts_with(kScheme)) return;
-  const fs::path socket = endpoint.substr(kScheme.size());
+void mark_begun(const fs::path& run_directory, const std::string& endpoint) {
   // Where this fails the run goes on: the supervisor is only stricter with workers that break.
-  (void)write_file_atomic(socket.parent_path() / kBegun, "");
+  (void)write_file_atomic(begun_of(run_directory), endpoint);
 }
 
 std::string read_endpoint(const fs::path& run_directory) {

@@ -1,5 +1,7 @@
 // Where the processes of one launch meet: a socket in a private folder with a short path (a
-// socket's path may have 107 characters, and a run directory may lie deep). RUN/endpoint names it.
+// socket's path may have 107 characters, and a run directory may lie deep). RUN/endpoint names it,
+// from before it is made until it is gone: whenever a launch is killed, the next one finds it. The
+// socket's file and folder may be taken away by a cleaner; the scheduler puts them back.
 //
 // Thread: the owner's only.
 #pragma once
@@ -11,9 +13,9 @@ namespace tailrace {
 
 class RunEndpoint {
  public:
-  // Makes a folder that only this user can enter, below XDG_RUNTIME_DIR or the temporary folder,
-  // and records the endpoint; the folder of an earlier launch that was killed is removed. Throws
-  // UserError when it cannot.
+  // Records the endpoint and makes its folder, that only this user can enter, below XDG_RUNTIME_DIR
+  // or the temporary folder; that of an earlier launch that was killed is removed. Throws UserError
+  // when it cannot.
   explicit RunEndpoint(const std::filesystem::path& run_directory);
   ~RunEndpoint();
   RunEndpoint(const RunEndpoint&) = delete;
@@ -26,13 +28,13 @@ class RunEndpoint {
   bool begun() const;
 
  private:
-  std::filesystem::path record_, folder_;
+  std::filesystem::path record_, begun_, folder_;
   std::string name_;
 };
 
-// Says so for the launch whose endpoint this is; where it cannot be said, the launch only takes
-// longer to believe that a worker's mistake is not the person's.
-void mark_begun(const std::string& endpoint);
+// Says so for the launch whose endpoint this is (RUN/begun names it); where it cannot be said, the
+// launch only takes longer to believe that a worker's mistake is not the person's.
+void mark_begun(const std::filesystem::path& run_directory, const std::string& endpoint);
 
 // What RUN/endpoint says. Throws UserError when the run is not being run.
 std::string read_endpoint(const std::filesystem::path& run_directory);

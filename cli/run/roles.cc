@@ -26,7 +26,9 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.endpoint = context.endpoint;
   options.paths = context.run;
   options.storage = o.scheduler.storage;
-  options.on_begun = [endpoint = context.endpoint] { mark_begun(endpoint); };
+  options.on_begun = [run = context.run.root, endpoint = context.endpoint] {
+    mark_begun(run, endpoint);
+  };
   options.on_waits = [&page](const Waits& waits) { page.set_waits(waits); };
   const SteadyClock clock;
   scheduler::Service service(std::move(options), clock, log);

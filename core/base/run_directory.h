@@ -6,6 +6,7 @@
 //   samples.jsonl  a few episodes as tokens, for the report
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   checkpoints/reference      the weights that algo.kl holds the policy to
+//   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
 //   roles/ROLE-N.lock          held by whoever plays the role
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once

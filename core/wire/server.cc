@@ -1,5 +1,6 @@
 #include "core/wire/server.h"
 
+#include <bit>
 #include <deque>
 #include <map>
 
@@ -18,6 +19,9 @@ constexpr int kMaxFramesAtOnce = 4096;
 constexpr int64_t kMaxBytesAtOnce = int64_t{64} << 20;
 // That wait for a worker to acknowledge them; more than that is one that takes nothing.
 constexpr int64_t kMaxBacklogBytes = int64_t{256} << 20;
+constexpr std::chrono::seconds kFileCheck{1};
+// From giving the old listener up until the path is bound anew.
+constexpr std::chrono::milliseconds kRebind{100};
 
 Time now() { return SteadyClock().now(); }
 
@@ -164,6 +168,27 @@ struct WorkerServer::Impl {
     for (auto& [worker, reason] : lost) drop(worker, std::move(reason), /*silent=*/true, out);
   }
 
+  void look_after_file(Events& out) {
+    if (now() < next_file_check) return;
+    std::string trouble;
+    const Socket::File file = socket.look_after_file(trouble);
+    next_file_check =
+        now() + (file == Socket::File::kGone && trouble.empty() ? Time(kRebind) : Time(kFileCheck));
+    if (file == Socket::File::kBack)
+      out.push_back(
+          Notice{fmt::format("the socket {} was taken away; it is there again", endpoint)});
+    if (trouble.empty()) {
+      num_troubles = 0;
+      return;
+    }
+    // At each doubling: it is tried again every second.
+    if (std::has_single_bit(++num_troubles))
+      out.push_back(
+          Notice{fmt::format("the socket {} was taken away, and cannot be put back (tried "
+                             "{} times): {}. No worker can connect until then",
+                             endpoint, num_troubles, trouble)});
+  }
+
   void transmit(Peer& peer) {
     const Time time = now();
     if (time < peer.blocked_until) return;
@@ -182,6 +207,7 @@ struct WorkerServer::Impl {
     // Before drop_lost(): after a long absence of ours the frames wait, and nobody was silent.
     drain(out);
     drop_lost(out);
+    look_after_file(out);
     for (auto& [worker, peer] : peers) transmit(peer);
   }
 
@@ -202,6 +228,9 @@ struct WorkerServer::Impl {
   Wakeup wakeup;
   bool woken = false;  // since receive() began
   Socket socket;
+  std::string endpoint;
+  Time next_file_check{};
+  uint64_t num_troubles = 0;  // in a row, of putting the socket's file back
   Admission admission;
   std::map<std::string, Peer> peers;        // by worker: those with a session
   std::map<uint64_t, std::string> workers;  // by session
@@ -215,6 +244,7 @@ struct WorkerServer::Impl {
 WorkerServer::WorkerServer(const std::string& endpoint, LinkOptions options)
     : impl_(std::make_unique<Impl>(options)) {
   impl_->socket.bind(endpoint);
+  impl_->endpoint = endpoint;
 }
 
 WorkerServer::~WorkerServer() = default;

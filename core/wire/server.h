@@ -4,7 +4,8 @@
 // scheduler that dies loses nothing: the worker sends it again.
 //
 // What peers can make it keep is bounded, whatever they send: names and sessions (admission.h),
-// what was received and not yet handed out, what waits for a worker that takes nothing.
+// what was received and not yet handed out, what waits for a worker that takes nothing. A socket
+// file that is taken away is put back.
 //
 // Thread: the service's thread only, but wake().
 #pragma once
@@ -37,7 +38,11 @@ struct Incoming {
   uint64_t sequence = 0;  // pass to acknowledge(); grows through all sessions of all workers
   Message message;
 };
-using ServerEvent = std::variant<WorkerUp, WorkerDown, Incoming>;
+// What a person should know of the socket itself, in a line; told sparingly.
+struct Notice {
+  std::string text;
+};
+using ServerEvent = std::variant<WorkerUp, WorkerDown, Incoming, Notice>;
 
 class WorkerServer {
  public:

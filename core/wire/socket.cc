@@ -1,15 +1,12 @@
 #include "core/wire/socket.h"
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/wire/ipc_file.h"
 
 #include <zmq.hpp>
 
@@ -25,37 +22,11 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace tailrace::wire {
 namespace {
 
-constexpr std::string_view kIpc = "ipc://";
-constexpr size_t kMaxIpcPath = 107;  // sun_path, less its terminator
 constexpr int kMaxQueued = 128;  // frames, in each direction of a peer
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
 constexpr int kZeroCopyReceive = 10;
-
-// ZeroMQ unlinks whatever lies at the path and takes a live endpoint over without a word.
-void check_ipc_path(const std::string& endpoint) {
-  const std::string path = endpoint.substr(kIpc.size());
-  if (path.empty() || path.size() > kMaxIpcPath) {
-    throw UserError(
-        "endpoint {}: the socket's path has {} characters; it must have 1 to {}.\n"
-        "       Try a shorter temporary directory (TMPDIR or XDG_RUNTIME_DIR).",
-        endpoint, path.size(), kMaxIpcPath);
-  }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool live =
-      probe >= 0 && ::connect(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  if (probe >= 0) ::close(probe);
-  if (live) {
-    throw UserError(
-        "endpoint {}: a live process listens there.\n"
-        "       Stop the other run, or give this one another endpoint.",
-        endpoint);
-  }
-}
 
 }  // namespace
 
@@ -71,6 +42,8 @@ struct Socket::Impl {
   bool router;
   zmq::socket_t socket;
   zmq::message_t peer, frame;
+  std::optional<IpcFile> file;  // of an ipc endpoint that was bound
+  std::string bound;            // the endpoint while it is bound
 };
 
 Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
@@ -97,12 +70,43 @@ Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
 Socket::~Socket() = default;
 
 void Socket::bind(const std::string& endpoint) {
-  if (endpoint.starts_with(kIpc)) check_ipc_path(endpoint);
+  if (IpcFile::names(endpoint)) {
+    impl_->file.emplace(endpoint);
+    // Its folder may have been taken away since the launch made it.
+    if (auto room = impl_->file->make_room(); !room)
+      throw UserError("endpoint {}: {}", endpoint, room.failure().message);
+  }
   try {
     impl_->socket.bind(endpoint);
   } catch (const zmq::error_t& error) {
     throw UserError("endpoint {}: {}", endpoint, error.what());
   }
+  impl_->bound = endpoint;
+  if (impl_->file) impl_->file->note_bound();
+}
+
+Socket::File Socket::look_after_file(std::string& trouble) {
+  if (!impl_->file || (!impl_->bound.empty() && impl_->file->is_there())) return File::kThere;
+  const std::string endpoint = "ipc://" + impl_->file->path().string();
+  try {
+    // First: who is connected stays so for as long as nothing else could be bound.
+    if (auto room = impl_->file->make_room(); !room) {
+      trouble = room.failure().message;
+      return File::kGone;
+    }
+    if (!impl_->bound.empty()) {
+      impl_->bound.clear();
+      impl_->socket.unbind(endpoint);
+      return File::kGone;
+    }
+    impl_->socket.bind(endpoint);
+  } catch (const zmq::error_t& error) {
+    trouble = fmt::format("endpoint {}: {}", endpoint, error.what());
+    return File::kGone;
+  }
+  impl_->bound = endpoint;
+  impl_->file->note_bound();
+  return File::kBack;
 }
 
 void Socket::connect(const std::string& endpoint) {

@@ -30,6 +30,17 @@ class Socket {
   void bind(const std::string& endpoint);
   void connect(const std::string& endpoint);
 
+  // Whether the file of the bound ipc endpoint lies there still. Who is connected does not notice
+  // that it was taken away, and nobody else can connect. It is bound anew by two calls, a moment
+  // apart: ZeroMQ gives the old listener up on a thread of its own, connections and all, and then
+  // unlinks the path, whosever it is by then. Peers connect again by themselves.
+  enum class File {
+    kThere,
+    kGone,  // and not back yet: ask again. `trouble`, if that is why
+    kBack,
+  };
+  File look_after_file(std::string& trouble);
+
   // `frame` with this header. The router's `peer` is the routing id that receive() gave. False:
   // nothing was sent, because the peer is gone or its queue is full.
   bool send(std::string_view peer, std::span<const std::byte> frame, const Header& header);

@@ -52,6 +52,8 @@ Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServe
 void Inbox::take(wire::ServerEvent event) {
   if (const auto* up = std::get_if<wire::WorkerUp>(&event)) return on_up(*up);
   if (const auto* down = std::get_if<wire::WorkerDown>(&event)) return on_down(*down);
+  if (const auto* notice = std::get_if<wire::Notice>(&event))
+    return log_.warning("{}", notice->text);
   auto& incoming = std::get<wire::Incoming>(event);
   // Before the handler: an acknowledgement is due whatever becomes of the message.
   arrived_[incoming.worker] = incoming.sequence;

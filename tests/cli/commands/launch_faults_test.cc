@@ -86,6 +86,13 @@ class LaunchFaults : public LaunchTest {
     auto text = read_file(paths().log(role, 0));
     return text ? text.value() : "";
   }
+  // Of the running launch.
+  fs::path endpoint_folder() const {
+    const auto record = read_file(paths().root / "endpoint");
+    constexpr std::string_view kScheme = "ipc://";
+    if (!record || !record.value().starts_with(kScheme)) return {};
+    return fs::path(record.value().substr(kScheme.size())).parent_path();
+  }
   fs::path tokenizer() const { return paths().tokenizer() / "tokenizer.json"; }
   fs::path hidden() const { return folder_ / "tokenizer.json"; }
 };
@@ -339,6 +346,83 @@ TEST_F(LaunchFaults, AJournalWithoutItsSnapshotsIsRefusedAndLeftAsItIs) {
   continue_run();
   expect_refused("snapshot");
   EXPECT_TRUE(read_file(paths().metrics()).value() == metrics);
+}
+
+// What a cleaner of /tmp does to a run that lasts for days.
+TEST_F(LaunchFaults, ASocketFolderThatIsTakenAwayLocksNobodyOut) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  const pid_t trainer = stop_in_the_middle();
+  const fs::path folder = endpoint_folder();
+  ASSERT_TRUE(fs::exists(folder / "s")) << folder;
+  fs::remove_all(folder);
+  const auto victims = workers("rollout", 1);
+  ASSERT_EQ(victims.size(), 1u);
+  ::kill(victims[0], SIGKILL);
+  EXPECT_TRUE(wait_until([&] {
+    const std::string log = log_of("scheduler");
+    const size_t first = log.find("rollout-1 is here");
+    return first != std::string::npos &&
+           log.find("rollout-1 is here", first + 1) != std::string::npos;
+  })) << log_of("scheduler");
+  EXPECT_NE(log_of("scheduler").find(fmt::format("{}/s was taken away", folder.string())),
+            std::string::npos)
+      << log_of("scheduler");
+  // And once more, with nobody there to put it back but the next scheduler.
+  const auto schedulers = workers("scheduler");
+  ASSERT_EQ(schedulers.size(), 1u);
+  ::kill(schedulers[0], SIGSTOP);
+  fs::remove_all(folder);
+  ::kill(schedulers[0], SIGKILL);
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+  EXPECT_FALSE(fs::exists(folder));
+}
+
+// Killed with all that it started, at several moments of a run, and resumed to the end.
+TEST_F(LaunchFaults, NothingIsLeftBehindAfterKillsAndAResume) {
+  const std::string expected = undisturbed_digest();
+  const fs::path temporary = folder_ / "t";
+  fs::create_directory(temporary);
+  ::setenv("TMPDIR", temporary.c_str(), 1);
+  ::setenv("XDG_RUNTIME_DIR", temporary.c_str(), 1);
+  const std::vector<std::function<bool()>> moments = {
+      [&] { return fs::exists(paths().root / "endpoint"); },
+      [&] { return !workers("scheduler").empty(); },
+      [&] { return fs::exists(paths().root / "begun"); },
+      [&] { return has_step(1); },
+      [&] { return has_step(5); },
+  };
+  for (const auto& moment : moments) {
+    if (fs::exists(paths().config())) {
+      continue_run();
+    } else {
+      start_run();
+    }
+    ASSERT_TRUE(wait_until(moment)) << output();
+    launched_->send_signal(SIGKILL);
+    signal(processes_with({"worker", paths().root.string()}), SIGKILL);
+    (void)finish();
+    ASSERT_TRUE(wait_until([&] {
+      return processes_with({"worker", paths().root.string()}).empty();
+    }));
+    // A kill in the middle of a write is seldom met.
+    std::ofstream(paths().weights() / "p0-v1.safetensors.unfinished.17") << "half";
+    std::ofstream(paths().journal() / "snapshot-000001.bin.unfinished.17") << "half";
+  }
+  continue_run();
+  expect_done();
+  ::unsetenv("TMPDIR");
+  ::unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+  EXPECT_TRUE(fs::is_empty(temporary)) << fs::directory_iterator(temporary)->path();
+  for (const auto& entry : fs::recursive_directory_iterator(paths().root))
+    EXPECT_EQ(entry.path().filename().string().find(".unfinished"), std::string::npos)
+        << entry.path();
+  for (const char* name : {"endpoint", "begun"}) EXPECT_FALSE(fs::exists(paths().root / name));
 }
 
 }  // namespace

@@ -1,13 +1,22 @@
 #include "cli/run/endpoint.h"
 
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
+#include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/file_descriptor.h"
 
 namespace tailrace {
 namespace {
@@ -46,8 +55,10 @@ TEST_F(RunEndpointTest, RemovesWhatAKilledLaunchLeftBehind) {
   auto killed = std::make_unique<RunEndpoint>(run_);
   const fs::path old = folder_of(killed->name());
   ASSERT_EQ(::mknod((old / "s").c_str(), S_IFSOCK | 0600, 0), 0);
-  mark_begun(killed->name());
+  mark_begun(run_, killed->name());
+  EXPECT_TRUE(killed->begun());
   RunEndpoint next(run_);
+  EXPECT_FALSE(next.begun()) << "that was another launch";
   EXPECT_FALSE(fs::exists(old));
   EXPECT_NE(folder_of(next.name()), old);
 }
@@ -65,11 +76,58 @@ TEST_F(RunEndpointTest, AForgedRecordDeletesNothing) {
   const fs::path data = run_ / "tr-data";
   fs::create_directories(data);
   std::ofstream(data / "s") << "data";
-  std::ofstream(data / "begun") << "data";
   std::ofstream(run_ / "endpoint") << "ipc://" << (data / "s").string() << "\n";
   { RunEndpoint endpoint(run_); }
   EXPECT_TRUE(fs::exists(data / "s"));
-  EXPECT_TRUE(fs::exists(data / "begun"));
+}
+
+// A run directory was copied while its run is under way.
+TEST_F(RunEndpointTest, TheSocketOfALivingRunStays) {
+  const RunEndpoint living(run_);
+  const std::string path = living.name().substr(std::string("ipc://").size());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  const FileDescriptor listener(::socket(AF_UNIX, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  const fs::path copy = run_ / "copy";
+  fs::create_directories(copy);
+  fs::copy_file(run_ / "endpoint", copy / "endpoint");
+  { RunEndpoint endpoint(copy); }
+  EXPECT_TRUE(fs::exists(path));
+}
+
+// Nor a link, to a folder that holds what could be ours.
+TEST_F(RunEndpointTest, ALinkIsNotFollowed) {
+  fs::create_directories(run_ / "elsewhere");
+  ASSERT_EQ(::mknod((run_ / "elsewhere" / "s").c_str(), S_IFSOCK | 0600, 0), 0);
+  fs::create_directory_symlink(run_ / "elsewhere", run_ / "tr-link");
+  std::ofstream(run_ / "endpoint") << "ipc://" << (run_ / "tr-link" / "s").string() << "\n";
+  { RunEndpoint endpoint(run_); }
+  EXPECT_TRUE(fs::exists(run_ / "elsewhere" / "s"));
+  EXPECT_TRUE(fs::is_symlink(run_ / "tr-link"));
+}
+
+TEST_F(RunEndpointTest, WhoIsKilledAtAnyMomentLeavesNothingForLong) {
+  const fs::path base = run_ / "base";
+  fs::create_directories(base);
+  ::setenv("XDG_RUNTIME_DIR", base.c_str(), 1);
+  for (int i = 0; i < 200; ++i) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      while (true) {
+        RunEndpoint endpoint(run_);
+        mark_begun(run_, endpoint.name());
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + i * 37 % 3000));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  { RunEndpoint endpoint(run_); }
+  EXPECT_TRUE(fs::is_empty(base));
+  ::unsetenv("XDG_RUNTIME_DIR");
 }
 
 }  // namespace

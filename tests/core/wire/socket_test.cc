@@ -1,20 +1,7 @@
 // Both ends over real sockets, with killed and stopped processes.
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <set>
-#include <thread>
-
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <zmq.h>
 
-#include "core/base/error.h"
-#include "core/wire/server.h"
-#include "core/wire/worker_client.h"
-#include "tests/core/wire/samples.h"
+#include "tests/core/wire/wire_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
 // Workers to be killed are forked, and start a thread of their own.
@@ -23,92 +10,6 @@ extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
 namespace tailrace::wire {
 namespace {
-
-using namespace std::chrono_literals;
-
-// Nothing here waits this long unless it hangs.
-constexpr auto kPatience = 20s;
-
-class WireTest : public testing::Test {
- protected:
-  WireTest() {
-    std::string path = (std::filesystem::temp_directory_path() / "trwire-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
-    endpoint_ = "ipc://" + (folder_ / "s").string();
-    options_.heartbeat = 50ms;
-    options_.timeout = 1000ms;
-    options_.resend = 100ms;
-    options_.linger = 2000ms;
-  }
-  ~WireTest() override { std::filesystem::remove_all(folder_); }
-
-  void start_server() { server_ = std::make_unique<WorkerServer>(endpoint_, options_); }
-  std::unique_ptr<WorkerClient> make_client(const std::string& worker = "rollout-0",
-                                            uint64_t incarnation = 0) {
-    return std::make_unique<WorkerClient>(
-        Hello{Role::kRollout, worker, incarnation, ::getpid(), 4, "test"}, endpoint_, options_);
-  }
-
-  void turn() {
-    for (auto& event : server_->receive(5ms)) {
-      if (const auto* up = std::get_if<WorkerUp>(&event)) ups_.push_back(*up);
-      if (const auto* down = std::get_if<WorkerDown>(&event)) downs_.push_back(*down);
-      if (auto* incoming = std::get_if<Incoming>(&event)) {
-        if (acknowledge_) server_->acknowledge(incoming->worker, incoming->sequence);
-        incoming_.push_back(std::move(*incoming));
-      }
-    }
-  }
-  // Turns the server until `done`, and once more, so that its acknowledgements are on the way;
-  // false when that takes too long.
-  template <class Done>
-  bool serve_until(const Done& done) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      turn();
-    }
-    turn();
-    return true;
-  }
-  template <class Type>
-  bool receive(WorkerClient& client, Type& out) {
-    std::optional<Message> message;
-    if (!serve_until([&] { return (message = client.receive(0ms)).has_value(); })) return false;
-    if (!std::holds_alternative<Type>(*message)) {
-      ADD_FAILURE() << "unexpected " << describe(*message);
-      return false;
-    }
-    out = std::get<Type>(*message);
-    return true;
-  }
-  bool welcome(WorkerClient& client) {
-    Welcome message;
-    return receive(client, message);
-  }
-  // In the newest session, which must be open.
-  void send(const Message& message) {
-    ASSERT_FALSE(ups_.empty());
-    ASSERT_TRUE(server_->send("rollout-0", ups_.back().session, message)) << describe(message);
-  }
-  std::vector<int64_t> incoming_steps() const {
-    std::vector<int64_t> steps;
-    for (const auto& incoming : incoming_) {
-      if (const auto* wants = std::get_if<TrainerWants>(&incoming.message))
-        steps.push_back(wants->step);
-    }
-    return steps;
-  }
-
-  std::filesystem::path folder_;
-  std::string endpoint_;
-  LinkOptions options_;
-  std::unique_ptr<WorkerServer> server_;
-  std::vector<WorkerUp> ups_;
-  std::vector<WorkerDown> downs_;
-  std::vector<Incoming> incoming_;
-  bool acknowledge_ = true;
-};
 
 std::vector<int64_t> range(int64_t first, int64_t last) {
   std::vector<int64_t> numbers;
@@ -487,35 +388,6 @@ TEST_F(WireTest, SessionsHaveNumbersThatNobodyCanGuess) {
   ASSERT_EQ(ups_.size(), 2u);
   const uint64_t apart = ups_[0].session - ups_[1].session;
   EXPECT_GT(std::min(apart, -apart), uint64_t{1} << 32);
-}
-
-TEST_F(WireTest, ALiveEndpointIsNotStolen) {
-  start_server();
-  try {
-    WorkerServer second(endpoint_, options_);
-    FAIL() << "took over a live endpoint";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("a live process listens there"), std::string::npos)
-        << error.what();
-  }
-  auto client = make_client();
-  EXPECT_TRUE(welcome(*client));
-}
-
-TEST_F(WireTest, AStaleSocketFileIsReplaced) {
-  std::ofstream(folder_ / "s") << "left behind";
-  start_server();
-  auto client = make_client();
-  EXPECT_TRUE(welcome(*client));
-}
-
-TEST_F(WireTest, ATooLongPathIsAUserError) {
-  try {
-    WorkerServer server("ipc:///tmp/" + std::string(120, 'x'), options_);
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("1 to 107"), std::string::npos) << error.what();
-  }
 }
 
 TEST_F(WireTest, TheSenderLearnsWhatIsSafe) {

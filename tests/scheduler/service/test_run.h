@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -37,14 +38,17 @@ struct TestRun {
   ScratchFolder folder;
   ServiceOptions options;
   SteadyClock clock;
+  // Not in the folder, whose path may be too long for one.
+  std::filesystem::path socket = fmt::format("/tmp/tailrace-test-{}", ::getpid());
 
   explicit TestRun(int64_t steps) {
     options.config = run_config(steps);
     options.paths.root = folder.path();
-    options.endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
+    options.endpoint = "ipc://" + socket.string();
     options.link = fakes::fast_link();
     options.storage = {.store_bytes = 4096, .journal_bytes = 4096};
   }
+  ~TestRun() { std::filesystem::remove(socket); }  // a service that was killed has left it
 
   std::unique_ptr<Service> make_service(Log& log) {
     return std::make_unique<Service>(options, clock, log);
