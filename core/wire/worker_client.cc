@@ -170,6 +170,8 @@ struct WorkerClient::Impl {
     const Time idle = now() + options.heartbeat;
     Time at = link ? link->next_due() : std::max(hello_at, Time(0));
     if (link && at == Time::min()) at = blocked_retry();
+    // The Hello that is due was refused: nobody is there, and the poll for room may return at once.
+    if (!link && at <= now()) at = blocked_retry();
     if (!link && refused) at = idle;
     if (close_at) at = std::min(at, *close_at + options.linger);
     return std::min(at, idle);

@@ -435,5 +435,19 @@ TEST_F(WireTest, SilenceGrowsWithoutAServerAndTheClientStillEnds) {
   client.reset();
 }
 
+// It looks again now and then; it used half a core for that.
+TEST_F(WireTest, AClientWithoutAServerSleeps) {
+  auto client = make_client();
+  client->send(TrainerWants{0, 1});
+  const auto cpu_seconds = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double before = cpu_seconds();
+  EXPECT_EQ(client->receive(1000ms), std::nullopt);
+  EXPECT_LT(cpu_seconds() - before, 0.2);
+}
+
 }  // namespace
 }  // namespace tailrace::wire
