@@ -35,13 +35,13 @@ void TrainOptions::visit(OptionVisitor& v) {
           {.help = "optimizer updates a pass over the step's batch; groups stay whole",
            .min = 1,
            .max = 1e6});
-  v.field(
-      "microbatch_tokens", microbatch_tokens,
-      {.help = "tokens a forward and backward pass; memory grows with it, results do not change",
-       .min = 1,
-       .max = 1 << 24,
-       .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
-       .resume = Resume::kMayChange});
+  v.field("microbatch_tokens", microbatch_tokens,
+          {.help = "tokens a forward and backward pass; memory grows with it; the cuts change the "
+                   "last digits of sums",
+           .min = 1,
+           .max = 1 << 24,
+           .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
+           .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step",
            .min = 1,

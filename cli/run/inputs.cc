@@ -69,7 +69,7 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
         paths.inputs().string());
   }
   const size_t num_noted = noted.size();
-  const bool has_tokenizer = noted.contains(std::string(kTokenizer) + "tokenizer.json");
+  const bool has_tokenizer = noted.contains(fmt::format("{}tokenizer.json", kTokenizer));
   const auto inputs = inputs_of(paths, options);
   const auto refuse = [](const Input& input, std::string_view what) {
     throw UserError(
