@@ -101,5 +101,6 @@ TEST_F(IpcFileTest, ATooLongPathIsAUserError) {
     EXPECT_NE(std::string(error.what()).find("1 to 107"), std::string::npos) << error.what();
   }
 }
+
 }  // namespace
 }  // namespace tailrace::wire
