@@ -6,6 +6,7 @@
 #include "scheduler/state/describe.h"
 #include "scheduler/store/journal.h"
 #include "tests/cli/commands/launch_fixture.h"
+#include "tests/core/base/environment_variable.h"
 
 namespace tailrace {
 namespace {
@@ -386,8 +387,7 @@ TEST_F(LaunchFaults, NothingIsLeftBehindAfterKillsAndAResume) {
   const std::string expected = undisturbed_digest();
   const fs::path temporary = folder_ / "t";
   fs::create_directory(temporary);
-  ::setenv("TMPDIR", temporary.c_str(), 1);
-  ::setenv("XDG_RUNTIME_DIR", temporary.c_str(), 1);
+  const EnvironmentVariable base("TMPDIR", temporary), runtime_base("XDG_RUNTIME_DIR", temporary);
   const std::vector<std::function<bool()>> moments = {
       [&] { return fs::exists(paths().root / "endpoint"); },
       [&] { return !workers("scheduler").empty(); },
@@ -414,8 +414,6 @@ TEST_F(LaunchFaults, NothingIsLeftBehindAfterKillsAndAResume) {
   }
   continue_run();
   expect_done();
-  ::unsetenv("TMPDIR");
-  ::unsetenv("XDG_RUNTIME_DIR");
   EXPECT_EQ(final_digest(), expected);
   expect_each_step_once();
   EXPECT_TRUE(fs::is_empty(temporary)) << fs::directory_iterator(temporary)->path();

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "tests/cli/commands/launch_fixture.h"
+#include "tests/core/base/environment_variable.h"
 
 namespace tailrace {
 namespace {
@@ -22,9 +23,8 @@ class LaunchStalls : public LaunchTest {
   }
   // As start_watched(), with processes whose threads hang_thread() can hang.
   void start_hangable(const std::vector<std::string>& more = {}) {
-    ::setenv("LD_PRELOAD", HANG_ON_SIGNAL, /*overwrite=*/1);
+    const EnvironmentVariable preload("LD_PRELOAD", HANG_ON_SIGNAL);
     start_watched(more);
-    ::unsetenv("LD_PRELOAD");
   }
   static void hang_thread(pid_t process, pid_t thread) {
     EXPECT_EQ(::syscall(SYS_tgkill, process, thread, SIGUSR1), 0);

@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file_descriptor.h"
+#include "tests/core/base/environment_variable.h"
 
 namespace tailrace {
 namespace {
@@ -112,7 +113,7 @@ TEST_F(RunEndpointTest, ALinkIsNotFollowed) {
 TEST_F(RunEndpointTest, WhoIsKilledAtAnyMomentLeavesNothingForLong) {
   const fs::path base = run_ / "base";
   fs::create_directories(base);
-  ::setenv("XDG_RUNTIME_DIR", base.c_str(), 1);
+  const EnvironmentVariable runtime_base("XDG_RUNTIME_DIR", base);
   for (int i = 0; i < 200; ++i) {
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -127,7 +128,6 @@ TEST_F(RunEndpointTest, WhoIsKilledAtAnyMomentLeavesNothingForLong) {
   }
   { RunEndpoint endpoint(run_); }
   EXPECT_TRUE(fs::is_empty(base));
-  ::unsetenv("XDG_RUNTIME_DIR");
 }
 
 }  // namespace
