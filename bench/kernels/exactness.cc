@@ -75,7 +75,8 @@ void ExactnessHarness::meet() const {
 int64_t ExactnessHarness::rounds_of(const Call& call, int64_t copies) const {
   seconds_of(call, 1, copies);  // warm up
   const double round = seconds_of(call, 1, copies) * static_cast<double>(copies);
-  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options_.seconds / round)), 1, 100000);
+  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1e-3 * options_.milliseconds / round)),
+                             1, 100000);
 }
 
 ExactnessHarness::Times ExactnessHarness::pairs_of(const Call& exact, const Call& free,

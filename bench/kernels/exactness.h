@@ -34,8 +34,8 @@ class ExactnessHarness {
  public:
   struct Options {
     int pairs = 9;
-    double seconds = 2e-3;  // of one side of a pair, at least; then as many calls as that takes
-    // How long a case may look for pairs in which nobody else had the cores of its threads.
+    double milliseconds = 2;  // of one side of a pair, at least; then as many calls as that takes
+    // Seconds that a case may look for pairs in which nobody else had the cores of its threads.
     double patience = 1;
     std::string only;
   };

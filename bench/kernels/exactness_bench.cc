@@ -25,9 +25,7 @@ namespace {
 
 struct Options {
   std::string geometry = "tiny";
-  int pairs = 9;
-  double milliseconds = 2, patience = 1;
-  std::string only;
+  ExactnessHarness::Options harness;
   std::vector<int> contexts = {512, 4096, 32768};
   int context = 1024, sequences = 4, length = 128;
 };
@@ -141,15 +139,15 @@ void measure(const Options& options, const Program& program) {
   const ModelConfig config = geometry(options.geometry, 512);
   Settings settings;
   describe_geometry(options.geometry, config, ParameterLayout(config).num_parameters(), settings);
-  settings.insert(settings.end(),
-                  {{"pairs", int64_t{options.pairs}}, {"milliseconds", options.milliseconds}});
-  ExactnessHarness bench(
-      program.report(std::move(settings)), program.threads(),
-      {.pairs = options.pairs, .seconds = 1e-3 * options.milliseconds, .only = options.only});
+  const ExactnessHarness::Options& harness = options.harness;
+  settings.insert(settings.end(), {{"pairs", int64_t{harness.pairs}},
+                                   {"milliseconds", harness.milliseconds},
+                                   {"patience", harness.patience}});
+  ExactnessHarness bench(program.report(std::move(settings)), program.threads(), harness);
   const ModelOps ops(config, options);
   ops.measure(bench);
   if (!bench.has_measured())
-    throw UserError("no case has '{}' in its name; try --only gate_up", options.only);
+    throw UserError("no case has '{}' in its name; try --only gate_up", harness.only);
   ops.sum_up(bench);
 }
 
@@ -164,15 +162,16 @@ int main(int argc, char** argv) {
   flags.add_option("--geometry", options.geometry, "the model")
       ->capture_default_str()
       ->check(CLI::IsMember(geometry_names()));
-  flags.add_option("--pairs", options.pairs, "how often each is run")
+  flags.add_option("--pairs", options.harness.pairs, "how often each is run")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
   flags
-      .add_option("--milliseconds", options.milliseconds, "how long a side of a pair is, at least")
+      .add_option("--milliseconds", options.harness.milliseconds,
+                  "how long a side of a pair is, at least")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   flags
-      .add_option("--patience", options.patience,
+      .add_option("--patience", options.harness.patience,
                   "seconds that a case may wait for pairs undisturbed by others")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
@@ -189,6 +188,7 @@ int main(int argc, char** argv) {
   flags.add_option("--length", options.length, "tokens of each")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 16));
-  flags.add_option("--only", options.only, "only cases with this text in their name; no sums");
+  flags.add_option("--only", options.harness.only,
+                   "only cases with this text in their name; no sums");
   return program.run(argc, argv, [&] { measure(options, program); });
 }

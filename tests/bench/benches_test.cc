@@ -85,6 +85,22 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
   }
 }
 
+// What is said of a measurement is what it was told to do.
+TEST(Benches, ExactnessSaysHowItPaired) {
+  const auto result = run_binary(
+      "bench exactness --json --geometry grid --threads 1 --pairs 2 --milliseconds 0.5 "
+      "--patience 0.25 --only 'rms_norm [1, 64]'");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(result.out);
+  ASSERT_FALSE(lines.empty());
+  for (const std::string& line : lines) {
+    const json settings = json::parse(line)["settings"];
+    EXPECT_EQ(settings.value("pairs", -1), 2) << line;
+    EXPECT_EQ(settings.value("milliseconds", -1.0), 0.5) << line;
+    EXPECT_EQ(settings.value("patience", -1.0), 0.25) << line;
+  }
+}
+
 TEST(Benches, ExplainAMistake) {
   TemporaryDirectory folder;
   for (const auto& [name, arguments] : shortest_runs(folder)) {
