@@ -146,7 +146,7 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
     return feed_(event);
   }
   const BodyId id{header.lane, header.lease};
-  if (!storing_[from.worker].insert(id).second) return drop(unexpected_, from);
+  if (!storing_[from.worker].emplace(id, from.sequence).second) return drop(unexpected_, from);
   store_.put(id, std::move(message.body),
              [this, worker = from.worker, release = hold_acknowledgement(from, id),
               header](const StoreActor::Stored& stored) {
@@ -162,7 +162,9 @@ std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message,
   return [this, worker = message.worker, sequence = message.sequence, id] {
     at_store_[worker].erase(sequence);
     if (const auto storing = storing_.find(worker); storing != storing_.end()) {
-      storing->second.erase(id);
+      // Not that of a newer session, whose copy of the body is at the store as well.
+      const auto own = storing->second.find(id);
+      if (own != storing->second.end() && own->second == sequence) storing->second.erase(own);
       if (storing->second.empty()) storing_.erase(storing);
     }
     // So that acknowledge() looks at this worker again; it may have said nothing since.
@@ -201,7 +203,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
     return feed_(event);
   }
   const BodyId id{verdict.lane, verdict.lease};
-  if (!storing_[from.worker].insert(id).second) return drop(unexpected_, from);
+  if (!storing_[from.worker].emplace(id, from.sequence).second) return drop(unexpected_, from);
   // As with a result: what was measured is in the store before anything counts on it.
   store_.put_verdict(
       id, verdict.metrics,
