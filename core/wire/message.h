@@ -93,6 +93,8 @@ struct Progress {
 struct WorkerFailed {
   std::string reason;
 };
+// Fetches of a session that may wait for their answer; one beyond them gets none.
+inline constexpr int64_t kMaxFetches = 16;
 // Asks for bytes of bodies that a Batch named, one behind the other: at most max_bytes of them,
 // from `offset` on. Answered by the Payload with the same `request`.
 struct Fetch {

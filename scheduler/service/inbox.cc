@@ -15,8 +15,6 @@ namespace {
 constexpr size_t kReasonBytes = 400;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
-// Fetches of a session that are at the store (core/wire/README.md).
-constexpr int kMaxReading = 16;
 // Lines that tell of sessions: two for each worker that there may be, and then one in a second.
 constexpr int64_t kSessionLines = 2 * wire::kMaxWorkers;
 constexpr std::chrono::seconds kSessionLinePace{1};
@@ -286,7 +284,7 @@ void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
 // not hold it gets nothing, and says so: that is its mistake and loses no body.
 void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
   const uint64_t session = state_.workers.at(from.worker).session;
-  if (reading_[session] == kMaxReading) return drop(unexpected_, from);
+  if (reading_[session] == wire::kMaxFetches) return drop(unexpected_, from);
   ++reading_[session];
   store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
               [this, id = from.worker, session, request = message.request](

@@ -90,8 +90,8 @@ class Inbox {
   std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
   // What the latest session of each has at the store, by the message that brought it.
   std::map<WorkerId, std::map<BodyId, uint64_t>> storing_;
-  std::map<uint64_t, int> reading_;  // by session: pieces that it waits for
-  std::string numerics_class_;       // of the first worker that computes
+  std::map<uint64_t, int64_t> reading_;  // by session: pieces that it waits for
+  std::string numerics_class_;           // of the first worker that computes
   // A rollout worker that says that it trains, a trainer that scores: whatever it meant.
   Dropped stray_{LogLevel::kWarning, "that are not their sender's to send"};
   // In any run a few: an answer crosses the message that it comes too late for.

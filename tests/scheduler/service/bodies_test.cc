@@ -46,10 +46,14 @@ class Script {
     return {};
   }
 
-  std::vector<std::byte> fetch(const std::vector<BodyId>& bodies, int64_t offset,
-                               int64_t max_bytes) {
+  int64_t ask(const std::vector<BodyId>& bodies, int64_t offset, int64_t max_bytes) {
     say(wire::Fetch{
         .request = ++requests_, .bodies = bodies, .offset = offset, .max_bytes = max_bytes});
+    return requests_;
+  }
+  std::vector<std::byte> fetch(const std::vector<BodyId>& bodies, int64_t offset,
+                               int64_t max_bytes) {
+    ask(bodies, offset, max_bytes);
     auto payload = expect<wire::Payload>();
     EXPECT_EQ(payload.request, requests_);
     return std::move(payload.bytes);
@@ -154,6 +158,18 @@ TEST_F(LargeBodies, AnyPieceCanBeAskedForTwiceAndInAnyOrder) {
   EXPECT_NE(early, late);
   EXPECT_TRUE(trainer.fetch(ids, total, 1000).empty()) << "behind the end there is nothing";
   EXPECT_EQ(trainer.fetch(ids, total - 5, 1000).size(), 5u);
+  end_the_run();
+}
+
+TEST_F(LargeBodies, AllPiecesThatMayBeAskedForAtOnceAreAnswered) {
+  first_batch();
+  std::vector<int64_t> asked;
+  for (int64_t i = 0; i < wire::kMaxFetches; ++i) asked.push_back(trainer.ask(ids, 100 * i, 100));
+  for (const int64_t request : asked) {
+    const auto payload = trainer.expect<wire::Payload>();
+    EXPECT_EQ(payload.request, request);
+    EXPECT_EQ(payload.bytes.size(), 100u);
+  }
   end_the_run();
 }
 

@@ -77,6 +77,10 @@ TEST(BatchFetch, BringsTheSameTrajectoriesWhateverTheSizeOfAPiece) {
   }
 }
 
+// One too many is not answered, and its trainer would wait for ever. Those for a batch that is
+// handed over once more may still be out.
+static_assert(2 * BatchFetch::kMostOut <= wire::kMaxFetches);
+
 TEST(BatchFetch, NoRequestAsksForMoreThanAPieceAndFewAreOut) {
   const Stored stored = store(12);
   BatchFetch fetch(stored.batch, 0, 500);
