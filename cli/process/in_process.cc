@@ -13,8 +13,8 @@
 
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
-#include "cli/process/stall_watch.h"
 #include "core/base/error.h"
+#include "core/base/stall_watch.h"
 #include "core/base/status_page.h"
 
 namespace tailrace {

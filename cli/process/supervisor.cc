@@ -14,9 +14,9 @@
 
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
-#include "cli/process/stall_watch.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
+#include "core/base/stall_watch.h"
 
 namespace tailrace {
 namespace {

@@ -1,7 +1,8 @@
-// Tells when a process makes no progress: its pulse has not beaten for longer than it may take.
+// Tells when a process, or a thread, makes no progress: its pulse (kernels/base/pulse.h) has not
+// beaten for longer than it may take.
 //
-// The time is that in which somebody looked and nothing held the process: while the watcher itself
-// was stopped, nobody knows what the others did; and what a debugger has let go gets its time anew.
+// The time is that in which somebody looked and nothing held it: while the watcher itself was
+// stopped, nobody knows what the others did; and what a debugger has let go gets its time anew.
 //
 // Thread: caller locks.
 #pragma once
