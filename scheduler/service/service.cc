@@ -33,7 +33,7 @@ struct Service::Impl {
         log(log_in),
         state(restore_state()),
         server(options.endpoint, options.link),
-        store(open_store(), [this] { server.wake(); }),
+        store(open_store(), options.disk_patience, [this] { server.wake(); }),
         journal(open_journal()),
         metrics(options.paths, policy(), options.num_samples, log),
         inbox(state, feeder(), store, server, metrics, log),
@@ -154,11 +154,10 @@ struct Service::Impl {
       // A deadline or a signal waits at most as long; messages and the store's answers wake it.
       auto events = server.receive(kLongestWait);
       if (!events.empty()) last_event = logged_waits = clock.now();
+      // Also while the store stands still, which it says itself.
+      beat();
       // Before the new messages: answers belong to older ones.
-      const bool answered = store.run_answers();
-      // A store that stands still stops the scheduler's pulse as well: nothing of a run gets past
-      // it.
-      if (answered || store.idle()) beat();
+      store.run_answers();
       for (wire::ServerEvent& event : events) inbox.take(std::move(event));
       if (stop.load() && !stop_told) {
         stop_told = true;

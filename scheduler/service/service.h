@@ -35,6 +35,9 @@ struct ServiceOptions {
   RunPaths paths;
   wire::LinkOptions link;
   StorageOptions storage;
+  // With a disk that takes and gives no bodies; then the run ends by its name. Not a part of
+  // run.stall_seconds: the scheduler's own pulse beats meanwhile.
+  std::chrono::milliseconds disk_patience{40'000};
   int64_t num_samples = 4;                        // episodes written for people at an evaluation
   std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over
   std::chrono::seconds watchdog{30};              // of silence, then who waits for what is logged

@@ -14,21 +14,25 @@ namespace {
 // Requests that wait; a body is the largest. Beyond it the scheduler waits for the disk, and with
 // it the workers whose results it does not take.
 constexpr size_t kInbox = 256;
-// A disk that takes nothing for so long is broken. Less than who watches the scheduler's pulse waits
-// (run.stall_seconds), so that the disk is named and not the scheduler.
-constexpr std::chrono::seconds kPatience{40};
+// Between two looks at a store that is waited for: far less than who watches the owner's pulse
+// waits (run.stall_seconds).
+constexpr std::chrono::milliseconds kLook{100};
 
 }  // namespace
 
-StoreActor::StoreActor(TrajectoryStore store, std::function<void()> wake)
+StoreActor::StoreActor(TrajectoryStore store, std::chrono::milliseconds patience,
+                       std::function<void()> wake)
     : store_(std::move(store)),
       wake_(std::move(wake)),
       inbox_(kInbox),
+      patience_(patience),
+      watch_(patience),
       thread_([this] { loop(); }) {}
 
 StoreActor::~StoreActor() { inbox_.close(); }
 
 void StoreActor::loop() {
+  const PulseScope pulse(progress_);
   while (auto job = inbox_.pop()) {
     Answer answer;
     // Nothing is thrown across a thread: the owner hears of it as of any answer.
@@ -43,6 +47,7 @@ void StoreActor::loop() {
       MutexLock lock(mutex_);
       answers_.push_back(std::move(answer));
     }
+    beat();
     // Outside the lock: who is woken takes it at once.
     wake_();
   }
@@ -52,11 +57,32 @@ void StoreActor::post(Job job) {
   // The service ends soon; until then nobody waits for a store that is lost.
   if (!failure_.empty()) return;
   ++unanswered_;
-  if (!inbox_.push_for(job, kPatience))
-    failure_ = fmt::format("the trajectory store took nothing for {} s", kPatience.count());
+  while (!inbox_.push_for(job, kLook)) {
+    if (!look()) return;
+  }
 }
 
-bool StoreActor::run_answers() {
+// In every wait for the store, and at every turn of the owner's loop. False: it has stood still for
+// too long, and failure() says so.
+bool StoreActor::look() {
+  // Who waits and looks again every now and then is well.
+  beat();
+  const auto now = std::chrono::steady_clock::now();
+  const auto elapsed = std::chrono::floor<std::chrono::milliseconds>(now - looked_);
+  if (elapsed < kLook) return failure_.empty();
+  looked_ = now;
+  if (idle()) {
+    watch_ = StallWatch(patience_);
+  } else if (watch_.look(progress_.beats(), elapsed) && failure_.empty()) {
+    failure_ = fmt::format(
+        "the disk of {} has taken and given nothing for {:.3g} s; look to it, then launch the run "
+        "again",
+        store_.directory().string(), std::chrono::duration<double>(patience_).count());
+  }
+  return failure_.empty();
+}
+
+void StoreActor::run_answers() {
   std::vector<Answer> ready;
   {
     MutexLock lock(mutex_);
@@ -68,7 +94,7 @@ bool StoreActor::run_answers() {
   for (Answer& then : ready) {
     if (then) then();
   }
-  return !ready.empty();
+  look();
 }
 
 void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
@@ -114,6 +140,7 @@ template <class T, class Make>
 void read_each(const TrajectoryStore& store, const std::vector<BodyId>& ids, std::vector<T>& made,
                std::vector<StoreActor::Lost>& lost, const Make& make) {
   for (const BodyId& id : ids) {
+    beat();
     auto bytes = store.get(id);
     if (!bytes) {
       lost.push_back({id, bytes.failure().message});
@@ -218,13 +245,10 @@ Result<void> StoreActor::sync() {
     return {};
   });
   if (!failure_.empty()) return Failure{failure_};
-  // In slices: a process that was stopped for a while wakes to a deadline that has passed, and its
-  // disk has done nothing wrong.
-  for (int slice = 0; slice < kPatience.count(); ++slice) {
-    if (synced.wait_for(std::chrono::seconds(1)) == std::future_status::ready) return synced.get();
+  while (synced.wait_for(kLook) == std::future_status::timeout) {
+    if (!look()) return Failure{failure_};
   }
-  return Failure{
-      fmt::format("the trajectory store did not reach its disk within {} s", kPatience.count())};
+  return synced.get();
 }
 
 }  // namespace tailrace::scheduler

@@ -4,6 +4,10 @@
 // A request goes into a bounded inbox and is answered by a call of `then` on the owner's thread, in
 // the order of the requests.
 //
+// A disk that stands still has a patience of its own, and failure() then names it. The owner's
+// pulse (kernels/base/pulse.h) beats while it waits for the store: it is not the one that stands
+// still.
+//
 // Thread: owns one; all calls belong to the owner's.
 // Close: finishes what is in the inbox, without answers, then joins.
 #pragma once
@@ -21,16 +25,19 @@
 #include "core/base/bounded_queue.h"
 #include "core/base/ids.h"
 #include "core/base/result.h"
+#include "core/base/stall_watch.h"
 #include "core/trajectory/trajectory.h"
 #include "kernels/base/mutex.h"
+#include "kernels/base/pulse.h"
 #include "scheduler/store/trajectory_store.h"
 
 namespace tailrace::scheduler {
 
 class StoreActor {
  public:
-  // `wake` is called, on the actor's thread, when an answer waits for run_answers().
-  StoreActor(TrajectoryStore store, std::function<void()> wake);
+  // `patience`: with a store that has something to do and makes no progress. `wake` is called, on
+  // the actor's thread, when an answer waits for run_answers().
+  StoreActor(TrajectoryStore store, std::chrono::milliseconds patience, std::function<void()> wake);
   ~StoreActor();
   StoreActor(const StoreActor&) = delete;
 
@@ -71,8 +78,9 @@ class StoreActor {
   // Waits until all that was put before is on disk.
   Result<void> sync();
 
-  // Calls `then` of what has been answered; whether there was anything.
-  bool run_answers();
+  // Calls `then` of what has been answered. Wants to be called every now and then: it also looks
+  // whether the store makes progress.
+  void run_answers();
   // Nothing is asked that was not answered.
   bool idle() const { return unanswered_ == 0; }
   // Why requests can no longer be taken; empty: they can.
@@ -83,6 +91,7 @@ class StoreActor {
   using Job = std::function<Answer(TrajectoryStore&)>;  // called by the actor
   void post(Job job);
   void loop();
+  bool look();
 
   TrajectoryStore store_;
   // Of the last read(): a large body is asked for piece by piece.
@@ -93,6 +102,10 @@ class StoreActor {
   std::vector<Answer> answers_ TR_GUARDED_BY(mutex_);
   int64_t unanswered_ = 0;  // jobs
   std::string failure_;
+  std::chrono::milliseconds patience_;
+  Pulse progress_;  // of the actor's thread
+  StallWatch watch_;
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
   std::jthread thread_;  // last: starts after, and is joined before, all that it uses
 };
 

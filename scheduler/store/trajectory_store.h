@@ -57,6 +57,7 @@ class TrajectoryStore {
   void retain_only(const std::vector<BodyId>& bodies);  // after a restart: held_bodies(state)
   Result<void> sync();                                  // what was put reaches the disk
 
+  const std::filesystem::path& directory() const { return directory_; }
   int64_t num_bodies() const { return std::ssize(index_); }
   int64_t disk_bytes() const;
   // What open() had to drop, for the log.

@@ -63,7 +63,7 @@ struct InboxTest : testing::Test {
   Log log{"test", folder.path() / "log"};
   wire::WorkerServer server{fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid()), {}};
   std::counting_semaphore<> done{0}, proceed{0};
-  StoreActor store{open_store(paths.trajectories()), [this] {
+  StoreActor store{open_store(paths.trajectories()), seconds(60), [this] {
                      done.release();
                      proceed.acquire();
                    }};
