@@ -49,8 +49,10 @@ struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
   double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string_view> aliases = {};  // names of rival frameworks, accepted with a note
-  bool required = false;                       // no default: the file must give it
+  // Names of rival frameworks, accepted with a note: in the same section, or, dotted, from the
+  // root.
+  std::vector<std::string_view> aliases = {};
+  bool required = false;  // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
   // (on the command line: to the working directory) and becomes absolute when it is read.
   bool path = false;

@@ -219,7 +219,7 @@ class ConfigBinder final : public OptionVisitor {
     known_.push_back(full);
     const ConfigNode* node = parent.node ? parent.node->find(key) : nullptr;
     // Also when it is no section: it has its own message, and is not unknown besides.
-    if (node) parent.taken.insert(std::string(key));
+    if (node) parent.entered.insert(std::string(key));
     if (node && node->kind != Kind::kMap) {
       if (node->kind != Kind::kNull)
         add_error(node->place, "{} is {}; it is a section (with keys below it)", full,
@@ -237,15 +237,15 @@ class ConfigBinder final : public OptionVisitor {
     stack_.pop_back();
     if (!section.node) return;
     for (const auto& [name, child] : section.node->entries)
-      if (!section.taken.contains(name))
-        unknown_.emplace_back(join_key(section.key, name), child.place);
+      if (!section.entered.contains(name))
+        unknown_.emplace_back(join_key(section.key, name), &child);
   }
 
  private:
   struct Section {
-    const ConfigNode* node;  // null: not in the file
-    std::string key;         // full dotted
-    std::set<std::string> taken;
+    const ConfigNode* node;         // null: not in the file
+    std::string key;                // full dotted
+    std::set<std::string> entered;  // sections below it
   };
   struct Error {
     ConfigPlace place;
@@ -259,29 +259,34 @@ class ConfigBinder final : public OptionVisitor {
     known_.push_back(full);
     // Of all sections: an alias in the wrong section is told where its key is.
     for (std::string_view alias : info.aliases) {
-      std::string& key = aliases_[std::string(alias)];
+      std::string& target = aliases_[std::string(alias)];
       // Of several the one that is least deep: "optim.lr" before "sft.optim.lr".
-      if (key.empty() || full.size() < key.size()) key = full;
+      if (target.empty() || full.size() < target.size()) target = full;
     }
 
     const ConfigNode* found = nullptr;
-    std::string found_name;
-    auto consider = [&](std::string_view name) {
-      const ConfigNode* node = section.node ? section.node->find(name) : nullptr;
+    std::string found_name;  // full dotted
+    auto consider = [&](const ConfigNode* node, const std::string& name) {
       if (!node) return;
-      section.taken.insert(std::string(name));
+      taken_.insert(node);
       // In different layers it is an override under the other name, which is allowed.
       if (found && found->place.layer == node->place.layer)
-        add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.",
-                  join_key(section.key, name), join_key(section.key, found_name),
-                  found->place.text(), full);
+        add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.", name,
+                  found_name, found->place.text(), full);
       if (!found || node->place.layer > found->place.layer) {
         found = node;
         found_name = name;
       }
     };
-    consider(key);
-    for (std::string_view alias : info.aliases) consider(alias);
+    const auto here = [&](std::string_view name) {
+      return section.node ? section.node->find(name) : nullptr;
+    };
+    consider(here(key), full);
+    for (std::string_view alias : info.aliases) {
+      const bool elsewhere = alias.find('.') != std::string_view::npos;
+      consider(elsewhere ? at(alias) : here(alias),
+               elsewhere ? std::string(alias) : join_key(section.key, alias));
+    }
 
     if (!found && info.required) {
       const ConfigPlace& place = section.node ? section.node->place : root_place();
@@ -289,11 +294,38 @@ class ConfigBinder final : public OptionVisitor {
     }
     if (found) {
       keys_.places_[full] = found->place;
-      if (found_name != key)
-        keys_.notes_.push_back(fmt::format("{}: {} is read as {}", found->place.text(),
-                                           join_key(section.key, found_name), full));
+      if (found_name != full)
+        keys_.notes_.push_back(
+            fmt::format("{}: {} is read as {}", found->place.text(), found_name, full));
     }
     return found;
+  }
+
+  // The node of a full dotted key.
+  const ConfigNode* at(std::string_view key) const {
+    const ConfigNode* node = stack_.front().node;
+    while (node != nullptr && !key.empty()) {
+      const size_t dot = std::min(key.find('.'), key.size());
+      node = node->kind == Kind::kMap ? node->find(key.substr(0, dot)) : nullptr;
+      key.remove_prefix(std::min(dot + 1, key.size()));
+    }
+    return node;
+  }
+
+  // A field has read it, or something below it.
+  bool is_taken(const ConfigNode& node) const {
+    return taken_.contains(&node) || std::ranges::any_of(node.entries, [&](const auto& entry) {
+             return is_taken(entry.second);
+           });
+  }
+
+  // What no field has read, of a section that is not ours as well: some keys of it may be aliases.
+  void collect_unknown(const std::string& key, const ConfigNode& node,
+                       std::vector<std::pair<std::string, ConfigPlace>>& unknown) const {
+    if (taken_.contains(&node)) return;
+    if (!is_taken(node)) return (void)unknown.emplace_back(key, node.place);
+    for (const auto& [name, child] : node.entries)
+      collect_unknown(join_key(key, name), child, unknown);
   }
 
   const ConfigPlace& root_place() const { return stack_.front().node->place; }
@@ -332,11 +364,13 @@ class ConfigBinder final : public OptionVisitor {
   }
 
   void report_unknown() {
-    std::ranges::stable_sort(unknown_, {}, [](const auto& unknown) {
-      return std::pair(unknown.second.layer, unknown.second.line);
+    std::vector<std::pair<std::string, ConfigPlace>> unknown;
+    for (const auto& [key, node] : unknown_) collect_unknown(key, *node, unknown);
+    std::ranges::stable_sort(unknown, {}, [](const auto& entry) {
+      return std::pair(entry.second.layer, entry.second.line);
     });
-    for (size_t i = 0; i < unknown_.size(); ++i) {
-      const auto& [key, place] = unknown_[i];
+    for (size_t i = 0; i < unknown.size(); ++i) {
+      const auto& [key, place] = unknown[i];
       // Only those that are shown are looked at: thousands of them would take seconds.
       if (i >= kMaxErrors) {
         add_error(place, "{} is not a known key", key);
@@ -364,7 +398,8 @@ class ConfigBinder final : public OptionVisitor {
   std::vector<Section> stack_;
   std::vector<std::string> known_;  // all keys and sections, dotted
   std::map<std::string, std::string, std::less<>> aliases_;
-  std::vector<std::pair<std::string, ConfigPlace>> unknown_;
+  std::vector<std::pair<std::string, const ConfigNode*>> unknown_;
+  std::set<const ConfigNode*> taken_;  // by fields, under their names or others
   std::vector<Error> errors_;
 };
 

@@ -28,7 +28,9 @@ struct Rollout {
   Sampling sampling;
   void visit(OptionVisitor& v) {
     v.field("group_size", group_size,
-            {.help = "members of a group", .min = 1, .aliases = {"n", "num_generations"}});
+            {.help = "members of a group",
+             .min = 1,
+             .aliases = {"n", "num_generations", "other.group.size"}});
     v.field("max_response_tokens", max_response_tokens,
             {.help = "tokens of one answer", .min = 1, .required = true});
     v.field("stop", stop, {.help = "what ends an answer"});
@@ -224,6 +226,20 @@ TEST(BindConfig, ReadsAliasesWithANote) {
             9);
 }
 
+TEST(BindConfig, ReadsAliasesFromOtherSections) {
+  ConfigKeys keys;
+  const Root root =
+      read("other: {group: {size: 3}}\nrollout: {max_response_tokens: 4}\n", {}, &keys);
+  EXPECT_EQ(root.rollout.group_size, 3);
+  EXPECT_EQ(keys.notes(),
+            (std::vector<std::string>{"a.yaml:1: other.group.size is read as rollout.group_size"}));
+  // Its neighbours stay unknown.
+  EXPECT_EQ(error_of("rollout: {max_response_tokens: 4}\nother:\n  group: {size: 3}\n  x: 4\n"),
+            "a.yaml:4: other.x is not a known key; 'tailrace docs' lists them");
+  EXPECT_EQ(error_of("rollout: {max_response_tokens: 4}\nother: 3\n"),
+            "a.yaml:2: other is not a known key; 'tailrace docs' lists them");
+}
+
 TEST(BindConfig, KnowsWhatWasGivenAndWhere) {
   ConfigKeys keys;
   read("rollout:\n  max_response_tokens: 4\nsettings: {size: 3}\n", {"rollout.sampling.top_k=5"},
@@ -320,7 +336,7 @@ TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
   EXPECT_EQ(group.resume, Resume::kFixed);
   EXPECT_EQ(sections[0].options[2].resume, Resume::kMayChange);
   EXPECT_FALSE(sections[0].options[2].integer.has_value());
-  EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations"}));
+  EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations", "other.group.size"}));
   EXPECT_TRUE(sections[1].options[1].required);
   EXPECT_EQ(sections[1].options[1].value, "0");  // required; what it holds is still told
   EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
