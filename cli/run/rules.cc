@@ -238,6 +238,13 @@ void validate_sampling_mask(const RunOptions& o) {
                         "is 1: every draw is the likeliest token, so that the members of a group "
                         "are all the same and teach nothing. Try 50, or -1 (off).");
   if (o.algo.sampling_mask == SamplingMask::kNone) {
+    // What was cut has no probability under what sampled: the divergence is infinite, and its
+    // estimate would push every sampled token up.
+    if (o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kBehaviour)
+      throw UserError::at("algo.kl.target",
+                          "is behaviour, but truncated sampling (rollout.sampling) cuts tokens "
+                          "that the policy may choose: the divergence from it is infinite. Try "
+                          "algo.kl.target=ref, or algo.sampling_mask=keep.");
     // The product of the kept shares of an answer: it forgets long ones (0.95 ^ 1000 = 5e-23).
     if (o.algo.correction.kind != CorrectionKind::kNone &&
         o.algo.correction.level == CorrectionLevel::kSequence)

@@ -286,6 +286,15 @@ TEST(Validate, KeptSetsNeedABoundAndTruncation) {
   EXPECT_EQ(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=4096"}), "(no error)");
   EXPECT_NE(error_of({"rollout.sampling.top_k=1"}).find("rollout.sampling.top_k is 1: every draw"),
             std::string::npos);
+  // Of a token that was cut the sampling distribution says nothing.
+  const std::string to_behaviour = "algo.kl.target=behaviour";
+  EXPECT_NE(error_of({to_behaviour, "algo.kl.coef=0.1", "rollout.sampling.top_p=0.9"})
+                .find("algo.kl.target is behaviour, but truncated sampling"),
+            std::string::npos);
+  EXPECT_EQ(error_of({to_behaviour, "algo.kl.coef=0.1"}), "(no error)");
+  EXPECT_EQ(error_of({to_behaviour, "algo.kl.coef=0.1", "rollout.sampling.top_k=20",
+                      "algo.sampling_mask=keep"}),
+            "(no error)");
   // The product of the kept shares would forget long answers.
   const std::string by_sequence = "algo.correction.level=sequence";
   EXPECT_NE(error_of({by_sequence, "rollout.sampling.top_p=0.9"})
