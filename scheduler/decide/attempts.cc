@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -28,6 +29,21 @@ Lease abort_lease(Context& context, const WorkId& work) {
       lease.worker,
       Abort{.worker = {}, .session = 0, .lease = {work.member, lease.attempt}, .lane = work.lane});
   return lease;
+}
+
+// Nothing more is done for this member.
+void void_work(Context& context, const WorkId& work) {
+  context.state.waiting.erase(work);
+  context.state.to_verify.erase(work);
+  if (context.state.leases.contains(work)) abort_lease(context, work);
+}
+
+// Samples that are there, and that no step trains.
+void discard(Context& context, Lane lane, PolicyId policy, Release release) {
+  if (release.bodies.empty()) return;
+  if (lane == Lane::kTrain)
+    context.state.policies.at(policy).attempts.discarded += std::ssize(release.bodies);
+  context.act(std::move(release));
 }
 
 void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
@@ -252,20 +268,29 @@ void abort_all(Context& context) {
 
 // The members themselves stay as they are: the caller ends the task or replaces them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
-  State& state = context.state;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i)
+    void_work(context, {lane, member_id(id, task.launch, i)});
+}
+
+void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& task) {
+  Release release;
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    Member& member = task.members[static_cast<size_t>(i)];
+    if (settled(member)) continue;
     const WorkId work{lane, member_id(id, task.launch, i)};
-    state.waiting.erase(work);
-    state.to_verify.erase(work);
-    if (state.leases.contains(work)) abort_lease(context, work);
+    void_work(context, work);
+    if (std::exchange(member.has_body, false))
+      release.bodies.push_back({lane, {work.member, member.attempt}});
+    member.phase = Phase::kSurplus;
   }
+  discard(context, lane, id.policy, std::move(release));
 }
 
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
   Release release{bodies_of(lane, id, task)};
   // A task outlives its bodies; nobody may count on them or release them once more.
   for (Member& member : task.members) member.has_body = false;
-  if (!release.bodies.empty()) context.act(std::move(release));
+  discard(context, lane, id.policy, std::move(release));
 }
 
 }  // namespace tailrace::scheduler

@@ -36,6 +36,9 @@ void abort_all(Context& context);
 // The task's members want no work any more: leases are aborted, queues forget them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task);
 
+// Of a group that is complete: members that are not settled are not needed any more.
+void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& task);
+
 // Nobody needs the members' bodies any more.
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task);
 

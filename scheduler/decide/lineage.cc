@@ -39,12 +39,15 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   evaluate_anew(context, policy, from);
   for (Domain& domain : policy.domains) {
     // relaunch() moves a task to the launch queue and does not look at this one.
-    std::erase_if(domain.ready,
-                  [&](const TaskId& id) { return newest_version(policy.tasks.at(id)) >= from; });
+    const auto tainted = [&](const TaskId& id) {
+      return newest_version(policy.tasks.at(id)) >= from;
+    };
+    std::erase_if(domain.ready, tainted);
+    std::erase_if(domain.parked, tainted);
   }
   std::vector<TaskId> abandoned, kept;
   for (const auto& [id, task] : policy.tasks) {
-    if (task.place == Place::kQueued) continue;
+    if (task.place == Place::kQueued || task.place == Place::kLong) continue;
     // A group that still runs has lost its round, whatever it was sampled from.
     const bool cut_off = task.place == Place::kDone && task.end == TaskEnd::kUnreached;
     const bool taints = newest_version(task) >= from || task.place == Place::kRunning || cut_off;
@@ -111,6 +114,7 @@ void on_published(Context& context, const Published& event) {
   if (event.version > policy.frontier) {
     policy.frontier = event.version;
     policy.lineage[event.version] = std::move(weights);
+    drop_stale(context, event.policy, policy);
     policy.step_start = step_start_at(policy, context.state.now);
   } else if (!on_lineage(policy, event.version, event.digest)) {
     fork(context, event.policy, event.version, std::move(weights));

@@ -26,10 +26,23 @@ bool is_open(const Worker& worker) {
          (worker.role == Role::kRollout && worker.phase == WorkerPhase::kOpen);
 }
 
-bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t floor) {
+// The oldest weights that a member may be sampled by.
+int64_t least_version(const State& state, const WorkId& work, const Task& task) {
+  if (work.lane == Lane::kEval) return task.weight_floor;
+  const Mode& mode = state.config.mode;
+  const int64_t frontier = state.policies.at(work.member.policy).frontier;
+  // It would be mixed, or due too soon to be planned with (law 4.2).
+  if (mode.install == InstallWhen::kDrained || mode.on_stale == OnStale::kWait) return frontier;
+  // It would be too old before it begins.
+  if (mode.on_stale == OnStale::kDrop)
+    return std::max(task.weight_floor, frontier - mode.max_staleness);
+  return task.weight_floor;
+}
+
+bool holds_weights_for(const Worker& worker, const WorkId& work, int64_t least) {
   if (worker.role != Role::kRollout || !is_open(worker) || worker.policy != work.member.policy)
     return false;
-  return work.lane == Lane::kEval ? worker.version == floor : worker.version >= floor;
+  return work.lane == Lane::kEval ? worker.version == least : worker.version >= least;
 }
 
 // Law 6.5: it failed there a moment ago. Without this the worker that has just failed would have
@@ -79,8 +92,9 @@ class Parts {
     if (it == pools_.end() || !it->second.installing) return std::numeric_limits<int64_t>::max();
     const Pool& pool = it->second;
     if (has_faults(state_, id)) return 0;  // there are better ones, in a moment
-    // By slots, up to whole groups, because siblings share their prompt.
+    // By slots; where siblings share their prompt, up to whole groups.
     const int64_t part = (pool.work * worker.slots + pool.slots - 1) / pool.slots;
+    if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return part;
     const int64_t group = state_.config.group_size;
     return (part + group - 1) / group * group;
   }
@@ -104,18 +118,20 @@ bool proves_itself(const State& state, const WorkerId& id) {
 // Who is asked: everybody, or those who are to prove themselves.
 enum class Ask { kAll, kProving };
 
-// No faults, then most siblings, then most room, then the first name.
-WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task, const Parts& parts,
-                      Ask ask) {
+// No faults, then most siblings (if the mode looks at them), then most room, then the first name.
+WorkerId pick_rollout(const State& state, const WorkId& work, const Task& task, int64_t least,
+                      const Parts& parts, Ask ask) {
+  const bool by_siblings = state.config.mode.dispatch == Dispatch::kPrefixAffine;
   const Member& member = task.members[static_cast<size_t>(work.member.member)];
   WorkerId best;
   std::tuple<bool, int64_t, int64_t> best_rank(false, -1, -1);
   for (const auto& [id, worker] : state.workers) {
-    if (!holds_weights_for(worker, work, task.weight_floor)) continue;
+    if (!holds_weights_for(worker, work, least)) continue;
     if (ask == Ask::kProving && !proves_itself(state, id)) continue;
     const int64_t room = std::min(room_of(state, id, worker), parts.of(id, worker) - worker.leased);
     if (room <= 0 || is_avoided(state, member, id)) continue;
-    const std::tuple rank(!has_faults(state, id), siblings_at(state, work, task, id), room);
+    const std::tuple rank(!has_faults(state, id),
+                          by_siblings ? siblings_at(state, work, task, id) : 0, room);
     // Strictly more, in the order of names: equal workers are told apart the same way in every
     // replay.
     if (best.empty() || rank > best_rank) best = id, best_rank = rank;
@@ -148,9 +164,9 @@ int64_t total_room(const State& state, Role role) {
 }
 
 // Whether this is the moment to send the worker to its policy's newest version, if it is behind.
-// A mode that lets work end on the weights that it began with waits here for `leased` to be 0.
 bool may_install(const State& state, const WorkerId& id, const Worker& worker) {
   if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) return false;
+  if (state.config.mode.install == InstallWhen::kDrained && worker.leased > 0) return false;
   const auto policy = state.policies.find(worker.policy);
   return policy != state.policies.end() && at_frontier(policy->second);
 }
@@ -200,11 +216,12 @@ void grant(Context& context, const Parts& parts, Ask ask) {
     const WorkId work = *it;
     const Task& task = *find_task(state, work.lane, work.member);
     Member& member = member_of(state, work);
-    const std::tuple need(work.lane, work.member.policy, task.weight_floor);
+    const int64_t least = least_version(state, work, task);
+    const std::tuple need(work.lane, work.member.policy, least);
     const bool skipped = ask == Ask::kProving && tried_before(member);
     WorkerId worker;
     if (!skipped && !without_room.contains(need))
-      worker = pick_rollout(state, work, task, parts, ask);
+      worker = pick_rollout(state, work, task, least, parts, ask);
     // Others behind it may need an older version, or another policy.
     if (worker.empty()) {
       // Of one that has failed before, a worker with room may be the one that it avoids.

@@ -1,6 +1,7 @@
 #include "scheduler/decide/rounds.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "kernels/base/check.h"
@@ -35,8 +36,12 @@ TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, i
 // Something can be started in this domain.
 bool has_prompts(const Config& config, const Policy& policy, int32_t index) {
   const Domain& domain = policy.domains[static_cast<size_t>(index)];
-  return !domain.queued.empty() || has_fresh(config.domains[static_cast<size_t>(index)], domain);
+  return !domain.queued.empty() || !domain.long_queue.empty() ||
+         has_fresh(config.domains[static_cast<size_t>(index)], domain);
 }
+
+// Something was started there that no round keeps a place for.
+bool has_surplus(const Domain& domain) { return !domain.parked.empty() || !domain.carried.empty(); }
 
 // Prompts of finite data that have not been launched.
 int64_t unlaunched(const State& state, const Policy& policy) {
@@ -50,20 +55,30 @@ int64_t unlaunched(const State& state, const Policy& policy) {
   return sum;
 }
 
-// Starts one group for `share`: queued ones first, then a fresh prompt. False: nothing is left.
-bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, int32_t index) {
+// The prompt of the next group that `round` starts: queued ones first; a long round then takes long
+// prompts, another one only where fresh ones have ended and the group is one that it keeps.
+std::optional<TaskId> take_prompt(Context& context, PolicyId policy_id, Policy& policy,
+                                  const Round& round, int32_t index) {
   const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
   Domain& domain = policy.domains[static_cast<size_t>(index)];
-  TaskId id;
-  if (!domain.queued.empty()) {
-    // Oldest prompt first, whatever order they were queued in.
-    id = *domain.queued.begin();
-    domain.queued.erase(domain.queued.begin());
-  } else if (has_fresh(config, domain)) {
-    id = take_fresh(config, domain, policy_id, index);
-  } else {
-    return false;
-  }
+  const Share& share = round.shares[static_cast<size_t>(index)];
+  // Oldest prompt first, whatever order they were queued in.
+  const auto take = [](std::set<TaskId>& queue) {
+    return std::move(queue.extract(queue.begin()).value());
+  };
+  if (!domain.queued.empty()) return take(domain.queued);
+  if (round.kind == RoundKind::kLong && !domain.long_queue.empty()) return take(domain.long_queue);
+  if (has_fresh(config, domain)) return take_fresh(config, domain, policy_id, index);
+  const bool kept = share.accepted + share.running < share.target;
+  if (kept && !domain.long_queue.empty()) return take(domain.long_queue);
+  return std::nullopt;
+}
+
+// Starts one group for the share of this domain. False: nothing is left.
+bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, int32_t index) {
+  const auto taken = take_prompt(context, policy_id, policy, round, index);
+  if (!taken) return false;
+  const TaskId id = *taken;
   // A queued task is there already, with the launch number that relaunch() gave it.
   Task& task = policy.tasks[id];
   task.place = Place::kRunning;
@@ -72,8 +87,9 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   // hold.
   task.weight_floor = policy.frontier;
   // Leases of what was before are never given again.
-  task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)),
-                      Member{.attempt = task.attempts});
+  Member fresh;
+  fresh.attempt = task.attempts;
+  task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)), fresh);
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
     context.state.waiting.insert({Lane::kTrain, member_id(id, task.launch, i)});
   }
@@ -84,10 +100,36 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
 // Holds all that it keeps.
 bool full(const Share& share) { return share.accepted == share.target; }
 
+// It has a place in a step from now on.
+void make_ready(Policy& policy, const TaskId& id) {
+  policy.tasks.at(id).place = Place::kReady;
+  domain_of(policy, id).ready.push_back(id);
+}
+
+// What no round has kept a place for comes before anything is started: complete groups, then those
+// that still run, oldest first.
+void adopt(Policy& policy, Round& round, int32_t index) {
+  Domain& domain = policy.domains[static_cast<size_t>(index)];
+  Share& share = round.shares[static_cast<size_t>(index)];
+  for (; !full(share) && !domain.parked.empty(); domain.parked.pop_front()) {
+    const TaskId id = domain.parked.front();
+    policy.tasks.at(id).round = round.id;
+    make_ready(policy, id);
+    ++share.accepted;
+  }
+  while (!full(share) && share.accepted + share.running < share.launch_target &&
+         !domain.carried.empty()) {
+    const TaskId id = domain.carried.extract(domain.carried.begin()).value();
+    policy.tasks.at(id).round = round.id;
+    ++share.running;
+  }
+}
+
 // Starts groups until every share has what it aims at; shares shrink when nothing more can come.
 void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
   for (int32_t i = 0; i < std::ssize(round.shares); ++i) {
     Share& share = round.shares[static_cast<size_t>(i)];
+    adopt(policy, round, i);
     while (!full(share) && share.accepted + share.running < share.launch_target) {
       if (launch(context, policy_id, policy, round, i)) continue;
       // Nothing more can come: the share aims at what it has, so that the round can close and the
@@ -98,19 +140,68 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
   }
 }
 
-// After any change of shares: groups start until every share has what it aims at, and rounds whose
-// shares are all full close. A tail policy first ends what still runs in each full share, its round
-// closed or not; the stop rule `all` leaves nothing there.
+// The tokens are thrown away, and the prompt waits in one of the queues.
+void launch_again(Context& context, Policy& policy, const TaskId& id, Place queue) {
+  Task& task = policy.tasks.at(id);
+  void_members(context, Lane::kTrain, id, task);
+  release_bodies(context, Lane::kTrain, id, task);
+  // Another launch has other names for its members: what the old one's leases still bring is
+  // fenced.
+  task = Task{.place = queue, .launch = task.launch + 1, .members = {}};
+  Domain& domain = domain_of(policy, id);
+  domain.carried.erase(id);
+  (queue == Place::kLong ? domain.long_queue : domain.queued).insert(id);
+}
+
+// What still runs in a full share is its tail.
+void end_tail(Context& context, Policy& policy, Round& round, int32_t index) {
+  Share& share = round.shares[static_cast<size_t>(index)];
+  if (!full(share) || share.running == 0) return;
+  std::vector<TaskId> tail;
+  for (const auto& [id, task] : policy.tasks) {
+    if (id.domain == index && task.place == Place::kRunning && task.round == round.id)
+      tail.push_back(id);
+  }
+  share.running = 0;
+  for (const TaskId& id : tail) {
+    if (context.config().mode.tail == TailPolicy::kKeep) {
+      policy.tasks.at(id).round = 0;
+      domain_of(policy, id).carried.insert(id);
+    } else {
+      launch_again(context, policy, id, Place::kLong);
+    }
+  }
+}
+
+// After any change of shares: the tails of full shares end, groups start until every other share
+// has what it aims at, and rounds whose shares are all full close.
 void advance_rounds(Context& context, PolicyId policy_id, Policy& policy) {
-  for (Round& round : policy.rounds) fill(context, policy_id, policy, round);
+  for (Round& round : policy.rounds) {
+    fill(context, policy_id, policy, round);
+    for (int32_t i = 0; i < std::ssize(round.shares); ++i) end_tail(context, policy, round, i);
+  }
   std::erase_if(policy.rounds,
                 [](const Round& round) { return std::ranges::all_of(round.shares, full); });
 }
 
-// Null once it is closed.
+// Null once it is closed, and of what has none.
 Round* find_round(Policy& policy, RoundId id) {
   const auto found = std::ranges::find(policy.rounds, id, &Round::id);
   return found == policy.rounds.end() ? nullptr : &*found;
+}
+
+// It gives up the place of a group that runs, is parked or ready: one in an open round is free
+// again, of a closed one its credit is, and the next round takes it.
+void leave_place(Policy& policy, const TaskId& id) {
+  const Task& task = policy.tasks.at(id);
+  Domain& domain = domain_of(policy, id);
+  if (Round* round = find_round(policy, task.round); round != nullptr) {
+    Share& share = round->shares[static_cast<size_t>(id.domain)];
+    --(task.place == Place::kRunning ? share.running : share.accepted);
+  }
+  domain.carried.erase(id);
+  std::erase(domain.parked, id);
+  std::erase(domain.ready, id);
 }
 
 bool zero_signal(const Task& task) {
@@ -135,6 +226,43 @@ bool step_complete(const State& state, const Policy& policy) {
     ready += in_domain;
   }
   return ready > 0;
+}
+
+// Of a group that may wait until a step starts from this version, and no longer (law 4.2).
+int64_t due(const State& state, const Policy& policy, const TaskId& id) {
+  const auto oldest = oldest_version(policy.tasks.at(id));
+  return (oldest ? *oldest : policy.frontier) + state.config.mode.max_staleness;
+}
+
+// Those that are due sooner go first, and of these the one that was complete first.
+void order_by_due(const State& state, Policy& policy) {
+  for (Domain& domain : policy.domains) {
+    std::ranges::stable_sort(domain.ready, {},
+                             [&](const TaskId& id) { return due(state, policy, id); });
+  }
+}
+
+// Law 4.2: whether every group that is not in the next batch has a place before it is too old.
+// Expects the ready ones in the order of order_by_due().
+bool leaves_places(const State& state, const Policy& policy) {
+  const size_t num_domains = policy.domains.size();
+  std::vector<std::vector<int64_t>> dues(num_domains);
+  for (const auto& [id, task] : policy.tasks) {
+    if (task.place == Place::kRunning || task.place == Place::kParked)
+      dues[static_cast<size_t>(id.domain)].push_back(due(state, policy, id));
+  }
+  for (size_t i = 0; i < num_domains; ++i) {
+    const int64_t q = state.config.domains[i].prompts_per_step;
+    const std::deque<TaskId>& ready = policy.domains[i].ready;
+    for (int64_t k = q; k < std::ssize(ready); ++k)
+      dues[i].push_back(due(state, policy, ready[static_cast<size_t>(k)]));
+    std::ranges::sort(dues[i]);
+    for (int64_t k = 0; k < std::ssize(dues[i]); ++k) {
+      // Steps that start from frontier + 1 to the version that it is due by have q places each.
+      if (k + 1 > (dues[i][static_cast<size_t>(k)] - policy.frontier) * q) return false;
+    }
+  }
+  return true;
 }
 
 // Moves the step's groups out of the ready queues.
@@ -178,28 +306,70 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) 
 
 int64_t members_to_launch(const Config& config, const Round& round) {
   switch (round.kind) {
+    case RoundKind::kLong:
+      return config.group_size;
     case RoundKind::kPlain:
+    case RoundKind::kShort:
       break;
   }
-  return config.group_size;
+  return config.members_to_launch();
 }
+
+namespace {
+
+// Prompts at the cursor, up to `enough`.
+bool has_fresh_for(const DomainConfig& config, const Domain& domain, int64_t enough) {
+  if (endless(config) || config.epochs == 0) return true;
+  return (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next >= enough;
+}
+
+// A long round once its queue holds a step, or where fresh prompts would not fill a short one.
+RoundKind next_kind(const Config& config, const Policy& policy, const std::vector<Share>& shares) {
+  if (config.mode.tail != TailPolicy::kDiscard) return RoundKind::kPlain;
+  int64_t queued = 0;
+  bool data_ends = false;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    queued += std::ssize(policy.domains[i].long_queue);
+    data_ends =
+        data_ends || !has_fresh_for(config.domains[i], policy.domains[i], shares[i].launch_target);
+  }
+  return queued >= config.prompts_per_step() || (data_ends && queued > 0) ? RoundKind::kLong
+                                                                          : RoundKind::kShort;
+}
+
+// Groups that the steps left can take, in a domain.
+int64_t places_left(const Config& config, const Policy& policy, int32_t index) {
+  if (config.steps == 0) return std::numeric_limits<int64_t>::max();
+  return (config.steps - policy.frontier) *
+         config.domains[static_cast<size_t>(index)].prompts_per_step;
+}
+
+}  // namespace
 
 void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   const Config& config = context.config();
   if (!at_frontier(policy)) return;
   const int64_t step = policy.frontier + 1;
   if (config.steps > 0 && step > config.steps) return;
-  if (std::ranges::find(policy.rounds, step, &Round::step) != policy.rounds.end()) return;
   Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
   bool any = false;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t allowed = std::min(credit(config, i), places_left(config, policy, i));
     // Below 0 only when `restarted` brought rules with less credit than is held.
-    const int64_t room = std::max<int64_t>(0, credit(config, i) - credit_held(policy, i));
-    round.shares.push_back({.target = room, .launch_target = room, .running = 0, .accepted = 0});
-    any = any || (room > 0 && has_prompts(config, policy, i));
+    const int64_t room = std::max<int64_t>(0, allowed - credit_held(policy, i));
+    round.shares.push_back({.target = room,
+                            .launch_target = config.groups_to_launch(room),
+                            .running = 0,
+                            .accepted = 0});
+    any = any || (room > 0 && (has_prompts(config, policy, i) ||
+                               has_surplus(policy.domains[static_cast<size_t>(i)])));
   }
   // Nothing to start: a round would open and close in one breath, at every event.
   if (!any) return;
+  round.kind = next_kind(config, policy, round.shares);
+  if (round.kind == RoundKind::kLong) {
+    for (Share& share : round.shares) share.launch_target = share.target;
+  }
   policy.last_round = round.id;
   policy.rounds.push_back(std::move(round));
   advance_rounds(context, policy_id, policy);
@@ -219,12 +389,14 @@ void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, i
 
 void settle_task(Context& context, Policy& policy, const TaskId& id) {
   Task& task = policy.tasks.at(id);
-  if (!std::ranges::all_of(task.members, settled)) return;
-  Round* round = find_round(policy, task.round);
-  TR_CHECK(round != nullptr, "{} runs in round {}, which is closed", to_string(id), task.round);
-  Share& share = round->shares[static_cast<size_t>(id.domain)];
-  --share.running;
+  // A group that was settled before it in this event may have filled their round.
+  if (task.place != Place::kRunning) return;
   const int64_t rewarded = std::ranges::count(task.members, Phase::kRewarded, &Member::phase);
+  if (rewarded < context.config().group_size && !std::ranges::all_of(task.members, settled)) return;
+  drop_surplus_members(context, Lane::kTrain, id, task);
+  Round* round = find_round(policy, task.round);
+  domain_of(policy, id).carried.erase(id);
+  if (round != nullptr) --round->shares[static_cast<size_t>(id.domain)].running;
   // No sample of it is newer than the frontier: a checkpoint of the next version makes its end
   // final.
   const int64_t step = policy.frontier + 1;
@@ -233,12 +405,33 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
     end_task(context, policy, id, TaskEnd::kFailed, step);
   } else if (context.config().replace_zero_signal && zero_signal(task)) {
     end_task(context, policy, id, TaskEnd::kFiltered, step);
+  } else if (round != nullptr) {
+    ++round->shares[static_cast<size_t>(id.domain)].accepted;
+    make_ready(policy, id);
   } else {
-    ++share.accepted;
-    task.place = Place::kReady;
-    domain_of(policy, id).ready.push_back(id);
+    task.place = Place::kParked;
+    domain_of(policy, id).parked.push_back(id);
   }
   advance_rounds(context, id.policy, policy);
+}
+
+void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
+  const Mode& mode = context.config().mode;
+  if (mode.on_stale != OnStale::kDrop || !at_frontier(policy)) return;
+  std::vector<TaskId> stale;
+  for (const auto& [id, task] : policy.tasks) {
+    if (task.place != Place::kRunning && task.place != Place::kParked &&
+        task.place != Place::kReady)
+      continue;
+    // The next step starts from the frontier at the earliest.
+    const auto oldest = oldest_version(task);
+    if (oldest && policy.frontier - *oldest > mode.max_staleness) stale.push_back(id);
+  }
+  for (const TaskId& id : stale) {
+    leave_place(policy, id);
+    end_task(context, policy, id, TaskEnd::kStale, policy.frontier + 1);
+  }
+  if (!stale.empty()) advance_rounds(context, policy_id, policy);
 }
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
@@ -253,6 +446,10 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
     if (!at_frontier(policy) || policy.evaluation) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     if (!step_complete(context.state, policy)) return;
+    if (context.config().mode.on_stale == OnStale::kWait) {
+      order_by_due(context.state, policy);
+      if (!leaves_places(context.state, policy)) return;
+    }
     form_batch(context.state, policy, step);
   }
   // Until it publishes, asks again, or is lost.
@@ -269,13 +466,7 @@ void withdraw_end(Context& context, Policy& policy, const TaskId& id) {
 }
 
 void relaunch(Context& context, Policy& policy, const TaskId& id) {
-  Task& task = policy.tasks.at(id);
-  void_members(context, Lane::kTrain, id, task);
-  release_bodies(context, Lane::kTrain, id, task);
-  // Another launch has other names for its members: what the old one's leases still bring is
-  // fenced.
-  task = Task{.place = Place::kQueued, .launch = task.launch + 1, .members = {}};
-  domain_of(policy, id).queued.insert(id);
+  launch_again(context, policy, id, Place::kQueued);
 }
 
 // The same launch, whose random numbers are those of its members: the same tokens come again.
@@ -325,7 +516,8 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
       let_go(context, policy, policy.durable);
       continue;
     }
-    if (task->place != Place::kRunning && task->place != Place::kReady) {
+    if (task->place != Place::kRunning && task->place != Place::kParked &&
+        task->place != Place::kReady) {
       return halt(
           context,
           fmt::format("the body of {} is missing or damaged, and its step was trained: start "
@@ -333,13 +525,7 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
                       to_string(body.lease)));
     }
     task->members[static_cast<size_t>(member.member)].has_body = false;
-    // Its place in an open round is free again, for the queued prompt itself; in a closed one its
-    // credit is, and the next round takes it.
-    if (Round* round = find_round(policy, task->round); round != nullptr) {
-      Share& share = round->shares[static_cast<size_t>(id.domain)];
-      --(task->place == Place::kRunning ? share.running : share.accepted);
-    }
-    std::erase(domain_of(policy, id).ready, id);
+    leave_place(policy, id);
     sample_again(context, policy, id);
     advance_rounds(context, id.policy, policy);
   }
@@ -350,7 +536,8 @@ bool exhausted(const State& state, const Policy& policy) {
   // A batch that is handed over and not published still is to be trained.
   if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    if (!policy.domains[static_cast<size_t>(i)].ready.empty()) return false;
+    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    if (!domain.ready.empty() || has_surplus(domain)) return false;
     const bool used = state.config.domains[static_cast<size_t>(i)].prompts_per_step > 0;
     if (used && has_prompts(state.config, policy, i)) return false;
   }
@@ -364,6 +551,9 @@ int64_t cut_off(Context& context, Policy& policy) {
   }
   for (Domain& domain : policy.domains) {
     domain.queued.clear();
+    domain.long_queue.clear();
+    domain.carried.clear();
+    domain.parked.clear();
     domain.ready.clear();
   }
   policy.rounds.clear();

@@ -1,27 +1,32 @@
 // Rounds (law 3): launching groups within the credit, deciding what a complete group becomes,
 // handing a step over.
 //
-// This is where modes differ. The stop rule is how many members a group starts (members_to_launch)
-// and how many groups a round starts beyond those that it keeps (Share::launch_target); the tail
-// policy is what becomes of the groups that still run in a share that is full: under `all` there
-// are none.
+// This is where modes differ (law 5). The stop rule is how many members a group starts
+// (members_to_launch) and how many groups a round starts beyond those that it keeps
+// (Share::launch_target); the tail policy is what becomes of the groups that still run in a share
+// that is full (end_tail in rounds.cc); staleness is judged when a version is published
+// (drop_stale) and when a step is handed over.
 #pragma once
 
 #include "scheduler/decide/context.h"
 
 namespace tailrace::scheduler {
 
-// How many members a group of this round starts. Redundant ones, beyond the group_size that is
-// kept, are added here and nowhere else.
+// How many members a group of this round starts.
 int64_t members_to_launch(const Config& config, const Round& round);
 
 // Opens a round for whatever credit is free. Nothing before the first publication, beyond the last
 // step, or while a rollback is replayed.
 void open_rounds(Context& context, PolicyId policy_id, Policy& policy);
 
-// A member of a running task has settled. Once all have: accept it, filter it (zero signal), or
-// give it up as failed; the last two are replaced from the dataset, which keeps the reservation.
+// A member of a running task has settled. Once group_size have a reward, or all are settled: accept
+// it, filter it (zero signal), or give it up as failed; the last two are replaced from the dataset,
+// which keeps the reservation. One whose round is full is parked until the next round.
 void settle_task(Context& context, Policy& policy, const TaskId& id);
+
+// With OnStale::kDrop, after a publication: what is too old for the next step ends as stale, and is
+// replaced where a place was kept for it.
+void drop_stale(Context& context, PolicyId policy_id, Policy& policy);
 
 // Answers `wanted`: a batch that was formed before, or a new one once the step is complete and no
 // evaluation is open or waits to be reported (weights must not move under it).

@@ -174,12 +174,16 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                            {"time/rollout", seconds_of(batch->second.handed - start.time)}});
     }
   }
+  const auto samples = static_cast<double>(end.attempts.samples - start.attempts.samples);
+  const auto discarded = static_cast<double>(end.attempts.discarded - start.attempts.discarded);
   const auto failed = static_cast<double>(num_failed(end.attempts) - num_failed(start.attempts));
-  const auto all = failed + static_cast<double>(end.attempts.samples - start.attempts.samples);
+  const auto all = failed + samples;
   add_missing(values,
               {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
+               {"rollout/discarded_frac", samples > 0 ? discarded / samples : 0},
                {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
-               {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)}});
+               {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
+               {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)}});
   write(row, row, std::move(values));
 }
 

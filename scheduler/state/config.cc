@@ -12,6 +12,14 @@ int64_t Config::prompts_per_step() const {
   return sum;
 }
 
+int64_t Config::members_to_launch() const {
+  return std::max(group_size, mode.launch_members.of(group_size));
+}
+
+int64_t Config::groups_to_launch(int64_t kept) const {
+  return std::max(kept, mode.launch_prompts.of(kept));
+}
+
 int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
 
 void Config::validate() const {
@@ -28,12 +36,7 @@ void Config::validate() const {
         "is true with rollout.group_size = 1, which would filter every group: one reward always "
         "equals itself.\n       Try rollout.group_size=8, or scheduler.replace_zero_signal=false.");
   }
-  // The state bears several open rounds already, and the random tests draw them. What is missing is
-  // staleness: without it old samples would be trained on unjudged (law 4).
-  if (mode.ahead.numerator != 0) {
-    throw UserError("ahead is {}/{}; this build runs synchronously, ahead = 0",
-                    mode.ahead.numerator, mode.ahead.denominator);
-  }
+  mode.validate();
   bool data_ends = true, could_end = true;
   for (size_t i = 0; i < domains.size(); ++i) {
     const DomainConfig& domain = domains[i];

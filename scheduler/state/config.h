@@ -10,34 +10,13 @@
 #include <vector>
 
 #include "core/base/time.h"
+#include "scheduler/state/mode.h"
 
 namespace tailrace {
 class OptionVisitor;
 }
 
 namespace tailrace::scheduler {
-
-// Credits are whole groups: fractions stay integers.
-struct Ratio {
-  int64_t numerator = 0, denominator = 1;
-  template <class V>
-  void fields(V& visit) {
-    visit(numerator, denominator);
-  }
-  friend bool operator==(const Ratio&, const Ratio&) = default;
-};
-
-// A published training mode is a value. Synchronous: ahead = 0. The stop rule (`all`) and the tail
-// policy (`wait`) become fields when there is a second value of them; the places that read them are
-// named in scheduler/README.md.
-struct Mode {
-  Ratio ahead;  // how many steps' worth of groups may exist beyond the one being trained
-  template <class V>
-  void fields(V& visit) {
-    visit(ahead);
-  }
-  friend bool operator==(const Mode&, const Mode&) = default;
-};
 
 struct DomainConfig {
   int64_t prompts_per_step = 0;   // q, this domain's share of P
@@ -140,6 +119,11 @@ struct Config {
   BreakerConfig breaker;
 
   int64_t prompts_per_step() const;  // P, over all domains
+
+  // How many members a group of a plain or short round starts, and how many groups a round starts
+  // that keeps `kept`.
+  int64_t members_to_launch() const;
+  int64_t groups_to_launch(int64_t kept) const;
 
   // How many members of a group must have a reward, when no more can come, for it to train: one
   // sample has no group statistics to be compared with, unless groups are of one.

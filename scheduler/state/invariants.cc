@@ -68,7 +68,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
 Found check_places(const State& state, const Policy& policy, const TaskId& id, const Task& task) {
   const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
   const auto in_ready = std::count(domain.ready.begin(), domain.ready.end(), id);
-  const bool in_queue = domain.queued.contains(id);
+  const auto in_parked = std::count(domain.parked.begin(), domain.parked.end(), id);
+  const bool in_queue = domain.queued.contains(id), in_long = domain.long_queue.contains(id);
   int64_t in_batches = 0, in_open_batches = 0;
   for (const auto& [step, batch] : policy.batches) {
     const auto count = std::count(batch.tasks.begin(), batch.tasks.end(), id);
@@ -81,6 +82,12 @@ Found check_places(const State& state, const Policy& policy, const TaskId& id, c
     return to_string(id) + ": ready queue and place disagree";
   if (in_queue != (task.place == Place::kQueued))
     return to_string(id) + ": launch queue and place disagree";
+  if (in_long != (task.place == Place::kLong))
+    return to_string(id) + ": long queue and place disagree";
+  if (in_parked != (task.place == Place::kParked))
+    return to_string(id) + ": parked groups and place disagree";
+  if (domain.carried.contains(id) != (task.place == Place::kRunning && task.round == 0))
+    return to_string(id) + ": runs without a round, and is not carried, or the reverse";
   if (in_batches != (trained || held)) return to_string(id) + ": batches and place disagree";
   if (held && !policy.batches.contains(task.step))
     return to_string(id) + ": handed over in another step's batch";
@@ -88,13 +95,23 @@ Found check_places(const State& state, const Policy& policy, const TaskId& id, c
   // and holds no credit (law 3.3).
   if (in_open_batches != held)
     return to_string(id) + ": handed over, but its batch is published, or the reverse";
-  if (task.place == Place::kQueued && !task.members.empty())
+  if ((in_queue || in_long) && !task.members.empty())
     return to_string(id) + ": queued with members";
-  if (task.place == Place::kReady || held || trained) {
+  if (task.place == Place::kReady || in_parked > 0 || held || trained) {
     const auto rewarded =
         std::count_if(task.members.begin(), task.members.end(),
                       [](const Member& member) { return member.reward && member.has_body; });
     if (rewarded < state.config.members_needed()) return to_string(id) + ": too few samples";
+    if (rewarded > state.config.group_size) return to_string(id) + ": more samples than are kept";
+  }
+  const Mode& mode = state.config.mode;
+  const bool waits_for_a_step =
+      task.place == Place::kRunning || task.place == Place::kReady || in_parked > 0;
+  if (const auto oldest = oldest_version(task);
+      waits_for_a_step && oldest && mode.on_stale == OnStale::kDrop && at_frontier(policy) &&
+      policy.frontier - *oldest > mode.max_staleness) {
+    return fmt::format("{}: tokens of version {} are too old for version {}", to_string(id),
+                       *oldest, policy.frontier);
   }
   return {};
 }
@@ -103,7 +120,7 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     std::map<RoundId, int64_t> running;
     for (const auto& [id, task] : policy.tasks) {
-      if (id.domain == i && task.place == Place::kRunning) ++running[task.round];
+      if (id.domain == i && task.place == Place::kRunning && task.round != 0) ++running[task.round];
     }
     for (const Round& round : policy.rounds) {
       const Share& share = round.shares[static_cast<size_t>(i)];
@@ -116,7 +133,8 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
       // The last of these keeps a run alive: a share that neither runs nor holds what it keeps
       // would wait for groups that nobody starts.
       if (share.accepted < 0 || share.accepted > share.target ||
-          share.target > share.launch_target || share.running + share.accepted < share.target) {
+          share.target > share.launch_target || share.running + share.accepted < share.target ||
+          (share.accepted == share.target && share.running > 0)) {
         return fmt::format(
             "policy {} domain {}: share accepted {} running {} target {} launch target {}",
             policy_id, i, share.accepted, share.running, share.target, share.launch_target);
@@ -257,6 +275,15 @@ Found find_violation(const State& state) {
     for (const Domain& domain : policy.domains) {
       for (const TaskId& id : domain.queued) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";
+      }
+      for (const TaskId& id : domain.long_queue) {
+        if (!policy.tasks.contains(id)) return to_string(id) + ": in the long queue, but unknown";
+      }
+      for (const TaskId& id : domain.carried) {
+        if (!policy.tasks.contains(id)) return to_string(id) + ": carried, but unknown";
+      }
+      for (const TaskId& id : domain.parked) {
+        if (!policy.tasks.contains(id)) return to_string(id) + ": parked, but unknown";
       }
       for (const TaskId& id : domain.ready) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": ready, but unknown";

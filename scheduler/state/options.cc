@@ -66,6 +66,7 @@ void SaveOptions::visit(OptionVisitor& v) {
 }
 
 void SchedulerOptions::visit(OptionVisitor& v) {
+  mode.visit(v);
   v.field(
       "replace_zero_signal", replace_zero_signal,
       {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});
@@ -145,6 +146,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
                               .prompts_per_epoch = run.prompts_per_epoch[static_cast<size_t>(i)],
                               .epochs = run.epochs});
   }
+  config.mode = options.mode.mode();
   config.group_size = step.group_size;
   config.steps = run.steps;
   config.save = save;

@@ -27,6 +27,7 @@ struct StepOptions {
 };
 
 struct SchedulerOptions {
+  ModeOptions mode;
   bool replace_zero_signal = false;
   RetryBounds retries;
   Deadlines deadlines;

@@ -32,7 +32,21 @@ Member& member_of(State& state, const WorkId& work) {
 }
 
 bool settled(const Member& member) {
-  return member.phase == Phase::kRewarded || member.phase == Phase::kFailed;
+  return member.phase == Phase::kRewarded || member.phase == Phase::kFailed ||
+         member.phase == Phase::kSurplus;
+}
+
+std::optional<int64_t> oldest_version(const Task& task) {
+  std::optional<int64_t> oldest;
+  for (const Member& member : task.members) {
+    if (member.phase == Phase::kWaiting || member.phase == Phase::kFailed ||
+        member.phase == Phase::kSurplus)
+      continue;
+    const int64_t version =
+        member.phase == Phase::kRunning ? member.granted_version : member.min_version;
+    oldest = oldest ? std::min(*oldest, version) : version;
+  }
+  return oldest;
 }
 
 bool tried_before(const Member& member) {
@@ -128,10 +142,11 @@ bool expects(const State& state, const WorkerFailed& event) {
 }
 
 StepStart step_start_at(const Policy& policy, Time now) {
-  StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0};
+  StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0, .stale = 0};
   for (const Domain& domain : policy.domains) {
     start.filtered += domain.ended_as(TaskEnd::kFiltered);
     start.failed += domain.ended_as(TaskEnd::kFailed);
+    start.stale += domain.ended_as(TaskEnd::kStale);
   }
   return start;
 }

@@ -40,7 +40,17 @@ struct WorkId {
   }
 };
 
-enum class Phase : uint8_t { kWaiting, kRunning, kToVerify, kVerifying, kRewarded, kFailed };
+// The last three are settled; the last is not needed any more: enough of its siblings have a
+// reward.
+enum class Phase : uint8_t {
+  kWaiting,
+  kRunning,
+  kToVerify,
+  kVerifying,
+  kRewarded,
+  kFailed,
+  kSurplus
+};
 
 struct Member {
   Phase phase = Phase::kWaiting;
@@ -61,9 +71,16 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
-// Where a task is (law 2.1); those that the cursor has not reached are in the dataset. Tail
-// batching adds the long queue.
-enum class Place : uint8_t { kQueued, kRunning, kReady, kHandedOver, kDone };
+// Where a task is (law 2.1); those that the cursor has not reached are in the dataset.
+enum class Place : uint8_t {
+  kQueued,  // to be launched again
+  kLong,    // the same, in a round of long prompts
+  kRunning,
+  kParked,  // complete, without a place in a step yet (TailPolicy::kKeep)
+  kReady,
+  kHandedOver,
+  kDone
+};
 
 enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached };
 constexpr auto enum_names(TaskEnd) {
@@ -82,7 +99,9 @@ struct Task {
   int32_t launch = 0;
   int32_t attempts = 0;      // that members of this launch had before they were made anew
   int64_t weight_floor = 0;  // this launch runs on weights >= floor
-  RoundId round = 0;         // that started this launch; it may be closed. 0: evaluation, or queued
+  // That keeps a place for it, or kept one: it may be closed. 0: none, of an evaluation, of what is
+  // queued, and of what runs on behind its round (TailPolicy::kKeep).
+  RoundId round = 0;
   // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
   int64_t step = 0;
   TaskEnd end = TaskEnd::kTrained;  // once done
@@ -98,13 +117,16 @@ struct Task {
 struct Domain {
   int64_t epoch = 0, next = 0;  // the next prompt to launch
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
+  std::set<TaskId> long_queue;  // the same, left behind by short rounds
+  std::set<TaskId> carried;     // run on behind their round, which is full
+  std::deque<TaskId> parked;    // of those, complete; in order of completion
   std::deque<TaskId> ready;     // complete groups, in order of completion
   std::array<int64_t, kEnumNames<TaskEnd>.size()> ended{};
   int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
   int64_t ended_as(TaskEnd end) const { return ended[static_cast<size_t>(end)]; }
   template <class V>
   void fields(V& visit) {
-    visit(epoch, next, queued, ready);
+    visit(epoch, next, queued, long_queue, carried, parked, ready);
     for (int64_t& count : ended) visit(count);
   }
   friend bool operator==(const Domain&, const Domain&) = default;
@@ -124,7 +146,13 @@ struct Share {
   friend bool operator==(const Share&, const Share&) = default;
 };
 
-enum class RoundKind : uint8_t { kPlain };  // tail batching adds short and long
+// Tail batching has two kinds: a short round starts a surplus and leaves the slowest prompts to the
+// long queue, a long round takes them from there and has none.
+enum class RoundKind : uint8_t { kPlain, kShort, kLong };
+constexpr auto enum_names(RoundKind) {
+  using enum RoundKind;
+  return name_table<RoundKind>({{kPlain, "plain"}, {kShort, "short"}, {kLong, "long"}});
+}
 
 struct Round {
   RoundId id = 0;
@@ -175,10 +203,11 @@ struct Evaluation {
 // How attempts and verifications of the train lane ended, since the run began: for the metrics.
 struct AttemptCounts {
   int64_t samples = 0;
+  int64_t discarded = 0;  // of these, those that no step trains: of groups and members not kept
   int64_t env_failed = 0, verifier_failed = 0, lost = 0;
   template <class V>
   void fields(V& visit) {
-    visit(samples, env_failed, verifier_failed, lost);
+    visit(samples, discarded, env_failed, verifier_failed, lost);
   }
   friend bool operator==(const AttemptCounts&, const AttemptCounts&) = default;
 };
@@ -188,10 +217,10 @@ struct AttemptCounts {
 struct StepStart {
   Time time{};
   AttemptCounts attempts;
-  int64_t filtered = 0, failed = 0;  // prompts
+  int64_t filtered = 0, failed = 0, stale = 0;  // prompts
   template <class V>
   void fields(V& visit) {
-    visit(time, attempts, filtered, failed);
+    visit(time, attempts, filtered, failed, stale);
   }
   friend bool operator==(const StepStart&, const StepStart&) = default;
 };
@@ -379,6 +408,10 @@ Member& member_of(State& state, const WorkId& work);
 
 // Nothing more happens to the member: it has its reward, or has failed for good.
 bool settled(const Member& member);
+
+// The oldest version that a token of the group was, or may be, sampled by: of what was granted,
+// that of its grant. Nothing while all its members wait.
+std::optional<int64_t> oldest_version(const Task& task);
 
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);

@@ -44,7 +44,10 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "install_failed", "quarantine",       "worker_failed",
                            "power lost",     "events forgotten", "hold",
                            "save",           "more steps",       "eval_reported",
-                           "unexpected",     "deadline",         "other evaluations"}) {
+                           "unexpected",     "deadline",         "other evaluations",
+                           "stale",          "carried",          "parked",
+                           "long queue",     "short round",      "long round",
+                           "several rounds", "mixed versions",   "off-policy"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

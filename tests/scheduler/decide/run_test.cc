@@ -265,7 +265,8 @@ TEST(Trainer, ASecondOneThatGreetedIsHeardWhenTheFirstIsGone) {
 
 TEST(Steps, MayGrowWithoutSkippingPrompts) {
   Config config = small_config(2, 2);
-  config.mode.ahead = {1, 1};  // so that the end of the run cuts groups off
+  // So that the end of the run cuts groups off.
+  config.mode = {.launch_prompts = {2, 1}, .tail = TailPolicy::kKeep, .max_staleness = 9};
   config.steps = 2;
   Harness h(config);
   h.add_rollout("w0", 64);
@@ -337,8 +338,8 @@ TEST(Rollback, AnOldGreetingOfTheSameProcessIsNoRollback) {
   EXPECT_EQ(h.policy().published, 0);
 }
 
-// No mode has it yet: rounds of several steps are open, and a batch may hold groups that are older
-// than the version before it. What a round, a task and a batch say of each other must not rest on
+// Rounds of several steps are open, and a batch may hold groups that are older than the version
+// before it. What a round, a task and a batch say of each other must not rest on
 // their steps being equal.
 Harness run_a_step_ahead(bool replace_zero_signal = false) {
   Config config = small_config(2, 2);

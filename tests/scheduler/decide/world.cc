@@ -2,7 +2,37 @@
 
 #include <algorithm>
 
+#include "core/base/error.h"
+
 namespace tailrace::scheduler {
+
+namespace {
+
+// Any point of the policy space that can be run.
+Mode random_mode(Rng& rng) {
+  constexpr Ratio kAhead[] = {{0, 1}, {1, 2}, {1, 1}, {3, 2}, {2, 1}};
+  constexpr Ratio kLaunch[] = {{1, 1}, {5, 4}, {3, 2}, {2, 1}};
+  while (true) {
+    Mode mode;
+    if (rng.chance(0.5)) mode.ahead = kAhead[rng.below(std::ssize(kAhead))];
+    if (rng.chance(0.4)) mode.launch_members = kLaunch[rng.below(std::ssize(kLaunch))];
+    if (rng.chance(0.5)) {
+      mode.launch_prompts = kLaunch[1 + rng.below(std::ssize(kLaunch) - 1)];
+      mode.tail = rng.chance(0.5) ? TailPolicy::kDiscard : TailPolicy::kKeep;
+    }
+    mode.max_staleness = rng.below(4);
+    mode.on_stale = static_cast<OnStale>(rng.below(3));
+    if (rng.chance(0.25)) mode.install = InstallWhen::kDrained;
+    if (rng.chance(0.3)) mode.dispatch = Dispatch::kLeastLoaded;
+    try {
+      mode.validate();
+      return mode;
+    } catch (const UserError&) {
+    }
+  }
+}
+
+}  // namespace
 
 Config random_config(Rng& rng) {
   Config config;
@@ -33,10 +63,8 @@ Config random_config(Rng& rng) {
   config.quarantine = {
       .faults = 1 + rng.below(4), .first = seconds(1), .longest = seconds(8), .limit = 1 << 30};
   config.breaker = {.window = 0, .share = 1};
+  if (rng.chance(0.8)) config.mode = random_mode(rng);
   config.validate();
-  // No mode has it yet, and validate() refuses it. Rounds of several steps are then open at once,
-  // and batches hold older groups: what ties the state together must not rest on `ahead` = 0.
-  if (rng.chance(0.4)) config.mode.ahead = {1 + rng.below(2), 1};
   return config;
 }
 
@@ -89,6 +117,14 @@ void World::note(const Event& event, const Actions& actions) {
   seen["filtered"] += ended(TaskEnd::kFiltered);
   seen["failed"] += ended(TaskEnd::kFailed);
   seen["unreached"] += ended(TaskEnd::kUnreached);
+  seen["stale"] += ended(TaskEnd::kStale);
+  for (const Domain& domain : policy.domains) {
+    seen["carried"] += !domain.carried.empty();
+    seen["parked"] += !domain.parked.empty();
+    seen["long queue"] += !domain.long_queue.empty();
+  }
+  for (const Round& round : policy.rounds) ++seen[fmt::format("{} round", name_of(round.kind))];
+  seen["several rounds"] += policy.rounds.size() > 1;
   seen["evaluation cut by a fork"] +=
       policy.evaluation && !only<EvalDone>(actions).empty() && policy.eval_launch > 0;
 }
@@ -109,6 +145,10 @@ void World::check(const Event& event, const Actions& actions) {
     const auto* hold = std::get_if<Hold>(&action);
     if (hold != nullptr && std::ssize(hold->leases) > nodes_.at(hold->worker).slots)
       fail("a worker holds more than its slots");
+    const auto* install = std::get_if<Install>(&action);
+    if (install != nullptr && state_.config.mode.install == InstallWhen::kDrained &&
+        state_.workers.at(install->worker).leased > 0)
+      fail("an install under work that has not ended");
   }
 }
 

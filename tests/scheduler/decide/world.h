@@ -14,7 +14,7 @@
 
 namespace tailrace::scheduler {
 
-// A legal configuration, and some that no mode has yet (whole steps of `ahead`).
+// Any legal configuration, of any mode.
 Config random_config(Rng& rng);
 
 class World {
@@ -40,6 +40,7 @@ class World {
     bool connected = true;  // it has a session with the scheduler that runs now
     bool hangs = false;     // it heartbeats and does nothing
     std::vector<Grant> grants;
+    std::map<BodyId, int64_t> begun;  // the version that each was begun on
     std::vector<Verify> verifies;
   };
   // What the scheduler has written, and how it can be taken back.
@@ -57,6 +58,7 @@ class World {
   void note(const Event& event, const Actions& actions);
   void store(const AttemptResult& result);
 
+  void check_staleness(const HandOver& batch);
   void act(const Hold& hold);
   void act(const Grant& grant);
   void act(const Abort& abort);

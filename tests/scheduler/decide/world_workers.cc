@@ -36,6 +36,7 @@ void World::act(const Grant& grant) {
     fail("a lease is given twice");
   }
   node->grants.push_back(grant);
+  node->begun[{grant.lane, grant.lease}] = std::max(node->version, grant.version);
 }
 
 void World::act(const Abort& abort) {
@@ -89,9 +90,29 @@ void World::act(const HandOver& batch) {
     if (unsynced_bodies_.contains({Lane::kTrain, item.lease})) fail("a batch before its bodies");
   }
   if (synced_ < journal_.size()) fail("a batch before its journal");
+  check_staleness(batch);
   if (!trainer_alive_ || !trainer_connected_) return;
   if (batch.session != trainer_session_) fail("a batch for another session");
   if (trainer_version_ + 1 == batch.step) trainer_batch_ = true;
+}
+
+// Exact, whatever has gone wrong before: synchronous modes are on-policy, and the bound holds where
+// the mode promises it.
+void World::check_staleness(const HandOver& batch) {
+  const Mode& mode = state_.config.mode;
+  const int64_t start = batch.step - 1;
+  for (const HandOver::Item& item : batch.items) {
+    const Task& task = state_.policies.at(0).tasks.at(task_of(item.lease.member));
+    const Member& member = task.members.at(static_cast<size_t>(item.lease.member.member));
+    const int64_t staleness = start - member.min_version;
+    if (member.max_version > start) fail("trained on weights that came later");
+    if (!mode.off_policy() && staleness != 0) fail("a synchronous step is not on-policy");
+    if (mode.on_stale != OnStale::kMask && staleness > mode.max_staleness)
+      fail(fmt::format("a sample is {} versions old", staleness));
+    if (mode.install == InstallWhen::kDrained && member.min_version != member.max_version)
+      fail("a sample mixes versions");
+    seen["off-policy"] += staleness > 0;
+  }
 }
 
 void World::act(const Save& request) {
@@ -284,7 +305,13 @@ AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& g
   result.lease = grant.lease;
   result.lane = grant.lane;
   result.tokens = rng_.below(20);
-  if (result.tokens > 0) result.min_version = result.max_version = node.version;
+  if (result.tokens > 0) {
+    result.max_version = node.version;
+    // An install may have come between two of its tokens.
+    result.min_version = std::min(node.version, node.begun.at({grant.lane, grant.lease}));
+    if (result.min_version < grant.version || rng_.chance(0.5)) result.min_version = node.version;
+    seen["mixed versions"] += result.min_version < result.max_version;
+  }
   if (faults_ && rng_.chance(0.08)) {
     result.outcome = rng_.chance(0.5) ? Outcome::kEnvFailed : Outcome::kLost;
     return result;

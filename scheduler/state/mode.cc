@@ -1,0 +1,200 @@
+#include "scheduler/state/mode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/options.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+constexpr double kTolerance = 1.0 / 2000;
+constexpr double kMaxAhead = 1000, kMaxLaunch = 64;
+
+}  // namespace
+
+Ratio to_ratio(double value) {
+  for (int64_t denominator = 1; denominator < 1000; ++denominator) {
+    const auto numerator = std::llround(value * static_cast<double>(denominator));
+    const Ratio ratio{numerator, denominator};
+    if (std::abs(to_double(ratio) - value) < kTolerance) return ratio;
+  }
+  return {std::llround(value * 1000), 1000};
+}
+
+double to_double(const Ratio& ratio) {
+  return static_cast<double>(ratio.numerator) / static_cast<double>(ratio.denominator);
+}
+
+ModeOptions ModeOptions::preset(ModeName name) {
+  ModeOptions o;
+  o.name = o.applied_ = name;
+  switch (name) {
+    case ModeName::kSync:
+      break;
+    case ModeName::kTailBatching:
+      o.launch_prompts = o.launch_members = 1.25;
+      o.tail = TailPolicy::kDiscard;
+      break;
+    case ModeName::kPartial:
+      o.launch_prompts = 2;
+      o.tail = TailPolicy::kKeep;
+      o.max_staleness = 5;
+      break;
+    case ModeName::kAsync:
+      o.ahead = 1;
+      break;
+  }
+  return o;
+}
+
+void ModeOptions::visit(OptionVisitor& v) {
+  v.field("mode", name,
+          {.help = "sync, tail_batching (RollPacker), partial (APRIL) or async (AReaL, ROLL "
+                   "Flash), each with its paper's values; the other keys override them"});
+  // A reader has just set the name: its values come first. A printer leaves it alone.
+  if (name != applied_) *this = preset(name);
+  v.field("ahead", ahead,
+          {.help = "how many steps' worth of groups may exist beyond the step that is trained; a "
+                   "fraction is taken as the simplest ratio within 0.0005",
+           .min = 0,
+           .max = kMaxAhead,
+           .aliases = {"async_generation_ratio"}});
+  v.field("max_staleness", max_staleness,
+          {.help = "versions from the oldest that sampled a token of a group to the one that its "
+                   "step starts from; -1: ahead, rounded up",
+           .min = -1,
+           .max = kMaxCount,
+           .aliases = {"max_off_policy_steps", "max_head_offpolicyness", "max_weight_staleness",
+                       "max_trajectory_age_steps", "async.max_staleness"}});
+  v.field("on_stale", on_stale,
+          {.help = "of older ones: mask: old tokens leave the loss; drop: the group is replaced; "
+                   "wait: a step waits until none can arise",
+           .aliases = {"async.on_stale"}});
+  v.field("launch_prompts_ratio", launch_prompts,
+          {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
+                   "that are complete",
+           .min = 1,
+           .max = kMaxLaunch,
+           .aliases = {"max_prompts_ratio", "rollout.oversample.prompts"}});
+  v.field("launch_members_ratio", launch_members,
+          {.help = "a group starts so many times the samples that it keeps, and keeps the first",
+           .min = 1,
+           .max = kMaxLaunch,
+           .aliases = {"max_members_ratio", "rollout.oversample.samples"}});
+  v.field("tail", tail,
+          {.help = "of the surplus: wait: there is none; discard: sampled again in a round of long "
+                   "prompts; keep: it runs on under new weights, for the next step"});
+  v.field("install", install,
+          {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
+                   "that has ended (no sample mixes versions)"});
+  v.field("dispatch", dispatch,
+          {.help = "a sample goes to the worker that has its siblings (prefix_affine), or most "
+                   "room (least_loaded)",
+           .resume = Resume::kMayChange});
+}
+
+Mode ModeOptions::mode() const {
+  Mode mode{.ahead = to_ratio(ahead),
+            .launch_prompts = to_ratio(launch_prompts),
+            .launch_members = to_ratio(launch_members),
+            .tail = tail,
+            .max_staleness = max_staleness,
+            .on_stale = on_stale,
+            .install = install,
+            .dispatch = dispatch};
+  if (max_staleness < 0) mode.max_staleness = mode.ahead.rounded_up();
+  return mode;
+}
+
+void Mode::validate() const {
+  const bool surplus = launches_surplus();
+  if (surplus && tail == TailPolicy::kWait) {
+    throw UserError::at("scheduler.launch_prompts_ratio",
+                        "is {}, but scheduler.tail is wait: nothing says what becomes of the "
+                        "prompts that a round does not keep.\n       Try scheduler.tail=discard "
+                        "(sample them again later) or keep (they run on).",
+                        to_double(launch_prompts));
+  }
+  if (!surplus && tail != TailPolicy::kWait) {
+    throw UserError::at("scheduler.tail",
+                        "is {}, but scheduler.launch_prompts_ratio is 1: a round keeps every "
+                        "prompt that it starts, and has no tail.\n       Try "
+                        "scheduler.launch_prompts_ratio={}.",
+                        name_of(tail), tail == TailPolicy::kDiscard ? "1.25" : "2");
+  }
+  if (on_stale != OnStale::kWait) return;
+  // What is ahead has to find a place before it is too old, and what is kept beyond it as well
+  // (law 5.3).
+  if (tail == TailPolicy::kKeep && ahead.numerator > 0) {
+    throw UserError::at("scheduler.on_stale",
+                        "is wait with scheduler.tail = keep and scheduler.ahead = {}: steps would "
+                        "wait for groups that have no place, and the run could stand still.\n      "
+                        " Try scheduler.on_stale=mask, or scheduler.ahead=0.",
+                        to_double(ahead));
+  }
+  int64_t needed = ahead.rounded_up();
+  if (tail == TailPolicy::kKeep)
+    needed =
+        Ratio{launch_prompts.numerator - launch_prompts.denominator, launch_prompts.denominator}
+            .rounded_up();
+  if (max_staleness < needed) {
+    throw UserError::at("scheduler.max_staleness",
+                        "is {} with scheduler.on_stale = wait, but what runs ahead is up to {} "
+                        "versions old when its turn comes: the run could stand still.\n       Try "
+                        "scheduler.max_staleness={}.",
+                        max_staleness, needed, needed);
+  }
+}
+
+std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t group_size) {
+  std::vector<std::string> lines;
+  const int64_t members = std::max(group_size, mode.launch_members.of(group_size));
+  const std::string samples = members > group_size
+                                  ? fmt::format("the first {} of {} samples", group_size, members)
+                                  : fmt::format("{} samples", group_size);
+  if (!mode.launches_surplus()) {
+    lines.push_back(fmt::format("a step trains {} prompts x {}", prompts, samples));
+  } else {
+    const int64_t launched = std::max(prompts, mode.launch_prompts.of(prompts));
+    lines.push_back(
+        fmt::format("{} starts {} prompts and trains the first {} that are complete, {}",
+                    mode.tail == TailPolicy::kDiscard ? "a short round" : "a round", launched,
+                    prompts, samples + " each"));
+    lines.push_back(
+        mode.tail == TailPolicy::kDiscard
+            ? fmt::format("the others are sampled again, in a long round once {} wait", prompts)
+            : "the others run on under new weights, and come first in the next step");
+  }
+  if (mode.ahead.numerator > 0)
+    lines.push_back(fmt::format("{} more prompts are sampled ahead of the step that is trained",
+                                mode.ahead.of(prompts)));
+  if (mode.install == InstallWhen::kDrained)
+    lines.push_back("a worker takes new weights when what it samples has ended");
+  if (!mode.off_policy()) {
+    lines.push_back("every token is of the weights that its step starts from");
+    return lines;
+  }
+  switch (mode.on_stale) {
+    case OnStale::kMask:
+      lines.push_back(
+          fmt::format("tokens more than {} versions old leave the loss", mode.max_staleness));
+      break;
+    case OnStale::kDrop:
+      lines.push_back(
+          fmt::format("groups more than {} versions old are replaced", mode.max_staleness));
+      break;
+    case OnStale::kWait:
+      lines.push_back(
+          fmt::format("a step waits for groups that would become more than {} versions "
+                      "old",
+                      mode.max_staleness));
+      break;
+  }
+  return lines;
+}
+
+}  // namespace tailrace::scheduler

@@ -1,0 +1,141 @@
+// How a run schedules. Every published mode is one point of credit x stop rule x tail policy
+// (law 5): a value, so that a mode is data and not another scheduler.
+//
+// Papers: tail batching (RollPacker, 2509.21009), partial rollout (APRIL, 2509.18521), bounded
+// staleness (AReaL, 2505.24298; ROLL Flash, 2510.11345), delayed weights (AsyncFlow, 2507.01663).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/enum_names.h"
+
+namespace tailrace {
+class OptionVisitor;
+}
+
+namespace tailrace::scheduler {
+
+// Credits are whole groups: fractions stay integers.
+struct Ratio {
+  int64_t numerator = 0, denominator = 1;
+  // floor(ratio * n); n >= 0.
+  int64_t of(int64_t n) const { return numerator * n / denominator; }
+  int64_t rounded_up() const { return (numerator + denominator - 1) / denominator; }
+  template <class V>
+  void fields(V& visit) {
+    visit(numerator, denominator);
+  }
+  friend bool operator==(const Ratio&, const Ratio&) = default;
+};
+
+// The ratio with the smallest denominator within 1/2000 of `value` >= 0, so that a person may write
+// 0.333 for a third.
+Ratio to_ratio(double value);
+double to_double(const Ratio& ratio);
+
+// What becomes of the groups that still run when a round holds all that it keeps.
+enum class TailPolicy : uint8_t {
+  kWait,     // there are none: every group that is started is kept
+  kDiscard,  // tokens are thrown away, and the prompt waits for a long round (tail batching)
+  kKeep,     // they run on under new weights, and the next round takes them first (partial rollout)
+};
+constexpr auto enum_names(TailPolicy) {
+  using enum TailPolicy;
+  return name_table<TailPolicy>({{kWait, "wait"}, {kDiscard, "discard"}, {kKeep, "keep"}});
+}
+
+// What is done about a group that is older than `max_staleness`.
+enum class OnStale : uint8_t {
+  kMask,  // its old tokens leave the loss; it stays in its group's statistics. The trainer does it
+  kDrop,  // it ends as stale, and another one takes its place
+  kWait,  // it cannot arise: a step waits for the groups that would be too old for the one after it
+};
+constexpr auto enum_names(OnStale) {
+  using enum OnStale;
+  return name_table<OnStale>({{kMask, "mask"}, {kDrop, "drop"}, {kWait, "wait"}});
+}
+
+// When a worker takes new weights.
+enum class InstallWhen : uint8_t {
+  kAtOnce,   // also under running work, whose next tokens are the new version's
+  kDrained,  // when what it runs has ended: no sample mixes versions (delayed parameter update)
+};
+constexpr auto enum_names(InstallWhen) {
+  using enum InstallWhen;
+  return name_table<InstallWhen>({{kAtOnce, "at_once"}, {kDrained, "drained"}});
+}
+
+// Which worker a sample goes to, among those without faults.
+enum class Dispatch : uint8_t {
+  kPrefixAffine,  // where most of its siblings are: they share the prompt's KV
+  kLeastLoaded,   // where most room is
+};
+constexpr auto enum_names(Dispatch) {
+  using enum Dispatch;
+  return name_table<Dispatch>({{kPrefixAffine, "prefix_affine"}, {kLeastLoaded, "least_loaded"}});
+}
+
+enum class ModeName : uint8_t { kSync, kTailBatching, kPartial, kAsync };
+constexpr auto enum_names(ModeName) {
+  using enum ModeName;
+  return name_table<ModeName>({{kSync, "sync"},
+                               {kTailBatching, "tail_batching"},
+                               {kPartial, "partial"},
+                               {kAsync, "async"}});
+}
+
+struct Mode {
+  // Credit: how many steps' worth of groups may exist beyond the one being trained.
+  Ratio ahead{0, 1};
+  // Stop rule: a round starts so many times the prompts that it keeps, and a group so many times
+  // its members; the first that are complete are kept. 1: all.
+  Ratio launch_prompts{1, 1}, launch_members{1, 1};
+  TailPolicy tail = TailPolicy::kWait;
+  // In versions: that a sample's step starts from, minus the oldest that sampled a token of it.
+  int64_t max_staleness = 0;
+  OnStale on_stale = OnStale::kMask;
+  InstallWhen install = InstallWhen::kAtOnce;
+  Dispatch dispatch = Dispatch::kPrefixAffine;
+
+  bool launches_surplus() const { return launch_prompts.numerator > launch_prompts.denominator; }
+  // Tokens of more than one version, or of an older one than the step's, can reach the trainer.
+  bool off_policy() const { return ahead.numerator > 0 || tail == TailPolicy::kKeep; }
+
+  // Throws UserError with the key: values that contradict each other, and modes that could stand
+  // still (law 5.3).
+  void validate() const;
+
+  template <class V>
+  void fields(V& visit) {
+    visit(ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install, dispatch);
+  }
+  friend bool operator==(const Mode&, const Mode&) = default;
+};
+
+// What a step of `prompts` x `group_size` does under this mode, for a person: a sentence a line.
+std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t group_size);
+
+// The keys of a mode in the section `scheduler`. `name` is a preset: reading it sets every field to
+// its paper's values, and the keys after it override them.
+struct ModeOptions {
+  ModeName name = ModeName::kSync;
+  double ahead = 0;
+  double launch_prompts = 1, launch_members = 1;
+  TailPolicy tail = TailPolicy::kWait;
+  int64_t max_staleness = -1;  // -1: `ahead`, rounded up
+  OnStale on_stale = OnStale::kMask;
+  InstallWhen install = InstallWhen::kAtOnce;
+  Dispatch dispatch = Dispatch::kPrefixAffine;
+
+  static ModeOptions preset(ModeName name);
+  Mode mode() const;
+
+  void visit(OptionVisitor& v);
+
+ private:
+  ModeName applied_ = ModeName::kSync;  // `name` when its values were last set
+};
+
+}  // namespace tailrace::scheduler
