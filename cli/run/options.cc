@@ -129,7 +129,7 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("optim", optim, "the optimizer");
-  v.section("scheduler", scheduler, "leases, retries and storage");
+  v.section("scheduler", scheduler, "how a run schedules, leases, retries and storage");
   v.section("eval", eval, "evaluation on held-out prompts");
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("log", log, "what is logged");

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
 
 // Each has a state in the scheduler, and a step is journaled as a whole.
-constexpr int64_t kMaxSamplesPerStep = 10'000'000;
+constexpr int64_t kMaxSamples = 10'000'000;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -38,6 +38,15 @@ int64_t add_product(int64_t sum, int64_t a, int64_t b) {
 int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
   return num_kv_blocks(config, engine) *
          KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
+}
+
+// That exist at once: those of the step that is trained, those ahead of it, and the surplus.
+int64_t samples_in_flight(const RunOptions& o) {
+  const scheduler::Mode mode = o.scheduler.mode.mode();
+  const int64_t kept = o.step.prompts_per_step + mode.ahead.of(o.step.prompts_per_step);
+  const int64_t groups = std::max(kept, mode.launch_prompts.of(kept));
+  return add_product(0, groups,
+                     std::max(o.step.group_size, mode.launch_members.of(o.step.group_size)));
 }
 
 // Of `episodes` at their longest, each id in `copies` places.
@@ -63,7 +72,7 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
   // its bytes.
   plan.trainer.push_back({"kept sets of a step, at most (algo.sampling_mask)",
                           kept_sets_bytes(o, config, plan.samples_per_step, 3)});
-  const int64_t running = std::min(o.rollout.engine.max_sequences, plan.samples_per_step);
+  const int64_t running = std::min(o.rollout.engine.max_sequences, plan.samples_in_flight);
   plan.rollout_worker.push_back(
       {"kept sets, at most (algo.sampling_mask)", kept_sets_bytes(o, config, running, 2)});
 }
@@ -139,6 +148,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   Model model(config);
   Plan plan;
   plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
+  plan.samples_in_flight = samples_in_flight(o);
   // Of the largest one: groups stay whole.
   plan.samples_per_minibatch =
       ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
@@ -176,6 +186,10 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
+  if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone)
+    plan.warnings.push_back(
+        "algo.correction.kind is none: tokens of older weights are trained on as if they were of "
+        "the newest. Try tis");
   if (o.step.prompts_per_step % o.train.minibatches_per_step != 0)
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
@@ -188,11 +202,16 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
 }
 
 void check_size(const Plan& plan, const MemoryFacts& machine) {
-  if (plan.samples_per_step > kMaxSamplesPerStep)
+  if (plan.samples_per_step > kMaxSamples)
     throw UserError::at("rollout.prompts_per_step",
                         "x rollout.group_size are {} samples a step; at most {} can be kept. Make "
                         "one of them smaller.",
-                        plan.samples_per_step, kMaxSamplesPerStep);
+                        plan.samples_per_step, kMaxSamples);
+  if (plan.samples_in_flight > kMaxSamples)
+    throw UserError::at("scheduler.ahead",
+                        "and the ratios of what is launched give {} samples at once; at most {} "
+                        "can be kept. Make one of them smaller.",
+                        plan.samples_in_flight, kMaxSamples);
   int64_t memory = machine.total_bytes;
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
   // 0: the system does not say.
@@ -222,6 +241,13 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
                        counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
                        plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
                        counted(plan.updates_per_step, "update"), o.optim.lr));
+  std::string mode(name_of(o.scheduler.mode.name));
+  std::string heading = "mode";
+  for (const std::string& sentence :
+       scheduler::describe(o.scheduler.mode.mode(), o.step.prompts_per_step, o.step.group_size)) {
+    line(heading, mode.empty() ? sentence : fmt::format("{}: {}", mode, sentence));
+    heading.clear(), mode.clear();
+  }
   if (plan.steps > 0)
     line("run", fmt::format("{} = {} samples, {}", counted(plan.steps, "step"),
                             plan.steps * plan.samples_per_step,

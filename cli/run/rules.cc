@@ -30,6 +30,7 @@ class EffectChecker {
     RunOptions defaults;
     // Below `algo.` a default is what the named algorithm gives.
     defaults.algo = AlgoOptions::preset(options.algo.name);
+    defaults.scheduler.mode = scheduler::ModeOptions::preset(options.scheduler.mode.name);
     values_ = options_by_key(options);
     defaults_ = options_by_key(defaults);
   }
@@ -311,6 +312,12 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
     effect.refuse("sft.optim.decay_norms", {"sft.optim.weight_decay"},
                   "sft.optim.weight_decay is 0");
   if (o.eval.prompts == 0) effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0");
+  if (!o.scheduler.mode.mode().off_policy()) {
+    const std::vector<std::string> switches = {"scheduler.mode", "scheduler.ahead",
+                                               "scheduler.tail"};
+    for (const char* key : {"scheduler.max_staleness", "scheduler.on_stale", "scheduler.install"})
+      effect.refuse(key, switches, "no sample is older than the weights that its step starts from");
+  }
   if (o.scheduler.breaker.window == 0)
     effect.refuse("scheduler.breaker_share_ratio", {"scheduler.breaker_window"},
                   "scheduler.breaker_window is 0");

@@ -1,0 +1,101 @@
+// Whole runs in every mode, over processes, while each role is killed once: every step is trained,
+// every prompt that was begun has ended once, and no sample is older than the mode promises.
+#include "scheduler/store/journal.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+struct ModeCase {
+  std::string name;
+  std::vector<std::string> overrides;
+  std::optional<int64_t> oldest;  // versions; what the mode promises, if it does
+  bool surplus = false;           // prompts are begun that are not trained at once
+};
+
+class LaunchModes : public LaunchTest, public testing::WithParamInterface<ModeCase> {
+ protected:
+  double worst(std::string_view metric) const {
+    const auto rows = read_metrics(paths().metrics());
+    EXPECT_TRUE(rows);
+    double most = 0;
+    for (const MetricsRow& row : rows.value())
+      if (const double* value = row.find(metric)) most = std::max(most, *value);
+    return most;
+  }
+
+  // Waits for a step, then kills a process of this role.
+  void kill_at(int64_t step, const std::string& role) {
+    ASSERT_TRUE(wait_until([&] { return has_step(step); })) << output();
+    for (const pid_t pid : workers(role)) num_killed_ += ::kill(pid, SIGKILL) == 0;
+  }
+
+  int num_killed_ = 0;
+};
+
+TEST_P(LaunchModes, KeepTheirPromisesWhoeverIsKilled) {
+  const ModeCase& mode = GetParam();
+  start_run("run", mode.overrides);
+  int64_t step = 1;
+  for (const char* role : {"rollout", "trainer", "scheduler", "reward"}) {
+    kill_at(step, role);
+    step += 3;
+  }
+  expect_done();
+  EXPECT_GE(num_killed_, 2) << "the run was over before it was disturbed";
+  expect_each_step_once();
+  if (mode.oldest) {
+    EXPECT_LE(worst("staleness/max"), static_cast<double>(*mode.oldest));
+  }
+  if (mode.oldest == 0) {
+    EXPECT_EQ(worst("mismatch/kl"), 0);
+  }
+  const auto end = scheduler::restore(paths().journal());
+  ASSERT_TRUE(end && end.value().state);
+  const scheduler::Domain& domain = end.value().state->policies.at(0).domains.at(0);
+  const auto ended = [&](scheduler::TaskEnd how) { return domain.ended_as(how); };
+  EXPECT_EQ(ended(scheduler::TaskEnd::kTrained), kSteps * 4);
+  int64_t all = 0;
+  for (const int64_t count : domain.ended) all += count;
+  EXPECT_EQ(all, domain.next) << "each prompt that was begun ends once";
+  if (!mode.surplus) {
+    EXPECT_EQ(ended(scheduler::TaskEnd::kUnreached), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LaunchModes,
+    testing::Values(
+        ModeCase{"sync", {"scheduler.mode=sync"}, 0},
+        ModeCase{"tail_batching",
+                 {"scheduler.mode=tail_batching", "scheduler.launch_prompts_ratio=1.5"},
+                 0,
+                 true},
+        ModeCase{"partial", {"scheduler.mode=partial"}, std::nullopt, true},
+        ModeCase{"async_half", {"scheduler.mode=async", "scheduler.ahead=0.5"}, std::nullopt},
+        ModeCase{"async_drop",
+                 {"scheduler.mode=async", "scheduler.ahead=2", "scheduler.max_staleness=1",
+                  "scheduler.on_stale=drop"},
+                 1},
+        ModeCase{"async_wait", {"scheduler.mode=async", "scheduler.on_stale=wait"}, 1},
+        ModeCase{"async_drained",
+                 {"scheduler.mode=async", "scheduler.install=drained",
+                  "scheduler.dispatch=least_loaded"},
+                 std::nullopt},
+        ModeCase{"redundant",
+                 {"scheduler.mode=async", "scheduler.launch_members_ratio=1.5",
+                  "scheduler.on_stale=wait"},
+                 1}),
+    [](const auto& one) { return one.param.name; });
+
+using LaunchModesTest = LaunchTest;
+
+// A mode is its values, whatever it is called.
+TEST_F(LaunchModesTest, AsyncWithNothingAheadIsSyncBitForBit) {
+  start_run("run", {"scheduler.mode=async", "scheduler.ahead=0"});
+  expect_done();
+  EXPECT_EQ(final_digest(), undisturbed_digest());
+}
+
+}  // namespace
+}  // namespace tailrace
