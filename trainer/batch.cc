@@ -89,6 +89,7 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
   auto next_set = segment.kept_ids.begin();
   sequence.tokens = context_of(t, index);
   sequence.inv_temperature = inverse_temperature(t.sampling);
+  sequence.positive = *t.reward > 0;
   size_t prefix = sequence.tokens.size() - segment.tokens.size();
   int32_t turn = -1;
   size_t num_begun = 0;

@@ -42,6 +42,7 @@ struct TrainSequence {
   std::vector<TokenId> kept_ids;
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
   float inv_temperature = 1;
+  bool positive = false;  // the trajectory's reward is above 0
 
   PackedSequence packed() const {
     return {tokens, targets, inv_temperature, {kept_offsets, kept_ids}};

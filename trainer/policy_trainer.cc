@@ -50,7 +50,7 @@ std::vector<PackedSequence> packed_views(const TrainBatch& batch, const Minibatc
 struct LossColumns {
   std::vector<float> old_logprob, behaviour_logprob, ref_logprob, advantage;
   std::vector<int32_t> sequence, turn, trajectory;
-  std::vector<uint8_t> mask;
+  std::vector<uint8_t> mask, positive;
 
   explicit LossColumns(std::span<const TrainSequence> sequences) {
     auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
@@ -63,6 +63,7 @@ struct LossColumns {
       append(turn, s.turns);
       sequence.insert(sequence.end(), s.targets.size(), index++);
       trajectory.insert(trajectory.end(), s.targets.size(), s.trajectory);
+      positive.insert(positive.end(), s.targets.size(), s.positive);
     }
     mask.assign(sequence.size(), 1);
   }
@@ -251,7 +252,8 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
                                  .mask = columns.mask,
                                  .sequence = columns.sequence,
                                  .turn = columns.turn,
-                                 .trajectory = columns.trajectory},
+                                 .trajectory = columns.trajectory,
+                                 .positive = columns.positive},
                                 counts, dlogprob, dentropy));
     size_t row = 0;
     for (size_t i = begin; i < end; ++i) {

@@ -77,6 +77,17 @@ TEST(Batch, TrainsSampledTokensOnlyAndNumbersTheirTurns) {
   EXPECT_EQ(batch.sequences[1].advantages, (std::vector<float>{-.5f, -.5f, -.5f}));
 }
 
+// A centred advantage does not say so: rewards of 0 and of -1 are both failures.
+TEST(Batch, SaysWhoseRewardIsAboveZero) {
+  std::vector<Trajectory> group = testing::random_trajectories(1, 1);
+  const std::vector<double> rewards = {0.5, 0, -1, 1e-300};
+  for (size_t i = 0; i < group.size(); ++i) group[i].reward = rewards[i];
+  const TrainBatch batch = make_batch(group);
+  for (size_t i = 0; i < group.size(); ++i)
+    EXPECT_EQ(batch.sequences[i].positive, rewards[i] > 0) << i;
+  EXPECT_GT(batch.sequences[1].advantages[0], 0);
+}
+
 // What sampled is the part of the distribution that was kept; what is trained is the whole or the
 // part.
 TEST(Batch, TruncationIsInTheBehaviourAndUnderKeepInThePolicyToo) {

@@ -114,6 +114,18 @@ TEST(AlgoOptions, EveryPresetIsValidOnceItsConstantIsGiven) {
   }
 }
 
+// What older versions sampled is weighed by default, in each of them.
+TEST(AlgoOptions, EveryPresetCorrectsForStaleTokens) {
+  for (size_t i = 0; i < kEnumNames<AlgoPreset>.size(); ++i) {
+    const AlgoOptions options = AlgoOptions::preset(static_cast<AlgoPreset>(i));
+    // TOPR's surrogate does it itself.
+    const bool own = options.surrogate.kind == SurrogateKind::kTopr;
+    EXPECT_EQ(options.correction.kind, own ? CorrectionKind::kNone : CorrectionKind::kTis)
+        << name_of(options.name);
+    EXPECT_EQ(own, options.name == AlgoPreset::kTopr);
+  }
+}
+
 template <class Options>
 void expect_refused(const Options& options, const std::string& part) {
   try {
@@ -132,6 +144,10 @@ TEST(AlgoOptions, ImpossibleCombinationsAreRefusedByName) {
   options.surrogate.clip_c = 3;
   options.surrogate.kind = SurrogateKind::kCispo;
   expect_refused(options, "clip_c is 3 but");
+  options.surrogate.kind = SurrogateKind::kTopr;
+  expect_refused(options, "clip_c is 3 but");
+  options.surrogate.clip_c = 0;
+  expect_refused(options, "correction.kind is tis but");
   options = AlgoOptions::preset(AlgoPreset::kDrGrpo);
   expect_refused(options, "loss_const_tokens is 0");
   options = {};

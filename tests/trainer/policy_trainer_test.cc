@@ -123,6 +123,29 @@ TEST(PolicyTrainer, StaleTokensAreScoredAgainAndCorrected) {
   EXPECT_NEAR(report.loss.loss, expected / static_cast<double>(report.loss.stats.tokens), 1e-6);
 }
 
+TEST(PolicyTrainer, ToprTapersStaleFailuresAndLeavesSuccessesAlone) {
+  // As above.
+  std::vector<Trajectory> trajectories = recorded(2, 3);
+  TrainBatch batch = make_batch(trajectories);
+  auto trainer = tiny_trainer({}, kStill, {}, /*seed=*/2);
+  const PolicyLossConfig config = policy_loss_config(AlgoOptions::preset(AlgoPreset::kTopr));
+  trainer->prepare_step(batch, 3, config);
+  PolicyTrainer::UpdateReport report =
+      trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
+  double expected = 0;
+  int64_t tapered = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      const double l = s.old_logprobs[k], ratio = std::exp(l - s.behaviour_logprobs[k]);
+      const bool success = s.advantages[k] > 0;  // rewards are 0 and 1
+      tapered += !success && ratio < 1;
+      expected -= (success ? 1 : std::min(ratio, 1.0)) * s.advantages[k] * l;
+    }
+  }
+  EXPECT_GT(tapered, 0);
+  EXPECT_NEAR(report.loss.loss, expected / static_cast<double>(report.loss.stats.tokens), 1e-6);
+}
+
 TEST(PolicyTrainer, MixedVersionsKeepTheRecordedLogprobOfFreshTokens) {
   std::vector<Trajectory> trajectories = recorded(2, 3);
   TrainBatch batch = make_batch(trajectories);

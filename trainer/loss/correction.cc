@@ -15,7 +15,7 @@ void CorrectionOptions::visit(OptionVisitor& v) {
           {.help = "largest weight",
            .min = 1e-6,
            .max = kMaxCount,
-           .aliases = {"tis_clip", "rollout_is_threshold"}});
+           .aliases = {"tis_clip", "rollout_is_threshold", "behav_imp_weight_cap"}});
 }
 
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,

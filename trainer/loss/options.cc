@@ -33,18 +33,21 @@ void AlgoOptions::visit(OptionVisitor& v) {
       "filter_zero_signal", filter_zero_signal,
       {.help = "drop: groups whose rewards are all equal leave the batch and the denominators"});
   v.field("ratio", ratio,
-          {.help = "what shares one probability ratio (the geometric mean of its tokens' ratios)"});
+          {.help = "what shares one probability ratio (the geometric mean of its tokens' ratios; "
+                   "topr: the product)"});
   v.field(
       "surrogate", surrogate.kind,
       {.help =
-           "ppo_clip: clipped ratio; cispo: log-probability weighted by a capped, detached ratio"});
+           "ppo_clip: clipped ratio; cispo: log-probability weighted by a capped, detached ratio; "
+           "topr: log-probability, weighted by at most 1 against what sampled where the reward is "
+           "not above 0 (with correction.kind = none)"});
   v.field("clip_low", surrogate.clip_low,
           {.help = "ratio's lower bound is 1 - clip_low (ppo_clip)",
            .min = 0,
            .max = 1,
            .aliases = {"eps_clip", "clip_ratio_low", "epsilon"}});
   v.field("clip_high", surrogate.clip_high,
-          {.help = "ratio's upper bound is 1 + clip_high",
+          {.help = "ratio's upper bound is 1 + clip_high (ppo_clip, cispo)",
            .min = 0,
            .max = kMaxCount,
            .aliases = {"eps_clip_high", "clip_ratio_high", "epsilon_high"}});
@@ -76,8 +79,8 @@ void AlgoOptions::visit(OptionVisitor& v) {
                    "training is restricted to them"});
 }
 
-// `correction` and `sampling_mask` stay as they are by default in all of them: they mend the
-// machine, not the algorithm.
+// `correction` and `sampling_mask` mend the machine and not the algorithm, so that they stay as
+// they are by default. The two algorithms that are about stale samples say what corrects for them.
 AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
   AlgoOptions o;
   o.name = o.applied_preset_ = preset;
@@ -116,6 +119,22 @@ AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
       o.filter_zero_signal = ZeroSignalFilter::kNone;
       o.surrogate.clip_low = o.surrogate.clip_high = 0.2;
       break;
+    case AlgoPreset::kDecoupledPpo:
+      // Without a critic; of our baselines the nearest to its advantages, which are centred and
+      // scaled over the batch.
+      o.advantage = AdvantageKind::kGroupMeanBatchStd;
+      o.filter_zero_signal = ZeroSignalFilter::kNone;
+      o.surrogate.clip_low = o.surrogate.clip_high = 0.2;
+      // Its trust region is around l_old and its weight against l_inf apart from that: this kind at
+      // this level. The cap is of its code, which leaves out what is beyond it; here it is cut.
+      o.correction = {.kind = CorrectionKind::kTis, .level = CorrectionLevel::kToken, .cap = 5};
+      break;
+    case AlgoPreset::kTopr:
+      // Its advantages are signed rewards, 1 and -1; those of a group have both signs too.
+      o.filter_zero_signal = ZeroSignalFilter::kNone;
+      o.surrogate.kind = SurrogateKind::kTopr;
+      o.correction.kind = CorrectionKind::kNone;  // see weighs_behaviour()
+      break;
   }
   return o;
 }
@@ -140,6 +159,12 @@ void validate(const AlgoOptions& o, std::string_view section) {
   if (o.surrogate.clip_c != 0 && o.surrogate.kind != SurrogateKind::kPpoClip) {
     throw UserError::at(clip_c, "is {} but surrogate {} does not clip that way. Remove clip_c.",
                         o.surrogate.clip_c, name_of(o.surrogate.kind));
+  }
+  if (weighs_behaviour(o.surrogate.kind) && o.correction.kind != CorrectionKind::kNone) {
+    throw UserError::at(join_key(join_key(section, "correction"), "kind"),
+                        "is {} but surrogate {} weighs against what sampled itself. "
+                        "Try correction.kind = none.",
+                        name_of(o.correction.kind), name_of(o.surrogate.kind));
   }
   const auto [kind, const_tokens] = o.aggregation;
   const bool needs_const = kind == AggregationKind::kSeqMeanTokenSumConst;

@@ -18,11 +18,13 @@ namespace tailrace {
 // Values of all axes that belong together.
 enum class AlgoPreset : uint8_t {
   kDefault,
-  kGrpo,     // DeepSeekMath, 2402.03300
-  kDapo,     // 2503.14476
-  kDrGrpo,   // 2503.20783; loss_const_tokens must be given
-  kGspo,     // 2507.18071
-  kLitePpo,  // 2508.08221
+  kGrpo,          // DeepSeekMath, 2402.03300
+  kDapo,          // 2503.14476
+  kDrGrpo,        // 2503.20783; loss_const_tokens must be given
+  kGspo,          // 2507.18071
+  kLitePpo,       // 2508.08221
+  kDecoupledPpo,  // AReaL, 2505.24298
+  kTopr,          // 2503.14286, tapered by token; by trajectory with ratio = sequence
 };
 constexpr auto enum_names(AlgoPreset) {
   using enum AlgoPreset;
@@ -31,7 +33,9 @@ constexpr auto enum_names(AlgoPreset) {
                                  {kDapo, "dapo"},
                                  {kDrGrpo, "dr_grpo"},
                                  {kGspo, "gspo"},
-                                 {kLitePpo, "lite_ppo"}});
+                                 {kLitePpo, "lite_ppo"},
+                                 {kDecoupledPpo, "decoupled_ppo"},
+                                 {kTopr, "topr"}});
 }
 
 // What training makes of truncated sampling (top-k, top-p, min-p), which draws from a part of the

@@ -87,11 +87,17 @@ class SequenceLoss {
     stats.ratio_min = std::min(stats.ratio_min, ratio);
     stats.ratio_max = std::max(stats.ratio_max, ratio);
 
+    const bool behaviour = weighs_behaviour(config_.surrogate.kind);
+    const double log_importance = behaviour ? log_importance_of(rows) : 0;
     double d_log_ratio = 0;
     for (size_t k = 0; k < rows.size(); ++k) {
       size_t row = rows[k];
       SurrogateTerm term =
-          surrogate(config_.surrogate, log_ratio, in_.logprob[row], in_.advantage[row]);
+          surrogate(config_.surrogate, {.log_ratio = log_ratio,
+                                        .log_importance = log_importance,
+                                        .logprob = in_.logprob[row],
+                                        .advantage = in_.advantage[row],
+                                        .positive = behaviour && in_.positive[row] != 0});
       double scale =
           token_weight(config_.aggregation, counts_, in_.trajectory[row]) * weight_[first + k];
       out_.policy_term += scale * term.value;
@@ -106,6 +112,16 @@ class SequenceLoss {
     // The unit's ratio depends on each of its tokens by 1 / size: all of them get the whole unit's
     // derivative.
     for (size_t row : rows) dlogprob_[row] += static_cast<float>(d_log_ratio / size);
+  }
+
+  // How much likelier the unit is now than when it was sampled: the product of its tokens' ratios,
+  // and no mean. A mean is for bounds that must mean the same at any length; this has the bound 1.
+  double log_importance_of(std::span<const size_t> rows) {
+    double sum = 0;
+    for (size_t row : rows) sum += double{in_.logprob[row]} - in_.behaviour_logprob[row];
+    auto [x, cut] = clamp_log(sum);
+    out_.stats.clamped += cut;
+    return x;
   }
 
   void add_regularisers(size_t row) {
@@ -157,6 +173,9 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
   bool needs_ref = config.kl.coef != 0 && config.kl.target == KlTarget::kReference;
   TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !needs_ref), "ref {}",
            in.ref_logprob.size());
+  TR_CHECK(
+      in.positive.size() == n || (in.positive.empty() && !weighs_behaviour(config.surrogate.kind)),
+      "positive {}", in.positive.size());
 }
 
 }  // namespace

@@ -10,6 +10,11 @@
 // a: aggregation weight; c: correction, detached; S: surrogate; rho: the ratio exp(l - l_old) of
 // the token, or the geometric mean over its turn or sequence; KL against l_ref or l_inf.
 //
+// Three policies: what sampled (l_inf), what the step starts from (l_old), what learns (l).
+// Decoupled PPO (AReaL, 2505.24298) is S = kPpoClip, whose clip is around l_old, with c =
+// min(exp(l_old - l_inf), cap). A surrogate that weighs_behaviour() has u = exp(l - l_inf) of the
+// token, or the product over its turn or sequence, and no c.
+//
 // Sums are in double. Micro-batches of one minibatch add up: their losses, gradients and stats are
 // those of the whole, because the counts come from outside.
 //
@@ -76,6 +81,9 @@ struct PolicyLossInput {
   std::span<const int32_t> sequence;
   std::span<const int32_t> turn;
   std::span<const int32_t> trajectory;
+  // 1: the reward of the token's trajectory is above 0; may be empty unless the surrogate
+  // weighs_behaviour().
+  std::span<const uint8_t> positive = {};
 };
 
 // Sums and extremes over trained tokens, from the same intermediates as the loss.

@@ -8,8 +8,8 @@
 namespace tailrace {
 namespace {
 
-SurrogateTerm ppo_clip(const SurrogateConfig& config, double log_ratio, double advantage) {
-  double ratio = std::exp(log_ratio);
+SurrogateTerm ppo_clip(const SurrogateConfig& config, const SurrogateInput& in) {
+  double ratio = std::exp(in.log_ratio), advantage = in.advantage;
   double plain = -ratio * advantage;
   double clipped = -std::clamp(ratio, 1 - config.clip_low, 1 + config.clip_high) * advantage;
   SurrogateTerm term;
@@ -33,28 +33,40 @@ SurrogateTerm ppo_clip(const SurrogateConfig& config, double log_ratio, double a
   return term;
 }
 
-SurrogateTerm cispo(const SurrogateConfig& config, double log_ratio, double logprob,
-                    double advantage) {
-  double ratio = std::exp(log_ratio), bound = 1 + config.clip_high;
-  // Detached: the gradient goes through the log-probability alone, so a token beyond the bound
-  // still learns, with a bounded weight.
-  double weight = std::min(ratio, bound);
-  SurrogateTerm term;
-  term.value = -weight * advantage * logprob;
-  term.d_logprob = -weight * advantage;
+// -weight A l. Detached: the gradient goes through the log-probability alone.
+SurrogateTerm weighted_logprob(double weight, const SurrogateInput& in) {
+  return {.value = -weight * in.advantage * in.logprob, .d_logprob = -weight * in.advantage};
+}
+
+SurrogateTerm cispo(const SurrogateConfig& config, const SurrogateInput& in) {
+  double ratio = std::exp(in.log_ratio), bound = 1 + config.clip_high;
+  // A token beyond the bound still learns, with a bounded weight.
+  SurrogateTerm term = weighted_logprob(std::min(ratio, bound), in);
   term.clipped_high = ratio > bound;
+  return term;
+}
+
+SurrogateTerm topr(const SurrogateInput& in) {
+  // A success teaches whoever wrote it. A failure is pushed down only as far as the policy still
+  // writes it: without the taper that push has no bottom.
+  if (in.positive) return weighted_logprob(1, in);
+  SurrogateTerm term = weighted_logprob(std::exp(std::min(in.log_importance, 0.0)), in);
+  term.clipped_high = in.log_importance > 0;
   return term;
 }
 
 }  // namespace
 
-SurrogateTerm surrogate(const SurrogateConfig& config, double log_ratio, double logprob,
-                        double advantage) {
+bool weighs_behaviour(SurrogateKind kind) { return kind == SurrogateKind::kTopr; }
+
+SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in) {
   switch (config.kind) {
     case SurrogateKind::kPpoClip:
-      return ppo_clip(config, log_ratio, advantage);
+      return ppo_clip(config, in);
     case SurrogateKind::kCispo:
-      return cispo(config, log_ratio, logprob, advantage);
+      return cispo(config, in);
+    case SurrogateKind::kTopr:
+      return topr(in);
   }
   TR_CHECK(false, "surrogate kind {}", static_cast<int>(config.kind));
   return {};

@@ -1,5 +1,5 @@
 // Axis "surrogate" of the policy loss: what a token, or a unit of tokens that share one ratio,
-// contributes for a log-ratio and an advantage. One function; a new algorithm is a new kind.
+// contributes. One function; a new algorithm is a new kind.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,31 @@ namespace tailrace {
 enum class SurrogateKind : uint8_t {
   kPpoClip,  // max(-r A, -clip(r, 1 - low, 1 + high) A), dual clip for A < 0   (1707.06347)
   kCispo,    // -sg(min(r, 1 + high)) A l   (2506.13585)
+  // -A l where the trajectory's reward is above 0, else -sg(min(u, 1)) A l   (2503.14286)
+  kTopr,
 };
 constexpr auto enum_names(SurrogateKind) {
   using enum SurrogateKind;
-  return name_table<SurrogateKind>({{kPpoClip, "ppo_clip"}, {kCispo, "cispo"}});
+  return name_table<SurrogateKind>({{kPpoClip, "ppo_clip"}, {kCispo, "cispo"}, {kTopr, "topr"}});
 }
+
+// Whether it weighs by u, against what sampled, and not by r, against the weights that the step
+// starts from. Its weight corrects for stale tokens then, and another correction would count twice.
+bool weighs_behaviour(SurrogateKind kind);
 
 struct SurrogateConfig {
   SurrogateKind kind = SurrogateKind::kPpoClip;
   double clip_low = 0.2, clip_high = 0.28;
   double clip_c = 0;  // 0: off
+};
+
+// Of a token. What a unit shares are the two ratios and, as part of a trajectory, `positive`.
+struct SurrogateInput {
+  double log_ratio = 0;       // log r: mean of l - l_old over the unit
+  double log_importance = 0;  // log u: sum of l - l_inf over the unit; see weighs_behaviour()
+  double logprob = 0;         // l
+  double advantage = 0;       // A
+  bool positive = false;      // the trajectory's reward, not its advantage, is above 0
 };
 
 struct SurrogateTerm {
@@ -31,7 +46,6 @@ struct SurrogateTerm {
   bool dual_clipped = false;
 };
 
-SurrogateTerm surrogate(const SurrogateConfig& config, double log_ratio, double logprob,
-                        double advantage);
+SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in);
 
 }  // namespace tailrace

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/trainer/fixtures.h"
+#include "trainer/loss/options.h"
 
 namespace tailrace {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 // Columns of a loss call with one advantage and one trajectory a sequence.
 struct Tokens {
   std::vector<float> l, l_old, l_inf, l_ref, entropy, advantage;
-  std::vector<uint8_t> mask;
+  std::vector<uint8_t> mask, positive;
   std::vector<int32_t> sequence, turn, trajectory;
 
   void add(std::vector<float> logprobs, std::vector<float> old, float a,
@@ -30,6 +31,7 @@ struct Tokens {
       entropy.push_back(1.0f);
       advantage.push_back(a);
       mask.push_back(1);
+      positive.push_back(a > 0);
       sequence.push_back(id);
       trajectory.push_back(id);
       turn.push_back(0);
@@ -37,7 +39,7 @@ struct Tokens {
   }
 
   PolicyLossInput input() const {
-    return {l, l_old, l_inf, l_ref, entropy, advantage, mask, sequence, turn, trajectory};
+    return {l, l_old, l_inf, l_ref, entropy, advantage, mask, sequence, turn, trajectory, positive};
   }
 
   std::vector<int32_t> trajectory_tokens() const {
@@ -177,6 +179,71 @@ TEST(PolicyLoss, CispoMatchesGoldenCispo1) {
   EXPECT_NEAR(evaluate(config, f1(1)).result.loss, 0.922723, 2e-6);
 }
 
+// The preset is axes that stand already: the clip is around l_old, and token TIS weighs by
+// exp(l_old - l_inf).
+TEST(PolicyLoss, DecoupledPpoMatchesGoldenDec1) {
+  const PolicyLossConfig config =
+      policy_loss_config(AlgoOptions::preset(AlgoPreset::kDecoupledPpo));
+  Evaluated up = evaluate(config, f1(1));
+  // -0.982477, -1.105171, -1.105171: min(r A, 1.2 A) of r = e^0.3, e^-0.3, e^0.1 times e^-0.2,
+  // e^0.4 and 1.
+  EXPECT_NEAR(up.result.loss, -1.064273, 2e-6);
+  expect_grads(up, {0, -1.105171, -1.105171});
+  expect_grads(evaluate(config, f1(-1)), {1.105171, 0, 1.105171});
+  EXPECT_EQ(up.result.stats.clipped_high, 1);
+  EXPECT_EQ(up.result.stats.correction_cut, 0) << "e^0.4 is far below the cap";
+  // The coupled form, around what sampled, sees e^0.1 everywhere and clips nothing.
+  Tokens coupled = f1(1);
+  coupled.l_old = coupled.l_inf;
+  expect_grads(evaluate(config, coupled), {-1.105171, -1.105171, -1.105171});
+  // The weight has its own cap.
+  Tokens far = f1(1);
+  far.l_inf[1] = -1.2f - 2;  // e^2 = 7.389
+  expect_grads(evaluate(config, far), {0, -5 * 0.740818, -1.105171});
+}
+
+// The preset's ratio is that of a token against what sampled; its golden numbers have l_inf =
+// l_old.
+PolicyLossConfig topr() { return policy_loss_config(AlgoOptions::preset(AlgoPreset::kTopr)); }
+
+TEST(PolicyLoss, ToprMatchesGoldenTopr1) {
+  auto with = [](float advantage) {
+    Tokens tokens;
+    tokens.add({-0.9f, -1.5f, -0.4f}, {-1.2f, -1.2f, -0.5f}, advantage);
+    return evaluate(topr(), tokens);
+  };
+  EXPECT_NEAR(with(1).result.loss, (.9 + 1.5 + .4) / 3, 2e-6);
+  expect_grads(with(1), {-1, -1, -1});
+  EXPECT_NEAR(with(-1).result.loss, -(.9 + 1.111227 + .4) / 3, 2e-6);
+  expect_grads(with(-1), {1, 0.740818, 1});
+  EXPECT_EQ(with(-1).result.stats.clipped_high, 2);
+  EXPECT_EQ(with(1).result.stats.clipped_high, 0);
+}
+
+TEST(PolicyLoss, ToprTapersAWholeSequenceByItsProduct) {
+  // Log-ratios -0.2, -0.1 and 0.1: their product is e^-0.2.
+  Tokens tokens;
+  tokens.add({-1.4f, -1.3f, -0.4f}, {-1.2f, -1.2f, -0.5f}, -1);
+  expect_grads(evaluate(topr(), tokens), {0.818731, 0.904837, 1});
+  PolicyLossConfig config = topr();
+  config.ratio = RatioUnit::kSequence;
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
+  expect_grads(evaluate(config, tokens), {0.818731, 0.818731, 0.818731});
+}
+
+TEST(PolicyLoss, ToprWeighsAgainstWhatSampledAndByTheSignOfTheReward) {
+  // l - l_inf is 0.1, -0.4 and -0.6, whatever l_old is.
+  Tokens tokens = f1(-1);
+  tokens.l_inf = {-1.0f, -1.1f, 0.2f};
+  expect_grads(evaluate(topr(), tokens), {1, std::exp(-.4), std::exp(-.6)});
+  // A success that is below its group's mean is not tapered, a failure above it is.
+  tokens.positive = {1, 1, 1};
+  expect_grads(evaluate(topr(), tokens), {1, 1, 1});
+  tokens.advantage = {1, 1, 1};
+  tokens.positive = {0, 0, 0};
+  expect_grads(evaluate(topr(), tokens), {-1, -std::exp(-.4), -std::exp(-.6)});
+}
+
 TEST(PolicyLoss, KlEstimatorsMatchGoldenKl1) {
   auto with = [](KlEstimator estimator) {
     PolicyLossConfig config = plain(.2, .2);
@@ -302,6 +369,8 @@ Tokens random_tokens(uint64_t seed) {
     tokens.mask[t] = rng.chance(.8);
     tokens.turn[t] = static_cast<int32_t>(t / 2);
     tokens.entropy[t] = static_cast<float>(rng.uniform());
+    // Of the reward: an advantage may have the other sign.
+    tokens.positive[t] = tokens.trajectory[t] % 2;
   }
   // At least one token counts, and the last sequence belongs to the first trajectory.
   tokens.mask[0] = 1;
@@ -310,7 +379,8 @@ Tokens random_tokens(uint64_t seed) {
 }
 
 std::vector<PolicyLossConfig> all_configs() {
-  std::vector<PolicyLossConfig> configs;
+  std::vector<PolicyLossConfig> configs = {
+      policy_loss_config(AlgoOptions::preset(AlgoPreset::kDecoupledPpo))};
   for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
     for (AggregationKind aggregation :
          {AggregationKind::kTokenMean, AggregationKind::kSeqMeanTokenMean,
@@ -375,8 +445,41 @@ TEST(PolicyLoss, DetachedFactorsGiveNoGradient) {
   }
 }
 
+TEST(PolicyLoss, ToprsTaperGivesNoGradient) {
+  // Moving l and l_inf together keeps every taper, and leaves the direct term.
+  for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
+    PolicyLossConfig config = topr();
+    config.ratio = ratio;
+    int64_t tapered = 0;
+    for (uint64_t seed = 6; seed < 10; ++seed) {
+      Tokens tokens = random_tokens(seed);
+      std::fill(tokens.mask.begin(), tokens.mask.end(), uint8_t{1});
+      Evaluated at = evaluate(config, tokens);
+      auto n = static_cast<double>(tokens.l.size());
+      for (size_t t = 0; t < tokens.l.size(); ++t) {
+        Tokens moved = tokens;
+        constexpr float kStep = 1.0f / 1024;  // as above
+        moved.l[t] += kStep;
+        moved.l_inf[t] += kStep;
+        EXPECT_NEAR((evaluate(config, moved).result.loss - at.result.loss) / kStep, at.dl[t], 1e-4);
+        tapered += std::abs(at.dl[t] * n + tokens.advantage[t]) > 1e-3;
+      }
+    }
+    EXPECT_GT(tapered, 0) << name_of(ratio);
+  }
+}
+
+// Of every kind of surrogate.
+std::vector<PolicyLossConfig> configs_of_all_surrogates() {
+  std::vector<PolicyLossConfig> configs = all_configs();
+  configs.push_back(topr());
+  configs.push_back(plain(.2, .28));
+  configs.back().surrogate.kind = SurrogateKind::kCispo;
+  return configs;
+}
+
 TEST(PolicyLoss, MaskedTokensChangeNothingWhateverTheyHold) {
-  for (const PolicyLossConfig& config : all_configs()) {
+  for (const PolicyLossConfig& config : configs_of_all_surrogates()) {
     Tokens tokens = random_tokens(7);
     Evaluated before = evaluate(config, tokens);
     for (size_t t = 0; t < tokens.l.size(); ++t) {
@@ -384,6 +487,7 @@ TEST(PolicyLoss, MaskedTokensChangeNothingWhateverTheyHold) {
       float nan = std::numeric_limits<float>::quiet_NaN();
       tokens.l[t] = tokens.l_old[t] = tokens.l_inf[t] = tokens.l_ref[t] = nan;
       tokens.entropy[t] = tokens.advantage[t] = nan;
+      tokens.positive[t] ^= 1;
       EXPECT_EQ(before.dl[t], 0);
       EXPECT_EQ(before.dh[t], 0);
     }
@@ -399,7 +503,7 @@ TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
   std::vector<int32_t> per_trajectory = tokens.trajectory_tokens();
   // Any will do: denominators are of the whole minibatch and come from outside.
   LossCounts counts{.tokens = 11, .trajectories = 3, .trajectory_tokens = per_trajectory};
-  for (const PolicyLossConfig& config : all_configs()) {
+  for (const PolicyLossConfig& config : configs_of_all_surrogates()) {
     size_t n = tokens.l.size(), cut = 0;
     // Between two sequences: a sequence is never split.
     while (tokens.sequence[cut] < 2) ++cut;
@@ -408,11 +512,12 @@ TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
     for (auto [begin, end] : {std::pair<size_t, size_t>{0, cut}, {cut, n}}) {
       auto part = [&](auto column) { return column.subspan(begin, end - begin); };
       PolicyLossInput in = tokens.input();
-      sum.add(policy_loss(config,
-                          {part(in.logprob), part(in.old_logprob), part(in.behaviour_logprob),
-                           part(in.ref_logprob), part(in.entropy), part(in.advantage),
-                           part(in.mask), part(in.sequence), part(in.turn), part(in.trajectory)},
-                          counts, part(std::span(dl_parts)), part(std::span(dh_parts))));
+      sum.add(
+          policy_loss(config,
+                      {part(in.logprob), part(in.old_logprob), part(in.behaviour_logprob),
+                       part(in.ref_logprob), part(in.entropy), part(in.advantage), part(in.mask),
+                       part(in.sequence), part(in.turn), part(in.trajectory), part(in.positive)},
+                      counts, part(std::span(dl_parts)), part(std::span(dh_parts))));
     }
     // The sum has another order than the whole; gradients are of each token alone and equal.
     EXPECT_NEAR(sum.loss, whole.loss, 1e-14);
@@ -441,11 +546,15 @@ TEST(PolicyLoss, OnPolicyEveryRatioUnitGivesTheSameGradient) {
   Tokens tokens;
   tokens.add({-1, -2, -.5f}, {-1, -2, -.5f}, .7f);
   for (RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kTurn, RatioUnit::kSequence}) {
-    for (SurrogateKind kind : {SurrogateKind::kPpoClip, SurrogateKind::kCispo}) {
+    for (SurrogateKind kind :
+         {SurrogateKind::kPpoClip, SurrogateKind::kCispo, SurrogateKind::kTopr}) {
       PolicyLossConfig config = plain(.2, .28);
       config.ratio = ratio;
       config.surrogate.kind = kind;
-      for (float g : evaluate(config, tokens).dl) EXPECT_FLOAT_EQ(g, -.7f / 3);
+      for (uint8_t positive : {0, 1}) {
+        tokens.positive.assign(3, positive);
+        for (float g : evaluate(config, tokens).dl) EXPECT_FLOAT_EQ(g, -.7f / 3);
+      }
     }
   }
 }
