@@ -52,6 +52,10 @@ std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& optio
   return std::nullopt;
 }
 
+bool is_too_old(int64_t version, const BatchOptions& options) {
+  return options.max_staleness && version < options.version - *options.max_staleness;
+}
+
 // The tokens of segment `index` with all that it continues.
 std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
   const Segment& segment = t.segments[index];
@@ -103,7 +107,7 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
     const auto set = next_set;
     if (has_sets) next_set += segment.kept_counts[i];
     // Nothing predicts the first token of a context.
-    if (sampled && prefix + i >= 1) {
+    if (sampled && prefix + i >= 1 && !is_too_old(segment.versions[i], options)) {
       sequence.targets.push_back(static_cast<int32_t>(prefix + i));
       add_recorded(t, segment, i, options, sequence);
       if (has_sets) {
@@ -118,16 +122,20 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
 }
 
 MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
-                         const std::vector<bool>& zero_signal) {
-  double sampled = 0, most = 0, truncated = 0, turns = 0, cut_mass = 0;
+                         const std::vector<bool>& zero_signal, const BatchOptions& options) {
+  double sampled = 0, most = 0, truncated = 0, turns = 0, cut_mass = 0, too_old = 0;
   for (const Trajectory* t : sorted) {
     auto n = static_cast<double>(t->num_sampled());
     sampled += n;
     most = std::max(most, n);
     truncated += t->outcome == Outcome::kTruncated;
     turns += t->turns;
-    for (const Segment& segment : t->segments)
+    for (const Segment& segment : t->segments) {
       for (float log_mass : segment.log_masses) cut_mass -= std::expm1(double{log_mass});
+      for (size_t i = 0; i < segment.versions.size(); ++i)
+        too_old +=
+            segment.roles[i] == TokenRole::kSampled && is_too_old(segment.versions[i], options);
+    }
   }
   auto n = static_cast<double>(sorted.size());
   auto [mean, std] = mean_std(rewards);
@@ -142,7 +150,8 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
           {"rollout/response_tokens/max", most},
           {"rollout/truncated_frac", truncated / n},
           {"rollout/cut_mass", sampled > 0 ? cut_mass / sampled : 0},
-          {"rollout/turns/mean", turns / n}};
+          {"rollout/turns/mean", turns / n},
+          {"staleness/masked_frac", sampled > 0 ? too_old / sampled : 0}};
 }
 
 }  // namespace
@@ -160,6 +169,7 @@ BatchOptions batch_options(const AlgoOptions& options, std::string numerics_clas
 
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options) {
+  TR_CHECK(options.max_staleness.value_or(0) >= 0, "{}", *options.max_staleness);
   TrainBatch batch;
   if (trajectories.empty()) return batch;
   std::vector<const Trajectory*> sorted;
@@ -187,7 +197,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
 
   // Of all samples, before any group leaves: they say how the policy plays, not what is learned
   // from it.
-  batch.metrics = batch_metrics(sorted, rewards, advantages.zero_signal);
+  batch.metrics = batch_metrics(sorted, rewards, advantages.zero_signal, options);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
     if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
     for (auto i = static_cast<size_t>(groups[g]); i < static_cast<size_t>(groups[g + 1]); ++i) {
@@ -209,7 +219,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
       batch.trajectory_tokens.push_back(trained);
     }
     auto end = static_cast<int32_t>(batch.sequences.size());
-    // A group in which nothing was sampled would be a minibatch without a loss.
+    // A group without a target would be a minibatch without a loss.
     if (end > batch.group_offsets.back()) batch.group_offsets.push_back(end);
   }
   return batch;

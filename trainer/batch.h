@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,7 +58,7 @@ struct TrainBatch {
   std::vector<TrainSequence> sequences;    // by (epoch, prompt, domain, launch, member, segment)
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
-  MetricList metrics;                      // reward/..., rollout/..., of all samples
+  MetricList metrics;  // reward/..., rollout/..., staleness/masked_frac, of all samples
 
   int64_t num_groups() const { return static_cast<int64_t>(group_offsets.size()) - 1; }
 };
@@ -70,12 +71,19 @@ struct BatchOptions {
   std::string numerics_class;  // the trainer's
   // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
   int64_t vocab_size = 0, max_sequence_tokens = 0;
+  // Of the weights that the step starts from. Tokens that weights more than `max_staleness`
+  // versions older sampled are no targets; nullopt: all sampled tokens are.
+  int64_t version = 0;
+  std::optional<int64_t> max_staleness = {};
 };
 BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
                            int64_t vocab_size, int64_t max_sequence_tokens);
 
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.
+// A token that is too old is in neither the loss nor its counts, but its sample is in the
+// advantages and metrics of its group. A trajectory, a group and a whole batch may be left without
+// a target.
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options);
 

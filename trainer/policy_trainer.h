@@ -83,7 +83,7 @@ class PolicyTrainer {
                              const PolicyLossConfig& loss, int64_t version);
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
-  // mismatch/..., and the batch's own.
+  // mismatch/..., staleness/..., and the batch's own. A batch without sequences makes no update.
   MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
   // The gradient that the last update used, before clipping.

@@ -11,10 +11,7 @@ namespace {
 
 using testing::make_batch;
 
-const BatchOptions kOptions{.advantage = AdvantageKind::kGroupMean,
-                            .numerics_class = testing::kNumericsClass,
-                            .vocab_size = 19,
-                            .max_sequence_tokens = 64};
+const BatchOptions kOptions = testing::tiny_batch_options();
 
 TEST(Pack, FillsInOrderWithoutSplittingASequence) {
   std::vector<int64_t> lengths = {7, 6, 8, 5, 1, 3, 8, 6};
@@ -210,6 +207,100 @@ TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
   EXPECT_EQ(nothing.num_groups(), 0);
   EXPECT_TRUE(split_minibatches(nothing, 2).empty());
   EXPECT_DOUBLE_EQ(testing::metric(nothing.metrics, "reward/mean"), 1);
+}
+
+// The options of a step that starts from version 9.
+BatchOptions with_bound(int64_t max_staleness, SamplingMask mask = SamplingMask::kNone) {
+  BatchOptions options = kOptions;
+  options.sampling_mask = mask;
+  options.version = 9;
+  options.max_staleness = max_staleness;
+  return options;
+}
+
+TEST(Batch, TokensBeyondTheStalenessBoundAreNoTargets) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
+  testing::truncate(trajectories);
+  testing::set_versions(trajectories, [](size_t t, int64_t i) {
+    return static_cast<int64_t>(6 + (t + static_cast<size_t>(i)) % 4);
+  });
+  const BatchOptions bounded = with_bound(2, SamplingMask::kKeep);
+  BatchOptions unbounded = bounded;
+  unbounded.max_staleness.reset();
+  const TrainBatch all = make_batch(trajectories, unbounded);
+  const TrainBatch young = make_batch(trajectories, bounded);
+  // A long trajectory has a token of each version.
+  ASSERT_EQ(young.sequences.size(), all.sequences.size());
+  int64_t left_out = 0, tokens = 0;
+  for (size_t i = 0; i < all.sequences.size(); ++i) {
+    const TrainSequence& a = all.sequences[i];
+    const TrainSequence& y = young.sequences[i];
+    const PackedSequence a_packed = a.packed(), y_packed = y.packed();
+    EXPECT_EQ(y.tokens, a.tokens) << "what is not trained is context all the same";
+    size_t next = 0;
+    for (size_t k = 0; k < a.targets.size(); ++k, ++tokens) {
+      if (a.versions[k] < 7) {
+        ++left_out;
+        continue;
+      }
+      ASSERT_LT(next, y.targets.size());
+      EXPECT_EQ(y.targets[next], a.targets[k]);
+      EXPECT_EQ(y.versions[next], a.versions[k]);
+      EXPECT_EQ(y.behaviour_logprobs[next], a.behaviour_logprobs[k]);
+      EXPECT_EQ(y.recorded_logprobs[next], a.recorded_logprobs[k]);
+      EXPECT_EQ(y.advantages[next], a.advantages[k]);
+      EXPECT_EQ(y.turns[next], a.turns[k]);
+      EXPECT_TRUE(std::ranges::equal(y_packed.kept.set(next), a_packed.kept.set(k)));
+      ++next;
+    }
+    EXPECT_EQ(next, y.targets.size());
+    EXPECT_EQ(young.trajectory_tokens[i], static_cast<int32_t>(next));
+  }
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(loss_counts(all, {0, all.sequences.size()}).tokens, tokens);
+  EXPECT_EQ(loss_counts(young, {0, young.sequences.size()}).tokens, tokens - left_out);
+  // Every other number of the batch is that of all samples.
+  for (const auto& [name, value] : all.metrics) {
+    const bool masked = name == "staleness/masked_frac";
+    EXPECT_EQ(testing::metric(young.metrics, name),
+              masked ? static_cast<double>(left_out) / static_cast<double>(tokens) : value)
+        << name;
+  }
+  EXPECT_EQ(testing::metric(all.metrics, "staleness/masked_frac"), 0);
+}
+
+// A bound of n is the version that is n below the one that the step starts from, and all above.
+TEST(Batch, TheStalenessBoundIsInVersionsBelowTheStepsOwn) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(2, 2);
+  for (const auto& [version, bound, trained] : std::vector<std::tuple<int64_t, int64_t, bool>>{
+           {9, 0, true}, {8, 0, false}, {8, 1, true}, {4, 5, true}, {3, 5, false}, {0, 9, true}}) {
+    testing::set_versions(trajectories, [&](size_t, int64_t) { return version; });
+    const TrainBatch batch = make_batch(trajectories, with_bound(bound));
+    EXPECT_EQ(batch.num_groups(), trained ? 2 : 0) << version << " " << bound;
+    EXPECT_EQ(testing::metric(batch.metrics, "staleness/masked_frac"), trained ? 0 : 1);
+  }
+}
+
+TEST(Batch, WhatIsTooOldCountsInItsGroupToTheLastSample) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
+  // Of the first group the first two, of the second all, of the third none.
+  testing::set_versions(trajectories,
+                        [](size_t t, int64_t) { return t < 2 || t / 4 == 1 ? 5 : 9; });
+  const TrainBatch all = make_batch(trajectories, kOptions);
+  const TrainBatch young = make_batch(trajectories, with_bound(3));
+  EXPECT_EQ(young.group_offsets, (std::vector<int32_t>{0, 2, 6}));
+  const std::vector<size_t> left = {2, 3, 8, 9, 10, 11};
+  ASSERT_EQ(young.sequences.size(), left.size());
+  for (size_t i = 0; i < left.size(); ++i) {
+    EXPECT_EQ(young.sequences[i].tokens, all.sequences[left[i]].tokens);
+    // The baseline knows the rewards of the others.
+    EXPECT_EQ(young.sequences[i].advantages, all.sequences[left[i]].advantages);
+    EXPECT_EQ(young.sequences[i].trajectory, static_cast<int32_t>(left[i]));
+  }
+  EXPECT_EQ(loss_counts(young, {0, left.size()}).trajectories, 6);
+  EXPECT_EQ(split_minibatches(young, 3).size(), 2u);
+  for (const char* name : {"reward/mean", "rollout/zero_signal_frac", "rollout/turns/mean"})
+    EXPECT_EQ(testing::metric(young.metrics, name), testing::metric(all.metrics, name));
 }
 
 TEST(Batch, MinibatchesAreWholeGroupsOfNearlyEqualNumber) {

@@ -120,16 +120,36 @@ inline void record_logprobs(PolicyTrainer& trainer, std::vector<Trajectory>& tra
   }
 }
 
+inline BatchOptions tiny_batch_options() {
+  return {.numerics_class = kNumericsClass,
+          .vocab_size = 19,
+          .max_sequence_tokens = kMaxSequenceTokens};
+}
+
+inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
+                             const BatchOptions& options) {
+  return build_batch(trajectories, options).value();
+}
+
 inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
                              AdvantageKind kind = AdvantageKind::kGroupMean, bool drop = true,
                              SamplingMask mask = SamplingMask::kNone) {
-  Result<TrainBatch> batch = build_batch(trajectories, {.advantage = kind,
-                                                        .drop_zero_signal = drop,
-                                                        .sampling_mask = mask,
-                                                        .numerics_class = kNumericsClass,
-                                                        .vocab_size = 19,
-                                                        .max_sequence_tokens = kMaxSequenceTokens});
-  return std::move(batch).value();
+  BatchOptions options = tiny_batch_options();
+  options.advantage = kind;
+  options.drop_zero_signal = drop;
+  options.sampling_mask = mask;
+  return make_batch(trajectories, options);
+}
+
+// Sampled token i of each trajectory becomes one of version `of(trajectory, i)`.
+template <class VersionOf>
+void set_versions(std::vector<Trajectory>& trajectories, VersionOf of) {
+  for (size_t t = 0; t < trajectories.size(); ++t) {
+    int64_t i = 0;
+    for (Segment& segment : trajectories[t].segments)
+      for (int64_t& version : segment.versions)
+        if (version >= 0) version = of(t, i++);
+  }
 }
 
 inline double metric(const MetricList& metrics, const std::string& name) {

@@ -357,6 +357,50 @@ TEST(PolicyTrainer, AStepWithoutSignalMakesNoUpdateAndSaysSo) {
   EXPECT_EQ(copy(trainer->parameters().flat()), before);
 }
 
+TEST(PolicyTrainer, TokensBeyondTheStalenessBoundAreInNoSumOfTheLoss) {
+  std::vector<Trajectory> trajectories = recorded(2, 3);
+  testing::set_versions(trajectories, [](size_t t, int64_t i) { return t == 1 ? 0 : i % 3; });
+  BatchOptions options = testing::tiny_batch_options();
+  options.version = 3;
+  options.max_staleness = 1;
+  TrainBatch batch = testing::make_batch(trajectories, options);
+  PolicyLossConfig config;
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenMean;
+  MetricList metrics = tiny_trainer({}, kStill)->policy_step(batch, 3, config);
+  double expected = 0, trajectories_left = 0, tokens_left = 0;
+  for (const Trajectory& t : trajectories) {
+    const Segment& segment = t.segments[0];
+    const double left = static_cast<double>(std::ranges::count(segment.versions, 2));
+    // Half of a group of two different rewards succeeds. The same weights sampled: the ratios
+    // are 1.
+    if (left > 0) expected -= *t.reward - 0.5;
+    trajectories_left += left > 0;
+    tokens_left += left;
+  }
+  EXPECT_EQ(metric(metrics, "policy/loss_tokens"), tokens_left);
+  EXPECT_NEAR(metric(metrics, "policy/loss"), expected / trajectories_left, 1e-6);
+}
+
+TEST(PolicyTrainer, AStepWhoseTokensAreAllTooOldMakesNoUpdateAndSaysSo) {
+  std::vector<Trajectory> trajectories = recorded(2, 6);
+  BatchOptions options = testing::tiny_batch_options();
+  options.version = 3;
+  options.max_staleness = 2;
+  TrainBatch batch = testing::make_batch(trajectories, options);
+  auto trainer = tiny_trainer({.minibatches_per_step = 2, .ppo_epochs = 2}, {.lr = 1e-2});
+  std::vector<float> before = copy(trainer->parameters().flat());
+  MetricList metrics = trainer->policy_step(batch, 3, {});
+  EXPECT_EQ(metric(metrics, "policy/updates"), 0);
+  EXPECT_EQ(metric(metrics, "policy/loss_tokens"), 0);
+  EXPECT_EQ(metric(metrics, "staleness/masked_frac"), 1);
+  EXPECT_LT(metric(metrics, "rollout/zero_signal_frac"), 1);
+  EXPECT_THROW(metric(metrics, "policy/loss"), std::runtime_error);
+  TrainBatch nothing = testing::make_batch({}, options);
+  EXPECT_EQ(metric(trainer->policy_step(nothing, 4, {}), "policy/updates"), 0);
+  EXPECT_EQ(copy(trainer->parameters().flat()), before);
+  EXPECT_EQ(trainer->optimizer().updates(), 0);
+}
+
 TEST(PolicyTrainer, TemperatureIsPartOfThePolicy) {
   std::vector<Trajectory> trajectories = recorded(1, 6);
   for (Trajectory& t : trajectories) t.sampling.temperature = .5;

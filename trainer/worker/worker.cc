@@ -262,9 +262,11 @@ class TrainerWorker {
     const int64_t step = whole.batch().step;
     auto trajectories = whole.trajectories();
     if (!trajectories) fail(step, trajectories.failure().message);
-    Result<TrainBatch> batch = build_batch(
-        trajectories.value(), batch_options(config_.algo, numerics_class(),
-                                            config_.model.vocab_size, config_.max_sequence_tokens));
+    BatchOptions options = batch_options(config_.algo, numerics_class(), config_.model.vocab_size,
+                                         config_.max_sequence_tokens);
+    options.version = version_;
+    options.max_staleness = config_.max_staleness;
+    Result<TrainBatch> batch = build_batch(trajectories.value(), options);
     if (!batch) fail(step, batch.failure().message);
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.value().sequences)
@@ -273,13 +275,16 @@ class TrainerWorker {
     MetricList metrics = trainer_.policy_step(batch.value(), version_, loss_);
     if (without_signal(metrics))
       log_.warning("step={} without signal: the rewards of each group are equal", step);
+    else if (config_.max_staleness && batch.value().num_groups() == 0)
+      log_.warning("step={} without an update: all that has a signal is older than version {}",
+                   step, version_ - *config_.max_staleness);
     double seconds = std::chrono::duration<double>(clock_.now() - start).count();
     metrics.emplace_back("time/train", seconds);
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
 
-    // Also after a step without signal: every step publishes a version, and the scheduler waits for
-    // it.
+    // Also after a step without an update: every step publishes a version, and the scheduler waits
+    // for it.
     version_ = step;
     metrics_ = std::move(metrics);
     publish();

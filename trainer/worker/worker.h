@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "core/base/clock.h"
@@ -43,6 +44,9 @@ struct TrainerWorkerConfig {
   int64_t max_sequence_tokens = 0;           // longest sequence that will come
 
   AlgoOptions algo = {};
+  // What weights sampled that are older than a step's start by more versions than this is not
+  // trained on; BatchOptions has the same. nullopt: all is.
+  std::optional<int64_t> max_staleness = {};
   OptimOptions optim = {};
   TrainOptions train = {};
   SftOptions sft = {};  // `data` must name the file, of demonstrations too; empty: no warm-up

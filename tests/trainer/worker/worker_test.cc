@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/file.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "core/wire/server.h"
@@ -198,6 +199,28 @@ TEST_F(TrainerWorkerTest, JudgesTokensByItsOwnNumericsClass) {
     // What was recorded is of no policy, and only another class gives reason to doubt it.
     EXPECT_EQ(testing::metric(metrics, "mismatch/kl") > 0, !own);
   }
+}
+
+// The fake's batches are of version 0 in every step.
+TEST_F(TrainerWorkerTest, AStepWithoutATokenYoungEnoughPublishesTheSameWeights) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  TrainerWorkerConfig config = this->config();
+  config.max_staleness = 1;
+  EXPECT_EQ(serve(config, scheduler), 0);
+  const auto published = scheduler.all<wire::Published>();
+  ASSERT_EQ(published.size(), 5u);
+  for (size_t v = 1; v < 5; ++v) {
+    // Step v starts from version v - 1.
+    const bool trained = v - 1 <= 1;
+    EXPECT_EQ(testing::metric(published[v].metrics, "policy/updates"), trained) << v;
+    EXPECT_EQ(testing::metric(published[v].metrics, "staleness/masked_frac"), !trained) << v;
+    EXPECT_EQ(published[v].digest != published[v - 1].digest, trained) << v;
+  }
+  const std::string log = read_file(dir_.path() / "log").value();
+  EXPECT_EQ(log.find("step=2 without"), std::string::npos) << log;
+  const char* said = "step=3 without an update: all that has a signal is older than version 1";
+  EXPECT_NE(log.find(said), std::string::npos) << log;
 }
 
 TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
