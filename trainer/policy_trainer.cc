@@ -1,6 +1,7 @@
 #include "trainer/policy_trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -80,6 +81,30 @@ double foreign_class_share(const TrainBatch& batch) {
     tokens += std::ssize(sequence.foreign_class);
   }
   return share(foreign, tokens);
+}
+
+// What the weights of what sampled against what the step starts from leave of the trained tokens:
+// of all, and by how many versions ago they were sampled. After prepare_step().
+MetricList effective_samples(const TrainBatch& batch, int64_t version) {
+  constexpr std::array kByStaleness = {"staleness/ess_frac_0", "staleness/ess_frac_1",
+                                       "staleness/ess_frac_2", "staleness/ess_frac_3_up"};
+  std::vector<double> all;
+  std::array<std::vector<double>, kByStaleness.size()> buckets;
+  for (const TrainSequence& s : batch.sequences) {
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      const double log_weight = double{s.old_logprobs[k]} - s.behaviour_logprobs[k];
+      const int64_t staleness = version - s.versions[k];
+      const auto bucket = std::clamp<int64_t>(staleness, 0, std::ssize(buckets) - 1);
+      all.push_back(log_weight);
+      buckets[static_cast<size_t>(bucket)].push_back(log_weight);
+    }
+  }
+  MetricList metrics = {{"mismatch/ess_frac", effective_sample_share(all)}};
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!buckets[i].empty())
+      metrics.emplace_back(kByStaleness[i], effective_sample_share(buckets[i]));
+  }
+  return metrics;
 }
 
 // What truncation cut of the distribution that is trained, mean a token.
@@ -335,6 +360,7 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   add("mismatch/mean_ratio", stats.correction_sum / tokens);
   add("mismatch/max_ratio", stats.correction_max);
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
+  for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);
   return metrics;
 }
 

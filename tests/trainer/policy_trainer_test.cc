@@ -66,6 +66,8 @@ TEST(PolicyTrainer, FirstUpdateOnItsOwnSamplesHasNoMismatchAtAll) {
   EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
   EXPECT_EQ(metric(metrics, "mismatch/max_ratio"), 1);
   EXPECT_EQ(metric(metrics, "mismatch/kl"), 0);
+  EXPECT_EQ(metric(metrics, "mismatch/ess_frac"), 1);
+  EXPECT_EQ(metric(metrics, "staleness/ess_frac_0"), 1);
   // Later updates have moved.
   EXPECT_GT(metric(metrics, "policy/kl_old"), 0);
   EXPECT_GT(metric(metrics, "policy/ratio_max"), 1);
@@ -381,6 +383,54 @@ TEST(PolicyTrainer, TokensBeyondTheStalenessBoundAreInNoSumOfTheLoss) {
   EXPECT_NEAR(metric(metrics, "policy/loss"), expected / trajectories_left, 1e-6);
 }
 
+// Sampled by weights of seed 1, as several versions; the trainer holds seed 2 as version 7.
+TEST(PolicyTrainer, EffectiveSamplesAreCountedByStaleness) {
+  std::vector<Trajectory> trajectories = recorded(3, 3);
+  auto with = [&](std::vector<int64_t> staleness) {
+    testing::set_versions(trajectories, [&](size_t, int64_t i) {
+      return 7 - staleness[static_cast<size_t>(i) % staleness.size()];
+    });
+    TrainBatch batch = make_batch(trajectories);
+    MetricList metrics =
+        tiny_trainer({.ppo_epochs = 2}, {.lr = 1e-2}, {}, /*seed=*/2)->policy_step(batch, 7, {});
+    // As the formula has it, from the step's own numbers.
+    auto expected = [&](int64_t low, int64_t high) {
+      double n = 0, sum = 0, squares = 0;
+      for (const TrainSequence& s : batch.sequences)
+        for (size_t k = 0; k < s.targets.size(); ++k) {
+          if (7 - s.versions[k] < low || 7 - s.versions[k] > high) continue;
+          const double w = std::exp(double{s.old_logprobs[k]} - s.behaviour_logprobs[k]);
+          n += 1, sum += w, squares += w * w;
+        }
+      return n > 0 ? sum * sum / (n * squares) : -1;
+    };
+    const std::vector<std::tuple<const char*, int64_t, int64_t>> rows = {
+        {"mismatch/ess_frac", 0, 99},
+        {"staleness/ess_frac_0", 0, 0},
+        {"staleness/ess_frac_1", 1, 1},
+        {"staleness/ess_frac_2", 2, 2},
+        {"staleness/ess_frac_3_up", 3, 99}};
+    std::vector<double> found;
+    for (const auto& [name, low, high] : rows) {
+      const bool present = std::ranges::count(metrics, name, [](const auto& m) { return m.first; });
+      found.push_back(present ? metric(metrics, name) : -1);
+      EXPECT_NEAR(found.back(), expected(low, high), 1e-12) << name;
+    }
+    return found;
+  };
+  const std::vector<double> mixed = with({0, 1, 3, 2, 5, 7});
+  EXPECT_EQ(mixed[1], 1) << "fresh tokens have no weight";
+  for (size_t i : {0, 2, 3, 4}) {
+    EXPECT_GT(mixed[i], 0.1) << i;
+    EXPECT_LT(mixed[i], 0.999) << i;
+  }
+  const std::vector<double> two = with({1, 4});
+  EXPECT_EQ(two[1], -1);
+  EXPECT_EQ(two[3], -1);
+  EXPECT_GT(two[2], 0);
+  EXPECT_GT(two[4], 0);
+}
+
 TEST(PolicyTrainer, AStepWhoseTokensAreAllTooOldMakesNoUpdateAndSaysSo) {
   std::vector<Trajectory> trajectories = recorded(2, 6);
   BatchOptions options = testing::tiny_batch_options();
@@ -395,6 +445,7 @@ TEST(PolicyTrainer, AStepWhoseTokensAreAllTooOldMakesNoUpdateAndSaysSo) {
   EXPECT_EQ(metric(metrics, "staleness/masked_frac"), 1);
   EXPECT_LT(metric(metrics, "rollout/zero_signal_frac"), 1);
   EXPECT_THROW(metric(metrics, "policy/loss"), std::runtime_error);
+  EXPECT_THROW(metric(metrics, "mismatch/ess_frac"), std::runtime_error);
   TrainBatch nothing = testing::make_batch({}, options);
   EXPECT_EQ(metric(trainer->policy_step(nothing, 4, {}), "policy/updates"), 0);
   EXPECT_EQ(copy(trainer->parameters().flat()), before);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/check.h"
+
 namespace tailrace {
 
 void CorrectionOptions::visit(OptionVisitor& v) {
@@ -36,6 +38,19 @@ int64_t correction_weights(const CorrectionOptions& options, std::span<const dou
     capped += cut;
   }
   return capped;
+}
+
+double effective_sample_share(std::span<const double> log_weight) {
+  TR_CHECK(!log_weight.empty());
+  // Against the largest, which changes nothing in the quotient: squares of weights overflow.
+  const double largest = std::ranges::max(log_weight);
+  double sum = 0, squares = 0;
+  for (double x : log_weight) {
+    const double weight = std::exp(x - largest);
+    sum += weight;
+    squares += weight * weight;
+  }
+  return sum * sum / (static_cast<double>(log_weight.size()) * squares);
 }
 
 }  // namespace tailrace

@@ -38,4 +38,9 @@ struct CorrectionOptions {
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,
                            std::span<double> weight);
 
+// What importance weights w = exp(log_weight) leave of n samples, as a share of n (the effective
+// sample size of Kong 1992, over n): (sum w)^2 / (n sum w^2). Exactly 1 where all are equal, 1 / n
+// where one outweighs the others. Of any magnitude; at least one.
+double effective_sample_share(std::span<const double> log_weight);
+
 }  // namespace tailrace

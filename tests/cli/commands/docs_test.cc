@@ -66,10 +66,12 @@ void expect_same(const Names& written, const Names& on_page, const std::string& 
     EXPECT_TRUE(written.contains(name)) << "nothing writes " << name << ": " << heading;
 }
 
+const char* const kByStaleness = "staleness/ess_frac_";
 const char* const kReported = "What the built-in environments and verifiers report";
 
 // What the rows of a run carry, by the heading that the page has for them. `env/NAME` and
-// `eval/NAME` stand for what environments and verifiers report.
+// `eval/NAME` stand for what environments and verifiers report, `staleness/ess_frac_N` for what a
+// run has of each staleness that occurs in it.
 void collect(const std::filesystem::path& run, std::map<std::string, Names>& written) {
   const Names reported = names_under(kReported);
   auto rows = read_metrics(run / "metrics.jsonl");
@@ -82,7 +84,10 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
     const std::string open = evaluation ? "eval/" : "env/";
     for (const auto& [name, value] : row.values) {
       const bool is_open = name.starts_with(open) && reported.contains(name.substr(open.size()));
-      written[heading].insert(is_open ? open + "NAME" : name);
+      const bool by_staleness = name.starts_with(kByStaleness);
+      written[heading].insert(is_open        ? open + "NAME"
+                              : by_staleness ? std::string(kByStaleness) + "N"
+                                             : name);
     }
   }
 }

@@ -111,6 +111,7 @@ TEST(TruncatedSampling, WithKeptSetsEveryRatioIsExactlyOne) {
     EXPECT_EQ(metric(metrics, "mismatch/kl"), 0);
     EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
     EXPECT_EQ(metric(metrics, "policy/kl_old"), 0);
+    EXPECT_EQ(metric(metrics, "mismatch/ess_frac"), 1);
     // The reference is the policy itself, and is restricted like it.
     EXPECT_EQ(metric(metrics, "policy/kl_ref"), 0);
   }
@@ -132,12 +133,13 @@ TEST(TruncatedSampling, KeptSetsHoldForTokensOfAnOlderVersionToo) {
 TEST(TruncatedSampling, WithoutThemItIsReportedAndCorrected) {
   for (const SamplingParams& params : kTruncated) {
     const auto [metrics, batch] = train(params, SamplingMask::kNone);
-    double sum = 0, largest = 0, divergence = 0, tokens = 0;
+    double sum = 0, squares = 0, largest = 0, divergence = 0, tokens = 0;
     for (const TrainSequence& s : batch.sequences) {
       EXPECT_TRUE(s.kept_ids.empty());
       for (size_t k = 0; k < s.targets.size(); ++k) {
         const double ratio = std::exp(double{s.old_logprobs[k]} - s.behaviour_logprobs[k]);
         sum += ratio;
+        squares += ratio * ratio;
         largest = std::max(largest, ratio);
         divergence += double{s.behaviour_logprobs[k]} - s.old_logprobs[k];
         ++tokens;
@@ -146,6 +148,8 @@ TEST(TruncatedSampling, WithoutThemItIsReportedAndCorrected) {
     EXPECT_NEAR(metric(metrics, "mismatch/mean_ratio"), sum / tokens, 1e-12);
     EXPECT_LT(metric(metrics, "mismatch/mean_ratio"), 0.99);
     EXPECT_EQ(metric(metrics, "mismatch/max_ratio"), largest);
+    EXPECT_NEAR(metric(metrics, "mismatch/ess_frac"), sum * sum / (tokens * squares), 1e-12);
+    EXPECT_LT(metric(metrics, "mismatch/ess_frac"), 1);
     // KL(p on the set, renormalised || p) is the mean of -log of the mass.
     EXPECT_NEAR(metric(metrics, "mismatch/kl"), divergence / tokens, 1e-6);
     EXPECT_GT(divergence / tokens, 0.01);
