@@ -16,7 +16,10 @@ namespace {
 Lease end_lease(State& state, const WorkId& work) {
   Lease lease = std::move(state.leases.extract(work).mapped());
   const auto worker = state.workers.find(lease.worker);
-  if (worker != state.workers.end()) --worker->second.leased;
+  if (worker != state.workers.end()) {
+    --worker->second.leased;
+    touch(state, lease.worker);
+  }
   state.expiries.erase({lease.deadline, work});
   return lease;
 }
@@ -33,7 +36,7 @@ Lease abort_lease(Context& context, const WorkId& work) {
 
 // Nothing more is done for this member.
 void void_work(Context& context, const WorkId& work) {
-  context.state.waiting.erase(work);
+  drop_waiting(context.state, work);
   context.state.to_verify.erase(work);
   if (context.state.leases.contains(work)) abort_lease(context, work);
 }
@@ -69,7 +72,11 @@ void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
 void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   const bool verifying = kind == LeaseKind::kVerify;
   member_of(state, work).phase = verifying ? Phase::kToVerify : Phase::kWaiting;
-  (verifying ? state.to_verify : state.waiting).insert(work);
+  if (verifying) {
+    state.to_verify.insert(work);
+  } else {
+    add_waiting(state, work);
+  }
 }
 
 // Once more if the count of this cause allows it, or never again. Each cause has its own: a member
@@ -139,6 +146,7 @@ bool fits_its_launch(const State& state, const Task& task, const AttemptResult& 
 void begin_lease(Context& context, const WorkId& work, Lease lease) {
   State& state = context.state;
   ++state.workers.at(lease.worker).leased;
+  touch(state, lease.worker);
   state.expiries.emplace(lease.deadline, work);
   const auto it = state.leases.emplace(work, std::move(lease)).first;
   tell_lease(context, work, it->second);

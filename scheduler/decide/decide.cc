@@ -95,6 +95,9 @@ void proceed(Context& context) {
 Actions decide(State& state, const Event& event, Time now) {
   // Law 2.4. A replayed journal brings the times of then.
   state.now = std::max(state.now, now);
+  while (!state.index.quarantine_ends().empty() &&
+         state.index.quarantine_ends().begin()->first <= state.now)
+    touch(state, WorkerId(state.index.quarantine_ends().begin()->second));
   Context context{.state = state, .actions = {}, .settled = {}};
   std::visit([&](const auto& e) { apply(context, e); }, event);
   proceed(context);

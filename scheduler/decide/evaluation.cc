@@ -51,13 +51,14 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
       task.launch = policy.eval_launch;
       task.weight_floor = version;
       task.members.assign(static_cast<size_t>(config.group_size), Member{});
-      for (int32_t i = 0; i < config.group_size; ++i) {
-        context.state.waiting.insert({Lane::kEval, member_id(id, task.launch, i)});
-      }
       evaluation.open_members += config.group_size;
     }
   }
   policy.evaluation = std::move(evaluation);
+  for (const auto& [id, task] : policy.evaluation->tasks) {
+    for (int32_t i = 0; i < std::ssize(task.members); ++i)
+      add_waiting(context.state, {Lane::kEval, member_id(id, task.launch, i)});
+  }
 }
 
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {

@@ -126,6 +126,7 @@ void record_good(Context& context, const WorkerId& id) {
   // Single faults were never announced, so neither is their end.
   if (it->second.quarantines > 0) context.act(Quarantine{.worker = id, .until = {}, .reason = {}});
   context.state.health.erase(it);
+  touch(context.state, id);
 }
 
 void quarantine(Context& context, const WorkerId& id, Fault fault, const std::string& reason) {
@@ -137,6 +138,7 @@ void quarantine(Context& context, const WorkerId& id, Fault fault, const std::st
   health.fault = fault;
   health.reason = reason;
   health.until = state.now + doubled(config.first, health.quarantines++, config.longest);
+  touch(state, id);
   context.act(Quarantine{.worker = id, .until = health.until, .reason = reason});
   check_pool(context, id);
 }
@@ -152,7 +154,9 @@ void record_fault(Context& context, const WorkerId& id, Fault fault, const std::
   if (work && !health.tasks.insert(task_key(*work)).second) return;
   // After a quarantine one is enough (law 7.3).
   const bool proving = health.quarantines > 0;
-  if (++health.faults < context.config().quarantine.faults && !proving) return;
+  ++health.faults;
+  touch(context.state, id);
+  if (health.faults < context.config().quarantine.faults && !proving) return;
   quarantine(context, id, fault, reason);
 }
 

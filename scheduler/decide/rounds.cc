@@ -91,7 +91,7 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   fresh.attempt = task.attempts;
   task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)), fresh);
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    context.state.waiting.insert({Lane::kTrain, member_id(id, task.launch, i)});
+    add_waiting(context.state, {Lane::kTrain, member_id(id, task.launch, i)});
   }
   ++round.shares[static_cast<size_t>(index)].running;
   return true;
@@ -268,11 +268,13 @@ bool leaves_places(const State& state, const Policy& policy) {
 // Moves the step's groups out of the ready queues.
 void form_batch(const State& state, Policy& policy, int64_t step) {
   Batch batch;
+  batch.domains.assign(policy.domains.size(), 0);
   for (size_t i = 0; i < policy.domains.size(); ++i) {
     std::deque<TaskId>& ready = policy.domains[i].ready;
     for (int64_t left = state.config.domains[i].prompts_per_step; left > 0 && !ready.empty();
          --left) {
       batch.tasks.push_back(ready.front());
+      ++batch.domains[i];
       ready.pop_front();
     }
   }
@@ -495,6 +497,8 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
   policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(version));
+  context.state.index =
+      make_index(context.state);  // who installs a version that is no longer kept is behind
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 

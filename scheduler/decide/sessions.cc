@@ -11,10 +11,12 @@ namespace tailrace::scheduler {
 namespace {
 
 // Leases and places stay for a while: a link that breaks costs no work.
-void leave_absent(const State& state, Worker& worker) {
+void leave_absent(State& state, const WorkerId& id) {
+  Worker& worker = state.workers.at(id);
   worker.connected = false;
   worker.phase = WorkerPhase::kClosed;
   worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
+  touch(state, id);
 }
 
 // Its process is gone. With work in hand that is a fault; a worker that leaves with empty hands
@@ -36,6 +38,7 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   const bool was_trainer = worker.role == Role::kTrainer;
   const PolicyId policy_id = worker.policy;
   state.workers.erase(id);
+  touch(state, id);
   if (was_trainer) hear_next_trainer(context, policy_id);
 }
 
@@ -58,6 +61,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.phase = WorkerPhase::kClosed;
   worker.greeting.reset();
   worker.question.reset();
+  touch(state, event.worker);
   if (worker.role == Role::kTrainer) {
     const auto policy = state.policies.find(event.policy);
     if (policy != state.policies.end() && policy->second.trainer == event.worker)
@@ -74,7 +78,7 @@ void on_worker_down(Context& context, const WorkerDown& event) {
   if (it == context.state.workers.end() || it->second.session != event.session) return;
   // A trainer holds no lease: its batch is handed over again in its next session.
   if (event.silent && it->second.role != Role::kTrainer)
-    return leave_absent(context.state, it->second);
+    return leave_absent(context.state, event.worker);
   lose_worker(context, event.worker, Leaving::kGoodbye);
 }
 
@@ -87,6 +91,7 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
   Worker& worker = it->second;
   end_leases(context, event.worker, Leaving::kLost);
   worker.phase = WorkerPhase::kClosed;
+  touch(state, event.worker);
   const auto policy = state.policies.find(worker.policy);
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == event.worker) {
@@ -109,7 +114,7 @@ void on_restarted(Context& context, const Restarted& event) {
   state.breakers.clear();
   forget_rests(state);
   state.stopping = false;
-  for (auto& [id, worker] : state.workers) leave_absent(state, worker);
+  for (auto& [id, worker] : state.workers) leave_absent(state, id);
   for (auto& [id, policy] : state.policies) {
     on_trainer_lost(policy);
     policy.greeted = false;
@@ -125,8 +130,9 @@ void expire_absences(Context& context) {
   State& state = context.state;
   // Collected first: lose_worker() erases.
   std::vector<WorkerId> absent;
-  for (const auto& [id, worker] : state.workers) {
-    if (!worker.connected && worker.reconnect_deadline <= state.now) absent.push_back(id);
+  for (const auto& [deadline, id] : state.index.deadlines()) {
+    if (deadline > state.now) break;
+    if (!state.workers.at(id).connected) absent.push_back(id);
   }
   for (const WorkerId& id : absent) lose_worker(context, id, Leaving::kLost);
 }

@@ -29,7 +29,7 @@ namespace tailrace::scheduler {
 static_assert(std::endian::native == std::endian::little);
 
 // Raised when a field list changes (law 13.4): files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 9;
+constexpr uint32_t kArchiveFormat = 10;
 
 template <class V>
 void fields(TaskId& id, V& visit) {
@@ -225,6 +225,7 @@ std::optional<T> from_bytes(std::string_view bytes) {
   ArchiveReader reader(bytes);
   reader(value);
   if (!reader.at_end()) return std::nullopt;
+  if constexpr (requires { value.after_reading(); }) value.after_reading();
   return value;
 }
 

@@ -1,7 +1,5 @@
 #include "scheduler/state/credit.h"
 
-#include <algorithm>
-
 namespace tailrace::scheduler {
 
 int64_t credit(const Config& config, int32_t domain) {
@@ -29,8 +27,7 @@ int64_t credit_held(const Policy& policy, int32_t domain) {
   // credit.
   for (auto batch = policy.batches.upper_bound(policy.frontier); batch != policy.batches.end();
        ++batch) {
-    held += std::count_if(batch->second.tasks.begin(), batch->second.tasks.end(),
-                          [&](const TaskId& task) { return task.domain == domain; });
+    held += batch->second.domains[static_cast<size_t>(domain)];
   }
   return held;
 }

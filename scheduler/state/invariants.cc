@@ -34,7 +34,9 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
                    (verifying && lease->second.verify_attempt != member.verify_attempt))) {
       return fmt::format("{}: the lease is of another attempt", print(work));
     }
-    if (state.waiting.contains(work) != (active && member.phase == Phase::kWaiting)) {
+    const auto queue = state.waiting.find(Need{lane, id.policy, task.weight_floor});
+    const bool waits = queue != state.waiting.end() && queue->second.contains(work);
+    if (waits != (active && member.phase == Phase::kWaiting)) {
       return fmt::format("{}: waiting list and phase disagree", print(work));
     }
     if (state.to_verify.contains(work) != (active && member.phase == Phase::kToVerify)) {
@@ -194,6 +196,11 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
       return fmt::format("policy {}: lineage has no version {}", policy_id, v);
   }
   if (policy.lineage.rbegin()->first != policy.frontier) return "lineage goes beyond the frontier";
+  for (const auto& [step, batch] : policy.batches) {
+    std::vector<int64_t> domains(policy.domains.size());
+    for (const TaskId& id : batch.tasks) ++domains[static_cast<size_t>(id.domain)];
+    if (domains != batch.domains) return fmt::format("batch of step {} counts others", step);
+  }
   int64_t expected = policy.batches.empty() ? 0 : policy.batches.begin()->first;
   for (const auto& [step, batch] : policy.batches) {
     if (step != expected++)
@@ -242,10 +249,16 @@ Found check_workers(const State& state) {
                          worker.slots);
     }
   }
-  for (const WorkId& work : state.waiting) {
-    if (find_task(state, work.lane, work.member) == nullptr)
-      return print(work) + ": waits without a task";
+  for (const auto& [need, members] : state.waiting) {
+    if (members.empty()) return "an empty queue";
+    for (const WorkId& work : members) {
+      const Task* task = find_task(state, work.lane, work.member);
+      if (task == nullptr || task->weight_floor != need.floor || work.lane != need.lane ||
+          work.member.policy != need.policy)
+        return print(work) + ": waits in another queue than its task's";
+    }
   }
+  if (!(make_index(state) == state.index)) return "the index of workers does not say what they do";
   for (const WorkId& work : state.to_verify) {
     if (find_task(state, work.lane, work.member) == nullptr)
       return print(work) + ": waits without a task";

@@ -11,6 +11,31 @@ State::State(Config run, int num_policies) : config(std::move(run)) {
   for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
 }
 
+namespace {
+
+Need need_of(const State& state, const WorkId& work) {
+  return {work.lane, work.member.policy, find_task(state, work.lane, work.member)->weight_floor};
+}
+
+}  // namespace
+
+void add_waiting(State& state, const WorkId& work) {
+  state.waiting[need_of(state, work)].insert(work);
+}
+
+void drop_waiting(State& state, const WorkId& work) {
+  const auto queue = state.waiting.find(need_of(state, work));
+  if (queue == state.waiting.end()) return;
+  queue->second.erase(work);
+  if (queue->second.empty()) state.waiting.erase(queue);
+}
+
+int64_t num_waiting(const State& state) {
+  int64_t count = 0;
+  for (const auto& [need, members] : state.waiting) count += std::ssize(members);
+  return count;
+}
+
 const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   const auto policy = state.policies.find(member.policy);
   if (policy == state.policies.end()) return nullptr;
@@ -209,18 +234,11 @@ std::optional<Time> next_deadline(const State& state) {
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
   if (!state.expiries.empty()) consider(state.expiries.begin()->first);
   if (!state.rest_ends.empty()) consider(*state.rest_ends.begin());
-  for (const auto& [id, worker] : state.workers) {
-    if (!worker.connected) {
-      consider(worker.reconnect_deadline);
-    } else if (worker.phase == WorkerPhase::kInstalling) {
-      consider(worker.install_deadline);
-    }
-  }
-  for (const auto& [id, health] : state.health) {
-    // When a quarantine ends a worker can have work again; one that is not here is looked at when
-    // it comes.
-    if (health.until > state.now && state.workers.contains(id)) consider(health.until);
-  }
+  const Index& index = state.index;
+  if (!index.deadlines().empty()) consider(index.deadlines().begin()->first);
+  // When a quarantine ends a worker can have work again; one that is not here is looked at when it
+  // comes.
+  if (!index.quarantine_ends().empty()) consider(index.quarantine_ends().begin()->first);
   // Once there is an end, the stop has had its time.
   if (state.end) {
     consider(state.end_deadline);

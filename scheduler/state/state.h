@@ -21,6 +21,7 @@
 #include "core/base/time.h"
 #include "scheduler/state/config.h"
 #include "scheduler/state/event.h"
+#include "scheduler/state/index.h"
 
 namespace tailrace::scheduler {
 
@@ -168,11 +169,12 @@ struct Round {
 
 // The groups of a step, kept until the oldest checkpoint covers it.
 struct Batch {
-  std::vector<TaskId> tasks;  // in the order of the batch
-  Time handed{};              // when the trainer got it last
+  std::vector<TaskId> tasks;     // in the order of the batch
+  std::vector<int64_t> domains;  // how many of each
+  Time handed{};                 // when the trainer got it last
   template <class V>
   void fields(V& visit) {
-    visit(tasks, handed);
+    visit(tasks, domains, handed);
   }
   friend bool operator==(const Batch&, const Batch&) = default;
 };
@@ -368,6 +370,25 @@ struct RunEnd {
   friend bool operator==(const RunEnd&, const RunEnd&) = default;
 };
 
+// What members wait for: rollout workers with weights of this version or a newer one (of an
+// evaluation: exactly this one). Evaluation sorts first, then what was launched first.
+struct Need {
+  Lane lane = Lane::kTrain;
+  PolicyId policy = 0;
+  int64_t floor = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(lane, policy, floor);
+  }
+  friend bool operator==(const Need&, const Need&) = default;
+  friend std::strong_ordering operator<=>(const Need& a, const Need& b) {
+    if (a.lane != b.lane)
+      return a.lane == Lane::kEval ? std::strong_ordering::less : std::strong_ordering::greater;
+    if (a.policy != b.policy) return a.policy <=> b.policy;
+    return a.floor <=> b.floor;
+  }
+};
+
 struct State {
   Config config;
   Time now{};  // never goes back
@@ -375,7 +396,7 @@ struct State {
   std::map<WorkerId, Worker> workers;
   std::map<WorkId, Lease> leases;                         // a member has at most one
   std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
-  std::set<WorkId> waiting;                               // members in Phase::kWaiting
+  std::map<Need, std::set<WorkId>> waiting;               // members in Phase::kWaiting
   std::set<WorkId> to_verify;                             // members in Phase::kToVerify
   std::set<Time> rest_ends;                               // of members, as far as they lie ahead
   std::map<WorkerId, Health> health;                      // faults, quarantines, and who has left
@@ -387,6 +408,7 @@ struct State {
   std::optional<RunEnd> end;  // nothing is left to do; the last version is being saved
   Time end_deadline{};        // for that
   bool ended = false;         // RunDone was given
+  Index index;                // of workers; see touch() and make_index()
 
   State() = default;
   explicit State(Config run, int num_policies = 1);
@@ -396,8 +418,15 @@ struct State {
     visit(config, now, policies, workers, leases, expiries, waiting, to_verify, rest_ends, health,
           breakers, begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
+  // For who has just read one: what is derived is not archived.
+  void after_reading() { index = make_index(*this); }
   friend bool operator==(const State&, const State&) = default;
 };
+
+// The member waits for a rollout worker, or no longer. Its task must be known.
+void add_waiting(State& state, const WorkId& work);
+void drop_waiting(State& state, const WorkId& work);
+int64_t num_waiting(const State& state);
 
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);

@@ -72,7 +72,7 @@ std::string describe_waits(const State& state, Time now) {
   text += leases_out(state, now, LeaseKind::kGenerate, "run");
   text += leases_out(state, now, LeaseKind::kVerify, "are verified");
   if (!state.waiting.empty())
-    text += fmt::format("; {} samples wait for a rollout worker", state.waiting.size());
+    text += fmt::format("; {} samples wait for a rollout worker", num_waiting(state));
   if (!state.to_verify.empty())
     text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
   for (const auto& [id, worker] : state.workers) {

@@ -30,6 +30,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
           {"rl-step", "--steps 1 --warmup 0"},
+          {"scheduler", "--workers 2 --members 64 --events 100 --runs 1"},
           {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
                                 "sft.demonstrations=100 eval.prompts=8",
                                 TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};

@@ -1,0 +1,183 @@
+// The scheduler's state machine by itself: events a second that decide() answers, each with the
+// question when to tick next, as the service asks. Workers sample, a trainer trains, checkpoints
+// are written and weights installed; half of the members in flight run, half wait for a slot.
+//
+// Checked: the state is sound at the end of each case, and every step was trained.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/report/program.h"
+#include "core/base/random.h"
+#include "scheduler/decide/decide.h"
+#include "scheduler/state/invariants.h"
+
+namespace tailrace {
+namespace {
+
+using namespace scheduler;
+
+constexpr int64_t kGroup = 8;
+
+struct Options {
+  std::vector<int64_t> workers = {64, 1000, 3000, 3000};
+  std::vector<int64_t> members = {6400, 32000, 100000, 1000000};
+  int64_t events = 40000;
+  int runs = 5;
+};
+
+// A step ahead, so that sampling goes on while a step is trained.
+Config config_for(int64_t members) {
+  Config config;
+  config.mode.ahead = {1, 1};
+  config.mode.max_staleness = 1;
+  config.group_size = kGroup;
+  config.steps = 1'000'000;
+  config.domains = {DomainConfig{.prompts_per_step = std::max<int64_t>(1, members / (2 * kGroup))}};
+  config.save.interval_steps = 1;
+  return config;
+}
+
+class World {
+ public:
+  World(int64_t workers, int64_t members) : state_(config_for(members)) {
+    const int64_t slots = std::max<int64_t>(1, members / (2 * workers));
+    tell(WorkerUp{.worker = "trainer-0", .role = Role::kTrainer, .incarnation = 1});
+    tell(RolledBack{"trainer-0", 0, -1, "", ""});
+    for (int64_t i = 0; i < workers; ++i)
+      tell(WorkerUp{.worker = fmt::format("rollout-{}", i), .slots = slots});
+    publish(0);
+  }
+
+  // `count` events; returns the seconds of CPU time that one took, this made-up world included: a
+  // clock read around each would cost more than the world does.
+  double run(int64_t count) {
+    const int64_t before = events_;
+    const Stopwatch watch(CLOCK_THREAD_CPUTIME_ID);
+    while (events_ - before < count) step();
+    return watch.seconds() / static_cast<double>(events_ - before);
+  }
+
+  const State& state() const { return state_; }
+
+ private:
+  void step() {
+    if (!installs_.empty()) {
+      const Install install = installs_.back();
+      installs_.pop_back();
+      return tell(Installed{install.worker, install.policy, install.version, install.digest});
+    }
+    if (saving_) {
+      saving_ = false;
+      return tell(Durable{"trainer-0", 0, version_, version_});
+    }
+    if (training_ > 0 && (--training_ == 0 || grants_.empty())) {
+      training_ = 0;
+      return publish(version_ + 1);
+    }
+    require(!grants_.empty(), "nothing runs at version {}", version_);
+    const auto index = static_cast<size_t>(rng_.below(std::ssize(grants_)));
+    std::swap(grants_[index], grants_.back());
+    const Grant grant = std::move(grants_.back());
+    grants_.pop_back();
+    const int64_t version = state_.workers.at(grant.worker).version;
+    tell(AttemptResult{.worker = grant.worker,
+                       .lease = grant.lease,
+                       .lane = grant.lane,
+                       .outcome = Outcome::kFinished,
+                       .tokens = 100,
+                       .min_version = std::min(version, grant.version),
+                       .max_version = version,
+                       .reward = static_cast<double>(grant.lease.member.member),
+                       .needs_verifier = false,
+                       .reason = ""});
+  }
+
+  void publish(int64_t version) {
+    version_ = version;
+    tell(Published{"trainer-0", 0, version, fmt::format("d{}", version), "m"});
+    tell(TrainerWants{"trainer-0", 0, version + 1});
+  }
+
+  void tell(const Event& event) {
+    now_ += std::chrono::microseconds(50);
+    Actions actions = decide(state_, event, now_);
+    const auto next = next_deadline(state_);
+    ++events_;
+    require(!next || *next > now_, "a deadline has passed");
+    for (Action& action : actions) {
+      if (auto* grant = std::get_if<Grant>(&action)) grants_.push_back(std::move(*grant));
+      if (auto* install = std::get_if<Install>(&action)) installs_.push_back(std::move(*install));
+      if (std::holds_alternative<Save>(action)) saving_ = true;
+      // A trainer takes as long as the workers take for a quarter of a step.
+      if (std::holds_alternative<HandOver>(action))
+        training_ = 1 + state_.config.prompts_per_step() * kGroup / 4;
+      require(!std::holds_alternative<Halt>(action), "the run halted: {}", state_.halted);
+    }
+  }
+
+  State state_;
+  Time now_{std::chrono::seconds(1)};
+  Rng rng_{1};
+  std::vector<Grant> grants_;
+  std::vector<Install> installs_;
+  int64_t version_ = -1, training_ = 0, events_ = 0;
+  bool saving_ = false;
+};
+
+void measure(const Options& options, const Program& program) {
+  require(options.workers.size() == options.members.size(), "--workers has {} values, --members {}",
+          options.workers.size(), options.members.size());
+  Settings settings;
+  settings.emplace_back("events", options.events);
+  settings.emplace_back("group_size", kGroup);
+  Report report = program.report(settings);
+  for (size_t i = 0; i < options.workers.size(); ++i) {
+    World world(options.workers[i], options.members[i]);
+    world.run(options.events);  // until it is not the first step alone
+    std::vector<double> rates, micros;
+    for (int run = 0; run < options.runs; ++run) {
+      const double seconds = world.run(options.events);
+      rates.push_back(1 / seconds);
+      micros.push_back(1e6 * seconds);
+    }
+    const auto violation = find_violation(world.state());
+    require(!violation, "{}", violation.value_or(""));
+    const std::string name =
+        fmt::format("{} workers, {} members", options.workers[i], options.members[i]);
+    report.add(name, "decide", "events/s", rates);
+    report.add(name, "an event", "us", micros);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
+
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  Options options;
+  Program program("scheduler", TAILRACE_MEASURES, "scheduler --workers 3000 --members 100000");
+  program.fix_threads(1);
+  program.flags()
+      .add_option("--workers", options.workers, "rollout workers of each case")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::Range(1, 100000));
+  program.flags()
+      .add_option("--members", options.members, "members in flight of each case")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::Range(8, 100'000'000));
+  program.flags()
+      .add_option("--events", options.events, "events of a measurement")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100'000'000));
+  program.flags()
+      .add_option("--runs", options.runs, "measurements of a case")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  return program.run(argc, argv, [&] { measure(options, program); });
+}
