@@ -186,7 +186,8 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
-  if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone)
+  if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
+      !weighs_behaviour(o.algo.surrogate.kind))
     plan.warnings.push_back(
         "algo.correction.kind is none: tokens of older weights are trained on as if they were of "
         "the newest. Try tis");

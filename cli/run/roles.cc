@@ -92,6 +92,9 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   config.tokenizer_dir = context.run.tokenizer();
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
   config.algo = o.algo;
+  if (const scheduler::Mode mode = o.scheduler.mode.mode();
+      mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
+    config.max_staleness = mode.max_staleness;
   config.optim = o.optim;
   config.train = o.train;
   config.sft = o.sft;

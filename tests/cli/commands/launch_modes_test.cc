@@ -11,6 +11,7 @@ struct ModeCase {
   std::vector<std::string> overrides;
   std::optional<int64_t> oldest;  // versions; what the mode promises, if it does
   bool surplus = false;           // prompts are begun that are not trained at once
+  bool masks = false;             // some tokens are too old for the loss
 };
 
 class LaunchModes : public LaunchTest, public testing::WithParamInterface<ModeCase> {
@@ -44,7 +45,11 @@ TEST_P(LaunchModes, KeepTheirPromisesWhoeverIsKilled) {
   expect_done();
   EXPECT_GE(num_killed_, 2) << "the run was over before it was disturbed";
   expect_each_step_once();
+  if (mode.masks) {
+    EXPECT_GT(worst("staleness/masked_frac"), 0);
+  }
   if (mode.oldest) {
+    EXPECT_EQ(worst("staleness/masked_frac"), 0);
     EXPECT_LE(worst("staleness/max"), static_cast<double>(*mode.oldest));
   }
   if (mode.oldest == 0) {
@@ -73,6 +78,11 @@ INSTANTIATE_TEST_SUITE_P(
                  true},
         ModeCase{"partial", {"scheduler.mode=partial"}, std::nullopt, true},
         ModeCase{"async_half", {"scheduler.mode=async", "scheduler.ahead=0.5"}, std::nullopt},
+        ModeCase{"async_mask",
+                 {"scheduler.mode=async", "scheduler.ahead=2", "scheduler.max_staleness=1"},
+                 std::nullopt,
+                 false,
+                 true},
         ModeCase{"async_drop",
                  {"scheduler.mode=async", "scheduler.ahead=2", "scheduler.max_staleness=1",
                   "scheduler.on_stale=drop"},
