@@ -254,7 +254,10 @@ TEST_P(Floods, LeaveTheRunAsItIsAndAreBounded) {
   EXPECT_LE(bytes_below(run.options.paths.journal()), most);
   EXPECT_LE(log_bytes, most);
   EXPECT_LE(bytes_below(run.options.paths.trajectories()), 100 << 10);
+// The address sanitizer keeps what was freed, up to a quarter of a gigabyte of it.
+#if !defined(__SANITIZE_ADDRESS__)
   EXPECT_LE(grown, 300 << 20);
+#endif
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Floods, testing::ValuesIn(kFloods),
