@@ -2,6 +2,8 @@
 // which deadline of a worker is next. All of it follows from workers, their health and the clock,
 // so it is kept beside them, never archived, and made anew when a state is read.
 //
+// It knows no State: touch() and make_index() (state.h) say what it says of a worker.
+//
 // With it an event costs what it touches, however many workers and members there are (law 14.5).
 #pragma once
 
@@ -10,16 +12,12 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/ids.h"
 #include "core/base/time.h"
 
 namespace tailrace::scheduler {
-
-struct State;
-struct Worker;
 
 // A worker with room. The best first: without faults, with most room, by name.
 struct Seat {
@@ -44,6 +42,18 @@ class Index {
     friend bool operator==(const Pool&, const Pool&) = default;
   };
 
+  // What is said of one worker.
+  struct Entry {
+    std::optional<std::pair<std::pair<PolicyId, int64_t>, Seat>> rollout;
+    std::optional<Seat> reward;
+    std::optional<std::pair<PolicyId, Pool>> part;
+    std::optional<PolicyId> behind;
+    std::optional<Time> deadline, quarantine_end;
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  void set(const WorkerId& id, Entry entry);
+  void erase(const WorkerId& id);
+
   // By policy and the version that they hold; without empty ones.
   const std::map<std::pair<PolicyId, int64_t>, Seats>& rollouts() const { return rollouts_; }
   const Seats& rewards() const { return rewards_; }
@@ -57,33 +67,12 @@ class Index {
   friend bool operator==(const Index&, const Index&) = default;
 
  private:
-  friend void touch(State& state, const WorkerId& id);
-  friend Index make_index(const State& state);
-
-  // What is said of one worker.
-  struct Entry {
-    std::optional<std::pair<std::pair<PolicyId, int64_t>, Seat>> rollout;
-    std::optional<Seat> reward;
-    std::optional<std::pair<PolicyId, Pool>> part;
-    std::optional<PolicyId> behind;
-    std::optional<Time> deadline, quarantine_end;
-    friend bool operator==(const Entry&, const Entry&) = default;
-  };
-  static Entry entry_of(const State& state, const WorkerId& id, const Worker& worker);
-  void replace(const WorkerId& id, const Entry& old, const Entry& now);
-
-  std::unordered_map<WorkerId, Entry> entries_;  // never walked: its order means nothing
+  std::map<WorkerId, Entry> entries_;
   std::map<std::pair<PolicyId, int64_t>, Seats> rollouts_;
   Seats rewards_;
   std::map<PolicyId, Pool> pools_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
   std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;
 };
-
-// After any change of this worker, of its health, or of what its policy's newest version is. It may
-// be gone.
-void touch(State& state, const WorkerId& id);
-// Of all workers.
-Index make_index(const State& state);
 
 }  // namespace tailrace::scheduler

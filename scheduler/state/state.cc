@@ -36,6 +36,8 @@ int64_t num_waiting(const State& state) {
   return count;
 }
 
+void State::after_reading() { index = make_index(*this); }
+
 const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   const auto policy = state.policies.find(member.policy);
   if (policy == state.policies.end()) return nullptr;
@@ -270,6 +272,68 @@ std::vector<BodyId> held_bodies(const State& state) {
     if (policy.evaluation) add(Lane::kEval, policy.evaluation->tasks);
   }
   return bodies;
+}
+
+namespace {
+
+// Holds the newest version, or is on its way to one: that install is left to end first.
+bool up_to_date(const State& state, const Worker& worker) {
+  const Policy& policy = state.policies.at(worker.policy);
+  switch (worker.phase) {
+    case WorkerPhase::kClosed:
+      return false;
+    // The weights of another lineage are not worth the wait: the new install replaces this one.
+    case WorkerPhase::kInstalling:
+      return on_lineage(policy, worker.target, worker.target_digest);
+    case WorkerPhase::kOpen:
+      return worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
+  }
+  return false;
+}
+
+bool should_install(const State& state, const WorkerId& id, const Worker& worker) {
+  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) return false;
+  if (state.config.mode.install == InstallWhen::kDrained && worker.leased > 0) return false;
+  return state.policies.contains(worker.policy) && !up_to_date(state, worker);
+}
+
+Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& worker) {
+  Index::Entry entry;
+  const bool faults = has_faults(state, id);
+  const int64_t room = worker.connected ? usable_slots(state, id, worker) - worker.leased : 0;
+  if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
+  if (room > 0 && worker.role == Role::kRollout && worker.phase == WorkerPhase::kOpen)
+    entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
+  // One that has failed is not waited for: it may hang.
+  if (worker.role == Role::kRollout && worker.connected && !faults) {
+    const bool installing = worker.phase == WorkerPhase::kInstalling;
+    entry.part = {worker.policy, Index::Pool{worker.slots, worker.leased, installing ? 1 : 0}};
+  }
+  if (should_install(state, id, worker)) entry.behind = worker.policy;
+  if (!worker.connected) {
+    entry.deadline = worker.reconnect_deadline;
+  } else if (worker.phase == WorkerPhase::kInstalling) {
+    entry.deadline = worker.install_deadline;
+  }
+  if (in_quarantine(state, id)) entry.quarantine_end = state.health.at(id).until;
+  return entry;
+}
+
+}  // namespace
+
+void touch(State& state, const WorkerId& id) {
+  const auto worker = state.workers.find(id);
+  if (worker == state.workers.end()) {
+    state.index.erase(id);
+  } else {
+    state.index.set(id, entry_of(state, id, worker->second));
+  }
+}
+
+Index make_index(const State& state) {
+  Index index;
+  for (const auto& [id, worker] : state.workers) index.set(id, entry_of(state, id, worker));
+  return index;
 }
 
 }  // namespace tailrace::scheduler

@@ -419,9 +419,15 @@ struct State {
           breakers, begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   // For who has just read one: what is derived is not archived.
-  void after_reading() { index = make_index(*this); }
+  void after_reading();
   friend bool operator==(const State&, const State&) = default;
 };
+
+// After any change of this worker, of its health, or of what its policy's newest version is. It may
+// be gone.
+void touch(State& state, const WorkerId& id);
+// Of all workers, made anew.
+Index make_index(const State& state);
 
 // The member waits for a rollout worker, or no longer. Its task must be known.
 void add_waiting(State& state, const WorkId& work);
