@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
   add_eval(app, registries);
   add_generate(app);
   add_score(app);
+  add_status(app);
   add_tokenize(app);
   add_report(app);
   add_bench(app);

@@ -19,6 +19,7 @@ void add_generate(CLI::App& app);
 void add_launch(CLI::App& app, const Registries& registries);
 void add_report(CLI::App& app);
 void add_score(CLI::App& app);
+void add_status(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_worker(CLI::App& app, const Registries& registries);
 

@@ -4,6 +4,7 @@
 #include "cli/run/roles.h"
 #include "core/base/random.h"
 #include "tests/cli/commands/launch_fixture.h"
+#include "tests/cli/run_binary.h"
 
 namespace tailrace {
 namespace {
@@ -169,6 +170,34 @@ TEST_F(LaunchTest, CtrlCSavesAndTheRunGoesOnFromThere) {
   expect_done();
   EXPECT_EQ(final_digest(), expected);
   expect_each_step_once();
+}
+
+// Of a living run, and of one that is over.
+TEST_F(LaunchTest, StatusTellsWhereARunStands) {
+  const auto status = [&] {
+    const auto result = run_binary("status " + paths().root.string());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  start_run();
+  const pid_t trainer = stop_in_the_middle();
+  std::string said;
+  EXPECT_TRUE(wait_until([&] {
+    return (said = status()).find("the trainer works on step") != std::string::npos;
+  })) << said;
+  EXPECT_NE(said.find("it goes on"), std::string::npos) << said;
+  EXPECT_NE(said.find("rollout-1: 0 of "), std::string::npos) << said;
+  EXPECT_NE(said.find(" trained, 4 at the trainer"), std::string::npos) << said;
+  EXPECT_NE(said.find("last event was "), std::string::npos) << said;
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  said = status();
+  EXPECT_NE(said.find("complete: all steps are trained"), std::string::npos) << said;
+  EXPECT_NE(said.find("16 of 16, newest checkpoint 16"), std::string::npos) << said;
+  EXPECT_NE(said.find("64 trained"), std::string::npos) << said;
+  const auto refused = run_binary("status " + (folder_ / "nowhere").string());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("has no journal"), std::string::npos) << refused.err;
 }
 
 TEST_F(LaunchTest, ASecondCtrlCKills) {

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/run_directory.h"
+#include "scheduler/state/waits.h"
+#include "scheduler/store/journal.h"
+
+namespace tailrace {
+namespace {
+
+using scheduler::State;
+
+void line(std::string_view label, const std::string& text) {
+  fmt::print("{:<9} {}\n", label, text);
+}
+
+// The scheduler writes while this reads: a pair of files may have gone meanwhile, and another one
+// has come.
+State read_state(const RunPaths& paths) {
+  auto read = scheduler::restore(paths.journal());
+  if (!read) read = scheduler::restore(paths.journal());
+  if (!read) throw UserError("{}", read.failure().message);
+  if (!read.value().state)
+    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
+                    paths.root.string());
+  return *std::move(read.value().state);
+}
+
+std::string how_it_stands(const State& state) {
+  if (!state.halted.empty()) return "halted: " + state.halted;
+  if (!state.end) return state.stopping ? "it is being stopped" : "it goes on";
+  switch (state.end->reason) {
+    case scheduler::RunEnd::Reason::kSteps:
+      return "complete: all steps are trained";
+    case scheduler::RunEnd::Reason::kDataEnd:
+      return "complete: the data has ended";
+    case scheduler::RunEnd::Reason::kStopped:
+      return "stopped; 'tailrace launch --run-dir' continues it";
+  }
+  return "";  // not reached
+}
+
+std::string describe(const State& state, const WorkerId& id, const scheduler::Worker& worker) {
+  std::vector<std::string> parts;
+  if (!worker.connected) parts.push_back("away");
+  if (worker.role != Role::kTrainer)
+    parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));
+  if (worker.role == Role::kRollout) {
+    switch (worker.phase) {
+      case scheduler::WorkerPhase::kClosed:
+        parts.push_back("without weights");
+        break;
+      case scheduler::WorkerPhase::kInstalling:
+        parts.push_back(fmt::format("installs version {}", worker.target));
+        break;
+      case scheduler::WorkerPhase::kOpen:
+        parts.push_back(fmt::format("version {}", worker.version));
+        break;
+    }
+  }
+  if (in_quarantine(state, id)) parts.push_back("in quarantine: " + state.health.at(id).reason);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// Where the prompts are that were begun, over all datasets; what is nowhere is left out.
+std::string describe_prompts(const scheduler::Policy& policy) {
+  int64_t running = 0, ready = 0, parked = 0, queued = 0, long_queue = 0, handed = 0;
+  for (const auto& [id, task] : policy.tasks) {
+    running += task.place == scheduler::Place::kRunning;
+    handed += task.place == scheduler::Place::kHandedOver;
+  }
+  std::array<int64_t, kEnumNames<scheduler::TaskEnd>.size()> ended{};
+  for (const scheduler::Domain& domain : policy.domains) {
+    ready += std::ssize(domain.ready);
+    parked += std::ssize(domain.parked);
+    queued += std::ssize(domain.queued);
+    long_queue += std::ssize(domain.long_queue);
+    for (size_t i = 0; i < ended.size(); ++i) ended[i] += domain.ended[i];
+  }
+  std::vector<std::string> parts;
+  const auto add = [&](int64_t count, std::string_view what) {
+    if (count > 0) parts.push_back(fmt::format("{} {}", count, what));
+  };
+  for (size_t i = 0; i < ended.size(); ++i) add(ended[i], kEnumNames<scheduler::TaskEnd>[i]);
+  add(handed, "at the trainer");
+  add(ready, "ready");
+  add(parked, "complete, for a later step");
+  add(running, "running");
+  add(queued, "to be sampled again");
+  add(long_queue, "for a long round");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void show_status(const std::string& run) {
+  const State state = read_state({run});
+  const Time now = std::max(SteadyClock().now(), state.now);
+  line("run", fmt::format("{}: {}", run, how_it_stands(state)));
+  for (const auto& [id, policy] : state.policies) {
+    line("step",
+         fmt::format("{}{}, newest checkpoint {}", std::max<int64_t>(0, policy.published),
+                     state.config.steps > 0 ? fmt::format(" of {}", state.config.steps) : "",
+                     policy.durable < 0 ? "none" : std::to_string(policy.durable)));
+    line("prompts", describe_prompts(policy));
+  }
+  std::string_view label = "workers";
+  for (const auto& [id, worker] : state.workers) {
+    const std::string text = describe(state, id, worker);
+    line(label, text.empty() ? id : fmt::format("{}: {}", id, text));
+    label = "";
+  }
+  if (state.end) return;
+  line("waits", scheduler::describe_waits(state, now));
+  line("", fmt::format("the scheduler's last event was {:.1f} s ago",
+                       std::chrono::duration<double>(now - state.now).count()));
+}
+
+}  // namespace
+
+void add_status(CLI::App& app) {
+  auto run = std::make_shared<std::string>();
+  auto* command =
+      app.add_subcommand("status", "Where a run stands, and who waits for whom since when");
+  command->add_option("run", *run, "run directory")->required()->type_name("RUN");
+  command->footer(
+      "Reads the journal, of a living run too.\n\nExample:\n  tailrace status runs/quickstart");
+  command->callback([run] { show_status(*run); });
+}
+
+}  // namespace tailrace
