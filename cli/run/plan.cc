@@ -123,6 +123,22 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
                     o.optim.lr));
 }
 
+// Whole groups and members: a small step may have nothing of a fraction.
+void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
+  const scheduler::Mode mode = o.scheduler.mode.mode();
+  const auto warn = [&](std::string_view key, double value, int64_t of, std::string_view what) {
+    plan.warnings.push_back(fmt::format("scheduler.{} = {} does nothing: of {} it is not one more",
+                                        key, value, counted(of, what)));
+  };
+  const int64_t prompts = o.step.prompts_per_step, members = o.step.group_size;
+  const scheduler::ModeOptions& given = o.scheduler.mode;
+  if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, prompts, "prompt");
+  if (mode.launches_surplus() && mode.launch_prompts.of(prompts) == prompts)
+    warn("launch_prompts_ratio", given.launch_prompts, prompts, "prompt");
+  if (given.launch_members > 1 && mode.launch_members.of(members) == members)
+    warn("launch_members_ratio", given.launch_members, members, "sample");
+}
+
 }  // namespace
 
 int64_t Plan::total_bytes() const {
@@ -186,6 +202,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
+  warn_of_idle_ratios(o, plan);
   if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
       !weighs_behaviour(o.algo.surrogate.kind))
     plan.warnings.push_back(

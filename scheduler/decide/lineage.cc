@@ -7,6 +7,7 @@
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
 #include "scheduler/decide/rounds.h"
+#include "scheduler/state/credit.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -25,6 +26,20 @@ void return_to_ready(Context& context, Policy& policy, const TaskId& id) {
   withdraw_end(context, policy, id);
   policy.tasks.at(id).place = Place::kReady;
   policy.domains[static_cast<size_t>(id.domain)].ready.push_back(id);
+}
+
+// Groups of several batches may be ready again, some of which never held credit: what is beyond it
+// waits for a round, the last ones first.
+void park_beyond_credit(const Config& config, Policy& policy) {
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    Domain& domain = policy.domains[static_cast<size_t>(i)];
+    for (; std::ssize(domain.ready) > credit(config, i); domain.ready.pop_back()) {
+      Task& task = policy.tasks.at(domain.ready.back());
+      task.place = Place::kParked;
+      task.round = 0;
+      domain.parked.push_front(domain.ready.back());
+    }
+  }
 }
 
 // Versions >= `from` are abandoned, and `weights` takes the place of `from`.
@@ -60,6 +75,7 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   // Up to `from` nothing is trained again.
   policy.batches.erase(policy.batches.upper_bound(from), policy.batches.end());
   for (const TaskId& id : kept) return_to_ready(context, policy, id);
+  park_beyond_credit(context.config(), policy);
   for (const TaskId& id : abandoned) {
     withdraw_end(context, policy, id);
     relaunch(context, policy, id);

@@ -242,6 +242,23 @@ void order_by_due(const State& state, Policy& policy) {
   }
 }
 
+// A group that is complete behind its round may be due sooner than one that has a place: they
+// change places, or a step would wait for ever for what nothing lets in.
+void let_parked_in(const State& state, Policy& policy) {
+  const auto by_due = [&](const TaskId& id) { return due(state, policy, id); };
+  for (Domain& domain : policy.domains) {
+    while (!domain.parked.empty() && !domain.ready.empty()) {
+      const auto soonest = std::ranges::min_element(domain.parked, {}, by_due);
+      const auto latest = std::ranges::max_element(domain.ready, {}, by_due);
+      if (by_due(*soonest) >= by_due(*latest)) break;
+      Task &in = policy.tasks.at(*soonest), &out = policy.tasks.at(*latest);
+      std::swap(in.place, out.place);
+      std::swap(in.round, out.round);
+      std::swap(*soonest, *latest);
+    }
+  }
+}
+
 // Law 4.2: whether every group that is not in the next batch has a place before it is too old.
 // Expects the ready ones in the order of order_by_due().
 bool leaves_places(const State& state, const Policy& policy) {
@@ -331,9 +348,12 @@ RoundKind next_kind(const Config& config, const Policy& policy, const std::vecto
   int64_t queued = 0;
   bool data_ends = false;
   for (size_t i = 0; i < shares.size(); ++i) {
-    queued += std::ssize(policy.domains[i].long_queue);
+    const Domain& domain = policy.domains[i];
+    queued += std::ssize(domain.long_queue);
+    // A domain that has run dry says nothing of the others.
+    const bool dry = domain.long_queue.empty() && !has_fresh(config.domains[i], domain);
     data_ends =
-        data_ends || !has_fresh_for(config.domains[i], policy.domains[i], shares[i].launch_target);
+        data_ends || (!dry && !has_fresh_for(config.domains[i], domain, shares[i].launch_target));
   }
   return queued >= config.prompts_per_step() || (data_ends && queued > 0) ? RoundKind::kLong
                                                                           : RoundKind::kShort;
@@ -449,6 +469,7 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
     if (context.config().steps > 0 && step > context.config().steps) return;
     if (!step_complete(context.state, policy)) return;
     if (context.config().mode.on_stale == OnStale::kWait) {
+      let_parked_in(context.state, policy);
       order_by_due(context.state, policy);
       if (!leaves_places(context.state, policy)) return;
     }

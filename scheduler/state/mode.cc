@@ -12,6 +12,7 @@ namespace tailrace::scheduler {
 namespace {
 
 constexpr double kTolerance = 1.0 / 2000;
+constexpr int64_t kKeptStaleness = 5;  // of partial rollouts
 constexpr double kMaxAhead = 1000, kMaxLaunch = 64;
 
 }  // namespace
@@ -42,7 +43,6 @@ ModeOptions ModeOptions::preset(ModeName name) {
     case ModeName::kPartial:
       o.launch_prompts = 2;
       o.tail = TailPolicy::kKeep;
-      o.max_staleness = 5;
       break;
     case ModeName::kAsync:
       o.ahead = 1;
@@ -63,16 +63,18 @@ void ModeOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxAhead,
            .aliases = {"async_generation_ratio"}});
-  v.field("max_staleness", max_staleness,
-          {.help = "versions from the oldest that sampled a token of a group to the one that its "
-                   "step starts from; -1: ahead, rounded up",
-           .min = -1,
-           .max = kMaxCount,
-           .aliases = {"max_off_policy_steps", "max_head_offpolicyness", "max_weight_staleness",
-                       "max_trajectory_age_steps", "async.max_staleness"}});
+  v.field(
+      "max_staleness", max_staleness,
+      {.help = "largest age that is allowed: versions from the oldest that sampled a token of a "
+               "group to the one that its step starts from; -1: ahead, rounded up, and 5 more "
+               "with tail = keep",
+       .min = -1,
+       .max = kMaxCount,
+       .aliases = {"max_off_policy_steps", "max_head_offpolicyness", "max_weight_staleness",
+                   "max_trajectory_age_steps", "async.max_staleness"}});
   v.field("on_stale", on_stale,
-          {.help = "of older ones: mask: old tokens leave the loss; drop: the group is replaced; "
-                   "wait: a step waits until none can arise",
+          {.help = "what is done about older groups: mask: old tokens leave the loss; drop: the "
+                   "group is replaced; wait: a step waits so that none can arise",
            .aliases = {"async.on_stale"}});
   v.field("launch_prompts_ratio", launch_prompts,
           {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
@@ -85,9 +87,11 @@ void ModeOptions::visit(OptionVisitor& v) {
            .min = 1,
            .max = kMaxLaunch,
            .aliases = {"max_members_ratio", "rollout.oversample.samples"}});
-  v.field("tail", tail,
-          {.help = "of the surplus: wait: there is none; discard: sampled again in a round of long "
-                   "prompts; keep: it runs on under new weights, for the next step"});
+  v.field(
+      "tail", tail,
+      {.help = "what becomes of prompts that still run when a round has enough: wait: there are "
+               "none; discard: they are sampled again in a long round; keep: they run on under "
+               "new weights, for the next step"});
   v.field("install", install,
           {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
                    "that has ended (no sample mixes versions)"});
@@ -106,7 +110,10 @@ Mode ModeOptions::mode() const {
             .on_stale = on_stale,
             .install = install,
             .dispatch = dispatch};
-  if (max_staleness < 0) mode.max_staleness = mode.ahead.rounded_up();
+  if (max_staleness < 0) {
+    mode.max_staleness = mode.ahead.rounded_up();
+    if (tail == TailPolicy::kKeep) mode.max_staleness += kKeptStaleness;
+  }
   return mode;
 }
 
@@ -125,6 +132,13 @@ void Mode::validate() const {
                         "prompt that it starts, and has no tail.\n       Try "
                         "scheduler.launch_prompts_ratio={}.",
                         name_of(tail), tail == TailPolicy::kDiscard ? "1.25" : "2");
+  }
+  if (on_stale == OnStale::kMask && max_staleness < ahead.rounded_up()) {
+    throw UserError::at("scheduler.max_staleness",
+                        "is {} with scheduler.on_stale = mask, but what runs ahead is {} versions "
+                        "old when its turn comes: all of it would leave the loss.\n       Try "
+                        "scheduler.max_staleness={}.",
+                        max_staleness, ahead.rounded_up(), ahead.rounded_up());
   }
   if (on_stale != OnStale::kWait) return;
   // What is ahead has to find a place before it is too old, and what is kept beyond it as well
@@ -180,6 +194,10 @@ std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t gro
   }
   switch (mode.on_stale) {
     case OnStale::kMask:
+      if (mode.max_staleness == 0) {
+        lines.push_back("tokens of older weights leave the loss");
+        break;
+      }
       lines.push_back(
           fmt::format("tokens more than {} versions old leave the loss", mode.max_staleness));
       break;

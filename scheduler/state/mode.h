@@ -124,7 +124,7 @@ struct ModeOptions {
   double ahead = 0;
   double launch_prompts = 1, launch_members = 1;
   TailPolicy tail = TailPolicy::kWait;
-  int64_t max_staleness = -1;  // -1: `ahead`, rounded up
+  int64_t max_staleness = -1;  // -1: `ahead`, rounded up; 5 more for what is kept
   OnStale on_stale = OnStale::kMask;
   InstallWhen install = InstallWhen::kAtOnce;
   Dispatch dispatch = Dispatch::kPrefixAffine;

@@ -333,6 +333,23 @@ TEST(SchedulerModes, S24_NewWeightsWaitForTheWorkOfTheOldOnes) {
 
 // ---- what the scenarios leave open
 
+// B is complete behind its round and due now, C has its place and is due later.
+TEST(SchedulerModes, WhatIsDueSoonerTakesThePlaceOfWhatIsDueLater) {
+  Mode mode = partial();
+  mode.max_staleness = 1;
+  mode.on_stale = OnStale::kWait;
+  Harness h = started(mode, 1, 2);
+  finish(h, 0, 2);
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  finish(h, 2, 2);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(2))).empty());
+  const auto batch = only<HandOver>(finish(h, 1, 2));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(prompts_of(batch[0]), Prompts{1});
+  EXPECT_EQ(h.count(Place::kParked), 1);
+}
+
 TEST(SchedulerModes, NothingIsStartedForStepsThatDoNotCome) {
   Config config = small_config(2, 2);
   config.mode = ahead({2, 1}, 2, OnStale::kMask);

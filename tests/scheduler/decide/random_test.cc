@@ -47,7 +47,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "unexpected",     "deadline",         "other evaluations",
                            "stale",          "carried",          "parked",
                            "long queue",     "short round",      "long round",
-                           "several rounds", "mixed versions",   "off-policy"}) {
+                           "several rounds", "mixed versions",   "off-policy",
+                           "keep and wait",  "keep and fork",    "drop in rounds"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

@@ -20,14 +20,17 @@ Mode random_mode(Rng& rng) {
       mode.launch_prompts = kLaunch[1 + rng.below(std::ssize(kLaunch) - 1)];
       mode.tail = rng.chance(0.5) ? TailPolicy::kDiscard : TailPolicy::kKeep;
     }
-    mode.max_staleness = rng.below(4);
     mode.on_stale = static_cast<OnStale>(rng.below(3));
+    // Often the tightest bound that is legal.
+    mode.max_staleness = rng.chance(0.5) ? rng.below(4) : 0;
     if (rng.chance(0.25)) mode.install = InstallWhen::kDrained;
     if (rng.chance(0.3)) mode.dispatch = Dispatch::kLeastLoaded;
-    try {
-      mode.validate();
-      return mode;
-    } catch (const UserError&) {
+    for (; mode.max_staleness < 6; ++mode.max_staleness) {
+      try {
+        mode.validate();
+        return mode;
+      } catch (const UserError&) {
+      }
     }
   }
 }
@@ -125,6 +128,11 @@ void World::note(const Event& event, const Actions& actions) {
   }
   for (const Round& round : policy.rounds) ++seen[fmt::format("{} round", name_of(round.kind))];
   seen["several rounds"] += policy.rounds.size() > 1;
+  const Mode& mode = state_.config.mode;
+  const bool keeps = mode.tail == TailPolicy::kKeep;
+  seen["keep and wait"] += keeps && mode.on_stale == OnStale::kWait;
+  seen["keep and fork"] += keeps && !only<Forked>(actions).empty();
+  seen["drop in rounds"] += mode.on_stale == OnStale::kDrop && policy.rounds.size() > 1;
   seen["evaluation cut by a fork"] +=
       policy.evaluation && !only<EvalDone>(actions).empty() && policy.eval_launch > 0;
 }
@@ -145,6 +153,12 @@ void World::check(const Event& event, const Actions& actions) {
     const auto* hold = std::get_if<Hold>(&action);
     if (hold != nullptr && std::ssize(hold->leases) > nodes_.at(hold->worker).slots)
       fail("a worker holds more than its slots");
+    const auto* grant = std::get_if<Grant>(&action);
+    const bool newest_only = state_.config.mode.install == InstallWhen::kDrained ||
+                             state_.config.mode.on_stale == OnStale::kWait;
+    if (grant != nullptr && grant->lane == Lane::kTrain && newest_only && is_new(*grant) &&
+        state_.workers.at(grant->worker).version != state_.policies.at(0).frontier)
+      fail("granted on weights that are not the newest");
     const auto* install = std::get_if<Install>(&action);
     if (install != nullptr && state_.config.mode.install == InstallWhen::kDrained &&
         state_.workers.at(install->worker).leased > 0)

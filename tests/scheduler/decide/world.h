@@ -58,6 +58,9 @@ class World {
   void note(const Event& event, const Actions& actions);
   void store(const AttemptResult& result);
 
+  bool is_new(const Grant& grant) const {
+    return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease});
+  }
   void check_staleness(const HandOver& batch);
   void act(const Hold& hold);
   void act(const Grant& grant);

@@ -58,6 +58,9 @@ TEST(Mode, WhatCouldStandStillIsRefused) {
                 .find("scheduler.max_staleness=2"),
             std::string::npos);
   EXPECT_EQ(refused({.ahead = two, .max_staleness = 2, .on_stale = OnStale::kWait}), "");
+  EXPECT_NE(refused({.ahead = two, .max_staleness = 1}).find("scheduler.max_staleness=2"),
+            std::string::npos);
+  EXPECT_EQ(refused({.ahead = two, .max_staleness = 1, .on_stale = OnStale::kDrop}), "");
   const Mode kept{.launch_prompts = two,
                   .tail = TailPolicy::kKeep,
                   .max_staleness = 1,
