@@ -35,7 +35,7 @@ enum class Standstill : uint8_t {
 Standstill standstill_of(pid_t pid);
 std::string_view describe(Standstill standstill);
 // A person holds it, or nothing could end its wait.
-inline bool is_held(Standstill standstill) {
+inline bool is_excused(Standstill standstill) {
   return standstill == Standstill::kDebugged || standstill == Standstill::kDisk;
 }
 

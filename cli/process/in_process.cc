@@ -46,7 +46,7 @@ class RoleThread {
     if (ended() || !stall_.look(page_.pulse().beats(), elapsed)) return std::nullopt;
     return stall_.silent();
   }
-  bool hold() { return stall_.hold(); }
+  bool excuse() { return stall_.excuse(); }
   bool reported = false;  // that it ended; the owner's
 
  private:
@@ -163,8 +163,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
       const Standstill why = standstill_of(::getpid());
       const std::string line = fmt::format("{} has made no progress for {} s: {}", role->name(),
                                            silent->count() / 1000, describe(why));
-      if (is_held(why)) {
-        if (role->hold()) say(line + ", and is left alone");
+      if (is_excused(why)) {
+        if (role->excuse()) say(line + ", and is left alone");
         continue;
       }
       // A thread cannot be replaced.

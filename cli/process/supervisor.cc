@@ -218,8 +218,8 @@ class Supervisor {
   void on_stall(Child& child) {
     const Standstill why = standstill_of(child.process->pid());
     const auto silent = child.stall.silent();
-    const bool left_alone = is_held(why);
-    if (!left_alone || child.stall.hold()) {
+    const bool left_alone = is_excused(why);
+    if (!left_alone || child.stall.excuse()) {
       say_(fmt::format("{} (process {}) has made no progress for {} s: {}, {}. {}",
                        child.spec.role.text(), child.process->pid(), silent.count() / 1000,
                        describe(why), left_alone ? "and is left alone" : "and is replaced",

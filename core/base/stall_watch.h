@@ -1,7 +1,7 @@
 // Tells when a process, or a thread, makes no progress: its pulse (kernels/base/pulse.h) has not
 // beaten for longer than it may take.
 //
-// The time is that in which somebody looked and nothing held it: while the watcher itself was
+// The time is that in which somebody looked and nothing excused it: while the watcher itself was
 // stopped, nobody knows what the others did; and what a debugger has let go gets its time anew.
 //
 // Thread: caller locks.
@@ -31,10 +31,10 @@ class StallWatch {
   }
   std::chrono::milliseconds silent() const { return silent_; }
 
-  // It stands still because something holds it. True the first time in a row: a word is due.
-  bool hold() {
+  // It stands still and cannot help it. True the first time in a row: a word is due.
+  bool excuse() {
     silent_ = std::chrono::milliseconds(0);
-    return !std::exchange(held_, true);
+    return !std::exchange(excused_, true);
   }
 
  private:
@@ -44,7 +44,7 @@ class StallWatch {
   std::chrono::milliseconds patience_;
   std::chrono::milliseconds silent_{0};
   uint64_t beats_ = 0;
-  bool held_ = false;
+  bool excused_ = false;
 };
 
 }  // namespace tailrace

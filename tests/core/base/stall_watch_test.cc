@@ -19,18 +19,18 @@ TEST(StallWatch, CountsOnlyTheTimeInWhichSomebodyLooked) {
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(never.look(0, 1s));
 }
 
-TEST(StallWatch, WhatWasHeldGetsItsTimeAnew) {
+TEST(StallWatch, WhatWasExcusedGetsItsTimeAnew) {
   StallWatch watch(2s);
   EXPECT_FALSE(watch.look(0, 1s));
   EXPECT_TRUE(watch.look(0, 1s));
-  EXPECT_TRUE(watch.hold());        // a word is due
+  EXPECT_TRUE(watch.excuse());      // a word is due
   EXPECT_FALSE(watch.look(0, 1s));  // let go, it may need that long again
   EXPECT_TRUE(watch.look(0, 1s));
-  EXPECT_FALSE(watch.hold());  // still, or again: said already
+  EXPECT_FALSE(watch.excuse());  // still, or again: said already
   EXPECT_FALSE(watch.look(1, 1s));
   EXPECT_FALSE(watch.look(1, 1s));
   EXPECT_TRUE(watch.look(1, 1s));
-  EXPECT_TRUE(watch.hold());  // another time
+  EXPECT_TRUE(watch.excuse());  // another time
 }
 
 }  // namespace
