@@ -46,7 +46,14 @@ class SupervisorTest : public testing::Test {
         children_, options_, [this](const std::string& line) { said_.push_back(line); },
         [this] {
           if (on_tick_) on_tick_();
+          end_at_deadline();
         });
+  }
+  // What would go on for ever ends as interrupted: the second signal kills.
+  void end_at_deadline() {
+    if (std::chrono::steady_clock::now() < deadline_) return;
+    ADD_FAILURE() << "it does not end";
+    ::raise(SIGINT);
   }
   bool exists(const std::string& file) const { return fs::exists(folder_ / file); }
   int64_t lines_in(const std::string& file) const {
@@ -59,6 +66,9 @@ class SupervisorTest : public testing::Test {
   std::vector<ChildSpec> children_;
   std::vector<std::string> said_;
   std::function<void()> on_tick_;
+
+ private:
+  const std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + 60s;
 };
 
 TEST_F(SupervisorTest, EndsWhenTheSchedulerDoes) {
