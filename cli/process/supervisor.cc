@@ -14,6 +14,7 @@
 
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
+#include "cli/run/counted.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
 #include "core/base/stall_watch.h"
@@ -54,6 +55,10 @@ class Supervisor {
   }
 
  private:
+  struct Break {
+    SteadyTime at;
+    bool stalled = false;
+  };
   struct Child {
     Child(const ChildSpec& spec_in, std::chrono::milliseconds patience, asio::io_context& io)
         : spec(spec_in), stall(patience), restart_timer(io) {}
@@ -63,9 +68,9 @@ class Supervisor {
     std::unique_ptr<asio::posix::stream_descriptor> watch;  // a duplicate of the process's pidfd
     std::optional<ChildProcess> process;
     asio::steady_timer restart_timer;
-    std::deque<SteadyTime> restarts;  // within the window
-    bool finished = false;            // exited with 0
-    bool stalled = false;             // killed for it
+    std::deque<Break> breaks;  // within the window
+    bool finished = false;     // exited with 0
+    bool stalled = false;      // killed for it
   };
 
   void start(Child& child) {
@@ -115,8 +120,8 @@ class Supervisor {
   }
 
   bool broke_too_often(const Child& child, SteadyTime now) const {
-    return std::ranges::count_if(child.restarts, [&](SteadyTime at) {
-             return now - at <= options_.window;
+    return std::ranges::count_if(child.breaks, [&](const Break& one) {
+             return now - one.at <= options_.window;
            }) >= options_.max_restarts;
   }
 
@@ -130,17 +135,15 @@ class Supervisor {
 
   void restart_later(Child& child, const ExitStatus& status) {
     const SteadyTime now = std::chrono::steady_clock::now();
-    while (!child.restarts.empty() && now - child.restarts.front() > options_.window)
-      child.restarts.pop_front();
-    const auto count = static_cast<int>(child.restarts.size());
-    if (broke_too_often(child, now) && !has_substitute(child, now)) {
+    while (!child.breaks.empty() && now - child.breaks.front().at > options_.window)
+      child.breaks.pop_front();
+    const auto count = static_cast<int>(child.breaks.size());
+    const bool too_often = broke_too_often(child, now) && !has_substitute(child, now);
+    child.breaks.push_back({now, child.stalled});
+    if (too_often) {
       if (is_user_error(status)) return finish({End::kUserError, own_error(child)});
-      return finish({End::kFailed,
-                     quote(child, fmt::format("died {} times within {} s, the last time with {}",
-                                              count + 1, options_.window.count() / 1000,
-                                              child.stalled ? "no progress" : describe(status)))});
+      return finish({End::kFailed, quote(child, describe_breaks(child, status))});
     }
-    child.restarts.push_back(now);
     // Doubled each time: what breaks at once, such as a full disk, must not spin. 16 keeps the
     // shift in range.
     const auto delay =
@@ -152,6 +155,23 @@ class Supervisor {
     child.restart_timer.async_wait([this, &child](error_code error) {
       if (!error && !ending_) restart(child);
     });
+  }
+
+  // Of one that broke too often, the last time now.
+  std::string describe_breaks(const Child& child, const ExitStatus& status) const {
+    const auto seconds = [](std::chrono::milliseconds time) {
+      return fmt::format("{} s", std::chrono::duration<double>(time).count());
+    };
+    const auto stalls = std::ranges::count_if(child.breaks, &Break::stalled);
+    const auto deaths = std::ssize(child.breaks) - stalls;
+    const std::string last =
+        child.stalled ? "" : fmt::format(", the last time with {}", describe(status));
+    const std::string died = fmt::format("died {}", counted(deaths, "time"));
+    if (stalls == 0) return fmt::format("{} within {}{}", died, seconds(options_.window), last);
+    return fmt::format(
+        "{}was killed {} for making no progress for {}, with less than {} of work in between{}",
+        deaths > 0 ? died + " and " : "", counted(stalls, "time"), seconds(options_.stall),
+        seconds(options_.window), last);
   }
 
   // A scheduler that comes back may have sent others home already, as its last act before it died.
@@ -228,7 +248,7 @@ class Supervisor {
     if (left_alone) return;
     // Time that it stood still is no time in which it did not break: five stalls are not forgotten
     // because each took longer than the window.
-    for (SteadyTime& at : child.restarts) at += silent;
+    for (Break& one : child.breaks) one.at += silent;
     child.stalled = true;
     child.process->send_signal(SIGKILL);  // on_exit() does the rest
   }

@@ -22,6 +22,9 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 using End = SupervisorResult::End;
 
+// A child that makes progress as long as a test may take.
+const std::string kGoesOn = std::string("exec ") + STATUS_CHILD + " 1000000";
+
 class SupervisorTest : public testing::Test {
  protected:
   SupervisorTest() {
@@ -242,7 +245,7 @@ TEST_F(SupervisorTest, AChildWithProgressIsLeftAloneAndAQuietRunIsExplained) {
   options_.stall = 300ms;
   options_.quiet = 60s;
   add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 1500");
-  add("trainer-0", std::string("exec ") + STATUS_CHILD + " 100000");
+  add("trainer-0", kGoesOn);
   const auto result = run();
   EXPECT_EQ(result.end, End::kDone) << result.message;
   EXPECT_EQ(said_,
@@ -252,14 +255,39 @@ TEST_F(SupervisorTest, AChildWithProgressIsLeftAloneAndAQuietRunIsExplained) {
 // Scripts have no pulse: the one of a child that never beats.
 TEST_F(SupervisorTest, AChildThatAlwaysStallsEndsTheRunInTheEnd) {
   // Longer than the window, in which three stalls would never come together.
-  options_.stall = 200ms;
+  options_.stall = 500ms;
   options_.max_restarts = 2;
-  options_.window = 100ms;
-  add("scheduler-0", "exec sleep 100");
+  options_.window = 250ms;
+  add("scheduler-0", kGoesOn);
   add("trainer-0", "echo begin; exec sleep 100");
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
-  EXPECT_NE(result.message.find("died 3 times within 0 s, the last time with no progress"),
+  EXPECT_NE(result.message.find("trainer-0 was killed 3 times for making no progress for 0.5 s, "
+                                "with less than 0.25 s of work in between. The end of "),
+            std::string::npos)
+      << result.message;
+}
+
+TEST_F(SupervisorTest, StallsAndDeathsAreToldApart) {
+  options_.stall = 1s;
+  options_.max_restarts = 2;
+  add("scheduler-0", kGoesOn);
+  add("trainer-0",
+      "[ -e second ] && touch third && exec sleep 100; [ -e first ] && touch second && exit 8; "
+      "touch first; exit 7");
+  auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(result.message.find("trainer-0 died 2 times and was killed 1 time for making no "
+                                "progress for 1 s, with less than 60 s of work in between. "),
+            std::string::npos)
+      << result.message;
+  children_.pop_back();
+  add("rollout-0", "[ -e fourth ] && exit 9; touch fourth; exec sleep 100");
+  options_.max_restarts = 1;
+  result = run();
+  EXPECT_NE(result.message.find("rollout-0 died 1 time and was killed 1 time for making no "
+                                "progress for 1 s, with less than 60 s of work in between, the "
+                                "last time with exit status 9. "),
             std::string::npos)
       << result.message;
 }
