@@ -49,7 +49,9 @@ constexpr int kCannotRun = 127;
   ::_exit(kCannotRun);
 }
 
-// The state letter of /proc/PID/stat, which stands behind the name; the name may hold anything.
+std::filesystem::path tasks_of(pid_t process) { return fmt::format("/proc/{}/task", process); }
+
+// The state letter of a thread's stat, which stands behind the name; the name may hold anything.
 char state_letter(const std::filesystem::path& stat) {
   const auto text = read_file(stat, 4096);
   const size_t name_end = text ? text.value().rfind(") ") : std::string::npos;
@@ -57,8 +59,8 @@ char state_letter(const std::filesystem::path& stat) {
 }
 
 // Another process traces it: a debugger, or strace.
-bool is_traced(const std::filesystem::path& process) {
-  const auto text = read_file(process / "status", 1 << 16);
+bool is_traced(const std::filesystem::path& thread) {
+  const auto text = read_file(thread / "status", 1 << 16);
   if (!text) return false;
   constexpr std::string_view kTracer = "TracerPid:\t";
   const size_t at = text.value().find(kTracer);
@@ -67,16 +69,30 @@ bool is_traced(const std::filesystem::path& process) {
 
 }  // namespace
 
-Standstill standstill_of(pid_t pid) {
-  const std::filesystem::path process = fmt::format("/proc/{}", pid);
-  if (is_traced(process)) return Standstill::kDebugged;
-  const char main_thread = state_letter(process / "stat");
-  if (main_thread == 'T') return Standstill::kStopped;
+Standstill standstill_of(pid_t process, pid_t thread) {
+  const std::filesystem::path task = tasks_of(process) / fmt::to_string(thread);
+  if (is_traced(task)) return Standstill::kDebugged;
+  switch (state_letter(task / "stat")) {
+    case 'T':
+      return Standstill::kStopped;
+    case 'D':
+      return Standstill::kDisk;
+    case 'R':
+      return Standstill::kComputes;
+    default:
+      return Standstill::kSleeps;
+  }
+}
+
+Standstill standstill_of(pid_t process) {
+  const Standstill main_thread = standstill_of(process, process);
+  if (main_thread == Standstill::kDebugged || main_thread == Standstill::kStopped)
+    return main_thread;
   std::error_code error;  // threads come and go
-  for (const auto& thread : std::filesystem::directory_iterator(process / "task", error)) {
+  for (const auto& thread : std::filesystem::directory_iterator(tasks_of(process), error)) {
     if (state_letter(thread.path() / "stat") == 'D') return Standstill::kDisk;
   }
-  return main_thread == 'R' ? Standstill::kComputes : Standstill::kSleeps;
+  return main_thread;
 }
 
 std::string_view describe(Standstill standstill) {

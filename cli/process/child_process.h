@@ -24,15 +24,19 @@ struct ExitStatus {
 };
 std::string describe(const ExitStatus& status);  // "exit status 1", "killed by signal 9 (Killed)"
 
-// Why a process makes no progress, as far as the kernel knows.
+// Why a role makes no progress, as far as the kernel knows.
 enum class Standstill : uint8_t {
-  kSleeps,    // its threads wait for each other, or for something that does not come
-  kComputes,  // its main thread runs
+  kSleeps,    // it waits for another thread, or for something that does not come
+  kComputes,  // it runs
   kStopped,   // by a signal
   kDebugged,  // a debugger holds it
-  kDisk,      // a thread of it is in the kernel, where no signal ends its wait
+  kDisk,      // it is in the kernel, where no signal ends its wait
 };
-Standstill standstill_of(pid_t pid);
+// Of a process whose main thread plays the role. No signal ends one that has any thread in the
+// kernel.
+Standstill standstill_of(pid_t process);
+// Of one thread beside others, which say nothing about it.
+Standstill standstill_of(pid_t process, pid_t thread);
 std::string_view describe(Standstill standstill);
 // A person holds it, or nothing could end its wait.
 inline bool is_excused(Standstill standstill) {

@@ -46,6 +46,7 @@ class RoleThread {
     if (ended() || !stall_.look(page_.pulse().beats(), elapsed)) return std::nullopt;
     return stall_.silent();
   }
+  Standstill standstill() const { return standstill_of(::getpid(), thread_id_.load()); }
   bool excuse() { return stall_.excuse(); }
   bool reported = false;  // that it ended; the owner's
 
@@ -57,6 +58,7 @@ class RoleThread {
   }
 
   void play(const RoleContext& context, std::stop_token stop) {
+    thread_id_.store(::gettid());
     try {
       status_ = run_role(name_, context, page_, log_, stop);
     } catch (const UserError& error) {
@@ -76,6 +78,7 @@ class RoleThread {
   Log log_;
   ExitCode status_ = kExitDone;
   std::string failure_;
+  std::atomic<pid_t> thread_id_ = 0;  // 0: it has not begun
   std::atomic<bool> ended_ = false;
   std::jthread thread_;  // last: it uses all of the above
 };
@@ -160,7 +163,7 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
     for (const auto& role : roles) {
       const auto silent = role->stalled(elapsed);
       if (!silent) continue;
-      const Standstill why = standstill_of(::getpid());
+      const Standstill why = role->standstill();
       const std::string line = fmt::format("{} has made no progress for {} s: {}", role->name(),
                                            silent->count() / 1000, describe(why));
       if (is_excused(why)) {

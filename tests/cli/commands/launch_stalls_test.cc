@@ -124,6 +124,8 @@ TEST_F(LaunchStalls, ADeadlockedThreadOfOneProcessEndsTheRunByName) {
   hang_thread(found[0], *threads.upper_bound(found[0]));
   EXPECT_EQ(finish().code, 1) << output();
   EXPECT_TRUE(said("error: scheduler-0 has made no progress for ")) << output();
+  // Its own: the thread that watches it runs.
+  EXPECT_TRUE(said("s: its threads wait for something that does not come")) << output();
   continue_run();
   expect_done();
   expect_each_step_once();
