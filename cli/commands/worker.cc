@@ -11,6 +11,7 @@
 #include "cli/run/load.h"
 #include "cli/run/roles.h"
 #include "core/base/error.h"
+#include "kernels/base/pulse.h"
 
 namespace tailrace {
 namespace {
@@ -47,6 +48,8 @@ class StopOnSignal {
 ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   auto page = arguments.status < 0 ? StatusPage::create() : StatusPage::adopt(arguments.status);
   if (!page) throw UserError("{}", page.failure().message);
+  // From here on, and not only in the role: a run's datasets may be large.
+  const PulseScope pulse(page.value().pulse());
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "cli/run/load.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/core/base/environment_variable.h"
 
@@ -129,6 +130,35 @@ TEST_F(LaunchStalls, ADeadlockedThreadOfOneProcessEndsTheRunByName) {
   continue_run();
   expect_done();
   expect_each_step_once();
+}
+
+// The rules of this config read all of the dataset, and find that nobody shows how it is done.
+TEST_F(LaunchStalls, AWorkerThatReadsItsRunMakesProgress) {
+  constexpr int kRows = 1000;
+  fs::create_directory(paths().root);
+  std::ofstream dataset(folder_ / "rows.jsonl");
+  for (int i = 0; i < kRows; ++i)
+    dataset << R"({"prompt": "2 + 2", "answer": "4"})"
+            << "\n";
+  dataset.close();
+  std::ofstream(paths().config()) << prove_config(
+      "a test", fmt::format("model: {{path: none}}\n"
+                            "env: {{name: text, dataset: {}, settings: {{verifier: number}}}}\n"
+                            "rollout: {{max_context_tokens: 64}}\n"
+                            "sft: {{demonstrations: 1}}\n",
+                            (folder_ / "rows.jsonl").string()));
+  const auto page = StatusPage::create();
+  ASSERT_TRUE(page);
+  output_ = folder_ / "worker.log";
+  auto worker = ChildProcess::spawn(
+      {TAILRACE_BINARY, "worker", "--role", "rollout", "--index", "0", "--run",
+       paths().root.string(), "--status", std::to_string(ChildProcess::kStatusDescriptor)},
+      output_, &page.value());
+  ASSERT_TRUE(worker) << worker.failure().message;
+  launched_.emplace(std::move(worker).value());
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_TRUE(said("text has no demonstrator")) << output();
+  EXPECT_GE(page.value().pulse().beats(), kRows) << output();
 }
 
 }  // namespace
