@@ -9,7 +9,9 @@ thread_local Pulse* bound = nullptr;
 
 }  // namespace
 
-PulseScope::PulseScope(Pulse& pulse) : before_(std::exchange(bound, &pulse)) {}
+Pulse* bound_pulse() { return bound; }
+
+PulseScope::PulseScope(Pulse* pulse) : before_(std::exchange(bound, pulse)) {}
 PulseScope::~PulseScope() { bound = before_; }
 
 void beat() {

@@ -68,7 +68,11 @@ struct ThreadPool::Impl {
     // A worker that comes late, in the next loop, takes a part of that one, which is as good.
     while ((part = next_part.fetch_add(1, std::memory_order_acq_rel)) < parts) {
       const int64_t begin = count * part / num_threads, end = count * (part + 1) / num_threads;
-      if (begin < end) (*body)(begin, end);
+      if (begin < end) {
+        // Inside the part: once all are done, the pulse may be gone.
+        const PulseScope scope(pulse);
+        (*body)(begin, end);
+      }
       if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) done.notify_one();
     }
   }
@@ -86,6 +90,7 @@ struct ThreadPool::Impl {
   // Written by the caller before it resets `next_part`, read by whoever has taken a part since.
   int64_t count = 0;
   const RangeBody* body = nullptr;
+  Pulse* pulse = nullptr;  // the caller's
   std::atomic<bool> stopping = false;
 
   // A cache line each: workers poll `round` while others count parts in the next two.
@@ -116,9 +121,10 @@ void ThreadPool::run(int64_t count, RangeBody body) {
   num_divided_ += count > 1;
   const auto parts = static_cast<uint32_t>(impl.num_threads);
   // The order matters: by next_part's release whoever takes a part sees the loop that it is a part
-  // of. All parts of the last loop are done, so nobody reads `count` and `body` meanwhile.
+  // of. All parts of the last loop are done, so nobody reads `count` and its neighbours meanwhile.
   impl.count = count;
   impl.body = &body;
+  impl.pulse = bound_pulse();
   impl.done.store(0, std::memory_order_relaxed);
   impl.next_part.store(0, std::memory_order_release);
   impl.round.fetch_add(1, std::memory_order_release);
@@ -135,7 +141,7 @@ int num_threads(const Stream& stream) {
 
 void parallel_for(const Stream& stream, int64_t count, int64_t grain, RangeBody body) {
   if (count <= 0) return;
-  beat();  // ops are loops of this kind: nearly all that takes long is made of them
+  beat();  // ops are loops of this kind
   // Rounded down, so that a piece is never smaller than `grain`: waking a thread for less costs
   // more than it saves.
   int64_t pieces = std::min<int64_t>(num_threads(stream), count / std::max<int64_t>(grain, 1));

@@ -44,7 +44,8 @@ class ThreadPool {
   // Calls body(begin, end) on disjoint ranges that cover [0, count); returns when all are done.
   // Range i of num_threads() is [count * i / n, count * (i + 1) / n); a thread that has finished
   // takes the next range that nobody has begun. Idle threads spin for a few microseconds and then
-  // sleep. `body` must not throw and must not call the pool.
+  // sleep. `body` must not throw and must not call the pool; its beats are beats of the caller's
+  // pulse (pulse.h).
   void run(int64_t count, RangeBody body);
 
   // Loops so far that were divided. A test of "the same bits for every number of threads" proves

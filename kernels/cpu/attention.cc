@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/attention_tiles.h"
@@ -20,6 +21,8 @@ using namespace attention_tiles;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // As for a product (gemm.cc).
 constexpr int64_t kGrain = 256 * 1024;  // multiply-adds that are worth a thread
+// Products over the context: scores and the sum of values; scores, dout . value, dq, dk and dv.
+constexpr int64_t kForwardProducts = 2, kBackwardProducts = 5;
 
 int64_t padded(int64_t n) { return round_up(n, kLanes); }
 
@@ -328,8 +331,7 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
   };
   double head_cost = 0;
   for (int64_t row = 0; row < tokens; ++row) head_cost += row_cost(row);
-  // Two products over the context: scores, and the sum of values.
-  const double work = head_cost * static_cast<double>(2 * q.cols);
+  const double work = head_cost * static_cast<double>(kForwardProducts * q.cols);
   const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
 
   Workspace::Scope scope(workspace);
@@ -338,6 +340,7 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
   parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
+      WorkPulse pulse;
       // Consecutive rows of one sequence and one KV head, collected until one does not follow.
       Sequence seq{.batch = batch, .kv = kv};
       int64_t row_begin = 0, row_end = 0;
@@ -346,6 +349,7 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
           QueryBlock block(seq, row_begin, row_end, group, first);
           kForwardBlocks[block.count - 1](seq, block, q, scale, scratch.queries, scratch.scores,
                                           padded(max_context), out, lse);
+          pulse.add(kForwardProducts * block.count * block.context() * kv.head_dim);
         }
       };
       // Sequence by sequence, in each one KV head after the other: the blocks of a sequence hold
@@ -550,8 +554,9 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
   const int64_t items = batch.num_sequences() * kv.num_kv_heads;
   double total = 0;
   for (int64_t i = 0; i < items; ++i) total += sequence_cost(i);
-  // Five products (scores, dout . value, dq, dk, dv) over half of the square.
-  const int64_t parts = num_parts(stream, static_cast<int64_t>(total * 2.5 * group * kv.head_dim));
+  // Over half of the square.
+  const double work = total / 2 * kBackwardProducts * group * kv.head_dim;
+  const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
 
   Workspace::Scope scope(workspace);
   const int64_t scratch_floats = Scratch::num_floats(kv.head_dim, max_context);
@@ -559,6 +564,7 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
   parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
+      WorkPulse pulse;
       for_share(items, total, part, parts, sequence_cost, [&](int64_t item) {
         Sequence seq{.batch = batch,
                      .kv = kv,
@@ -577,6 +583,7 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
         for (int64_t first = 0; first < n * group; first += kQueries) {
           QueryBlock block(seq, row_begin, row_begin + n, group, first);
           kBackwardBlocks[block.count - 1](args, seq, block, n, scratch);
+          pulse.add(kBackwardProducts * block.count * block.context() * kv.head_dim);
         }
       });
     }

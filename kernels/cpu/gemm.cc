@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 
 namespace tailrace::gemm {
@@ -124,6 +125,7 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
   // the block. So B comes from memory once a block, and A stays near.
   const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
   const auto layout = static_cast<size_t>(g.layout);
+  WorkPulse pulse;
   const int64_t block_rows =
       round_up(std::max<int64_t>(kRowBlockFloats / std::max<int64_t>(g.k, 1), 1), kTileRows);
   for (int64_t block = row_begin; block < row_end; block += block_rows) {
@@ -169,6 +171,7 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         }
       }
       panel += panels;
+      pulse.add((block_end - block) * panels * kPanel * g.k);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
@@ -20,6 +21,8 @@ constexpr int64_t kChunkFloats = 128 * 1024;
 // Two tiles of rows (gemm.h) with AVX-512: with a large vocabulary fewer rows would read all of W
 // for too little work.
 constexpr int64_t kMinChunkRows = 24;
+// Multiply-adds that take about as long as what is done with a logit, most of it an exponential.
+constexpr int64_t kLogitWork = 16;
 
 struct RowSum {
   float lse = 0;
@@ -192,10 +195,12 @@ void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
   parallel_for(stream, logits.rows, grain_rows(logits.cols), [&](int64_t begin, int64_t end) {
+    WorkPulse pulse;
     for (int64_t r = begin; r < end; ++r) {
       RowSum sum = sum_row(logits.row(r), logits.cols, inv_temperature, !entropy.empty());
       lse[static_cast<size_t>(r)] = sum.lse;
       if (!entropy.empty()) entropy[static_cast<size_t>(r)] = sum.entropy;
+      pulse.add(logits.cols * kLogitWork);
     }
   });
 }
@@ -206,9 +211,11 @@ void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
            "{} rows, {} sets, lse [{}]", logits.rows, kept.size(), kept_lse.size());
   check_sets(kept, logits.rows, logits.cols);
   parallel_for(stream, logits.rows, grain_rows(logits.cols), [&](int64_t begin, int64_t end) {
+    WorkPulse pulse;
     for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
       if (kept[r].empty()) continue;
       kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), kept[r], inv_temperature);
+      pulse.add(std::ssize(kept[r]) * kLogitWork);
     }
   });
 }
@@ -237,6 +244,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHea
     // makes a recomputed log-probability the sampled one, bit for bit.
     cpu::linear(stream, hidden.slice_rows(first, first + count), head.weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
+      WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(first + r);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
@@ -247,6 +255,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHea
         logprob[i] = z.row(r)[targets[i]] * inv_temperature - sum.lse;
         // Less the log-mass, as who reads the sampler's two numbers does.
         if (!set.empty()) logprob[i] -= log_mass(sum_kept(z.row(r), set, inv_temperature), sum.lse);
+        pulse.add((vocab + std::ssize(set)) * kLogitWork);
       }
     });
   }
@@ -298,6 +307,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, const L
     // largest buffer of a step.
     cpu::linear(stream, x, head.weight, {}, z);
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
+      WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
@@ -308,6 +318,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, const L
                   .entropy = has_entropy ? entropy[i] : 0,
                   .dlogprob = dlogprob[i],
                   .dentropy = has_entropy ? dentropy[i] : 0});
+        pulse.add(vocab * kLogitWork);
       }
     });
     cpu::linear_grad_input(stream, workspace, z, gradient.weight_rows, dx, /*accumulate=*/false);

@@ -439,6 +439,23 @@ TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
   }
 }
 
+// However long a sequence is, its attention is one loop.
+TEST(Attention, BeatsByItsWork) {
+  const Geometry g{.heads = 14, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
+  Rng rng(10);
+  Case c(g, {700, 300}, rng);
+  PagedCache cache(g, c.lengths, rng);
+  const GuardedMatrix dout(1000, g.heads * g.head_dim, rng);
+  int64_t product = 0;  // over the context
+  for (int64_t n : c.lengths) product += n * (n + 1) / 2 * g.heads * g.head_dim;
+  const int64_t round = 5 * 8 * 700 * g.head_dim;  // eight queries in five products
+  // With kv_write; gradients with both.
+  expect_beats(2 * product, 2, round,
+               [&](const Stream& stream) { (void)forward(stream, c, cache, c.whole()); });
+  expect_beats(7 * product, 3, round,
+               [&](const Stream& stream) { (void)backward(stream, c, cache, dout); });
+}
+
 TEST(AttentionDeathTest, RefusesAMissingBlockAndACutSequence) {
   Rng rng(9);
   Geometry g;

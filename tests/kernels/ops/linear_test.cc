@@ -223,6 +223,26 @@ TEST(LinearGrad, AddsFinishedSums) {
   }
 }
 
+TEST(Linear, BeatsByItsWork) {
+  Rng rng(8);
+  const int64_t tokens = 512, in = 1200, out = 1200;
+  GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), dx(tokens, in), dw(out, in);
+  Packed packed(w);
+  TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
+  const int64_t work = tokens * in * out;
+  // A panel of 32 columns by as many rows as fit into a cache.
+  const int64_t round = int64_t{4} << 20;
+  expect_beats(work, 1, round, [&](const Stream& stream) {
+    linear(stream, x.view(), packed.weight, {}, y.view());
+  });
+  expect_beats(work, 2, round, [&](const Stream& stream) {
+    linear_grad_input(stream, workspace.get(), y.view(), w.view(), dx.view(), false);
+  });
+  expect_beats(work, 6, round, [&](const Stream& stream) {
+    linear_grad_weight(stream, workspace.get(), y.view(), x.view(), dw.view());
+  });
+}
+
 TEST(LinearDeathTest, NamesTheShapesThatDoNotFit) {
   Rng rng(7);
   GuardedMatrix x(3, 8, rng), w(4, 9, rng), y(3, 4);

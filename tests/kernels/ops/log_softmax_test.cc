@@ -148,6 +148,21 @@ TEST(KeptLogSumExp, AgreesWithTheReferenceForAnyThreads) {
   }
 }
 
+// A logit counts as sixteen multiply-adds.
+TEST(LogSumExp, BeatsByItsWork) {
+  const int64_t rows = 1100, vocab = 10000;
+  const GuardedMatrix logits(rows, vocab);
+  std::vector<int32_t> all(static_cast<size_t>(vocab));
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<std::span<const int32_t>> kept(static_cast<size_t>(rows), all);
+  std::vector<float> lse(kept.size());
+  expect_beats(rows * vocab * 16, 1, vocab * 16,
+               [&](const Stream& stream) { log_sum_exp(stream, logits.view(), 1, lse, {}); });
+  expect_beats(rows * vocab * 16, 1, vocab * 16, [&](const Stream& stream) {
+    kept_log_sum_exp(stream, logits.view(), kept, 1, lse);
+  });
+}
+
 TEST(LinearLogprob, AgreesWithTheReference) {
   Rng rng(3);
   for (int64_t vocab : {3, 40, 700}) {
@@ -251,6 +266,18 @@ Gradient reference_backward(Head& head, float inv_temperature, std::span<const f
                                                           .dhidden = g.dhidden.view(),
                                                           .dweight = g.dweight.view()});
   return g;
+}
+
+// Two chunks of rows, each one product and one loop over its logits.
+TEST(LinearLogprob, BeatsByItsWork) {
+  Rng rng(13);
+  const int64_t rows = 512, vocab = 512, dim = 2000;
+  Head head(rows, vocab, dim, rng);
+  Rows out(head.rows());
+  TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
+  expect_beats(rows * vocab * (dim + 16), 4, int64_t{4} << 20, [&](const Stream& stream) {
+    linear_logprob(stream, workspace.get(), head.op(1), out.op());
+  });
 }
 
 TEST(LinearLogprob, BackwardAgreesWithTheReference) {

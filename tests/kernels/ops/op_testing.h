@@ -15,6 +15,7 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/base/view.h"
 
@@ -151,6 +152,28 @@ class TestStream {
   std::unique_ptr<ThreadPool> pool_;
   Stream stream_;
 };
+
+// Holds the beats of `op` against its work: `work` multiply-adds (counted low, by at most a half)
+// in `loops` parallel loops, in rounds of at most `round`. No thread is silent for longer than a
+// WorkPulse allows and a round, and beats are not many more than that asks for.
+template <std::invocable<const Stream&> Op>
+void expect_beats(int64_t work, int64_t loops, int64_t round, const Op& op) {
+  for (int threads : {1, 2, 3}) {
+    TestStream stream(threads);
+    Pulse pulse;
+    {
+      const PulseScope scope(pulse);
+      op(stream.get());
+    }
+    // A part of a loop ends with work for which it has not beaten, and a loop begins with a beat.
+    const int64_t least = work / (WorkPulse::kWork + round) - loops * (threads - 1);
+    EXPECT_GT(least, 2 * loops) << "too little work to say anything";
+    EXPECT_GE(static_cast<int64_t>(pulse.beats()), least) << threads << " threads";
+    EXPECT_LE(static_cast<int64_t>(pulse.beats()), loops + 2 * work / WorkPulse::kWork)
+        << threads << " threads";
+    EXPECT_EQ(stream.num_divided() > 0, threads > 1);
+  }
+}
 
 // Exactly the bytes that an op's ..._workspace_bytes() asked for, filled with NaN.
 class TestWorkspace {
