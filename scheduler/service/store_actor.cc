@@ -140,7 +140,6 @@ template <class T, class Make>
 void read_each(const TrajectoryStore& store, const std::vector<BodyId>& ids, std::vector<T>& made,
                std::vector<StoreActor::Lost>& lost, const Make& make) {
   for (const BodyId& id : ids) {
-    beat();
     auto bytes = store.get(id);
     if (!bytes) {
       lost.push_back({id, bytes.failure().message});

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "core/base/file.h"
+#include "kernels/base/pulse.h"
 #include "scheduler/state/archive.h"
 
 namespace tailrace::scheduler {
@@ -186,6 +187,7 @@ Result<std::string> TrajectoryStore::note_of(const BodyId& id) const {
 }
 
 Result<std::string> TrajectoryStore::read(Kind kind, const BodyId& id, const Place& place) const {
+  beat();
   auto payload = read_record(path_of(place.segment), place.offset);
   if (!payload) return payload.failure();
   // The record says what it is: damage that fits its checksum, or an index that is wrong, is
@@ -199,6 +201,7 @@ Result<std::string> TrajectoryStore::read(Kind kind, const BodyId& id, const Pla
 // Records stay in their files until a whole segment is free: nothing is ever rewritten.
 void TrajectoryStore::release(std::span<const BodyId> bodies) {
   for (const BodyId& id : bodies) {
+    beat();
     const auto it = index_.find(id);
     if (it == index_.end()) continue;
     const Kept kept = it->second;

@@ -8,6 +8,8 @@
 // acknowledged, comes again. A released body may come back with a reopened segment; retain_only()
 // drops it again.
 //
+// Each record that it reads or releases is a beat of the caller's pulse.
+//
 // Thread: one at a time.
 #pragma once
 

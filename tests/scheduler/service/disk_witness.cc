@@ -60,11 +60,17 @@ void tell(std::function<void(const fs::path&)> DiskWitness::*what, const fs::pat
   if (listener.*what) (listener.*what)(path);
 }
 
-// True: noted, and no need to disturb the disk.
-bool note_sync(int file) {
+// Empty: it is not watched.
+std::string watched_path(int file) {
   std::error_code error;
   const std::string path = fs::read_symlink(fmt::format("/proc/self/fd/{}", file), error);
-  if (error || !is_watched(path)) return false;
+  return !error && is_watched(path) ? path : "";
+}
+
+// True: noted, and no need to disturb the disk.
+bool note_sync(int file) {
+  const std::string path = watched_path(file);
+  if (path.empty()) return false;
   const Moment moment;
   struct stat info {};
   if (::fstat(file, &info) != 0) return false;
@@ -73,6 +79,7 @@ bool note_sync(int file) {
     tell(&DiskWitness::on_sync, path);
     return true;
   }
+  std::error_code error;
   std::string line = "folder " + path;
   for (const auto& entry : fs::directory_iterator(path, error))
     line += " " + entry.path().filename().string();
@@ -165,6 +172,14 @@ int fsync(int file) {
 }
 int fdatasync(int file) {
   return tailrace::note_sync(file) ? 0 : static_cast<int>(::syscall(SYS_fdatasync, file));
+}
+ssize_t pread(int file, void* to, size_t size, off_t offset) {
+  const tailrace::DiskWitness* witness = tailrace::witness.load();
+  if (witness != nullptr && witness->on_read) {
+    const std::string path = tailrace::watched_path(file);
+    if (!path.empty()) witness->on_read(path);
+  }
+  return ::syscall(SYS_pread64, file, to, size, offset);
 }
 int rename(const char* from, const char* to) noexcept {
   const auto act = [&] {

@@ -2,8 +2,8 @@
 // what a machine without power would find: of each file the bytes that were there at its last sync,
 // of each folder the names at its last sync. Removals take effect at once.
 //
-// It replaces fsync, fdatasync, rename and remove of the whole program, and those of processes that
-// it forks. Nothing is forced to the real disk.
+// It replaces fsync, fdatasync, rename, remove and pread of the whole program, and those of
+// processes that it forks. Nothing is forced to the real disk.
 //
 // Thread: any. One at a time in a program.
 #pragma once
@@ -26,6 +26,9 @@ class DiskWitness {
 
   // Called likewise when a file or a folder has just been synced.
   std::function<void(const std::filesystem::path&)> on_sync;
+
+  // Called likewise when somebody is about to read from a place in a file.
+  std::function<void(const std::filesystem::path&)> on_read;
 
   // Writes what is left of `root` to the new folder `image`: of the folders `names` what has
   // reached the disk, of files beside them nothing.

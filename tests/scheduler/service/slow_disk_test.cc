@@ -4,6 +4,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "kernels/base/pulse.h"
@@ -66,6 +67,7 @@ struct SlowDisk : testing::Test {
   fs::path bodies = run.folder.path() / "run" / "trajectories";
   DiskWitness witness{bodies, run.folder.path() / "notes"};
   std::latch go_on{1};
+  std::set<uint64_t> seen;  // beats of the store's thread, whenever it turned to the disk
   std::unique_ptr<StoreActor> store;
   int64_t num_bodies = 0;
 };
@@ -136,6 +138,40 @@ TEST_F(SlowDisk, ThatStandsStillIsNamedWhileNobodyWaitsForIt) {
     return !store->failure().empty();
   }));
   expect_named(store->failure());
+}
+
+// However many a request is of.
+TEST_F(SlowDisk, EachBodyOfARequestIsProgress) {
+  static constexpr size_t kBodies = 6;
+  open(seconds(60));
+  for (size_t i = 0; i < kBodies; ++i) put();
+  ASSERT_TRUE(store->sync());
+  std::vector<BodyId> ids;
+  for (int64_t i = 0; i < num_bodies; ++i) ids.push_back({Lane::kTrain, {{.prompt = i}, 1}});
+  witness.on_read = witness.on_remove = [&](const fs::path&) {
+    seen.insert(bound_pulse() == nullptr ? 0 : bound_pulse()->beats());
+  };
+  const auto expect_progress = [&](const char* what) {
+    ASSERT_TRUE(store->sync());
+    EXPECT_TRUE(wait_until([&] {
+      store->run_answers();
+      return store->idle();
+    }));
+    // The file that is written to is never removed.
+    EXPECT_GE(seen.size(), kBodies - 1) << what;
+    seen.clear();
+  };
+  store->describe(ids, [](auto&& found, const auto&) { EXPECT_EQ(found.size(), kBodies); });
+  expect_progress("describe");
+  store->decode(ids, [](auto&& found, const auto&) { EXPECT_EQ(found.size(), kBodies); });
+  expect_progress("decode");
+  store->read(ids, 0, 1 << 20, [](auto&& bytes, const auto& lost) {
+    EXPECT_FALSE(bytes.empty());
+    EXPECT_TRUE(lost.empty());
+  });
+  expect_progress("read");
+  store->release(ids);
+  expect_progress("release");
 }
 
 // However long all of it takes.
