@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +65,19 @@ int write_all(int descriptor, std::string_view& bytes) {
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return 0;
+}
+
+// Another process with this number lives. Not this one: who had its number before is dead.
+bool is_other_process(std::string_view number) {
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
+  if (error != std::errc{} || pid <= 0 || pid == ::getpid()) return false;
+  if (::kill(pid, 0) != 0 && errno != EPERM) return false;
+  // A dead one has its number until its parent asks for its status, and the first process of a
+  // container may never ask. Its state stands behind its name, which may hold anything.
+  const auto stat = read_file(fmt::format("/proc/{}/stat", pid), 4096);
+  const size_t name_end = stat ? stat.value().rfind(") ") : std::string::npos;
+  return name_end == std::string::npos || stat.value()[name_end + 2] != 'Z';
 }
 
 }  // namespace
@@ -163,6 +178,7 @@ void remove_unfinished(const std::filesystem::path& directory) {
     if (mark == std::string::npos || mark == 0) continue;
     const std::string pid = name.substr(mark + kUnfinished.size());
     if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (is_other_process(pid)) continue;
     if (std::filesystem::is_regular_file(entry.symlink_status(ignored)))
       unfinished.push_back(entry.path());
   }

@@ -45,7 +45,8 @@ class AtomicFile {
 };
 
 // Removes what AtomicFiles of processes that were killed have left in `directory` (not below it).
-// Only when nobody writes there.
+// What lives keeps its own: a report may be written there at any time. Only when nobody in this
+// process writes there.
 void remove_unfinished(const std::filesystem::path& directory);
 
 // All of it in one AtomicFile.

@@ -409,8 +409,8 @@ TEST_F(LaunchFaults, NothingIsLeftBehindAfterKillsAndAResume) {
       return processes_with({"worker", paths().root.string()}).empty();
     }));
     // A kill in the middle of a write is seldom met.
-    std::ofstream(paths().weights() / "p0-v1.safetensors.unfinished.17") << "half";
-    std::ofstream(paths().journal() / "snapshot-000001.bin.unfinished.17") << "half";
+    std::ofstream(paths().weights() / "p0-v1.safetensors.unfinished.99999999") << "half";
+    std::ofstream(paths().journal() / "snapshot-000001.bin.unfinished.99999999") << "half";
   }
   continue_run();
   expect_done();

@@ -54,9 +54,16 @@ TEST(RunDirectory, SweepsUpHalfWrittenFilesAndNothingElse) {
   const auto touch = [&](const std::string& name) {
     EXPECT_TRUE(write_file_atomic(folder / "run" / name, "x"));
   };
-  const std::vector<std::string> ours = {"config.yaml.unfinished.17",
-                                         "journal/snapshot-000001.bin.unfinished.4",
-                                         "weights/p0-v1.safetensors.unfinished.123456"};
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT), 0);
+  // No process has so high a number; this one's was an earlier one's; and one is dead but not
+  // buried.
+  const std::vector<std::string> ours = {
+      "config.yaml.unfinished.99999999", "weights/p0-v1.safetensors.unfinished.123456789012",
+      fmt::format("journal/snapshot-000001.bin.unfinished.{}", ::getpid()),
+      "metrics.jsonl.unfinished.0", fmt::format("tokenizer.json.unfinished.{}", dead)};
   const std::vector<std::string> others = {"notes.unfinished", "notes.tmp.12",
                                            "notes.unfinished.1a", ".unfinished.12",
                                            "mine/x.unfinished.12"};
@@ -68,12 +75,40 @@ TEST(RunDirectory, SweepsUpHalfWrittenFilesAndNothingElse) {
     RunDirectory run(folder / "run");
     for (const std::string& name : ours)
       EXPECT_FALSE(std::filesystem::exists(folder / "run" / name)) << name;
-    touch(ours[2]);  // of a trainer that was killed during this launch
+    touch(ours[1]);  // of a trainer that was killed during this launch
   }
-  EXPECT_FALSE(std::filesystem::exists(folder / "run" / ours[2]));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run" / ours[1]));
   for (const std::string& name : others)
     EXPECT_TRUE(std::filesystem::exists(folder / "run" / name)) << name;
   EXPECT_TRUE(std::filesystem::exists(folder / "run/folder.unfinished.12"));
+  ::waitpid(dead, nullptr, 0);
+}
+
+TEST(RunDirectory, LeavesToAnotherProcessWhatItIsWriting) {
+  TemporaryDirectory folder;
+  { RunDirectory run(folder / "run"); }
+  int ready[2], swept[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(swept), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 'x';
+    auto report = AtomicFile::create(folder / "run/report.html");
+    const bool begun =
+        report && report.value().write("a report") && ::write(ready[1], &byte, 1) == 1;
+    const bool done = begun && ::read(swept[0], &byte, 1) == 1 && report.value().commit();
+    ::_exit(done ? 0 : 1);
+  }
+  ::close(ready[1]);
+  char byte = 'x';
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  { RunDirectory run(folder / "run"); }
+  EXPECT_EQ(::write(swept[1], &byte, 1), 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(read_file(folder / "run/report.html").value(), "a report");
+  for (int end : {ready[0], swept[0], swept[1]}) ::close(end);
 }
 
 TEST(RunDirectory, RefusesASecondLaunchAndNamesTheOwner) {
