@@ -3,6 +3,7 @@
 #include "sandbox/builtin/calculator.h"
 #include "sandbox/builtin/countdown.h"
 #include "sandbox/builtin/frozen_grid.h"
+#include "sandbox/builtin/paced.h"
 #include "sandbox/builtin/text_task.h"
 
 namespace tailrace::sandbox {
@@ -15,6 +16,7 @@ EnvironmentRegistry built_in_environments() {
   registry.add("frozen_grid",
                "walk to the goal past holes seen only from next to them, several turns",
                make_frozen_grid);
+  registry.add("paced", "repeat a word, over turns whose number and time are settings", make_paced);
   registry.add("text", "a dataset prompt, one turn, scored by a verifier", make_text_task);
   return registry;
 }

@@ -1,0 +1,152 @@
+#include "sandbox/builtin/paced.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "sandbox/builtin/settings_reader.h"
+
+namespace tailrace::sandbox {
+
+namespace {
+
+constexpr std::array<const char*, 8> kWords = {"red",  "blue",  "green", "black",
+                                               "four", "seven", "nine",  "ten"};
+
+class Paced final : public Environment {
+ public:
+  Paced(const Clock& clock, const EnvironmentSettings& settings) : clock_(clock) {
+    SettingsReader reader("paced", settings);
+    median_turns_ = reader.number("turns", 8, 1, 1000);
+    turns_sigma_ = reader.number("turns_sigma", 0, 0, 3);
+    info_.max_turns = reader.integer("max_turns", 64, 1, 1000);
+    latency_ms_ = reader.number("latency_ms", 0, 0, 1e6);
+    latency_sigma_ = reader.number("latency_sigma", 0, 0, 3);
+    max_latency_ms_ = reader.number("max_latency_ms", 10'000, 0, 1e6);
+    demo_right_ = reader.number("demo_right", 0.5, 0, 1);
+    reader.finish();
+    if (median_turns_ > static_cast<double>(info_.max_turns)) {
+      throw reader.mistake("turns", "turns is {:g}, above max_turns {}", median_turns_,
+                           info_.max_turns);
+    }
+    if (latency_ms_ > max_latency_ms_) {
+      throw reader.mistake("latency_ms", "latency_ms is {:g}, above max_latency_ms {:g}",
+                           latency_ms_, max_latency_ms_);
+    }
+    info_.name = "paced";
+    info_.stop_strings = {"\n"};
+    info_.max_action_tokens = 2;
+    info_.vocabulary = {"\n", ">"};
+    info_.vocabulary.insert(info_.vocabulary.end(), kWords.begin(), kWords.end());
+  }
+
+  const EnvironmentInfo& info() const override { return info_; }
+
+  Result<Observation> reset(const Task& task) override {
+    seed_ = task.seed;
+    Rng rng(mix({seed_, 0x7475'726e}));  // "turn": its own stream
+    const double turns = median_turns_ * std::exp(turns_sigma_ * rng.normal());
+    // Compared as numbers: the tail may be beyond any integer.
+    turns_ = std::lround(std::clamp(turns, 1.0, static_cast<double>(info_.max_turns)));
+    turn_ = right_ = invalid_ = 0;
+    history_ = seed_;
+    ready_.reset();
+    is_demonstrated_ = false;
+    running_ = true;
+    return Observation{view()};
+  }
+
+  Result<StepResult> step(const std::string& action) override {
+    if (!running_) return Failure{"paced: step() without a running episode"};
+    StepResult result;
+    if (is_waiting(action)) {
+      result.pending = true;
+      return result;
+    }
+    ready_.reset();
+    is_demonstrated_ = false;
+    const bool right = action == " " + word() + "\n" || action == word() + "\n";
+    right_ += right;
+    invalid_ += !right && !is_word(action);
+    result.reward = right ? 1.0 / static_cast<double>(turns_) : 0.0;
+    result.terminated = ++turn_ == turns_;
+    running_ = !result.terminated;
+    if (running_) result.observation.text = view();
+    result.metrics = {{"success", right_ == turns_ ? 1.0 : 0.0},
+                      {"invalid_actions", static_cast<double>(invalid_)}};
+    return result;
+  }
+
+  void close() override { running_ = false; }
+
+  std::optional<std::string> demonstrate(Rng& rng) override {
+    if (!running_) return std::nullopt;
+    is_demonstrated_ = true;
+    return rng.chance(demo_right_) ? word() + "\n" : sample_action(rng);
+  }
+
+  std::string sample_action(Rng& rng) override {
+    return std::string(kWords[rng.below(kWords.size())]) + "\n";
+  }
+
+ private:
+  std::string word() const {
+    Rng rng(mix({seed_, 0x776f'7264, static_cast<uint64_t>(turn_)}));  // "word"
+    return kWords[rng.below(kWords.size())];
+  }
+  std::string view() const { return word() + " >"; }
+
+  static bool is_word(const std::string& action) {
+    return std::any_of(kWords.begin(), kWords.end(), [&](const char* word) {
+      return action == word + std::string("\n") || action == " " + std::string(word) + "\n";
+    });
+  }
+
+  // Of one answer.
+  Time draw_latency() const {
+    Rng rng(mix({history_, 0x7761'6974}));  // "wait"
+    const double ms = latency_ms_ * std::exp(latency_sigma_ * rng.normal());
+    return std::chrono::duration_cast<Time>(
+        std::chrono::duration<double, std::milli>(std::min(ms, max_latency_ms_)));
+  }
+
+  bool is_waiting(const std::string& action) {
+    if (latency_ms_ == 0 || is_demonstrated_) return false;
+    const Time now = clock_.now();
+    if (!ready_) {
+      ready_ = now;
+      if (turn_ == 0) *ready_ += draw_latency();  // the reset's
+      uint64_t hash = 0xcbf2'9ce4'8422'2325;      // FNV-1a
+      for (const char c : action) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100'0000'01b3;
+      history_ = mix({history_, hash});
+      *ready_ += draw_latency();
+    }
+    return now < *ready_;
+  }
+
+  const Clock& clock_;
+  EnvironmentInfo info_;
+  double median_turns_ = 0, turns_sigma_ = 0, latency_ms_ = 0, latency_sigma_ = 0;
+  double max_latency_ms_ = 0, demo_right_ = 0;
+  uint64_t seed_ = 0;
+  uint64_t history_ = 0;  // of the task and the actions so far; only where latency is drawn
+  int64_t turns_ = 0, turn_ = 0, right_ = 0, invalid_ = 0;
+  std::optional<Time> ready_;  // when the answer to the running step may be given
+  bool is_demonstrated_ = false;
+  bool running_ = false;
+};
+
+const SteadyClock kClock;
+
+}  // namespace
+
+std::unique_ptr<Environment> make_paced(const EnvironmentSettings& settings) {
+  return make_paced_by(kClock, settings);
+}
+
+std::unique_ptr<Environment> make_paced_by(const Clock& clock,
+                                           const EnvironmentSettings& settings) {
+  return std::make_unique<Paced>(clock, settings);
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,157 @@
+#include "sandbox/builtin/paced.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "tests/sandbox/environment_contract.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct HandClock final : Clock {
+  Time time{};
+  Time now() const override { return time; }
+};
+
+std::string word_of(const std::string& observation) {
+  return observation.substr(0, observation.find(' ')) + "\n";
+}
+
+// Right on every turn; the time that it took.
+Time play_right(Environment& environment, HandClock& clock, uint64_t seed, int64_t* turns,
+                double* reward) {
+  const Time begin = clock.time;
+  std::string text = environment.reset({.seed = seed}).value().text;
+  *turns = 0;
+  *reward = 0;
+  for (;;) {
+    StepResult result = environment.step(word_of(text)).value();
+    if (result.pending) {
+      clock.time += milliseconds(1);
+      continue;
+    }
+    ++*turns;
+    *reward += result.reward;
+    if (result.terminated) return clock.time - begin;
+    text = result.observation.text;
+  }
+}
+
+TEST(Paced, KeepsTheContract) {
+  check_environment({.make = [] { return make_paced({{"turns_sigma", "1"}}); }});
+}
+
+TEST(Paced, LengthFollowsFromTheSeedAloneAndHasALongTail) {
+  HandClock clock;
+  auto environment = make_paced_by(
+      clock, {{"turns", "8"}, {"turns_sigma", "1"}, {"max_turns", "100"}, {"latency_ms", "5"}});
+  std::vector<int64_t> lengths;
+  for (uint64_t seed = 0; seed < 1001; ++seed) {
+    int64_t turns = 0;
+    double reward = 0;
+    play_right(*environment, clock, seed, &turns, &reward);
+    EXPECT_NEAR(reward, 1, 1e-9);
+    lengths.push_back(turns);
+    if (seed % 100 != 0) continue;
+    // Whatever is answered.
+    const Episode wrong = play(*make_paced({{"turns_sigma", "1"}, {"max_turns", "100"}}),
+                               {.seed = seed}, [](int64_t) { return "?\n"; });
+    EXPECT_EQ(wrong.turns, turns);
+    EXPECT_EQ(wrong.reward, 0);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  EXPECT_NEAR(static_cast<double>(lengths[500]), 8, 1);
+  // One in ten is beyond exp(1.28) = 3.6 medians.
+  EXPECT_NEAR(static_cast<double>(lengths[900]), 28.8, 5);
+  EXPECT_LE(lengths.back(), 100);
+}
+
+TEST(Paced, WithoutSigmaAllAreEqual) {
+  HandClock clock;
+  auto environment = make_paced_by(clock, {{"turns", "5"}, {"latency_ms", "20"}});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    int64_t turns = 0;
+    double reward = 0;
+    // Five steps and the reset, each of 20 ms, within the millisecond of the clock.
+    EXPECT_NEAR(
+        std::chrono::duration<double>(play_right(*environment, clock, seed, &turns, &reward))
+            .count(),
+        0.120, 0.006);
+    EXPECT_EQ(turns, 5);
+  }
+}
+
+TEST(Paced, AnAnswerIsPendingUntilItsTimeHasPassed) {
+  HandClock clock;
+  const EnvironmentSettings settings = {
+      {"latency_ms", "50"}, {"latency_sigma", "2"}, {"max_latency_ms", "400"}};
+  auto environment = make_paced_by(clock, settings);
+  std::vector<Time> times;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    int64_t turns = 0;
+    double reward = 0;
+    times.push_back(play_right(*environment, clock, seed, &turns, &reward));
+    // The same task takes the same time: nine answers of 400 ms at most.
+    EXPECT_EQ(play_right(*environment, clock, seed, &turns, &reward), times.back());
+    EXPECT_LE(times.back(), milliseconds(9 * 401));
+  }
+  EXPECT_GT(*std::max_element(times.begin(), times.end()),
+            *std::min_element(times.begin(), times.end()) * 3 / 2);
+}
+
+TEST(Paced, MembersThatActDifferentlyTakeDifferentTimes) {
+  HandClock clock;
+  auto environment = make_paced_by(clock, {{"latency_ms", "50"}, {"latency_sigma", "1"}});
+  const auto second_step_of = [&](const std::string& first_action) {
+    environment->reset({.seed = 3}).value();
+    while (environment->step(first_action).value().pending) clock.time += milliseconds(1);
+    const Time begin = clock.time;
+    while (environment->step("red\n").value().pending) clock.time += milliseconds(1);
+    return clock.time - begin;
+  };
+  EXPECT_EQ(second_step_of("red\n"), second_step_of("red\n"));
+  EXPECT_NE(second_step_of("red\n"), second_step_of("blue\n"));
+}
+
+TEST(Paced, ADemonstrationIsNotWaitedFor) {
+  HandClock clock;
+  auto environment = make_paced_by(clock, {{"latency_ms", "50"}, {"demo_right", "1"}});
+  EXPECT_EQ(demonstrated_success(*environment, 100), 1);
+  EXPECT_EQ(clock.time, Time{});
+}
+
+TEST(Paced, AnythingButTheWordIsWrong) {
+  auto environment = make_paced({});
+  const std::string text = environment->reset({.seed = 3}).value().text;
+  const std::string right = word_of(text);
+  const std::string bare = right.substr(0, right.size() - 1);
+  for (const std::string& action :
+       std::vector<std::string>{bare, "", "\n", "?\n", bare + " " + right, right + " "}) {
+    environment->reset({.seed = 3}).value();
+    const StepResult result = environment->step(action).value();
+    EXPECT_EQ(result.reward, 0) << action;
+    EXPECT_EQ(result.metrics[1].second, 1) << action;
+  }
+  environment->reset({.seed = 3}).value();
+  EXPECT_EQ(environment->step(" " + right).value().reward, 1.0 / 8);
+}
+
+TEST(Paced, RefusesSettingsThatContradictEachOther) {
+  const auto error_of = [](const EnvironmentSettings& settings) -> std::string {
+    try {
+      make_paced(settings);
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of({{"turns", "9"}, {"max_turns", "4"}}),
+            "environment paced: turns is 9, above max_turns 4");
+  EXPECT_EQ(error_of({{"latency_ms", "9"}, {"max_latency_ms", "4"}}),
+            "environment paced: latency_ms is 9, above max_latency_ms 4");
+}
+
+}  // namespace
+}  // namespace tailrace::sandbox
