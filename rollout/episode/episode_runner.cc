@@ -123,8 +123,12 @@ void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
         answer.result = Failure{fmt::format("the environment was still pending after {} s",
                                             seconds_since(Time{}, settings_.step_timeout))};
       }
+      // An answer that was pending took since then, however short its last call was.
+      double seconds = answer.seconds;
+      if (running.pending_since != Time{})
+        seconds = std::max(seconds, seconds_since(running.pending_since, clock_.now()));
       running.pending_since = Time{};
-      follow(at, running.episode.stepped(answer.result, answer.seconds));
+      follow(at, running.episode.stepped(answer.result, seconds));
     } else if (answer.result) {
       follow(at, running.episode.observed(std::move(answer.result).value().observation,
                                           answer.seconds));

@@ -284,6 +284,15 @@ TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
   EXPECT_EQ(done[0].failure, "the environment was still pending after 10 s");
 }
 
+TEST(EpisodeRunner, CountsTheTimeThatAnAnswerWasPending) {
+  constexpr int kTurns = 4, kPending = 3;
+  for (const auto& [lease, episode] : play_groups({}, 1, {.turns = kTurns, .pending = kPending})) {
+    // Asked again after a millisecond or more each time.
+    EXPECT_GE(episode.trajectory.env_seconds, 0.999e-3 * kPending * (kTurns - 1))
+        << to_string(lease);
+  }
+}
+
 TEST(EpisodeRunner, AnEpisodeCutAtItsTurnsReachesTheVerifierOfItsEnvironment) {
   Table table;
   EpisodeSpec spec = spec_of(0, 0);
