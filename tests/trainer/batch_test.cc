@@ -303,6 +303,19 @@ TEST(Batch, WhatIsTooOldCountsInItsGroupToTheLastSample) {
     EXPECT_EQ(testing::metric(young.metrics, name), testing::metric(all.metrics, name));
 }
 
+TEST(Batch, SaysHowLongEpisodesWaitedForWhom) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(7, 1);
+  double environment = 0, generation = 0;
+  for (size_t i = 0; i < trajectories.size(); ++i) {
+    environment += trajectories[i].env_seconds = static_cast<double>(i);
+    generation += trajectories[i].generate_seconds = 2.0 * static_cast<double>(i) + 1;
+  }
+  const TrainBatch batch = make_batch(trajectories);
+  const auto n = static_cast<double>(trajectories.size());
+  EXPECT_DOUBLE_EQ(testing::metric(batch.metrics, "time/env"), environment / n);
+  EXPECT_DOUBLE_EQ(testing::metric(batch.metrics, "time/generate"), generation / n);
+}
+
 TEST(Batch, MinibatchesAreWholeGroupsOfNearlyEqualNumber) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(7, 3);
   TrainBatch batch = make_batch(trajectories);
