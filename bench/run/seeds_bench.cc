@@ -1,20 +1,15 @@
 // Whole runs of one config, one a seed, in directories of their own: does the recipe learn every
 // time, and how long does it take?
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "bench/report/program.h"
-#include "cli/process/child_process.h"
-#include "cli/process/supervisor.h"
+#include "bench/run/launched_run.h"
 #include "core/base/error.h"
-#include "core/base/metrics.h"
 
 namespace tailrace {
 namespace {
@@ -37,38 +32,9 @@ struct SeedRun {
   double seconds = 0;  // of the whole launch
 };
 
-// The binary that this bench was built beside.
-std::string tailrace_binary() {
-  return (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "tailrace").string();
-}
-
-void launch(const Options& options, int seed, const fs::path& directory) {
-  const fs::path log = directory.string() + ".log";
-  std::vector<std::string> command = {tailrace_binary(), "launch", options.config, "--run-dir",
-                                      directory.string()};
-  command.insert(command.end(), options.overrides.begin(), options.overrides.end());
-  command.push_back(fmt::format("run.seed={}", seed));
-  auto child = ChildProcess::spawn(command, log);
-  if (!child.ok()) throw UserError("{}", child.failure().message);
-  std::optional<ExitStatus> status;
-  // A poll is enough: runs take seconds.
-  while (!(status = child.value().try_reap()))
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  if (status->ok()) return;
-  std::string message =
-      fmt::format("seed {}: {}; the last lines of {}:", seed, describe(*status), log.string());
-  for (const auto& line : last_lines(log, 5)) message += "\n       " + line;
-  // 2 is a mistake of the config, which every other seed would meet too; anything else is the run's
-  // own failure.
-  if (status->code == 2 && status->signal == 0) throw UserError("{}", message);
-  throw WrongResult(message);
-}
-
 std::vector<Evaluation> read_evaluations(const fs::path& directory) {
-  auto rows = read_metrics(directory / "metrics.jsonl");
-  if (!rows.ok()) throw UserError("{}", rows.failure().message);
   std::vector<Evaluation> evaluations;
-  for (const auto& row : rows.value()) {
+  for (const MetricsRow& row : metrics_of(directory)) {
     const double* success = row.find("eval/success");
     if (success == nullptr) continue;
     const double* invalid = row.find("eval/invalid_actions");
@@ -85,10 +51,10 @@ std::vector<Evaluation> read_evaluations(const fs::path& directory) {
 
 SeedRun run_seed(const Options& options, int seed) {
   const fs::path directory = fs::path(options.out) / fmt::format("seed-{}", seed);
-  if (fs::exists(directory))
-    throw UserError("{} is there already; give another --out or remove it", directory.string());
+  std::vector<std::string> overrides = options.overrides;
+  overrides.push_back(fmt::format("run.seed={}", seed));
   const Stopwatch watch;
-  launch(options, seed, directory);
+  launch_run(fmt::format("seed {}", seed), options.config, directory, overrides);
   const double seconds = watch.seconds();
   const std::vector<Evaluation> evaluations = read_evaluations(directory);
   return {.before = evaluations.front(), .after = evaluations.back(), .seconds = seconds};
