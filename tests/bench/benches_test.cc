@@ -31,6 +31,9 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"episodes", "--steps 1"},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --events 100 --runs 1"},
+          {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
+                                "sft.demonstrations=20 env.settings.latency_ms=1",
+                                (folder / "modes").string())},
           {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
                                 "sft.demonstrations=100 eval.prompts=8",
                                 TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
