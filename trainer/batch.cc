@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "core/trajectory/body_limits.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -21,7 +21,7 @@ bool same_group(const MemberId& a, const MemberId& b) {
 }
 
 // Bodies come from other processes: what they hold is data and never meets TR_CHECK.
-std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& options) {
+std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& options) {
   std::string where = to_string(t.lease);
   if (auto fault = find_fault(t)) return Failure{fmt::format("trajectory {}: {}", where, *fault)};
   if (t.outcome != Outcome::kFinished && t.outcome != Outcome::kTruncated) {
@@ -31,24 +31,11 @@ std::optional<Failure> find_unfit(const Trajectory& t, const BatchOptions& optio
   }
   if (!t.reward || !std::isfinite(*t.reward))
     return Failure{fmt::format("trajectory {} has no finite reward", where)};
-  const bool needs_sets =
-      options.sampling_mask == SamplingMask::kKeep && truncates(t.sampling, options.vocab_size);
-  for (const Segment& segment : t.segments) {
-    for (const std::vector<TokenId>& ids : {std::cref(segment.tokens), std::cref(segment.kept_ids)})
-      for (TokenId id : ids) {
-        if (id < 0 || id >= options.vocab_size) {
-          return Failure{fmt::format("trajectory {} holds token {}; the vocabulary has {}", where,
-                                     id, options.vocab_size)};
-        }
-      }
-    // Where there are sets, each sampled token has one: find_fault() has seen to it.
-    if (needs_sets && segment.kept_counts.empty() &&
-        std::ranges::find(segment.roles, TokenRole::kSampled) != segment.roles.end())
-      return Failure{fmt::format(
-          "trajectory {} does not say what its tokens were drawn from; algo.sampling_mask = keep "
-          "needs it of truncated sampling",
-          where)};
-  }
+  const BodyLimits limits{.vocab_size = options.vocab_size,
+                          .max_context_tokens = options.max_sequence_tokens,
+                          .needs_sets = options.sampling_mask == SamplingMask::kKeep};
+  if (auto unfit = find_unfit(t, limits))
+    return Failure{fmt::format("trajectory {} {}", where, *unfit)};
   return std::nullopt;
 }
 
@@ -179,7 +166,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   if (trajectories.empty()) return batch;
   std::vector<const Trajectory*> sorted;
   for (const Trajectory& t : trajectories) {
-    if (auto failure = find_unfit(t, options)) return *failure;
+    if (auto failure = find_failure(t, options)) return *failure;
     sorted.push_back(&t);
   }
   std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
@@ -210,11 +197,6 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
       for (size_t s = 0; s < sorted[i]->segments.size(); ++s) {
         TrainSequence sequence =
             make_sequence(*sorted[i], s, static_cast<float>(advantages.advantage[i]), options);
-        if (static_cast<int64_t>(sequence.tokens.size()) > options.max_sequence_tokens) {
-          return Failure{fmt::format(
-              "trajectory {} has a context of {} tokens; the trainer takes {}",
-              to_string(sorted[i]->lease), sequence.tokens.size(), options.max_sequence_tokens)};
-        }
         if (sequence.targets.empty()) continue;
         sequence.trajectory = static_cast<int32_t>(batch.trajectory_tokens.size());
         trained += static_cast<int32_t>(sequence.targets.size());

@@ -26,6 +26,10 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.endpoint = context.endpoint;
   options.paths = context.run;
   options.storage = o.scheduler.storage;
+  // What the trainer below takes.
+  options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
+                    .max_context_tokens = o.rollout.engine.max_context_tokens,
+                    .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep};
   options.on_begun = [run = context.run.root, endpoint = context.endpoint] {
     mark_begun(run, endpoint);
   };

@@ -33,7 +33,8 @@ struct Service::Impl {
         log(log_in),
         state(restore_state()),
         server(options.endpoint, options.link),
-        store(open_store(), options.disk_patience, [this] { server.wake(); }),
+        store(
+            open_store(), options.disk_patience, [this] { server.wake(); }, options.bodies),
         journal(open_journal()),
         metrics(options.paths, policy(), options.num_samples, log),
         inbox(state, feeder(), store, server, metrics, log),

@@ -24,6 +24,7 @@
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
+#include "core/trajectory/body_limits.h"
 #include "core/wire/link.h"
 #include "scheduler/state/options.h"
 
@@ -35,6 +36,7 @@ struct ServiceOptions {
   RunPaths paths;
   wire::LinkOptions link;
   StorageOptions storage;
+  BodyLimits bodies;  // a result beyond them is its worker's fault
   // With a disk that takes and gives no bodies; then the run ends by its name. Not a part of
   // run.stall_seconds: the scheduler's own pulse beats meanwhile.
   std::chrono::milliseconds disk_patience{40'000};

@@ -21,9 +21,10 @@ constexpr std::chrono::milliseconds kLook{100};
 }  // namespace
 
 StoreActor::StoreActor(TrajectoryStore store, std::chrono::milliseconds patience,
-                       std::function<void()> wake)
+                       std::function<void()> wake, BodyLimits limits)
     : store_(std::move(store)),
       wake_(std::move(wake)),
+      limits_(std::move(limits)),
       inbox_(kInbox),
       patience_(patience),
       watch_(patience),
@@ -106,6 +107,9 @@ void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
         // never encoded again.
         if (auto trajectory = wire::decode_trajectory(body); !trajectory) {
           stored.refused = trajectory.failure().message;
+          // The trainer would refuse the whole batch, and again after each restart.
+        } else if (auto unfit = find_unfit(trajectory.value(), limits_)) {
+          stored.refused = fmt::format("{} {}", to_string(id.lease), *unfit);
         } else if (auto put = store.put(id, body); !put) {
           stored.failure = put.failure().message;
         }

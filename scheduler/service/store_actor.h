@@ -26,6 +26,7 @@
 #include "core/base/ids.h"
 #include "core/base/result.h"
 #include "core/base/stall_watch.h"
+#include "core/trajectory/body_limits.h"
 #include "core/trajectory/trajectory.h"
 #include "kernels/base/mutex.h"
 #include "kernels/base/pulse.h"
@@ -36,15 +37,17 @@ namespace tailrace::scheduler {
 class StoreActor {
  public:
   // `patience`: with a store that has something to do and makes no progress. `wake` is called, on
-  // the actor's thread, when an answer waits for run_answers().
-  StoreActor(TrajectoryStore store, std::chrono::milliseconds patience, std::function<void()> wake);
+  // the actor's thread, when an answer waits for run_answers(). `limits`: of what put() takes.
+  StoreActor(TrajectoryStore store, std::chrono::milliseconds patience, std::function<void()> wake,
+             BodyLimits limits = {});
   ~StoreActor();
   StoreActor(const StoreActor&) = delete;
 
-  // Proves an encoded trajectory, tokens and all, and stores it as it is.
+  // Proves an encoded trajectory, tokens and all, and that the trainer will take it; then stores it
+  // as it is.
   struct Stored {
     bool ok() const { return refused.empty() && failure.empty(); }
-    std::string refused;  // the bytes are no sound trajectory: their sender's fault
+    std::string refused;  // no sound trajectory, or beyond the limits: its sender's fault
     std::string failure;  // of the disk
   };
   void put(const BodyId& id, std::vector<std::byte> body, std::function<void(Stored)> then);
@@ -97,6 +100,7 @@ class StoreActor {
   // Of the last read(): a large body is asked for piece by piece.
   std::optional<std::pair<BodyId, std::vector<std::byte>>> recent_;
   std::function<void()> wake_;
+  const BodyLimits limits_;
   BoundedQueue<Job> inbox_;
   Mutex mutex_;
   std::vector<Answer> answers_ TR_GUARDED_BY(mutex_);

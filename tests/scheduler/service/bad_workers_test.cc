@@ -98,6 +98,32 @@ class Breaks : public FakeRollout {
   ~Breaks() override { kill(); }
 };
 
+// Whose samples no trainer takes.
+class OverflowsTheVocabulary : public FakeRollout {
+ public:
+  using FakeRollout::FakeRollout;
+  ~OverflowsTheVocabulary() override { kill(); }
+
+ protected:
+  void adjust(Trajectory& t) override { t.segments[0].tokens[0] = 16; }
+};
+class OverflowsTheContext : public FakeRollout {
+ public:
+  OverflowsTheContext(std::string name, const std::string& endpoint)
+      : FakeRollout(std::move(name), endpoint) {
+    num_tokens = 10;
+  }
+  ~OverflowsTheContext() override { kill(); }
+};
+class KeepsSecrets : public FakeRollout {
+ public:
+  using FakeRollout::FakeRollout;
+  ~KeepsSecrets() override { kill(); }
+
+ protected:
+  void adjust(Trajectory& t) override { t.sampling.top_k = 3; }
+};
+
 struct BadWorker : testing::Test {
   BadWorker() : run(kSteps) {
     run.options.config.quarantine = {.faults = 3,
@@ -105,6 +131,7 @@ struct BadWorker : testing::Test {
                                      .longest = milliseconds(200),
                                      .limit = 2};  // so few that a lone worker would end the run
     run.options.config.retries.env_failed = 1000;
+    run.options.bodies = kLimits;
   }
 
   template <class Bad>
@@ -131,6 +158,10 @@ struct BadWorker : testing::Test {
     trainer.kill();
     EXPECT_EQ(disk.fault, "");
     EXPECT_EQ(std::ssize(disk.batches), kSteps);
+    for (const auto& [step, samples] : disk.batches)
+      for (const TrainerDisk::Sample& sample : samples)
+        EXPECT_EQ(find_unfit(wire::decode_trajectory(sample.body).value(), kLimits), std::nullopt)
+            << "step " << step;
     int64_t quarantined = 0;
     const std::string text = read_file(run.folder.path() / "log").value();
     LineReader lines(text);
@@ -144,6 +175,8 @@ struct BadWorker : testing::Test {
   }
 
   static constexpr int64_t kSteps = 30;
+  static inline const BodyLimits kLimits{
+      .vocab_size = 16, .max_context_tokens = 9, .needs_sets = true};
   TestRun run;
 };
 
@@ -163,6 +196,18 @@ TEST_F(BadWorker, ThatGivesUpDoesNotEndTheRun) {
 
 TEST_F(BadWorker, WhoseEnvironmentAlwaysBreaksDoesNotEndTheRun) {
   expect_the_run_to_end_well<Breaks>("the fake environment broke");
+}
+
+TEST_F(BadWorker, WhoseSamplesNoTrainerTakesDoesNotEndTheRun) {
+  expect_the_run_to_end_well<OverflowsTheVocabulary>("holds token 16; the vocabulary has 16");
+}
+
+TEST_F(BadWorker, WhoseContextsNoTrainerTakesDoesNotEndTheRun) {
+  expect_the_run_to_end_well<OverflowsTheContext>("has a context of 10 tokens");
+}
+
+TEST_F(BadWorker, ThatKeepsItsSetsToItselfDoesNotEndTheRun) {
+  expect_the_run_to_end_well<KeepsSecrets>("does not say what its tokens were drawn from");
 }
 
 TEST_F(BadWorker, ThatSaysWhatOthersSayIsNotHeard) {

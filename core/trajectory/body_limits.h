@@ -1,0 +1,27 @@
+// What a trainer takes of a trajectory. Asked of a worker's result before it counts as a sample,
+// and of a batch before it is trained on.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "core/trajectory/trajectory.h"
+
+namespace tailrace {
+
+// Of a run; what is left out has no limit.
+struct BodyLimits {
+  int64_t vocab_size = std::numeric_limits<int64_t>::max();
+  int64_t max_context_tokens = std::numeric_limits<int64_t>::max();  // inherited ones included
+  bool needs_sets = false;  // training: truncated sampling says what each token was drawn from
+};
+
+// Of a trajectory without a fault (find_fault): why it is not taken, to be read behind its name
+// ("holds token 9; ..."). Nothing: it is.
+std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLimits& limits);
+
+}  // namespace tailrace

@@ -1,0 +1,96 @@
+#include "core/trajectory/body_limits.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+// Of 0..9, sampled with top_k = 3: four tokens, and a rewritten history that continues three.
+Trajectory branched() {
+  Trajectory t;
+  t.numerics_classes = {"cpu"};
+  t.sampling.temperature = 0.5;
+  t.sampling.top_k = 3;
+  t.segments.push_back(
+      {.tokens = {1, 5, 6, 9},
+       .roles = {TokenRole::kPrompt, TokenRole::kPrompt, TokenRole::kSampled, TokenRole::kSampled},
+       .logprobs = {0, 0, -0.5f, -1.5f},
+       .versions = {-1, -1, 4, 4},
+       .classes = {-1, -1, 0, 0},
+       .turn_begins = {2},
+       .log_masses = {0, 0, -0.25f, -0.125f},
+       .kept_counts = {0, 0, 2, 1},
+       .kept_ids = {5, 6, 9}});
+  t.segments.push_back({.parent = 0,
+                        .parent_tokens = 3,
+                        .tokens = {3, 2},
+                        .roles = {TokenRole::kObservation, TokenRole::kSampled},
+                        .logprobs = {0, -2},
+                        .versions = {-1, 4},
+                        .classes = {-1, 0},
+                        .turn_begins = {1},
+                        .log_masses = {0, -0.5f},
+                        .kept_counts = {0, 1},
+                        .kept_ids = {2}});
+  return t;
+}
+
+BodyLimits limits() { return {.vocab_size = 10, .max_context_tokens = 5, .needs_sets = true}; }
+
+void drop_sets(Trajectory& t) {
+  for (Segment& segment : t.segments) {
+    segment.kept_counts.clear();
+    segment.kept_ids.clear();
+  }
+}
+
+// Of a body without a fault, behind its name.
+std::string unfit(const std::function<void(Trajectory&)>& change, const BodyLimits& limits) {
+  Trajectory t = branched();
+  change(t);
+  EXPECT_EQ(find_fault(t), std::nullopt);
+  return find_unfit(t, limits).value_or("");
+}
+
+TEST(BodyLimits, TakeWhatIsJustWithinThem) {
+  EXPECT_EQ(unfit([](Trajectory&) {}, limits()), "");
+  EXPECT_EQ(unfit([](Trajectory&) {}, {}), "");
+}
+
+TEST(BodyLimits, NameWhatTheModelCannotTake) {
+  EXPECT_EQ(unfit([](Trajectory& t) { t.segments[0].tokens[0] = 10; }, limits()),
+            "holds token 10; the vocabulary has 10");
+  EXPECT_EQ(unfit(
+                [](Trajectory& t) {
+                  t.segments[1].kept_ids = {2, 11}, t.segments[1].kept_counts[1] = 2;
+                },
+                limits()),
+            "holds token 11; the vocabulary has 10");
+  // Inherited tokens count.
+  EXPECT_EQ(unfit([](Trajectory& t) { t.segments[1].parent_tokens = 4; }, limits()),
+            "has a context of 6 tokens; the trainer takes 5");
+}
+
+TEST(BodyLimits, WantSetsOfTruncatedSamplingThatIsTrainedOn) {
+  EXPECT_EQ(unfit(drop_sets, limits()),
+            "does not say what its tokens were drawn from; algo.sampling_mask = keep needs it of "
+            "truncated sampling");
+  BodyLimits other = limits();
+  other.needs_sets = false;
+  EXPECT_EQ(unfit(drop_sets, other), "");
+  const auto evaluated = [](Trajectory& t) {
+    drop_sets(t);
+    t.lane = Lane::kEval;
+  };
+  EXPECT_EQ(unfit(evaluated, limits()), "");
+  const auto whole = [](Trajectory& t) {
+    drop_sets(t);
+    t.sampling.top_k = 10;
+  };
+  EXPECT_EQ(unfit(whole, limits()), "") << "that is the whole vocabulary";
+}
+
+}  // namespace
+}  // namespace tailrace
