@@ -29,7 +29,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   // What the trainer below takes.
   options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
-                    .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep};
+                    .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep,
+                    .sampling = o.rollout.sampling.params()};
   options.on_begun = [run = context.run.root, endpoint = context.endpoint] {
     mark_begun(run, endpoint);
   };

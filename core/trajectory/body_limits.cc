@@ -13,9 +13,43 @@ bool samples(const Segment& segment) {
   return std::ranges::find(segment.roles, TokenRole::kSampled) != segment.roles.end();
 }
 
+// Differences of float numbers as large as the scaled logits, which may round to above 0.
+double slack_of(const SamplingParams& sampling) {
+  return 1e-3 / (sampling.temperature > 0 ? std::min(1.0, sampling.temperature) : 1.0);
+}
+
+std::optional<std::string> find_lie(const Segment& segment, double slack) {
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    const float logprob = segment.logprobs[i];
+    if (logprob > slack)
+      return fmt::format("says of token {} that its log-probability is {}", i, logprob);
+    const float log_mass = segment.log_masses.empty() ? 0 : segment.log_masses[i];
+    if (logprob - log_mass > slack)
+      return fmt::format(
+          "says of token {} that its log-probability is {}, and {} of all that was kept", i,
+          logprob, log_mass);
+  }
+  return std::nullopt;
+}
+
+bool same_distribution(const SamplingParams& a, const SamplingParams& b) {
+  return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p &&
+         a.min_p == b.min_p;
+}
+
+std::string distribution_of(const SamplingParams& s) {
+  return fmt::format("temperature {}, top_k {}, top_p {}, min_p {}", s.temperature, s.top_k,
+                     s.top_p, s.min_p);
+}
+
 }  // namespace
 
 std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLimits& limits) {
+  // First: what follows is judged by them.
+  if (limits.sampling && !same_distribution(trajectory.sampling, *limits.sampling))
+    return fmt::format("was sampled with {}; the run says {}", distribution_of(trajectory.sampling),
+                       distribution_of(*limits.sampling));
+  const double slack = slack_of(trajectory.sampling);
   // An evaluation keeps no sets: nobody trains on it.
   const bool needs_sets = limits.needs_sets && trajectory.lane == Lane::kTrain &&
                           truncates(trajectory.sampling, limits.vocab_size);
@@ -33,6 +67,7 @@ std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLi
     if (needs_sets && segment.kept_counts.empty() && samples(segment))
       return "does not say what its tokens were drawn from; algo.sampling_mask = keep needs it of "
              "truncated sampling";
+    if (auto lie = find_lie(segment, slack)) return lie;
   }
   return std::nullopt;
 }

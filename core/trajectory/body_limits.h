@@ -13,11 +13,13 @@
 
 namespace tailrace {
 
-// Of a run; what is left out has no limit.
+// Of a run; what is left out has no limit. No log-probability is above 0 in any.
 struct BodyLimits {
   int64_t vocab_size = std::numeric_limits<int64_t>::max();
   int64_t max_context_tokens = std::numeric_limits<int64_t>::max();  // inherited ones included
   bool needs_sets = false;  // training: truncated sampling says what each token was drawn from
+  // The run's: its temperature and truncation. Lengths and stops are the environment's.
+  std::optional<SamplingParams> sampling = {};
 };
 
 // Of a trajectory without a fault (find_fault): why it is not taken, to be read behind its name

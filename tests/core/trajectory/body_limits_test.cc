@@ -1,6 +1,7 @@
 #include "core/trajectory/body_limits.h"
 
 #include <functional>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -90,6 +91,53 @@ TEST(BodyLimits, WantSetsOfTruncatedSamplingThatIsTrainedOn) {
     t.sampling.top_k = 10;
   };
   EXPECT_EQ(unfit(whole, limits()), "") << "that is the whole vocabulary";
+}
+
+TEST(BodyLimits, HaveRoomForRoundingButForNoLie) {
+  const auto logprob = [](float value) {
+    return [value](Trajectory& t) {
+      t.segments[0].logprobs[3] = value;
+      t.segments[0].log_masses.clear();
+    };
+  };
+  for (const BodyLimits& of_run : {limits(), BodyLimits{}}) {
+    EXPECT_EQ(unfit(logprob(5e-4f), of_run), "");
+    EXPECT_EQ(unfit(logprob(5), of_run), "says of token 3 that its log-probability is 5");
+    EXPECT_EQ(unfit(logprob(3e38f), of_run).find("says of token 3"), 0u);
+    // Of what was kept, with a share of e^-0.125.
+    EXPECT_EQ(unfit([](Trajectory& t) { t.segments[0].logprobs[3] = -0.1245f; }, of_run), "");
+    EXPECT_EQ(
+        unfit([](Trajectory& t) { t.segments[0].logprobs[3] = -0.0625f; }, of_run),
+        "says of token 3 that its log-probability is -0.0625, and -0.125 of all that was kept");
+  }
+  // Scaled logits are as large as 1 / temperature, and so is what is rounded away.
+  const auto cold = [](float value) {
+    return [value](Trajectory& t) {
+      t.sampling.temperature = 1e-3;
+      t.segments[0].logprobs[3] = value;
+      t.segments[0].log_masses.clear();
+    };
+  };
+  EXPECT_EQ(unfit(cold(0.5f), limits()), "");
+  EXPECT_NE(unfit(cold(5), limits()), "");
+}
+
+TEST(BodyLimits, TakeTheRunsSamplingOnly) {
+  BodyLimits of_run = limits();
+  of_run.sampling = branched().sampling;
+  of_run.sampling->max_new_tokens = 99;  // the episode's own
+  of_run.sampling->stop_tokens = {2};
+  EXPECT_EQ(unfit([](Trajectory&) {}, of_run), "");
+  EXPECT_EQ(unfit([](Trajectory& t) { t.sampling.temperature = 0.25; }, of_run),
+            "was sampled with temperature 0.25, top_k 3, top_p 1, min_p 0; the run says "
+            "temperature 0.5, top_k 3, top_p 1, min_p 0");
+  const std::function<void(Trajectory&)> others[] = {
+      [](Trajectory& t) { t.sampling.temperature = 1e-300; },
+      [](Trajectory& t) { t.sampling.top_k = 4; }, [](Trajectory& t) { t.sampling.top_p = 0.5; },
+      [](Trajectory& t) { t.sampling.min_p = 0.5; },
+      // Evaluations are sampled as training is.
+      [](Trajectory& t) { t.sampling.temperature = 1, t.lane = Lane::kEval; }};
+  for (const auto& other : others) EXPECT_EQ(unfit(other, of_run).find("was sampled with"), 0u);
 }
 
 }  // namespace

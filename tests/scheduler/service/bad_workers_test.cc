@@ -124,6 +124,23 @@ class KeepsSecrets : public FakeRollout {
   void adjust(Trajectory& t) override { t.sampling.top_k = 3; }
 };
 
+class Exaggerates : public FakeRollout {
+ public:
+  using FakeRollout::FakeRollout;
+  ~Exaggerates() override { kill(); }
+
+ protected:
+  void adjust(Trajectory& t) override { t.segments[0].logprobs.back() = 5; }
+};
+class SamplesItsOwnWay : public FakeRollout {
+ public:
+  using FakeRollout::FakeRollout;
+  ~SamplesItsOwnWay() override { kill(); }
+
+ protected:
+  void adjust(Trajectory& t) override { t.sampling.temperature = 1e-300; }
+};
+
 struct BadWorker : testing::Test {
   BadWorker() : run(kSteps) {
     run.options.config.quarantine = {.faults = 3,
@@ -160,7 +177,8 @@ struct BadWorker : testing::Test {
     EXPECT_EQ(std::ssize(disk.batches), kSteps);
     for (const auto& [step, samples] : disk.batches)
       for (const TrainerDisk::Sample& sample : samples)
-        EXPECT_EQ(find_unfit(wire::decode_trajectory(sample.body).value(), kLimits), std::nullopt)
+        EXPECT_EQ(find_unfit(wire::decode_trajectory(sample.body).value(), run.options.bodies),
+                  std::nullopt)
             << "step " << step;
     int64_t quarantined = 0;
     const std::string text = read_file(run.folder.path() / "log").value();
@@ -208,6 +226,15 @@ TEST_F(BadWorker, WhoseContextsNoTrainerTakesDoesNotEndTheRun) {
 
 TEST_F(BadWorker, ThatKeepsItsSetsToItselfDoesNotEndTheRun) {
   expect_the_run_to_end_well<KeepsSecrets>("does not say what its tokens were drawn from");
+}
+
+TEST_F(BadWorker, WhoseLogProbabilitiesAreNoneDoesNotEndTheRun) {
+  expect_the_run_to_end_well<Exaggerates>("its log-probability is 5");
+}
+
+TEST_F(BadWorker, ThatSamplesItsOwnWayDoesNotEndTheRun) {
+  run.options.bodies.sampling = SamplingParams();
+  expect_the_run_to_end_well<SamplesItsOwnWay>("was sampled with temperature 1e-300");
 }
 
 TEST_F(BadWorker, ThatSaysWhatOthersSayIsNotHeard) {
