@@ -103,7 +103,8 @@ class Supervisor {
       end_if_all_gone();
     } else if (status->ok()) {
       child.finished = true;
-      if (&child == scheduler_) finish({End::kDone, ""});
+      if (&child == scheduler_) return finish({End::kDone, ""});
+      start_again_if_needed(child);
     } else if (&child == scheduler_ && status->code == kExitInterrupted) {
       finish({End::kInterrupted, ""});  // it may have been asked behind our back
     } else if (is_user_error(*status) && (&child == scheduler_ || !options_.begun())) {
@@ -172,6 +173,18 @@ class Supervisor {
         "{}was killed {} for making no progress for {}, with less than {} of work in between{}",
         deaths > 0 ? died + " and " : "", counted(stalls, "time"), seconds(options_.stall),
         seconds(options_.window), last);
+  }
+
+  // The scheduler sends others home as its last act. One that lives on never did: the word was of
+  // another before it, and the worker needed longer to end than this one to come.
+  void start_again_if_needed(Child& child) {
+    child.restart_timer.expires_after(options_.parting);
+    child.restart_timer.async_wait([this, &child](error_code error) {
+      // While there is no scheduler, the next one brings it along.
+      if (error || ending_ || !child.finished || !scheduler_->process) return;
+      child.finished = false;
+      restart_later(child, {});
+    });
   }
 
   // A scheduler that comes back may have sent others home already, as its last act before it died.

@@ -4,11 +4,12 @@
 // Children get their own process group, so that a terminal's Ctrl-C reaches the supervisor alone,
 // and die with it, however it ends (PR_SET_PDEATHSIG). Their output goes to their log files.
 //
-// A child that ends as kExitDone was told to; as kExitUserError, a person must mend something (its
-// last log lines say what). Before the run has begun, and of the scheduler at any time, that ends
-// the run. Otherwise, and after any other status or a signal, the child is started again after a
-// delay that grows. One that breaks too often within a minute ends the run when nobody else does
-// its work; while others do, it is tried again now and then, and the scheduler keeps it from work.
+// A child that ends as kExitDone was told to, and where the scheduler lives on, by one that has
+// died since: it is started again. As kExitUserError, a person must mend something (its last log
+// lines say what). Before the run has begun, and of the scheduler at any time, that ends the run.
+// Otherwise, and after any other status or a signal, the child is started again after a delay that
+// grows. One that breaks too often within a minute ends the run when nobody else does its work;
+// while others do, it is tried again now and then, and the scheduler keeps it from work.
 //
 // One that makes no progress (its status page; stopped or deadlocked) is killed and started again,
 // unless a debugger holds it; a process in the kernel, which no signal reaches, is only named.
@@ -40,6 +41,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds stop_timeout{120'000};  // for a clean end after a stop was asked
   // For the others to end by the scheduler's word after it ended.
   std::chrono::milliseconds grace{500};
+  // For the scheduler to end after a worker did: it only waits for all to hear that it is over.
+  std::chrono::milliseconds parting{5'000};
   // Then they are told by SIGTERM, and killed after this.
   std::chrono::milliseconds drain_timeout{10'000};
   std::chrono::milliseconds tick{200};

@@ -200,6 +200,44 @@ TEST_F(SupervisorTest, ARestartedSchedulerGetsItsWorkersBackAndStillStops) {
   EXPECT_EQ(result.end, End::kDone) << result.message;
 }
 
+// Sent home by a scheduler that died, it ends after the next one was started.
+TEST_F(SupervisorTest, AWorkerThatGoesHomeLateIsStartedAgain) {
+  options_.parting = 50ms;
+  add("scheduler-0",
+      "if [ ! -e died ]; then while [ ! -e up ]; do sleep 0.01; done; touch died; exit 1; fi; "
+      "touch back; for i in $(seq 1000); do [ -e twice ] && exit 0; sleep 0.01; done; "
+      "echo 'error: nobody came back'; exit 2");
+  add("rollout-0",
+      "[ -e late ] && touch twice && exec sleep 100; touch up; "
+      "while [ ! -e back ]; do sleep 0.01; done; touch late; exit 0");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  ASSERT_EQ(said_.size(), 2u);
+  EXPECT_NE(said_[1].find("rollout-0: exit status 0; starting it again"), std::string::npos)
+      << said_[1];
+}
+
+TEST_F(SupervisorTest, AWorkerThatGoesHomeALittleBeforeTheSchedulerStaysThere) {
+  add("scheduler-0", "while [ ! -e home ]; do sleep 0.01; done; sleep 0.3");
+  add("rollout-0", "echo hello; touch home");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  EXPECT_TRUE(said_.empty());
+  EXPECT_EQ(lines_in("rollout-0.log"), 1);
+}
+
+TEST_F(SupervisorTest, AWorkerThatAlwaysGoesHomeEndsTheRunInTheEnd) {
+  options_.parting = 10ms;
+  options_.max_restarts = 2;
+  add("scheduler-0", "for i in $(seq 1000); do sleep 0.01; done");
+  add("trainer-0", "echo begin; exit 0");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_NE(result.message.find("died 3 times within 60 s, the last time with exit status 0"),
+            std::string::npos)
+      << result.message;
+}
+
 TEST_F(SupervisorTest, AProgramThatIsMissingIsNamed) {
   options_.max_restarts = 0;
   children_.push_back({{RoleKind::kScheduler, 0}, {"/no/such/program"}, folder_ / "s.log"});
