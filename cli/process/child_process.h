@@ -49,8 +49,8 @@ class ChildProcess {
   static constexpr int kStatusDescriptor = 3;
 
   // stdin is empty; stdout and stderr are appended to `log`. A Failure when there are no processes
-  // to be had or the log cannot be opened; a program that cannot be run exits with 127. Borrows
-  // `page` for the call.
+  // to be had or the log cannot be opened or is a pipe; a program that cannot be run exits with
+  // 127. Borrows `page` for the call.
   static Result<ChildProcess> spawn(const std::vector<std::string>& command,
                                     const std::filesystem::path& log,
                                     const StatusPage* page = nullptr);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -251,6 +252,29 @@ TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsAFailure) {
   const auto result = run();
   EXPECT_EQ(result.end, End::kFailed);
   EXPECT_NE(result.message.find("No such file or directory"), std::string::npos) << result.message;
+}
+
+// Nobody reads it: an open that waited would hang the launch.
+TEST_F(SupervisorTest, ALogThatIsAPipeIsNamed) {
+  ASSERT_EQ(::mkfifo((folder_ / "scheduler-0.log").c_str(), 0600), 0);
+  add("scheduler-0", "exit 0");
+  ::alarm(20);
+  const auto result = run();
+  ::alarm(0);
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_EQ(result.message, fmt::format("scheduler-0: cannot write {}: it is a pipe, not a file",
+                                        (folder_ / "scheduler-0.log").string()));
+}
+
+TEST_F(SupervisorTest, ALogThatBecameAPipeEndsTheRunWhenItsChildIsStartedAgain) {
+  add("scheduler-0", "exec sleep 100");
+  add("rollout-0", "rm rollout-0.log; mkfifo rollout-0.log; exit 1");
+  ::alarm(20);
+  const auto result = run();
+  ::alarm(0);
+  EXPECT_EQ(result.end, End::kFailed);
+  EXPECT_EQ(result.message, fmt::format("rollout-0: cannot write {}: it is a pipe, not a file",
+                                        (folder_ / "rollout-0.log").string()));
 }
 
 // kill -9 of the supervisor: nothing survives it. The child holds the write end of a pipe, which
