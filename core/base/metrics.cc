@@ -1,10 +1,13 @@
 #include "core/base/metrics.h"
 
+#include <cerrno>
 #include <cmath>
 #include <limits>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "core/base/json_file.h"
 
@@ -80,19 +83,54 @@ Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int
     // This also drops a last line that was cut, to which the next row would be glued.
     if (auto written = write_file_atomic(path, kept); !written) return written.failure();
   }
-  auto file = AppendFile::open(path);
-  if (!file) return file.failure();
+  MetricsWriter writer;
+  writer.path_ = path;
+  if (auto followed = writer.follow(); !followed) return followed.failure();
   auto events = EventFile::create(path.parent_path(), unix_seconds, first_step);
   if (!events) return events.failure();
-  MetricsWriter writer;
-  writer.file_ = std::move(file).value();
   writer.events_ = std::move(events).value();
   return writer;
 }
 
+// Writes to what has the name now.
+Result<void> MetricsWriter::follow() {
+  auto file = AppendFile::open(path_);
+  if (!file) return file.failure();
+  FileDescriptor own(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!own.is_open() || ::fstat(own.get(), &status) != 0)
+    return Failure{describe_errno("read", path_, errno)};
+  if (!S_ISREG(status.st_mode)) own.reset();
+  file_ = std::move(file).value();
+  own_ = std::move(own);
+  size_ = status.st_size;
+  return {};
+}
+
+Result<MetricsWriter::Kept> MetricsWriter::keep() {
+  struct stat own {
+  }, named{};
+  if (!own_.is_open() || ::fstat(own_.get(), &own) != 0) return Kept::kWhole;
+  const bool is_named = ::stat(path_.c_str(), &named) == 0 && named.st_dev == own.st_dev &&
+                        named.st_ino == own.st_ino;
+  const bool is_cut = own.st_size < size_;
+  if (is_named && !is_cut) return Kept::kWhole;
+  // A file without a name lives as long as it is open, and has all that was written.
+  auto text = read_file(fmt::format("/proc/self/fd/{}", own_.get()));
+  if (!text) return text.failure();
+  // Half a line is what a cut leaves.
+  text.value().resize(text.value().rfind('\n') + 1);
+  // A new file also where this one was cut: whoever cuts it may be about to write more.
+  if (auto written = write_file_atomic(path_, text.value()); !written) return written.failure();
+  if (auto followed = follow(); !followed) return followed.failure();
+  return is_cut ? Kept::kCut : Kept::kPutBack;
+}
+
 Result<void> MetricsWriter::write(const MetricsRow& row) {
+  const std::string line = format_metrics_row(row) + '\n';
   // First the file that reports and continued runs read; the events are a copy for TensorBoard.
-  if (auto written = file_.append(format_metrics_row(row) + '\n'); !written) return written;
+  if (auto written = file_.append(line); !written) return written;
+  size_ += static_cast<int64_t>(line.size());
   return events_.add_scalars(row.unix_seconds, row.step, row.values);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/file.h"
+#include "core/base/file_descriptor.h"
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/base/tensorboard.h"
@@ -43,8 +44,23 @@ class MetricsWriter {
   // on.
   Result<void> write(const MetricsRow& row);
 
+  // What somebody else did to the file since the last write: a copy renamed over it, removed, cut.
+  enum class Kept {
+    kWhole,    // nothing
+    kPutBack,  // it was another file, or gone; all rows are under its name again
+    kCut,      // bytes of it are gone for good; what is left ends with a whole line
+  };
+  // Before each write. After a Failure rows go where they went before, and the next call tries
+  // again.
+  Result<Kept> keep();
+
  private:
+  Result<void> follow();
+
+  std::filesystem::path path_;
   AppendFile file_;
+  FileDescriptor own_;  // the same file, to read; not open: no regular file, which nobody replaces
+  int64_t size_ = 0;    // bytes of it that were there or were written
   EventFile events_;
 };
 

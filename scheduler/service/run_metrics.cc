@@ -69,11 +69,14 @@ std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count)
 RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log)
     : paths_(paths), num_samples_(num_samples), log_(log) {
   open(policy.frontier + 1);
-  warn_of_missing(policy.frontier);
+  published_ = policy.frontier;
+  warn_of_missing(published_);
 }
 
+RunMetrics::~RunMetrics() { keep(); }
+
 // Rows are written before the event that they tell of, so they can only have been lost since: by a
-// disk that was full, or by somebody who removed a line.
+// disk that was full, or by somebody who removed a line or cut the file.
 void RunMetrics::warn_of_missing(int64_t published) {
   std::vector<int64_t> missing;
   for (int64_t step = 0; step < published; ++step) {
@@ -89,7 +92,11 @@ void RunMetrics::open(int64_t first_step) {
   auto opened = MetricsWriter::open(paths_.metrics(), first_step, unix_seconds());
   if (!opened) throw UserError("{}", opened.failure().message);
   writer_ = std::move(opened).value();
-  // Which rows are there is read back, not remembered: after a kill the file alone knows.
+  read_back();
+}
+
+void RunMetrics::read_back() {
+  // Not remembered: after a kill the file alone knows.
   auto rows = read_metrics(paths_.metrics());
   if (!rows) throw UserError("{}", rows.failure().message);
   steps_.clear();
@@ -102,6 +109,28 @@ void RunMetrics::open(int64_t first_step) {
     }
     // Every row of an evaluation has this value, and no row of a step.
     (row.find("eval/episodes") != nullptr ? evaluations_ : steps_).insert(row.step);
+  }
+}
+
+// Before each row, and before it counts as there: one that went to a file without a name would be
+// lost without a word.
+void RunMetrics::keep() {
+  if (!writer_) return;
+  const auto kept = writer_->keep();
+  const std::string file = paths_.metrics().string();
+  if (!kept) {
+    log_.warning("{} was replaced, removed or cut while the run writes it: {}", file,
+                 kept.failure().message);
+  } else if (kept.value() == MetricsWriter::Kept::kPutBack) {
+    log_.warning("{} was replaced or removed while the run writes it: its rows are put back", file);
+  } else if (kept.value() == MetricsWriter::Kept::kCut) {
+    log_.warning("{} was cut while the run writes it", file);
+    try {
+      read_back();
+      warn_of_missing(published_);
+    } catch (const UserError& error) {
+      log_.warning("{}", error.what());
+    }
   }
 }
 
@@ -158,6 +187,8 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch)
 void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                               const MetricList& sent) {
   const int64_t version = policy.published, row = version - 1;
+  keep();
+  published_ = version;
   const auto batch = policy.batches.find(version);
   // The first publication comes of no step, whatever its number. A step that is trained again, or
   // whose row was written before a kill, has its row.
@@ -188,6 +219,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
 }
 
 bool RunMetrics::on_progress(const wire::Progress& progress) {
+  keep();
   if (warm_up_.contains(progress.done)) return true;
   if (std::ssize(warm_up_) == kMaxWarmUpRows) return false;
   warm_up_.insert(progress.done);
@@ -196,6 +228,7 @@ bool RunMetrics::on_progress(const wire::Progress& progress) {
 }
 
 void RunMetrics::on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies) {
+  keep();
   if (!evaluations_.insert(report.version).second) return;
   double sum = 0, rewarded = 0;
   for (const EvalDone::Item& item : report.items) {
@@ -224,6 +257,8 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
 }
 
 void RunMetrics::on_fork(int64_t from) {
+  keep();
+  published_ = from;
   // A run goes on without its rows; only its start insists on them.
   try {
     open(from);

@@ -3,7 +3,9 @@
 // A row of a training step n has step = version = n - 1 (counted from 0, the weights it started
 // from): what the trainer sent, plus what only the scheduler sees. A row of an evaluation has step
 // = version = the version under evaluation. Rows are written before the event that caused them is
-// committed, and known rows are not written again: after a kill a row is there once.
+// committed, and known rows are not written again: after a kill a row is there once. Where somebody
+// replaces or removes the file meanwhile, its rows are put back; where rows are gone, they are
+// named.
 //
 // Thread: one at a time (the service's).
 #pragma once
@@ -30,6 +32,8 @@ class RunMetrics {
   // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
   // Throws UserError when the files cannot be read or written. Borrows `log`.
   RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log);
+  ~RunMetrics();  // looks once more whether the file is still there
+  RunMetrics(const RunMetrics&) = delete;
 
   // The batch of `step` goes to the trainer. Means of what environments and verifiers measured
   // become env/NAME.
@@ -60,7 +64,9 @@ class RunMetrics {
   };
 
   void open(int64_t first_step);
+  void read_back();  // which rows there are
   void warn_of_missing(int64_t published);
+  void keep();
   void write(int64_t step, int64_t version, MetricList values);
 
   RunPaths paths_;
@@ -68,7 +74,8 @@ class RunMetrics {
   Log& log_;
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
-  Pending pending_;                                  // of the batch that the trainer has
+  int64_t published_ = -1;
+  Pending pending_;  // of the batch that the trainer has
 };
 
 }  // namespace tailrace::scheduler

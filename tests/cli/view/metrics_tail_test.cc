@@ -21,9 +21,10 @@ class MetricsTailTest : public testing::Test {
   ~MetricsTailTest() override { fs::remove_all(folder_); }
 
   void append(const std::string& text) { std::ofstream(file_, std::ios::app) << text; }
-  static std::string line(int64_t step) {
+  static std::string line(int64_t step, double time = 0) {
     MetricsRow row;
     row.step = step;
+    row.unix_seconds = time;
     return format_metrics_row(row) + "\n";
   }
   static std::vector<int64_t> steps(const std::vector<MetricsRow>& rows) {
@@ -61,8 +62,29 @@ TEST_F(MetricsTailTest, FollowsAFileWhoseRowsWereTakenBack) {
   tail.poll();
   fs::resize_file(file_, line(1).size());
   EXPECT_TRUE(tail.poll().empty());
-  append(line(2));
+  append(line(2, 1));
   EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{2});
+}
+
+TEST_F(MetricsTailTest, FollowsAFileThatTakesThePlaceOfThisOne) {
+  append(line(1) + line(2));
+  MetricsTail tail(file_, true);
+  EXPECT_EQ(steps(tail.poll()), (std::vector<int64_t>{1, 2}));
+  // Somebody takes a line out; the scheduler puts it back and goes on.
+  const auto replace = [&](const std::string& text) {
+    ASSERT_TRUE(write_file_atomic(file_, text));
+  };
+  replace(line(2));
+  EXPECT_TRUE(tail.poll().empty());
+  replace(line(1) + line(2) + line(3));
+  EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{3});
+  // It grew under another name.
+  replace(line(10) + line(11) + line(12) + line(13));
+  EXPECT_EQ(steps(tail.poll()), (std::vector<int64_t>{10, 11, 12, 13}));
+  fs::remove(file_);
+  EXPECT_TRUE(tail.poll().empty());
+  append(line(14));
+  EXPECT_EQ(steps(tail.poll()), std::vector<int64_t>{14});
 }
 
 // To open one would wait for its writer.

@@ -77,6 +77,63 @@ TEST(MetricsWriter, ALaunchThatContinuesForgetsTheStepsItWillDoAgain) {
   EXPECT_EQ(*rows.value()[4].find("reward/mean"), 33);
 }
 
+std::vector<int64_t> steps_in(const std::filesystem::path& path) {
+  std::vector<int64_t> steps;
+  const auto rows = read_metrics(path);
+  EXPECT_TRUE(rows) << rows.failure().message;
+  if (!rows) return steps;
+  for (const MetricsRow& row : rows.value()) steps.push_back(row.step);
+  return steps;
+}
+
+TEST(MetricsWriter, PutsItsRowsBackWhereItsFileWasReplacedOrRemoved) {
+  using Kept = MetricsWriter::Kept;
+  TemporaryDirectory folder;
+  const auto path = folder / "metrics.jsonl";
+  auto opened = MetricsWriter::open(path, 0, 1000);
+  ASSERT_TRUE(opened);
+  MetricsWriter& writer = opened.value();
+  ASSERT_TRUE(writer.write(row(0, 0.5)));
+  EXPECT_EQ(writer.keep().value(), Kept::kWhole);
+  // A copy is made, a row comes, and the copy takes the name.
+  const std::string copy = read_file(path).value();
+  ASSERT_TRUE(writer.write(row(1, 0.5)));
+  ASSERT_TRUE(write_file_atomic(path, copy));
+  EXPECT_EQ(writer.keep().value(), Kept::kPutBack);
+  ASSERT_TRUE(writer.write(row(2, 0.5)));
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{0, 1, 2}));
+  std::filesystem::remove(path);
+  EXPECT_EQ(writer.keep().value(), Kept::kPutBack);
+  EXPECT_EQ(writer.keep().value(), Kept::kWhole);
+  // Nothing can take the place of a folder: rows wait in the file that has no name.
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_FALSE(writer.keep());
+  ASSERT_TRUE(writer.write(row(3, 0.5)));
+  std::filesystem::remove(path);
+  EXPECT_EQ(writer.keep().value(), Kept::kPutBack);
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{0, 1, 2, 3}));
+}
+
+TEST(MetricsWriter, SaysThatItsFileWasCut) {
+  using Kept = MetricsWriter::Kept;
+  TemporaryDirectory folder;
+  const auto path = folder / "metrics.jsonl";
+  auto opened = MetricsWriter::open(path, 0, 1000);
+  ASSERT_TRUE(opened);
+  MetricsWriter& writer = opened.value();
+  for (int step = 0; step < 3; ++step) ASSERT_TRUE(writer.write(row(step, 0.5)));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 10);
+  EXPECT_EQ(writer.keep().value(), Kept::kCut);
+  EXPECT_EQ(writer.keep().value(), Kept::kWhole);
+  ASSERT_TRUE(writer.write(row(3, 0.5)));
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{0, 1, 3}));
+  std::filesystem::resize_file(path, 0);
+  EXPECT_EQ(writer.keep().value(), Kept::kCut);
+  ASSERT_TRUE(writer.write(row(4, 0.5)));
+  EXPECT_EQ(steps_in(path), std::vector<int64_t>{4});
+}
+
 TEST(MetricsWriter, AFullDiskIsAFailure) {
   TemporaryDirectory folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");

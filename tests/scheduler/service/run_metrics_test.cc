@@ -98,6 +98,40 @@ TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
   }
 }
 
+TEST(RunMetrics, AFileThatIsReplacedOrCutMeanwhileIsNamedAndKeepsItsRows) {
+  Fixture f;
+  const auto log = [&] { return read_file(f.folder.path() / "log").value(); };
+  const auto steps = [&] {
+    std::vector<int64_t> found;
+    for (const MetricsRow& row : f.rows()) found.push_back(row.step);
+    return found;
+  };
+  {
+    RunMetrics metrics = f.open(-1);
+    const auto publish = [&](int64_t version) {
+      metrics.on_published(policy_at(version), {}, {{"reward/mean", 1.0}});
+    };
+    for (int64_t v = 0; v <= 2; ++v) publish(v);
+    const std::string copy = read_file(f.paths.metrics()).value();
+    publish(3);
+    EXPECT_EQ(log().find("warning"), std::string::npos) << log();
+    ASSERT_TRUE(write_file_atomic(f.paths.metrics(), copy));
+    publish(4);
+    EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 2, 3}));
+    EXPECT_NE(log().find("metrics.jsonl was replaced or removed while the run writes it: its rows "
+                         "are put back"),
+              std::string::npos)
+        << log();
+    std::filesystem::resize_file(f.paths.metrics(), copy.size());
+    publish(5);
+    EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 4}));
+    EXPECT_NE(log().find("metrics.jsonl was cut while the run writes it"), std::string::npos);
+    EXPECT_NE(log().find("has no rows of 2 steps (the first is 2)"), std::string::npos) << log();
+    std::filesystem::remove(f.paths.metrics());
+  }
+  EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 4})) << "removed after the last row";
+}
+
 TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
   Fixture f;
   const EvalDone report{.policy = 0, .version = 2, .items = {{{}, 1.0}, {{}, std::nullopt}}};
