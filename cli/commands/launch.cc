@@ -21,6 +21,7 @@
 #include "cli/run/roles.h"
 #include "cli/run/setup.h"
 #include "cli/view/metrics_tail.h"
+#include "cli/view/missing_rows.h"
 #include "cli/view/progress.h"
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
@@ -106,6 +107,15 @@ int exit_status(End end) {
   return kExitFailed;  // not reached
 }
 
+// The scheduler's warnings go to its log, which nobody reads unasked.
+std::string missing_so_far(const RunPaths& paths, const RunOptions& options, bool is_over) {
+  return warning_of_missing_rows(
+      paths, {.is_over = is_over,
+              .warm_up = !options.sft.data.empty() || options.sft.demonstrations > 0,
+              .evaluates = options.eval.prompts > 0,
+              .interval_steps = options.eval.interval_steps});
+}
+
 // One launch of a run whose directory is prepared.
 class Launch {
  public:
@@ -165,6 +175,8 @@ class Launch {
     const auto elapsed = std::chrono::steady_clock::now() - start_;
     switch (result.end) {
       case End::kDone:
+        // Before the figure that may be computed without them.
+        show(stdout, missing_so_far(paths_, options_, /*is_over=*/true));
         show(stdout, run_summary(paths_, options_.run.name,
                                  std::chrono::duration_cast<std::chrono::seconds>(elapsed)) +
                          "\n");
@@ -252,6 +264,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   if (is_new && run.resumes()) check_same_run(run.paths(), options, registries);
   show(stdout, format_plan(plan, options));
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
+  if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   prepare_run(run.paths(), options, registries, say);
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
 }

@@ -223,6 +223,31 @@ TEST_F(LaunchFaults, AJournalOfAnotherLawIsRefusedWithAdviceAndLeftAsItIs) {
   expect_each_step_once();
 }
 
+TEST_F(LaunchFaults, RowsSurviveAFileThatIsReplacedAndTheTerminalNamesThoseThatAreCut) {
+  start_run();
+  pid_t trainer = stop_in_the_middle();
+  // A copy that takes the name, as sed -i and rsync make one.
+  fs::copy_file(paths().metrics(), paths().root / "copy");
+  fs::rename(paths().root / "copy", paths().metrics());
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  EXPECT_EQ(output().find("warning: "), std::string::npos) << output();
+  EXPECT_NE(output().find(fmt::format("step {}/{}", kSteps, kSteps)), std::string::npos)
+      << output();
+  expect_each_step_once();
+
+  fs::resize_file(paths().metrics(), fs::file_size(paths().metrics()) / 2);
+  continue_run();
+  expect_done();
+  const std::string said = output();
+  const std::string warning = "warning: " + paths().metrics().string() + " has no rows of ";
+  const size_t first = said.find(warning), last = said.rfind(warning);
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_LT(first, last) << "at its start and before its figure: " << said;
+  EXPECT_NE(said.find("of versions from 8 to 16", last), std::string::npos) << said;
+  EXPECT_LT(last, said.find("tiny: success")) << said;
+}
+
 // Somebody starts roles by hand that run already: the run does not notice.
 TEST_F(LaunchFaults, ASecondHolderOfARoleIsRefused) {
   const std::string expected = undisturbed_digest();

@@ -1,0 +1,104 @@
+#include "cli/view/missing_rows.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+
+namespace tailrace {
+namespace {
+
+void name_missing(const std::vector<int64_t>& missing, std::string_view one, std::string_view many,
+                  std::vector<std::string>& texts) {
+  if (missing.size() == 1) {
+    texts.push_back(fmt::format("{} {}", one, missing.front()));
+  } else if (!missing.empty()) {
+    texts.push_back(
+        fmt::format("{} {} from {} to {}", missing.size(), many, missing.front(), missing.back()));
+  }
+}
+
+// Rows come every so many updates, and after the last one.
+std::vector<int64_t> missing_of_warm_up(const std::set<int64_t>& done, int64_t total) {
+  std::vector<int64_t> missing;
+  if (done.empty()) return missing;
+  int64_t interval = *done.begin(), before = 0;
+  for (const int64_t update : done) {
+    // The last one comes sooner than the interval.
+    if (update != total || before == 0) interval = std::min(interval, update - before);
+    before = update;
+  }
+  for (int64_t update = interval; interval > 0 && update < total; update += interval) {
+    if (!done.contains(update)) missing.push_back(update);
+  }
+  if (total > 0 && !done.contains(total)) missing.push_back(total);
+  return missing;
+}
+
+int64_t newest_checkpoint(const RunPaths& paths) {
+  int64_t newest = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(paths.checkpoints(), ignored))
+    newest = std::max(newest, checkpoint_step(entry.path()).value_or(0));
+  return newest;
+}
+
+}  // namespace
+
+std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, ExpectedRows expected) {
+  std::set<int64_t> warm_up, steps, evaluations;
+  int64_t total = 0;  // updates of the warm-up
+  for (const MetricsRow& row : rows) {
+    if (row.version < 0) {
+      warm_up.insert(row.step);
+      if (const double* updates = row.find("sft/updates"))
+        total = std::max(total, static_cast<int64_t>(*updates));
+    } else {
+      (row.find("eval/episodes") != nullptr ? evaluations : steps).insert(row.step);
+    }
+  }
+  if (!steps.empty()) expected.published = std::max(expected.published, *steps.rbegin() + 1);
+  std::vector<std::string> texts;
+
+  // Until a version is there the warm-up may go on, or be done again.
+  if (expected.published > 0) {
+    if (expected.warm_up && warm_up.empty()) texts.push_back("the warm-up");
+    name_missing(missing_of_warm_up(warm_up, total), "warm-up update",
+                 "points of the warm-up, updates", texts);
+  }
+  std::vector<int64_t> missing;
+  for (int64_t step = 0; step < expected.published; ++step) {
+    if (!steps.contains(step)) missing.push_back(step);
+  }
+  name_missing(missing, "step", "steps", texts);
+
+  // Whether the config of an earlier launch asked for them is not known.
+  missing.clear();
+  // The evaluation of a version is complete before the next is trained, and reported soon after.
+  const int64_t end = expected.is_over ? expected.published + 1 : expected.published - 1;
+  for (int64_t version = 0; expected.evaluates && version < end; ++version) {
+    const bool due = version == 0 || version == expected.published ||
+                     (expected.interval_steps > 0 && version % expected.interval_steps == 0);
+    if (due && !evaluations.contains(version)) missing.push_back(version);
+  }
+  name_missing(missing, "the evaluation that the config asks for of version",
+               "evaluations that the config asks for, of versions", texts);
+  return texts;
+}
+
+std::string warning_of_missing_rows(const RunPaths& paths, ExpectedRows expected) {
+  expected.published = std::max(expected.published, newest_checkpoint(paths));
+  std::vector<MetricsRow> rows;
+  if (std::filesystem::exists(paths.metrics())) {
+    auto read = read_metrics(paths.metrics());
+    if (!read) return fmt::format("warning: {}\n", read.failure().message);
+    rows = std::move(read).value();
+  }
+  const auto texts = missing_rows(rows, expected);
+  if (texts.empty()) return "";
+  return fmt::format("warning: {} has no rows of {}: figures and reports lack them\n",
+                     paths.metrics().string(), fmt::join(texts, ", of "));
+}
+
+}  // namespace tailrace
