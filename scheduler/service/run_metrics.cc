@@ -223,7 +223,10 @@ bool RunMetrics::on_progress(const wire::Progress& progress) {
   if (warm_up_.contains(progress.done)) return true;
   if (std::ssize(warm_up_) == kMaxWarmUpRows) return false;
   warm_up_.insert(progress.done);
-  write(progress.done, -1, progress.metrics);
+  MetricList values = progress.metrics;
+  // So that the file alone tells which rows of a warm-up it lacks: nobody sends them again.
+  add_missing(values, {{"sft/updates", static_cast<double>(progress.total)}});
+  write(progress.done, -1, std::move(values));
   return true;
 }
 

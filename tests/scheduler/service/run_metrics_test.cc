@@ -150,6 +150,15 @@ TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
   EXPECT_EQ(*rows[2].find("eval/failed"), 1.0);
 }
 
+TEST(RunMetrics, ARowOfTheWarmUpTellsHowLongThatIs) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  EXPECT_TRUE(metrics.on_progress(wire::Progress{"sft", 2, 7, {{"sft/loss", 0.5}}}));
+  ASSERT_EQ(f.rows().size(), 1u);
+  EXPECT_EQ(f.rows()[0].step, 2);
+  EXPECT_EQ(*f.rows()[0].find("sft/updates"), 7.0);
+}
+
 // Evaluations show what the policy writes; without them the first batch and every tenth do.
 TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
   Fixture f;
