@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <map>
 
 #include "core/base/error.h"
@@ -62,6 +63,20 @@ std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count)
     if (prompts.insert(task_of(item.lease.member)).second) chosen.push_back({lane, item.lease});
   }
   return chosen;
+}
+
+// What a crash or a full disk cut, to which the next row would be glued.
+void drop_half_line(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  const auto size = static_cast<int64_t>(in.tellg());
+  if (!in || size == 0) return;
+  in.seekg(size - 1);
+  if (in.get() == '\n') return;
+  const auto text = read_file(path);
+  // Where this fails the row is glued, and the report names its line.
+  if (text) std::filesystem::resize_file(path, text.value().rfind('\n') + 1, error);
 }
 
 }  // namespace
@@ -162,6 +177,7 @@ void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> traject
   std::string lines;
   for (const Trajectory& trajectory : trajectories)
     lines += format_sample_row(sample_row(trajectory, step, step)) + "\n";
+  drop_half_line(paths_.samples());
   auto file = AppendFile::open(paths_.samples());
   const Result<void> written = file ? file.value().append(lines) : Result<void>(file.failure());
   if (!written)

@@ -196,6 +196,20 @@ TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
   EXPECT_TRUE(std::filesystem::exists(f.paths.samples()));
 }
 
+TEST(RunMetrics, ASampleThatWasCutDoesNotSpoilTheNext) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  const Trajectory shown = make_trajectory({{.prompt = 1}, 1}, Lane::kEval, 3);
+  metrics.write_samples(3, {{shown}});
+  const std::string row = read_file(f.paths.samples()).value();
+  ASSERT_TRUE(write_file_atomic(f.paths.samples(), row + row.substr(0, row.size() / 2)));
+  metrics.write_samples(3, {{shown}});
+  EXPECT_EQ(read_file(f.paths.samples()).value(), row + row);
+  ASSERT_TRUE(write_file_atomic(f.paths.samples(), row.substr(0, row.size() / 2)));
+  metrics.write_samples(3, {{shown}});
+  EXPECT_EQ(read_file(f.paths.samples()).value(), row);
+}
+
 TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
