@@ -3,6 +3,8 @@
 #include <bit>
 #include <deque>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "core/base/clock.h"
 #include "core/base/unique_number.h"
@@ -32,6 +34,7 @@ struct WorkerServer::Impl {
     std::string routing;  // of its latest frame
     Link link;
     Time blocked_until = Time::min();
+    std::optional<uint64_t> suspected = {};  // of being lost, since num_rounds was so
     // Incoming::sequence, the link's sequence.
     std::deque<std::pair<uint64_t, uint64_t>> unacknowledged = {};
   };
@@ -40,11 +43,16 @@ struct WorkerServer::Impl {
   explicit Impl(LinkOptions options_in)
       : options(options_in), socket(Socket::Kind::kRouter), admission(options.timeout) {}
 
-  void drain(Events& out) {
+  // Whether nothing was left to take.
+  bool drain(Events& out) {
     int64_t bytes = 0;
     for (int i = 0; i < kMaxFramesAtOnce && bytes < kMaxBytesAtOnce; ++i) {
       auto received = socket.receive();
-      if (!received) return;
+      if (!received) {
+        this_round.clear();
+        return true;
+      }
+      count_rounds(received->peer);
       bytes += std::ssize(received->frame);
       const auto header = decode_header(received->frame);
       if (!header) {
@@ -55,6 +63,16 @@ struct WorkerServer::Impl {
         on_frame(*header, received->peer, received->frame, out);
       }
     }
+    return false;
+  }
+
+  // ZeroMQ gives of each connection in turn: when one comes again, all that had something to say
+  // were heard.
+  void count_rounds(std::string_view routing) {
+    if (this_round.emplace(routing).second) return;
+    ++num_rounds;
+    this_round.clear();
+    this_round.emplace(routing);
   }
 
   void on_hello(const Header& header, std::string_view routing, std::span<const std::byte> frame,
@@ -152,18 +170,31 @@ struct WorkerServer::Impl {
     admission.on_end(worker);
   }
 
+  // Empty: it is well.
+  std::string fault_of(const Peer& peer) const {
+    if (peer.link.lost(now()))
+      return fmt::format("silent for more than {} ms", options.timeout.count());
+    if (peer.link.num_unacknowledged() > 1 && peer.link.unacknowledged_bytes() > kMaxBacklogBytes)
+      return fmt::format("it takes nothing, and {} messages wait for it",
+                         peer.link.num_unacknowledged());
+    return {};
+  }
+
   // Who is silent, and who is heard and takes nothing: what waits for it would grow without end.
-  void drop_lost(Events& out) {
+  // But nobody of whom a frame may wait: all was taken, or a whole round since it was suspected.
+  // Without the latter one peer that floods would keep the others from being missed.
+  void drop_lost(bool all_taken, Events& out) {
     std::vector<std::pair<std::string, std::string>> lost;
-    for (const auto& [worker, peer] : peers) {
-      if (peer.link.lost(now())) {
-        lost.emplace_back(worker,
-                          fmt::format("silent for more than {} ms", options.timeout.count()));
-      } else if (peer.link.num_unacknowledged() > 1 &&
-                 peer.link.unacknowledged_bytes() > kMaxBacklogBytes) {
-        lost.emplace_back(worker, fmt::format("it takes nothing, and {} messages wait for it",
-                                              peer.link.num_unacknowledged()));
+    for (auto& [worker, peer] : peers) {
+      std::string fault = fault_of(peer);
+      if (fault.empty()) {
+        peer.suspected.reset();
+        continue;
       }
+      if (!peer.suspected) peer.suspected = num_rounds;
+      // The round of then had begun before.
+      if (all_taken || num_rounds >= *peer.suspected + 2)
+        lost.emplace_back(worker, std::move(fault));
     }
     for (auto& [worker, reason] : lost) drop(worker, std::move(reason), /*silent=*/true, out);
   }
@@ -204,9 +235,10 @@ struct WorkerServer::Impl {
 
   // One turn: what came, who fell silent, what is due.
   void turn(Events& out) {
-    // Before drop_lost(): after a long absence of ours the frames wait, and nobody was silent.
-    drain(out);
-    drop_lost(out);
+    // Before drop_lost(): after a long absence of ours the frames wait, maybe more of them than are
+    // taken at once, and nobody was silent.
+    const bool all_taken = drain(out);
+    drop_lost(all_taken, out);
     look_after_file(out);
     for (auto& [worker, peer] : peers) transmit(peer);
   }
@@ -234,6 +266,8 @@ struct WorkerServer::Impl {
   Admission admission;
   std::map<std::string, Peer> peers;        // by worker: those with a session
   std::map<uint64_t, std::string> workers;  // by session
+  uint64_t num_rounds = 0;                  // of all connections that had something to say
+  std::set<std::string> this_round;         // the connections heard in it
   uint64_t last_incoming = 0;
   Events held_back;  // arrived during flush()
   LinkCounters ended;

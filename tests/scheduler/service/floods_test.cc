@@ -6,8 +6,8 @@
 
 #include "core/base/file.h"
 #include "core/wire/admission.h"
-#include "core/wire/socket.h"
 #include "scheduler/store/journal.h"
+#include "tests/core/wire/rude_peer.h"
 #include "tests/scheduler/service/test_run.h"
 
 namespace tailrace::scheduler {
@@ -19,48 +19,7 @@ using fakes::FakeTrainer;
 using fakes::FakeWorker;
 using fakes::TrainerDisk;
 using std::chrono::milliseconds;
-
-// A connection without the manners of a WorkerClient: it acknowledges nothing, reads what it wants,
-// and numbers its frames as it likes.
-class Rude {
- public:
-  explicit Rude(const std::string& endpoint) : socket_(wire::Socket::Kind::kDealer) {
-    socket_.connect(endpoint);
-  }
-
-  void say(const wire::Header& header, const std::vector<std::byte>& frame) {
-    while (!socket_.send("", frame, header)) socket_.wait(milliseconds(10), /*for_room=*/true);
-  }
-  // Without waiting for an answer.
-  void say_hello(Role role, const std::string& name, uint64_t incarnation) {
-    const wire::Hello hello{role, name, incarnation, 1, 4, std::string(100'000, 'n')};
-    say({0, 1, 0}, wire::encode({}, hello));
-  }
-  // As one that has a session; the messages are numbered on.
-  void join(Role role, const std::string& name) {
-    say_hello(role, name, 1);
-    while (session_ == 0) {
-      const auto received = socket_.receive();
-      if (!received) {
-        socket_.wait(milliseconds(10));
-      } else if (const auto header = wire::decode_header(received->frame);
-                 header->signal == wire::Signal::kWelcome) {
-        session_ = header->session;
-      }
-    }
-  }
-  void say(const wire::Message& message) {
-    say({session_, ++sequence_, 0}, wire::encode({}, message));
-  }
-  // Again, or from the future.
-  void say_out_of_turn(const wire::Message& message, uint64_t sequence) {
-    say({session_, sequence, 0}, wire::encode({}, message));
-  }
-
- private:
-  wire::Socket socket_;
-  uint64_t session_ = 0, sequence_ = 0;
-};
+using wire::RudePeer;
 
 constexpr int kFlood = 5000;
 
@@ -78,7 +37,7 @@ void PrintTo(const NamedFlood& flood, std::ostream* out) { *out << flood.name; }
 template <class Make>
 Flood in_a_session(Role role, const char* name, Make make) {
   return [=](const std::string& endpoint) {
-    Rude peer(endpoint);
+    RudePeer peer(endpoint);
     peer.join(role, name);
     for (int i = 1; i <= kFlood; ++i) peer.say(make(i));
   };
@@ -95,19 +54,19 @@ const std::string kLong(100'000, 'x');
 const std::vector<NamedFlood> kFloods = {
     {"Names",
      [](const std::string& endpoint) {
-       Rude peer(endpoint);
+       RudePeer peer(endpoint);
        for (int i = 0; i < kFlood; ++i)
          peer.say_hello(Role::kRollout, fmt::format("rollout-x{}", i), 1);
      },
      /*of_names=*/true},
     {"Incarnations",
      [](const std::string& endpoint) {
-       Rude peer(endpoint);
+       RudePeer peer(endpoint);
        for (uint64_t i = 1; i <= kFlood; ++i) peer.say_hello(Role::kRollout, "rollout-x", i);
      }},
     {"Garbage",
      [](const std::string& endpoint) {
-       Rude peer(endpoint);
+       RudePeer peer(endpoint);
        std::vector<std::byte> garbage = wire::encode({}, wire::Heartbeat{});
        garbage.resize(garbage.size() - 9);
        // send() writes the header, which is whole.
@@ -115,13 +74,13 @@ const std::vector<NamedFlood> kFloods = {
      }},
     {"UnknownSessions",
      [](const std::string& endpoint) {
-       Rude peer(endpoint);
+       RudePeer peer(endpoint);
        for (uint64_t i = 1; i <= kFlood; ++i)
          peer.say({i, 1, 0}, wire::encode({}, wire::TrainerWants{0, 1}));
      }},
     {"CopiesAndEarlyOnes",
      [](const std::string& endpoint) {
-       Rude peer(endpoint);
+       RudePeer peer(endpoint);
        peer.join(Role::kReward, "reward-x");
        peer.say(wire::Verdict{});
        for (uint64_t i = 0; i < kFlood; ++i)

@@ -1,0 +1,55 @@
+// A connection without the manners of a WorkerClient: it acknowledges nothing, reads what it wants,
+// and numbers its frames as it likes.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "core/wire/frame.h"
+#include "core/wire/socket.h"
+
+namespace tailrace::wire {
+
+class RudePeer {
+ public:
+  explicit RudePeer(const std::string& endpoint) : socket_(Socket::Kind::kDealer) {
+    socket_.connect(endpoint);
+  }
+
+  void say(const Header& header, const std::vector<std::byte>& frame) {
+    while (!socket_.send("", frame, header))
+      socket_.wait(std::chrono::milliseconds(10), /*for_room=*/true);
+  }
+  // Without waiting for an answer.
+  void say_hello(Role role, const std::string& name, uint64_t incarnation) {
+    const Hello hello{role, name, incarnation, 1, 4, std::string(100'000, 'n')};
+    say({0, 1, 0}, encode({}, hello));
+  }
+  // Whether it has a session by now.
+  bool is_welcome() {
+    while (session_ == 0) {
+      const auto received = socket_.receive();
+      if (!received) return false;
+      const auto header = decode_header(received->frame);
+      if (header->signal == Signal::kWelcome) session_ = header->session;
+    }
+    return true;
+  }
+  // As one that has a session; the messages are numbered on.
+  void join(Role role, const std::string& name) {
+    say_hello(role, name, 1);
+    while (!is_welcome()) socket_.wait(std::chrono::milliseconds(10));
+  }
+  void say(const Message& message) { say({session_, ++sequence_, 0}, encode({}, message)); }
+  // Again, or from the future.
+  void say_out_of_turn(const Message& message, uint64_t sequence) {
+    say({session_, sequence, 0}, encode({}, message));
+  }
+
+ private:
+  Socket socket_;
+  uint64_t session_ = 0, sequence_ = 0;
+};
+
+}  // namespace tailrace::wire
