@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW2";
+constexpr char kFrameIdentifier[] = "TRW3";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -333,11 +333,12 @@ static_assert(std::variant_size_v<Message> == static_cast<size_t>(fbs::Body::MAX
 
 fbs::Header to_fbs(const Header& header) {
   return fbs::Header(header.session, header.sequence, header.ack,
-                     static_cast<uint64_t>(header.signal));
+                     static_cast<uint64_t>(header.signal), header.received);
 }
 
 Header from_fbs(const fbs::Header& header) {
-  return {header.session(), header.sequence(), header.ack(), static_cast<Signal>(header.signal())};
+  return {header.session(), header.sequence(), header.ack(), static_cast<Signal>(header.signal()),
+          header.received()};
 }
 
 // nullptr: not a frame. `storage` holds the bytes when they had to be moved.

@@ -38,6 +38,9 @@ struct Header {
   // sequence of the Hello that it answers.
   uint64_t ack = 0;
   Signal signal = Signal::kNone;
+  // All up to this one have arrived at the sender of this header: not to be sent again in this
+  // session, but kept until they are acknowledged.
+  uint64_t received = 0;
 };
 
 // A frame: 8-byte aligned in memory for decode() (one that is not is copied first).

@@ -5,6 +5,8 @@ namespace {
 
 // With the default LinkOptions::resend of a second: a copy every eight seconds.
 constexpr int kMaxPatience = 8;
+// Of what arrives, until its sender hears so: it need not wait for that before it sends more.
+constexpr int64_t kTellBytes = kWindowBytes / 4;
 
 }  // namespace
 
@@ -32,31 +34,45 @@ void Link::push(Body body) {
   ++counters_.sent;
 }
 
-Link::Verdict Link::on_frame(const Header& header, Time now) {
+// It has arrived, and all before it.
+void Link::note_arrival(uint64_t sequence) {
+  for (; arrived_ < sequence; ++arrived_) {
+    if (arrived_ + 1 < next_) bytes_in_flight_ -= std::ssize(*body(arrived_ + 1));
+  }
+  next_ = std::max(next_, arrived_ + 1);  // to be sent again, and need not
+}
+
+void Link::resend_all() {
+  next_ = arrived_ + 1;
+  bytes_in_flight_ = 0;
+}
+
+Link::Verdict Link::on_frame(const Header& header, Time now, int64_t bytes) {
   last_heard_ = now;
-  // An acknowledgement of what was never sent is nonsense from outside: ignored.
-  if (header.ack > acknowledged_ && header.ack <= ever_sent_) {
-    const auto count = static_cast<size_t>(header.ack - acknowledged_);
-    for (size_t i = 0; i < count; ++i) {
-      unacknowledged_bytes_ -= std::ssize(*unacknowledged_.front());
-      unacknowledged_.pop_front();
-    }
-    // It may be 0 with messages in flight: resend_all() came between.
-    next_to_send_ -= std::min(next_to_send_, count);
-    acknowledged_ = header.ack;
+  // What was never sent is nonsense from outside: ignored.
+  const uint64_t acknowledged = header.ack <= ever_sent_ ? header.ack : 0;
+  const uint64_t arrived = header.received <= ever_sent_ ? header.received : 0;
+  if (std::max(acknowledged, arrived) > arrived_) {
+    note_arrival(std::max(acknowledged, arrived));
     last_progress_ = now;
     patience_ = 1;
+  }
+  for (; acknowledged_ < acknowledged; ++acknowledged_) {
+    unacknowledged_bytes_ -= std::ssize(*unacknowledged_.front());
+    unacknowledged_.pop_front();
   }
   if (header.sequence == 0) return Verdict::kHeartbeat;
   // Delivered and not yet acknowledged: that waits for take_over(), when it is safe with its owner.
   if (header.sequence == delivered_ + 1) {
     ++delivered_;
     ++counters_.received;
+    untold_bytes_ += bytes;
+    if (untold_bytes_ >= kTellBytes) ack_waits_ = true;
     return Verdict::kDeliver;
   }
   if (header.sequence <= delivered_) {
     ++counters_.duplicates;
-    ack_waits_ = true;  // our acknowledgement was lost, or is late
+    ack_waits_ = true;  // our answer was lost, or is late
   } else {
     ++counters_.early;
   }
@@ -85,33 +101,34 @@ void Link::skip(uint64_t sequence) {
 
 void Link::not_sent(const Header& header) {
   if (header.sequence == 0) {
-    ack_waits_ = ack_waits_ || header.ack > 0;
-  } else if (header.sequence > acknowledged_) {
-    next_to_send_ = static_cast<size_t>(header.sequence - acknowledged_ - 1);
+    ack_waits_ = ack_waits_ || header.ack > 0 || header.received > 0;
+    return;
   }
+  while (next_ > header.sequence && next_ > arrived_ + 1)
+    bytes_in_flight_ -= std::ssize(*body(--next_));
 }
 
-// The peer lives (it was heard after we last sent) and yet acknowledges nothing: what was in flight
-// is lost, or its owner is slow. A silent peer gets nothing again: it is dead, or all of it waits
-// in its pipe.
+// The peer lives (it was heard after we last sent) and yet nothing arrives: what was in flight is
+// lost, or is not looked at. A silent peer gets nothing again: it is dead, or all of it waits in
+// its pipe.
 Time Link::resend_time() const {
-  const bool waits = next_to_send_ > 0 && last_heard_ > last_progress_;
+  const bool waits = next_ > arrived_ + 1 && last_heard_ > last_progress_;
   return waits ? last_progress_ + options_.resend * patience_ : Time::max();
 }
 
 std::vector<Link::Transmission> Link::due(Time now) {
   std::vector<Transmission> out;
   if (now >= resend_time()) {
-    next_to_send_ = 0;
+    resend_all();
     patience_ = std::min(patience_ * 2, kMaxPatience);
   }
-  for (; next_to_send_ < unacknowledged_.size(); ++next_to_send_) {
-    const uint64_t sequence = acknowledged_ + 1 + next_to_send_;
-    if (sequence <= ever_sent_) ++counters_.resent;
-    ever_sent_ = std::max(ever_sent_, sequence);
+  for (; may_send(); ++next_) {
+    if (next_ <= ever_sent_) ++counters_.resent;
+    ever_sent_ = std::max(ever_sent_, next_);
+    bytes_in_flight_ += std::ssize(*body(next_));
     // The peer gets its time anew: what was just sent cannot have been answered.
     last_progress_ = now;
-    out.push_back({header(sequence), unacknowledged_[next_to_send_]});
+    out.push_back({header(next_), body(next_)});
   }
   // Every message carries the acknowledgement, so one by itself goes out only where nothing else
   // does.
@@ -121,12 +138,13 @@ std::vector<Link::Transmission> Link::due(Time now) {
   if (!out.empty()) {
     last_sent_ = now;
     ack_waits_ = false;
+    untold_bytes_ = 0;
   }
   return out;
 }
 
 Time Link::next_due() const {
-  if (ack_waits_ || next_to_send_ < unacknowledged_.size()) return Time::min();
+  if (ack_waits_ || may_send()) return Time::min();
   return std::min<Time>(last_sent_ + options_.heartbeat, resend_time());
 }
 

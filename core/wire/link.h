@@ -6,7 +6,9 @@
 // end acknowledges them, which it does when their owner there has taken them over (not when they
 // arrive). Received messages are accepted in order only; one that comes early is left for the
 // sender to send again, since ZeroMQ keeps the order and a gap means that a connection was lost
-// with what was in flight.
+// with what was in flight. What has arrived is said at once and not sent again in the session; what
+// has not is at most kWindowBytes and one message: it neither fills the pipe of a slow owner nor
+// keeps heartbeats from passing.
 //
 // Thread: caller locks.
 #pragma once
@@ -23,6 +25,8 @@
 #include "core/wire/frame.h"
 
 namespace tailrace::wire {
+
+constexpr int64_t kWindowBytes = int64_t{16} << 20;
 
 struct LinkOptions {
   std::chrono::milliseconds heartbeat{500};  // a silent peer is presumed lost after `timeout`
@@ -55,8 +59,8 @@ class Link {
     kDrop,       // a duplicate, or early
     kHeartbeat,  // nothing to deliver
   };
-  // Takes note of a frame of this session.
-  Verdict on_frame(const Header& header, Time now);
+  // Takes note of a frame of this session, of so many bytes.
+  Verdict on_frame(const Header& header, Time now, int64_t bytes = 0);
   // The owner has all messages up to `sequence`: they may be acknowledged. More than was delivered
   // is our bug.
   void take_over(uint64_t sequence);
@@ -75,8 +79,8 @@ class Link {
   void not_sent(const Header& header);
   // When to ask again if nothing happens before.
   Time next_due() const;
-  // The connection changed hands: all that is unacknowledged goes out with the next due().
-  void resend_all() { next_to_send_ = 0; }
+  // The connection changed hands: all that has not arrived goes out anew.
+  void resend_all();
 
   bool lost(Time now) const { return now - last_heard_ > options_.timeout; }
   bool idle() const { return unacknowledged_.empty(); }
@@ -90,23 +94,32 @@ class Link {
 
  private:
   Header header(uint64_t sequence) const {
-    return {session_, sequence, taken_over_, Signal::kNone};
+    return {session_, sequence, taken_over_, Signal::kNone, delivered_};
   }
+  // 0 < sequence - acknowledged_ <= num_unacknowledged().
+  const Body& body(uint64_t sequence) const {
+    return unacknowledged_[sequence - acknowledged_ - 1];
+  }
+  bool may_send() const {
+    return next_ <= acknowledged_ + unacknowledged_.size() && bytes_in_flight_ < kWindowBytes;
+  }
+  void note_arrival(uint64_t sequence);
   Time resend_time() const;
 
   uint64_t session_;
   LinkOptions options_;
+  // Sent messages, by sequence: acknowledged_ <= arrived_ < next_, as the other end has said.
+  uint64_t acknowledged_ = 0, arrived_ = 0;
+  uint64_t next_ = 1;       // to be sent; from arrived_ on those before are in flight
+  uint64_t ever_sent_ = 0;  // the highest
   std::deque<Body> unacknowledged_;
-  int64_t unacknowledged_bytes_ = 0;
-  // By the other end: unacknowledged_[0] has sequence acknowledged_ + 1.
-  uint64_t acknowledged_ = 0;
-  size_t next_to_send_ = 0;  // index in unacknowledged_ of the first that is not in flight
-  uint64_t ever_sent_ = 0;   // highest sequence that was transmitted
-  uint64_t delivered_ = 0;   // from the other end
+  int64_t unacknowledged_bytes_ = 0, bytes_in_flight_ = 0;
+  uint64_t delivered_ = 0;  // from the other end
   uint64_t taken_over_ = 0;
   std::set<uint64_t> skipped_;  // not yet taken over
   bool ack_waits_ = false;
-  int patience_ = 1;  // doubles with every resending in vain: a slow owner gets few copies
+  int64_t untold_bytes_ = 0;  // delivered, which the other end does not know
+  int patience_ = 1;          // doubles with every resending in vain: a slow owner gets few copies
   Time last_heard_, last_sent_, last_progress_;
   LinkCounters counters_;
 };

@@ -135,7 +135,7 @@ struct WorkerServer::Impl {
       peer.blocked_until = Time::min();
       peer.link.resend_all();
     }
-    const auto verdict = peer.link.on_frame(header, now());
+    const auto verdict = peer.link.on_frame(header, now(), std::ssize(frame));
     if (header.signal == Signal::kGoodbye) {
       // A copy: drop() erases the entry that holds the name.
       drop(std::string(worker->second), "said goodbye", /*silent=*/false, out);

@@ -96,7 +96,7 @@ struct WorkerClient::Impl {
   }
 
   void on_frame(const Header& header, std::span<const std::byte> frame, Time time) {
-    if (link->on_frame(header, time) != Link::Verdict::kDeliver) return;
+    if (link->on_frame(header, time, std::ssize(frame)) != Link::Verdict::kDeliver) return;
     auto decoded = decode(frame);
     if (!decoded || is_from_worker(decoded.value().message)) {
       link->skip(header.sequence);

@@ -11,7 +11,7 @@ namespace {
 
 using test::one_of_each;
 
-constexpr Header kHeader{11, 22, 33, Signal::kNone};
+constexpr Header kHeader{11, 22, 33, Signal::kNone, 44};
 
 TEST(Frame, EveryTypeSurvivesTheWire) {
   const auto messages = one_of_each();
@@ -24,6 +24,7 @@ TEST(Frame, EveryTypeSurvivesTheWire) {
     EXPECT_EQ(decoded.value().header.session, 11u);
     EXPECT_EQ(decoded.value().header.sequence, 22u);
     EXPECT_EQ(decoded.value().header.ack, 33u);
+    EXPECT_EQ(decoded.value().header.received, 44u);
     EXPECT_EQ(decoded.value().message.index(), i);
     // FlatBuffers are built the same way from the same values: equal bytes mean that no field was
     // lost.
@@ -34,13 +35,14 @@ TEST(Frame, EveryTypeSurvivesTheWire) {
 
 TEST(Frame, RewritesTheHeaderInPlace) {
   auto frame = encode({}, Grant{test::sample_lease(), Lane::kTrain, 3});
-  rewrite_header(frame, {1, 2, 3, Signal::kGoodbye});
+  rewrite_header(frame, {1, 2, 3, Signal::kGoodbye, 4});
   const auto header = decode_header(frame);
   ASSERT_TRUE(header);
   EXPECT_EQ(header->session, 1u);
   EXPECT_EQ(header->sequence, 2u);
   EXPECT_EQ(header->ack, 3u);
   EXPECT_EQ(header->signal, Signal::kGoodbye);
+  EXPECT_EQ(header->received, 4u);
   EXPECT_EQ(describe(decode(frame).value().message), "Grant p1/d2/e3/q4/l5/m6#7 version=3");
 }
 

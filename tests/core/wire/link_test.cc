@@ -196,6 +196,99 @@ TEST(Link, SendsAllAgainAfterTheConnectionChanged) {
   EXPECT_EQ(number_in(out[0].body), 2);
 }
 
+// Its owner may be slow: the next session needs it, this one does not.
+TEST(Link, DoesNotSendAgainWhatHasArrived) {
+  Link link(7, LinkOptions{}, Time(0));
+  for (int i = 1; i <= 3; ++i) link.push(body_of(i));
+  ASSERT_EQ(link.due(Time(1)).size(), 3u);
+  for (Time now(0); now < std::chrono::seconds(60); now += milliseconds(100)) {
+    link.on_frame({.session = 7, .received = 3}, now);
+    for (const auto& t : link.due(now)) EXPECT_EQ(t.body, nullptr);
+  }
+  link.resend_all();
+  for (const auto& t : link.due(std::chrono::seconds(60))) EXPECT_EQ(t.body, nullptr);
+  EXPECT_EQ(link.counters().resent, 0);
+  EXPECT_EQ(link.release().size(), 3u);
+}
+
+TEST(Link, SendsAgainFromTheFirstThatHasNotArrived) {
+  Link link(7, LinkOptions{}, Time(0));
+  for (int i = 1; i <= 3; ++i) link.push(body_of(i));
+  ASSERT_EQ(link.due(Time(1)).size(), 3u);
+  link.on_frame({.session = 7, .ack = 1, .received = 2}, Time(2));
+  link.on_frame({.session = 7, .ack = 1, .received = 9}, Time(2));  // never sent: ignored
+  link.resend_all();
+  const auto out = link.due(Time(3));
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].header.sequence, 3u);
+  EXPECT_EQ(link.num_unacknowledged(), 2);
+  // It arrives late after all, and is known to when it would go out once more.
+  link.resend_all();
+  link.on_frame({.session = 7, .ack = 1, .received = 3}, Time(4));
+  EXPECT_GT(link.next_due(), Time(4));
+}
+
+// A few large messages fill the window; heartbeats pass beside it.
+TEST(Link, HasLittleOnItsWay) {
+  constexpr int64_t kLarge = kWindowBytes / 4;
+  const auto large = std::make_shared<const std::vector<std::byte>>(kLarge);
+  LinkOptions options;
+  Link link(7, options, Time(0));
+  for (int i = 0; i < 12; ++i) link.push(large);
+  Time now(1);
+  EXPECT_EQ(link.due(now).size(), 4u);
+  EXPECT_GT(link.next_due(), now) << "it would be asked for ever";
+  now += options.heartbeat;
+  auto out = link.due(now);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].header.sequence, 0u);
+  link.on_frame({.session = 7, .received = 3}, now);
+  EXPECT_EQ(link.next_due(), Time::min());
+  out = link.due(now);
+  ASSERT_EQ(out.size(), 3u);
+  EXPECT_EQ(out[0].header.sequence, 5u);
+  // What the socket refuses is not on its way.
+  link.not_sent(out[1].header);
+  out = link.due(now);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0].header.sequence, 6u);
+  // In vain: as much once more, and no more.
+  now += options.resend;
+  link.on_frame({.session = 7, .received = 3}, now);
+  now += Time(1);
+  out = link.due(now);
+  ASSERT_EQ(out.size(), 4u);
+  EXPECT_EQ(out[0].header.sequence, 4u);
+  // They arrive when they are about to go out a third time.
+  link.resend_all();
+  link.on_frame({.session = 7, .received = 7}, now);
+  out = link.due(now);
+  ASSERT_EQ(out.size(), 4u);
+  EXPECT_EQ(out[0].header.sequence, 8u);
+}
+
+TEST(Link, SendsOneThatIsLargerThanTheWindow) {
+  Link link(7, LinkOptions{}, Time(0));
+  const auto huge = std::make_shared<const std::vector<std::byte>>(kWindowBytes + 1);
+  link.push(huge);
+  link.push(huge);
+  EXPECT_EQ(link.due(Time(1)).size(), 1u);
+  link.on_frame({.session = 7, .received = 1}, Time(2));
+  EXPECT_EQ(link.due(Time(3)).size(), 1u);
+}
+
+TEST(Link, SaysAtOnceThatMuchHasArrived) {
+  Link link(7, LinkOptions{}, Time(0));
+  ASSERT_EQ(link.on_frame({7, 1, 0}, Time(1), kWindowBytes / 8), Link::Verdict::kDeliver);
+  EXPECT_TRUE(link.due(Time(2)).empty()) << "not of each";
+  ASSERT_EQ(link.on_frame({7, 2, 0}, Time(3), kWindowBytes / 8), Link::Verdict::kDeliver);
+  const auto out = link.due(Time(4));
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].header.received, 2u);
+  EXPECT_EQ(out[0].header.ack, 0u) << "its owner has not taken it over";
+  EXPECT_TRUE(link.due(Time(5)).empty());
+}
+
 TEST(Link, GivesTheUnacknowledgedToTheNextSession) {
   Link link(7, LinkOptions{}, Time(0));
   for (int i = 1; i <= 3; ++i) link.push(body_of(i));
