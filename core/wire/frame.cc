@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW3";
+constexpr char kFrameIdentifier[] = "TRW4";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -30,7 +30,7 @@ Offset write(Builder& b, const Hello& m) {
 }
 Offset write(Builder& b, const Heartbeat&) { return fbs::CreateHeartbeat(b).Union(); }
 flatbuffers::Offset<flatbuffers::Vector<uint8_t>> write_bytes(Builder& b,
-                                                              const std::vector<std::byte>& bytes) {
+                                                              std::span<const std::byte> bytes) {
   return b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 std::vector<std::byte> read_bytes(const flatbuffers::Vector<uint8_t>& bytes) {
@@ -257,8 +257,8 @@ Message read(const fbs::Batch& t) {
   m.items.reserve(t.items()->size());
   for (const fbs::BatchItem* item : *t.items()) {
     if (!std::isfinite(item->reward())) throw Malformed("reward {}", item->reward());
-    // A body came in one frame.
-    if (item->bytes() > kMaxFrameBytes) throw Malformed("a body of {} bytes", item->bytes());
+    // A body came in one message.
+    if (item->bytes() > kMaxMessageBytes) throw Malformed("a body of {} bytes", item->bytes());
     m.items.push_back({read_lease(item->lease()), item->reward(),
                        at_least(1, item->bytes(), "bytes"), item->checksum()});
   }
@@ -369,6 +369,25 @@ std::vector<std::byte> encode(const Header& header, const Message& message) {
   builder.Finish(fbs::CreateFrame(builder, &wire_header, body_type(message), body),
                  kFrameIdentifier);
   return to_bytes(builder);
+}
+
+std::vector<std::byte> encode(const Piece& piece) {
+  Builder builder(piece.bytes.size() + 512);
+  const auto body = write(builder, Heartbeat{});
+  const auto part =
+      fbs::CreatePiece(builder, piece.offset, piece.total, write_bytes(builder, piece.bytes));
+  const fbs::Header header = to_fbs(Header{});
+  builder.Finish(fbs::CreateFrame(builder, &header, fbs::Body::Heartbeat, body, part),
+                 kFrameIdentifier);
+  return to_bytes(builder);
+}
+
+std::optional<Piece> piece_in(std::span<const std::byte> frame, std::vector<std::byte>& storage) {
+  const fbs::Frame* table = verified_frame(frame, storage);
+  if (table == nullptr || table->piece() == nullptr) return std::nullopt;
+  const auto& bytes = *table->piece()->bytes();
+  return Piece{table->piece()->offset(), table->piece()->total(),
+               std::as_bytes(std::span(bytes.data(), bytes.size()))};
 }
 
 std::optional<Header> decode_header(std::span<const std::byte> frame) {

@@ -16,8 +16,11 @@
 
 namespace tailrace::wire {
 
-// One trajectory, of some 20 million tokens: nothing larger travels in one piece.
-constexpr int64_t kMaxFrameBytes = int64_t{256} << 20;
+// One trajectory, of some 20 million tokens: nothing larger travels.
+constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
+// What is larger than a frame may be goes in pieces of so many bytes (pieces.h).
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int64_t kMaxFrameBytes = kPieceBytes + (int64_t{64} << 10);
 
 // What the two ends of a link tell each other outside the conversation. Such a frame carries a
 // Heartbeat, but for kWelcome.
@@ -50,6 +53,15 @@ struct Decoded {
   Message message;
 };
 Result<Decoded> decode(std::span<const std::byte> frame);
+
+// A part of the frame of a large message, in a frame of its own.
+struct Piece {
+  int64_t offset = 0, total = 0;
+  std::span<const std::byte> bytes;
+};
+std::vector<std::byte> encode(const Piece& piece);
+// Nothing: the frame holds a message, or is none. The bytes lie in `frame` or in `storage`.
+std::optional<Piece> piece_in(std::span<const std::byte> frame, std::vector<std::byte>& storage);
 
 // The header alone, of a frame whose structure is sound; its body may still be refused by decode().
 // A link skips such a message (it would be sent again for ever) and counts it.

@@ -90,12 +90,14 @@ void Link::take_over(uint64_t sequence) {
   ack_waits_ = true;
 }
 
-void Link::skip(uint64_t sequence) {
+void Link::skip(uint64_t sequence, int64_t count) {
   ++counters_.malformed;
-  if (sequence == taken_over_ + 1) {
-    take_over(sequence);
-  } else {
-    skipped_.insert(sequence);
+  for (uint64_t each = sequence - static_cast<uint64_t>(count - 1); each <= sequence; ++each) {
+    if (each == taken_over_ + 1) {
+      take_over(each);
+    } else {
+      skipped_.insert(each);
+    }
   }
 }
 

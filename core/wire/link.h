@@ -64,9 +64,10 @@ class Link {
   // The owner has all messages up to `sequence`: they may be acknowledged. More than was delivered
   // is our bug.
   void take_over(uint64_t sequence);
-  // A delivered message turned out to be malformed: no owner will take it over, and sending it
-  // again is no help. It counts as taken over once all before it are.
-  void skip(uint64_t sequence);
+  // The last `count` delivered frames up to this one turned out to be malformed: no owner will take
+  // them over, and sending them again is no help. They count as taken over once all before them
+  // are.
+  void skip(uint64_t sequence, int64_t count = 1);
 
   struct Transmission {
     Header header;

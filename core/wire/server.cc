@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/unique_number.h"
 #include "core/wire/admission.h"
+#include "core/wire/pieces.h"
 #include "core/wire/socket.h"
 #include "core/wire/wakeup.h"
 
@@ -33,6 +34,7 @@ struct WorkerServer::Impl {
   struct Peer {
     std::string routing;  // of its latest frame
     Link link;
+    Assembly assembly = {};
     Time blocked_until = Time::min();
     std::optional<uint64_t> suspected = {};  // of being lost, since num_rounds was so
     // Incoming::sequence, the link's sequence.
@@ -142,18 +144,19 @@ struct WorkerServer::Impl {
       return;
     }
     if (verdict != Link::Verdict::kDeliver) return;
-    auto decoded = decode(frame);
-    if (!decoded || !is_from_worker(decoded.value().message)) {
-      last_malformed =
-          fmt::format("{}: {}", worker->second,
-                      decoded ? describe(decoded.value().message) : decoded.failure().message);
-      peer.link.skip(header.sequence);
+    auto taken = peer.assembly.take(frame);
+    if (!taken) return;
+    Result<Message>& message = *taken;
+    if (!message || !is_from_worker(message.value())) {
+      last_malformed = fmt::format("{}: {}", worker->second,
+                                   message ? describe(message.value()) : message.failure().message);
+      peer.link.skip(header.sequence, peer.assembly.num_frames());
       return;
     }
     // Numbered through all sessions: what is acknowledged late must not count for the session after
     // it.
     peer.unacknowledged.emplace_back(++last_incoming, header.sequence);
-    out.push_back(Incoming{worker->second, last_incoming, std::move(decoded.value().message)});
+    out.push_back(Incoming{worker->second, last_incoming, std::move(message).value()});
   }
 
   void close_session(std::map<std::string, Peer>::iterator peer) {
@@ -312,7 +315,8 @@ void WorkerServer::acknowledge(const std::string& worker, uint64_t sequence) {
 bool WorkerServer::send(const std::string& worker, uint64_t session, const Message& message) {
   const auto peer = impl_->peers.find(worker);
   if (peer == impl_->peers.end() || peer->second.link.session() != session) return false;
-  peer->second.link.push(std::make_shared<const std::vector<std::byte>>(encode({}, message)));
+  for (auto& frame : encode_frames(message))
+    peer->second.link.push(std::make_shared<const std::vector<std::byte>>(std::move(frame)));
   impl_->transmit(peer->second);
   return true;
 }

@@ -22,7 +22,10 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace tailrace::wire {
 namespace {
 
-constexpr int kMaxQueued = 128;  // frames, in each direction of a peer
+// Frames of a connection, of kMaxFrameBytes at most: what a peer can make the router hold. To it
+// there are more, since a burst of small ones beyond them waits for kBlockedRetry of the server;
+// its link bounds their bytes.
+constexpr int kMaxReceived = 32, kMaxToSend = 128;
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
@@ -54,8 +57,8 @@ Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
   socket.set(zmq::sockopt::maxmsgsize, kMaxFrameBytes);
   if (impl_->router) {
     // A peer may fill its queues with the largest frames, and those of ZeroMQ are long by default.
-    socket.set(zmq::sockopt::rcvhwm, kMaxQueued);
-    socket.set(zmq::sockopt::sndhwm, kMaxQueued);
+    socket.set(zmq::sockopt::rcvhwm, kMaxReceived);
+    socket.set(zmq::sockopt::sndhwm, kMaxToSend);
     // Else what is for an unknown peer is dropped without a word.
     socket.set(zmq::sockopt::router_mandatory, true);
   } else {

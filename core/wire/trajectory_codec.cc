@@ -17,7 +17,7 @@ constexpr char kTrajectoryIdentifier[] = "TRT4";
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
 constexpr size_t kMaxClasses = 64, kMaxClassName = 256;
 // The rest of a body is small beside its sets: one that carries them is not refused for its size.
-static_assert(kMaxKeptIds * int64_t{sizeof(TokenId)} <= kMaxFrameBytes / 2);
+static_assert(kMaxKeptIds * int64_t{sizeof(TokenId)} <= kMaxMessageBytes / 2);
 
 flatbuffers::Offset<fbs::Sampling> write_sampling(Builder& builder, const SamplingParams& s) {
   return fbs::CreateSampling(builder, s.temperature, s.top_k, s.top_p, s.min_p, s.max_new_tokens,

@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/unique_number.h"
+#include "core/wire/pieces.h"
 #include "core/wire/socket.h"
 #include "core/wire/wakeup.h"
 #include "kernels/base/mutex.h"
@@ -35,12 +36,13 @@ struct WorkerClient::Impl {
 
   // ---- any thread
   int64_t send(const Message& message) {
-    auto body = std::make_shared<const std::vector<std::byte>>(encode({}, message));
+    auto frames = encode_frames(message);
     int64_t count = 0;
     {
       MutexLock lock(mu);
-      outbox.push_back(std::move(body));
-      count = ++num_sent;
+      for (auto& frame : frames)
+        outbox.push_back(std::make_shared<const std::vector<std::byte>>(std::move(frame)));
+      count = num_sent += std::ssize(frames);
     }
     wakeup.ring();
     return count;
@@ -97,14 +99,11 @@ struct WorkerClient::Impl {
 
   void on_frame(const Header& header, std::span<const std::byte> frame, Time time) {
     if (link->on_frame(header, time, std::ssize(frame)) != Link::Verdict::kDeliver) return;
-    auto decoded = decode(frame);
-    if (!decoded || is_from_worker(decoded.value().message)) {
-      link->skip(header.sequence);
-      return;
-    }
-    deliver(std::move(decoded.value().message));
     // This process is the owner, and the session ends with it: no need to wait until receive() is
-    // called.
+    // called, or the message is whole.
+    auto taken = assembly.take(frame);
+    if (taken && (!*taken || is_from_worker(taken->value()))) return link->skip(header.sequence);
+    if (taken) deliver(std::move(*taken).value());
     link->take_over(header.sequence);
   }
 
@@ -113,6 +112,7 @@ struct WorkerClient::Impl {
     if (!decoded) return;
     if (std::holds_alternative<Welcome>(decoded.value().message)) {
       link.emplace(header.session, options, time);
+      assembly = {};
       for (auto& body : waiting) link->push(std::move(body));
       waiting.clear();
       MutexLock lock(mu);
@@ -200,6 +200,7 @@ struct WorkerClient::Impl {
   // The I/O thread's.
   Socket socket;
   std::optional<Link> link;        // none: no session, Hello is being said
+  Assembly assembly;               // of the session
   std::deque<Link::Body> waiting;  // for the next session
   uint64_t attempt = 1;            // sessions asked for
   Time hello_at = Time::min();

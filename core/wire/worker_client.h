@@ -34,7 +34,7 @@ class WorkerClient {
   WorkerClient(const WorkerClient&) = delete;
 
   // The queue is bounded by the leases that a worker holds, so it never waits. Returns how many
-  // messages were sent, this one included.
+  // messages were sent, this one included; each piece of a large one (pieces.h) counts.
   int64_t send(const Message& message);
   // So many of them, in their order, were safe with the scheduler when the message came that
   // receive() returned last (or when it found none). After a Welcome: the others are sent again in

@@ -323,6 +323,20 @@ TEST(Link, SkipsAMalformedMessageWithoutAcknowledgingThoseBeforeIt) {
   EXPECT_EQ(link.due(Time(4)).at(0).header.ack, 3u);
 }
 
+// A message in pieces is skipped with all of them, and with nothing before them.
+TEST(Link, SkipsSeveralAsOne) {
+  Link link(7, LinkOptions{}, Time(0));
+  for (uint64_t i = 1; i <= 5; ++i)
+    ASSERT_EQ(link.on_frame({7, i, 0}, Time(1)), Link::Verdict::kDeliver);
+  link.skip(4, 3);
+  EXPECT_EQ(link.counters().malformed, 1);
+  EXPECT_TRUE(link.due(Time(2)).empty());
+  link.take_over(1);
+  EXPECT_EQ(link.due(Time(3)).at(0).header.ack, 4u);
+  link.skip(5);
+  EXPECT_EQ(link.due(Time(4)).at(0).header.ack, 5u);
+}
+
 TEST(Link, IsLostAfterItsTimeout) {
   Link link(7, LinkOptions{}, Time(0));
   EXPECT_FALSE(link.lost(milliseconds(5000)));

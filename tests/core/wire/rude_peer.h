@@ -28,28 +28,40 @@ class RudePeer {
   }
   // Whether it has a session by now.
   bool is_welcome() {
-    while (session_ == 0) {
-      const auto received = socket_.receive();
-      if (!received) return false;
-      const auto header = decode_header(received->frame);
-      if (header->signal == Signal::kWelcome) session_ = header->session;
-    }
-    return true;
+    listen();
+    return session_ != 0;
+  }
+  // Of what it has said, as far as it was told.
+  uint64_t acknowledged() {
+    listen();
+    return acknowledged_;
   }
   // As one that has a session; the messages are numbered on.
   void join(Role role, const std::string& name) {
     say_hello(role, name, 1);
     while (!is_welcome()) socket_.wait(std::chrono::milliseconds(10));
   }
-  void say(const Message& message) { say({session_, ++sequence_, 0}, encode({}, message)); }
+  void say(const Message& message) { say_next(encode({}, message)); }
+  void say_next(const std::vector<std::byte>& frame) { say({session_, ++sequence_, 0}, frame); }
   // Again, or from the future.
   void say_out_of_turn(const Message& message, uint64_t sequence) {
     say({session_, sequence, 0}, encode({}, message));
   }
 
  private:
+  void listen() {
+    while (const auto received = socket_.receive()) {
+      const auto header = decode_header(received->frame);
+      if (header->signal == Signal::kWelcome) {
+        session_ = header->session;
+      } else if (header->session == session_) {
+        acknowledged_ = header->ack;
+      }
+    }
+  }
+
   Socket socket_;
-  uint64_t session_ = 0, sequence_ = 0;
+  uint64_t session_ = 0, sequence_ = 0, acknowledged_ = 0;
 };
 
 }  // namespace tailrace::wire

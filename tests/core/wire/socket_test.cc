@@ -362,6 +362,36 @@ TEST_F(WireTest, AWorkerThatTakesNothingLosesItsSession) {
   zmq_ctx_term(context);
 }
 
+// Nobody looks at what it says, and it has no session. Its own queue holds one frame, the system's
+// less than one.
+TEST_F(WireTest, WhatWaitsOfAConnectionIsBounded) {
+  start_server();
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  const int one = 1, patience = 1000, linger = 0;
+  zmq_setsockopt(socket, ZMQ_SNDHWM, &one, sizeof one);
+  zmq_setsockopt(socket, ZMQ_SNDTIMEO, &patience, sizeof patience);
+  zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+  ASSERT_EQ(zmq_connect(socket, endpoint_.c_str()), 0);
+  const std::vector<std::byte> frame(static_cast<size_t>(kPieceBytes));
+  int sent = 0;
+  while (sent < 200 && zmq_send(socket, frame.data(), frame.size(), 0) > 0) ++sent;
+  EXPECT_GE(sent, 32);
+  EXPECT_LE(sent, 36) << "128 MiB, and what is on its way";
+  ASSERT_TRUE(serve_until([&] { return server_->counters().malformed == sent; }));
+  // A larger frame ends the connection, unread; it comes back by itself.
+  const std::vector<std::byte> large(static_cast<size_t>(kMaxFrameBytes) + 1);
+  zmq_send(socket, large.data(), large.size(), 0);
+  std::this_thread::sleep_for(100ms);
+  server_->receive(0ms);
+  zmq_send(socket, frame.data(), frame.size(), 0);
+  ASSERT_TRUE(serve_until([&] { return server_->counters().malformed > sent; }));
+  server_->receive(100ms);
+  EXPECT_EQ(server_->counters().malformed, sent + 1);
+  zmq_close(socket);
+  zmq_ctx_term(context);
+}
+
 TEST_F(WireTest, AMalformedMessageDoesNotBlockThoseBehindIt) {
   start_server();
   auto client = make_client();
