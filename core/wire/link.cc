@@ -7,6 +7,8 @@ namespace {
 constexpr int kMaxPatience = 8;
 // Of what arrives, until its sender hears so: it need not wait for that before it sends more.
 constexpr int64_t kTellBytes = kWindowBytes / 4;
+// A link that is slower loses its peers: a piece takes longer than LinkOptions::timeout.
+constexpr int64_t kSlowestBytesPerSecond = int64_t{1} << 20;
 
 }  // namespace
 
@@ -112,10 +114,14 @@ void Link::not_sent(const Header& header) {
 
 // The peer lives (it was heard after we last sent) and yet nothing arrives: what was in flight is
 // lost, or is not looked at. A silent peer gets nothing again: it is dead, or all of it waits in
-// its pipe.
+// its pipe. A piece has the time that it takes, whichever is the next: all that follow it would be
+// sent again as well.
 Time Link::resend_time() const {
   const bool waits = next_ > arrived_ + 1 && last_heard_ > last_progress_;
-  return waits ? last_progress_ + options_.resend * patience_ : Time::max();
+  if (!waits) return Time::max();
+  const Time passage = Time(std::chrono::seconds(1)) * std::min(bytes_in_flight_, kPieceBytes) /
+                       kSlowestBytesPerSecond;
+  return last_progress_ + options_.resend * patience_ + passage;
 }
 
 std::vector<Link::Transmission> Link::due(Time now) {

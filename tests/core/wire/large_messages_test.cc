@@ -95,6 +95,30 @@ TEST_F(WireTest, WhoSendsALargeBodyOverASlowLinkIsNotSilent) {
   ASSERT_TRUE(downs_.empty()) << downs_[0].reason;
   EXPECT_EQ(std::get<TrajectoryResult>(incoming_[0].message).body, result.body);
   ASSERT_TRUE(serve_until([&] { return !client->receive(0ms) && client->num_acknowledged() > 0; }));
+  EXPECT_EQ(server_->counters().duplicates, 0);
+}
+
+// Many large messages at once take longer than the time after which a message is sent again.
+TEST_F(WireTest, WhatIsOnItsWayIsNotSentAgain) {
+  constexpr int kPeers = 8, kEach = 4;
+  start_server();
+  std::vector<std::unique_ptr<WorkerClient>> clients;
+  for (int i = 0; i < kPeers; ++i) {
+    clients.push_back(make_client(fmt::format("rollout-{}", i)));
+    ASSERT_TRUE(welcome(*clients.back()));
+  }
+  const TrajectoryResult result{std::vector<std::byte>(16 << 20)};
+  for (auto& client : clients) {
+    for (int i = 0; i < kEach; ++i) client->send(result);
+  }
+  size_t count = 0;
+  EXPECT_TRUE(serve_until([&] {
+    count += incoming_.size();
+    incoming_.clear();  // much memory
+    return count == kPeers * kEach;
+  }));
+  EXPECT_TRUE(downs_.empty());
+  EXPECT_LT(server_->counters().duplicates, 16) << "a last piece, which is small, now and then";
 }
 
 // Until its owner has it whole none of its pieces is acknowledged: a scheduler that is restarted

@@ -253,7 +253,7 @@ TEST(Link, HasLittleOnItsWay) {
   ASSERT_EQ(out.size(), 2u);
   EXPECT_EQ(out[0].header.sequence, 6u);
   // In vain: as much once more, and no more.
-  now += options.resend;
+  now += options.resend + std::chrono::seconds(4);
   link.on_frame({.session = 7, .received = 3}, now);
   now += Time(1);
   out = link.due(now);
@@ -265,6 +265,28 @@ TEST(Link, HasLittleOnItsWay) {
   out = link.due(now);
   ASSERT_EQ(out.size(), 4u);
   EXPECT_EQ(out[0].header.sequence, 8u);
+}
+
+TEST(Link, GivesALargeMessageTheTimeThatItTakes) {
+  LinkOptions options;
+  options.resend = milliseconds(100);
+  Link link(7, options, Time(0));
+  const auto large = std::make_shared<const std::vector<std::byte>>(4 << 20);
+  link.push(large);
+  link.push(body_of(2));
+  ASSERT_EQ(link.due(Time(0)).size(), 2u);
+  const auto has_copies = [&](Time now, uint64_t arrived) {
+    link.on_frame({.session = 7, .received = arrived}, now);
+    return link.due(now).at(0).body != nullptr;
+  };
+  EXPECT_FALSE(has_copies(milliseconds(4000), 0)) << "1 MiB in a second";
+  EXPECT_TRUE(has_copies(milliseconds(4200), 0));
+  EXPECT_FALSE(has_copies(milliseconds(8000), 1));
+  EXPECT_TRUE(has_copies(milliseconds(8200), 1)) << "the small one takes no time";
+  link.push(large);
+  ASSERT_EQ(link.due(milliseconds(9000)).size(), 1u);
+  EXPECT_FALSE(has_copies(milliseconds(13'000), 1)) << "but goes out with the large one";
+  EXPECT_TRUE(has_copies(milliseconds(13'500), 1));
 }
 
 TEST(Link, SendsOneThatIsLargerThanTheWindow) {
