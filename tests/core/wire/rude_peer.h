@@ -21,10 +21,11 @@ class RudePeer {
     while (!socket_.send("", frame, header))
       socket_.wait(std::chrono::milliseconds(10), /*for_room=*/true);
   }
-  // Without waiting for an answer.
-  void say_hello(Role role, const std::string& name, uint64_t incarnation) {
+  // Without waiting for an answer. The attempt: of so many sessions that it asks for.
+  void say_hello(Role role, const std::string& name, uint64_t incarnation, uint64_t attempt = 1) {
     const Hello hello{role, name, incarnation, 1, 4, std::string(100'000, 'n')};
-    say({0, 1, 0}, encode({}, hello));
+    say({0, attempt, 0}, encode({}, hello));
+    session_ = sequence_ = acknowledged_ = 0;
   }
   // Whether it has a session by now.
   bool is_welcome() {

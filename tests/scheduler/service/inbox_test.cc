@@ -4,7 +4,9 @@
 #include <semaphore>
 
 #include "scheduler/store/trajectory_store.h"
+#include "tests/core/wire/rude_peer.h"
 #include "tests/scheduler/decide/harness.h"
+#include "tests/scheduler/service/fake_workers.h"
 #include "tests/scheduler/store/files.h"
 
 namespace tailrace::scheduler {
@@ -16,7 +18,9 @@ struct InboxTest : testing::Test {
   InboxTest() {
     h.add_rollout("w", 2);
     up(/*process=*/1);
-    AttemptResult sample = h.result(only<Grant>(publish(h, 0)).at(0), 0.0);
+    const auto grants = only<Grant>(publish(h, 0));
+    granted = grants.at(1);
+    AttemptResult sample = h.result(grants.at(0), 0.0);
     sample.reward.reset();
     sample.needs_verifier = true;
     inbox_feed(sample);
@@ -28,7 +32,58 @@ struct InboxTest : testing::Test {
   }
   void inbox_feed(const Event& event) {
     if (std::holds_alternative<Reward>(event)) ++num_verdicts;
-    for (const Verify& verify : only<Verify>(h.tell(event))) asked = verify;
+    if (std::holds_alternative<AttemptResult>(event)) ++num_results;
+    const Actions actions = h.tell(event);
+    for (const Verify& verify : only<Verify>(actions)) asked = verify;
+    for (const Install& install : only<Install>(actions)) {
+      if (install.worker == "w")
+        inbox_feed(Installed{"w", install.policy, install.version, install.digest});
+    }
+  }
+
+  // "w" is a process that talks to the server; what it says goes to the inbox. False: in vain.
+  template <class Condition>
+  bool serve_until(const Condition& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      for (auto& event : server.receive(std::chrono::milliseconds(5))) {
+        sequence = std::max(sequence, sequence_of(event));
+        inbox.take(std::move(event));
+      }
+      inbox.acknowledge();  // as if all were committed
+    }
+    return true;
+  }
+  static uint64_t sequence_of(const wire::ServerEvent& event) {
+    const auto* incoming = std::get_if<wire::Incoming>(&event);
+    return incoming == nullptr ? 0 : incoming->sequence;
+  }
+  void join(uint64_t attempt) {
+    w.say_hello(Role::kRollout, "w", /*incarnation=*/0, attempt);
+    ASSERT_TRUE(serve_until([&] { return w.is_welcome(); }));
+  }
+  wire::TrajectoryResult result() const {
+    Trajectory trajectory = fakes::make_trajectory(granted.lease, granted.lane, /*version=*/0);
+    trajectory.reward = 1.0;
+    return {wire::encode_trajectory(trajectory)};
+  }
+  bool hears(uint64_t count) {
+    const uint64_t last = sequence + count;
+    return serve_until([&] { return sequence == last; });
+  }
+  // What comes of it would have come by then.
+  uint64_t acknowledged_after_a_while() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    EXPECT_TRUE(serve_until([&] { return std::chrono::steady_clock::now() > until; }));
+    return w.acknowledged();
+  }
+  void fetch(int64_t request) {
+    inbox.take(wire::Incoming{"t", ++sequence,
+                              wire::Fetch{.request = request,
+                                          .bodies = {{asked.lane, asked.lease}},
+                                          .offset = 0,
+                                          .max_bytes = 1}});
   }
 
   void up(uint64_t process) {
@@ -52,7 +107,7 @@ struct InboxTest : testing::Test {
   }
   // The store's oldest request is done, and its answer heard.
   void finish_one() {
-    done.acquire();
+    ASSERT_TRUE(done.try_acquire_for(seconds(20)));
     store.run_answers();
     proceed.release();
   }
@@ -61,7 +116,8 @@ struct InboxTest : testing::Test {
   ScratchFolder folder;
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
-  wire::WorkerServer server{fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid()), {}};
+  std::string endpoint = fmt::format("ipc:///tmp/tailrace-test-{}", ::getpid());
+  wire::WorkerServer server{endpoint, {}};
   std::counting_semaphore<> done{0}, proceed{0};
   StoreActor store{open_store(paths.trajectories()), seconds(60), [this] {
                      done.release();
@@ -70,10 +126,70 @@ struct InboxTest : testing::Test {
   RunMetrics metrics{paths, h.policy(), 0, log};
   Inbox inbox{h.state, [this](const Event& event) { inbox_feed(event); }, store, server, metrics,
               log};
+  wire::RudePeer w{endpoint};
   Verify asked;
+  Grant granted;
   uint64_t sequence = 0;
-  int num_verdicts = 0;
+  int num_verdicts = 0, num_results = 0;
 };
+
+// Neither that message nor what its worker said after it: acknowledgements count up to a message.
+TEST_F(InboxTest, NothingIsAcknowledgedBeforeItsBodyIsStored) {
+  ASSERT_NO_FATAL_FAILURE(join(/*attempt=*/1));
+  w.say(wire::Installed{0, 77, "x"});
+  w.say(result());
+  w.say(wire::Installed{0, 78, "x"});
+  ASSERT_TRUE(hears(3));
+  EXPECT_EQ(acknowledged_after_a_while(), 1u);
+  finish_one();
+  EXPECT_EQ(num_results, 2) << "it and the one of the beginning";
+  EXPECT_EQ(acknowledged_after_a_while(), 3u);
+}
+
+TEST_F(InboxTest, ACopyOfAResultThatIsAtTheStoreIsDropped) {
+  ASSERT_NO_FATAL_FAILURE(join(/*attempt=*/1));
+  w.say(result());
+  w.say(result());
+  ASSERT_TRUE(hears(2));
+  finish_one();
+  EXPECT_TRUE(store.idle()) << "it was put twice";
+  EXPECT_EQ(num_results, 2);
+  EXPECT_EQ(acknowledged_after_a_while(), 2u);
+}
+
+TEST_F(InboxTest, SoManyFetchesWaitAndNoMore) {
+  for (int64_t i = 0; i <= wire::kMaxFetches; ++i) fetch(i);
+  for (int64_t i = 0; i < wire::kMaxFetches; ++i) {
+    ASSERT_FALSE(store.idle()) << i;
+    finish_one();
+  }
+  EXPECT_TRUE(store.idle());
+  fetch(99);
+  EXPECT_FALSE(store.idle()) << "those before are answered";
+}
+
+// Who asked in an older session has forgotten that it did.
+TEST_F(InboxTest, FetchesOfAnOlderSessionDoNotCount) {
+  const auto finish = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      ASSERT_FALSE(store.idle()) << i;
+      finish_one();
+    }
+  };
+  for (int64_t i = 0; i < wire::kMaxFetches; ++i) fetch(i);
+  inbox.take(wire::WorkerUp{.hello = {.role = Role::kTrainer,
+                                      .worker = "t",
+                                      .incarnation = 1,
+                                      .pid = 1,
+                                      .slots = 1,
+                                      .numerics_class = ""},
+                            .session = 9});
+  for (int64_t i = 0; i < wire::kMaxFetches; ++i) fetch(i);
+  finish(wire::kMaxFetches);
+  fetch(99);  // the answers were to the session before: as many wait as may
+  finish(wire::kMaxFetches);
+  EXPECT_TRUE(store.idle());
+}
 
 TEST_F(InboxTest, ACopyOfWhatIsAtTheStoreIsDropped) {
   say_verdict();
