@@ -144,9 +144,10 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
     return feed_(event);
   }
   const BodyId id{header.lane, header.lease};
-  if (!storing_[from.worker].emplace(id, from.sequence).second) return drop(unexpected_, from);
+  const Part part{id, std::nullopt};
+  if (!storing_[from.worker].emplace(part, from.sequence).second) return drop(unexpected_, from);
   store_.put(id, std::move(message.body),
-             [this, worker = from.worker, release = hold_acknowledgement(from, id),
+             [this, worker = from.worker, release = hold_acknowledgement(from, part),
               header](const StoreActor::Stored& stored) {
                release();
                on_stored(worker, header, stored);
@@ -155,13 +156,13 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
 
 // Until what it returns is called nothing from this message on is acknowledged: no copy of it
 // either, which thus need not be stored.
-std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message, const BodyId& id) {
+std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message, const Part& part) {
   at_store_[message.worker].insert(message.sequence);
-  return [this, worker = message.worker, sequence = message.sequence, id] {
+  return [this, worker = message.worker, sequence = message.sequence, part] {
     at_store_[worker].erase(sequence);
     if (const auto storing = storing_.find(worker); storing != storing_.end()) {
       // Not that of a newer session, whose copy of the body is at the store as well.
-      const auto own = storing->second.find(id);
+      const auto own = storing->second.find(part);
       if (own != storing->second.end() && own->second == sequence) storing->second.erase(own);
       if (storing->second.empty()) storing_.erase(storing);
     }
@@ -201,11 +202,12 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
     return feed_(event);
   }
   const BodyId id{verdict.lane, verdict.lease};
-  if (!storing_[from.worker].emplace(id, from.sequence).second) return drop(unexpected_, from);
+  const Part part{id, verdict.verify_attempt};
+  if (!storing_[from.worker].emplace(part, from.sequence).second) return drop(unexpected_, from);
   // As with a result: what was measured is in the store before anything counts on it.
   store_.put_verdict(
       id, verdict.metrics,
-      [this, event, release = hold_acknowledgement(from, id)](const std::string& why) {
+      [this, event, release = hold_acknowledgement(from, part)](const std::string& why) {
         release();
         if (why.empty()) return feed_(event);
         if (failure_.empty()) failure_ = why;

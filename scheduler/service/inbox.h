@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/log.h"
 #include "core/base/rate_limit.h"
@@ -47,6 +49,9 @@ class Inbox {
   const std::string& failure() const { return failure_; }
 
  private:
+  // A body, or what this attempt to verify it measured: an older attempt that is at the store still
+  // does not stand in a newer one's way.
+  using Part = std::pair<BodyId, std::optional<int32_t>>;
   // Messages of a kind that come to nothing.
   struct Dropped {
     LogLevel level;
@@ -78,7 +83,7 @@ class Inbox {
   void check_numerics(const wire::Hello& hello);
   bool may_tell_of_session();
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
-  std::function<void()> hold_acknowledgement(const wire::Incoming& message, const BodyId& id);
+  std::function<void()> hold_acknowledgement(const wire::Incoming& message, const Part& part);
 
   const State& state_;
   Feed feed_;
@@ -89,7 +94,7 @@ class Inbox {
   std::map<WorkerId, uint64_t> arrived_;             // the last message of each
   std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
   // What the latest session of each has at the store, by the message that brought it.
-  std::map<WorkerId, std::map<BodyId, uint64_t>> storing_;
+  std::map<WorkerId, std::map<Part, uint64_t>> storing_;
   std::map<uint64_t, int64_t> reading_;  // by session: pieces that it waits for
   std::string numerics_class_;           // of the first worker that computes
   // A rollout worker that says that it trains, a trainer that scores: whatever it meant.

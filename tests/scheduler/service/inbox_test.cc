@@ -199,6 +199,26 @@ TEST_F(InboxTest, ACopyOfWhatIsAtTheStoreIsDropped) {
   EXPECT_EQ(num_verdicts, 1);
 }
 
+// The disk took longer than a verdict may: it was asked for again, of the same process.
+TEST_F(InboxTest, ANewerVerdictIsTakenWhileAFencedOneIsAtTheStore) {
+  say_verdict();
+  const int32_t before = asked.verify_attempt;
+  for (int i = 0; i < 10 && asked.verify_attempt == before; ++i) {
+    h.now += seconds(61);
+    inbox_feed(Tick{});
+  }
+  ASSERT_GT(asked.verify_attempt, before);
+  say_verdict();
+  say_verdict();  // a copy
+  finish_one();
+  EXPECT_FALSE(store.idle()) << "the newer one was dropped";
+  finish_one();
+  EXPECT_TRUE(store.idle());
+  EXPECT_FALSE(
+      expects_verdict(h.state, {"r", asked.lease, asked.lane, asked.verify_attempt, 1.0, ""}))
+      << "its reward counts";
+}
+
 // The answer to the session before comes while the store has the same body of this one.
 TEST_F(InboxTest, AlsoWhenTheSessionBeforeIsAnsweredMeanwhile) {
   say_verdict();
