@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 #include <vector>
 
 #include "core/wire/admission.h"
@@ -54,7 +55,7 @@ void Inbox::take(wire::ServerEvent event) {
     return log_.warning("{}", notice->text);
   auto& incoming = std::get<wire::Incoming>(event);
   // Before the handler: an acknowledgement is due whatever becomes of the message.
-  arrived_[incoming.worker] = incoming.sequence;
+  unsettled_[incoming.worker].last = incoming.sequence;
   const auto worker = state_.workers.find(incoming.worker);
   if (worker == state_.workers.end() || !wire::is_said_by(worker->second.role, incoming.message))
     return drop(stray_, incoming);
@@ -74,15 +75,16 @@ void Inbox::feed_expected(const wire::Incoming& from, const E& event) {
 }
 
 void Inbox::acknowledge() {
-  for (auto& [worker, last] : arrived_) {
-    const auto& waiting = at_store_[worker];
+  for (const auto& [worker, unsettled] : unsettled_) {
     // All before the first message that waits for the store. Later ones are decided on already, and
     // come again after a kill: acceptance is idempotent (law 14.4).
-    server_.acknowledge(worker, waiting.empty() ? last : *waiting.begin() - 1);
+    uint64_t last = unsettled.last;
+    for (const auto& [part, sequence] : unsettled.at_store) last = std::min(last, sequence - 1);
+    server_.acknowledge(worker, last);
   }
-  std::erase_if(at_store_, [](const auto& entry) { return entry.second.empty(); });
-  // Who still has something at the store is asked about again next time.
-  std::erase_if(arrived_, [&](const auto& entry) { return !at_store_.contains(entry.first); });
+  std::erase_if(unsettled_, [](const auto& entry) {
+    return entry.second.at_store.empty() && entry.second.num_reads == 0;
+  });
 }
 
 void Inbox::on_up(const wire::WorkerUp& up) {
@@ -98,8 +100,6 @@ void Inbox::on_up(const wire::WorkerUp& up) {
     }
     check_numerics(hello);
   }
-  // What it sends again in its new session is stored once more, and acknowledged then.
-  storing_.erase(hello.worker);
   feed_(WorkerUp{.worker = hello.worker,
                  .session = up.session,
                  .role = hello.role,
@@ -125,7 +125,6 @@ bool Inbox::may_tell_of_session() { return session_lines_.take(state_.now); }
 
 void Inbox::on_down(const wire::WorkerDown& down) {
   if (may_tell_of_session()) log_.warning("{} is gone: {}", down.worker, down.reason);
-  storing_.erase(down.worker);
   feed_(WorkerDown{down.worker, down.session, down.silent});
 }
 
@@ -145,30 +144,22 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   }
   const BodyId id{header.lane, header.lease};
   const Part part{id, std::nullopt};
-  if (!storing_[from.worker].emplace(part, from.sequence).second) return drop(unexpected_, from);
+  if (!begin_storing(from, part)) return drop(unexpected_, from);
   store_.put(id, std::move(message.body),
-             [this, worker = from.worker, release = hold_acknowledgement(from, part),
-              header](const StoreActor::Stored& stored) {
-               release();
+             [this, worker = from.worker, part, header](const StoreActor::Stored& stored) {
+               end_storing(worker, part);
                on_stored(worker, header, stored);
              });
 }
 
-// Until what it returns is called nothing from this message on is acknowledged: no copy of it
-// either, which thus need not be stored.
-std::function<void()> Inbox::hold_acknowledgement(const wire::Incoming& message, const Part& part) {
-  at_store_[message.worker].insert(message.sequence);
-  return [this, worker = message.worker, sequence = message.sequence, part] {
-    at_store_[worker].erase(sequence);
-    if (const auto storing = storing_.find(worker); storing != storing_.end()) {
-      // Not that of a newer session, whose copy of the body is at the store as well.
-      const auto own = storing->second.find(part);
-      if (own != storing->second.end() && own->second == sequence) storing->second.erase(own);
-      if (storing->second.empty()) storing_.erase(storing);
-    }
-    // So that acknowledge() looks at this worker again; it may have said nothing since.
-    arrived_[worker] = std::max(arrived_[worker], sequence);
-  };
+// Until end_storing() nothing from this message on is acknowledged. False: a copy of it is at the
+// store, and this one need not be.
+bool Inbox::begin_storing(const wire::Incoming& from, const Part& part) {
+  return unsettled_[from.worker].at_store.emplace(part, from.sequence).second;
+}
+
+void Inbox::end_storing(const WorkerId& worker, const Part& part) {
+  unsettled_.at(worker).at_store.erase(part);
 }
 
 void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
@@ -203,15 +194,13 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
   }
   const BodyId id{verdict.lane, verdict.lease};
   const Part part{id, verdict.verify_attempt};
-  if (!storing_[from.worker].emplace(part, from.sequence).second) return drop(unexpected_, from);
+  if (!begin_storing(from, part)) return drop(unexpected_, from);
   // As with a result: what was measured is in the store before anything counts on it.
-  store_.put_verdict(
-      id, verdict.metrics,
-      [this, event, release = hold_acknowledgement(from, part)](const std::string& why) {
-        release();
-        if (why.empty()) return feed_(event);
-        if (failure_.empty()) failure_ = why;
-      });
+  store_.put_verdict(id, verdict.metrics, [this, event, part](const std::string& why) {
+    end_storing(event.worker, part);
+    if (why.empty()) return feed_(event);
+    if (failure_.empty()) failure_ = why;
+  });
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
@@ -286,12 +275,16 @@ void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
 // not hold it gets nothing, and says so: that is its mistake and loses no body.
 void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
   const uint64_t session = state_.workers.at(from.worker).session;
-  if (reading_[session] == wire::kMaxFetches) return drop(unexpected_, from);
-  ++reading_[session];
+  Unsettled& unsettled = unsettled_[from.worker];
+  if (std::exchange(unsettled.session, session) != session) unsettled.num_reads = 0;
+  if (unsettled.num_reads == wire::kMaxFetches) return drop(unexpected_, from);
+  ++unsettled.num_reads;
   store_.read(message.bodies, message.offset, std::min(message.max_bytes, kMaxPayloadBytes),
               [this, id = from.worker, session, request = message.request](
                   std::vector<std::byte> bytes, const std::vector<StoreActor::Lost>& lost) {
-                if (--reading_[session] == 0) reading_.erase(session);
+                if (const auto asker = unsettled_.find(id);
+                    asker != unsettled_.end() && asker->second.session == session)
+                  --asker->second.num_reads;
                 std::vector<StoreActor::Lost> missed;
                 for (const StoreActor::Lost& body : lost) {
                   if (holds_body(state_, body.body)) missed.push_back(body);

@@ -14,7 +14,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,6 +51,14 @@ class Inbox {
   // A body, or what this attempt to verify it measured: an older attempt that is at the store still
   // does not stand in a newer one's way.
   using Part = std::pair<BodyId, std::optional<int32_t>>;
+  // What a worker said that is not acknowledged yet. It outlives sessions: what comes again in the
+  // next one waits for the same answer of the store.
+  struct Unsettled {
+    uint64_t last = 0;                  // message that arrived last
+    std::map<Part, uint64_t> at_store;  // with the message that brought it
+    uint64_t session = 0;               // that waits for so many reads
+    int64_t num_reads = 0;
+  };
   // Messages of a kind that come to nothing.
   struct Dropped {
     LogLevel level;
@@ -83,7 +90,8 @@ class Inbox {
   void check_numerics(const wire::Hello& hello);
   bool may_tell_of_session();
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
-  std::function<void()> hold_acknowledgement(const wire::Incoming& message, const Part& part);
+  bool begin_storing(const wire::Incoming& from, const Part& part);
+  void end_storing(const WorkerId& worker, const Part& part);
 
   const State& state_;
   Feed feed_;
@@ -91,12 +99,8 @@ class Inbox {
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
   Log& log_;
-  std::map<WorkerId, uint64_t> arrived_;             // the last message of each
-  std::map<WorkerId, std::set<uint64_t>> at_store_;  // messages that wait for the store
-  // What the latest session of each has at the store, by the message that brought it.
-  std::map<WorkerId, std::map<Part, uint64_t>> storing_;
-  std::map<uint64_t, int64_t> reading_;  // by session: pieces that it waits for
-  std::string numerics_class_;           // of the first worker that computes
+  std::map<WorkerId, Unsettled> unsettled_;
+  std::string numerics_class_;  // of the first worker that computes
   // A rollout worker that says that it trains, a trainer that scores: whatever it meant.
   Dropped stray_{LogLevel::kWarning, "that are not their sender's to send"};
   // In any run a few: an answer crosses the message that it comes too late for.

@@ -84,6 +84,7 @@ struct InboxTest : testing::Test {
                                           .bodies = {{asked.lane, asked.lease}},
                                           .offset = 0,
                                           .max_bytes = 1}});
+    inbox.acknowledge();
   }
 
   void up(uint64_t process) {
@@ -155,6 +156,21 @@ TEST_F(InboxTest, ACopyOfAResultThatIsAtTheStoreIsDropped) {
   EXPECT_TRUE(store.idle()) << "it was put twice";
   EXPECT_EQ(num_results, 2);
   EXPECT_EQ(acknowledged_after_a_while(), 2u);
+}
+
+// The disk is slow, the worker was given up meanwhile and came back.
+TEST_F(InboxTest, ACopyInANewSessionWaitsForTheSameAnswer) {
+  ASSERT_NO_FATAL_FAILURE(join(/*attempt=*/1));
+  w.say(result());
+  ASSERT_TRUE(hears(1));
+  ASSERT_NO_FATAL_FAILURE(join(/*attempt=*/2));
+  w.say(result());
+  ASSERT_TRUE(hears(1));
+  EXPECT_EQ(acknowledged_after_a_while(), 0u);
+  finish_one();
+  EXPECT_TRUE(store.idle()) << "it was put twice";
+  EXPECT_EQ(num_results, 2);
+  EXPECT_EQ(acknowledged_after_a_while(), 1u);
 }
 
 TEST_F(InboxTest, SoManyFetchesWaitAndNoMore) {
