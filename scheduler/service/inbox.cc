@@ -19,6 +19,8 @@ constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
 // Lines that tell of sessions: two for each worker that there may be, and then one in a second.
 constexpr int64_t kSessionLines = 2 * wire::kMaxWorkers;
 constexpr std::chrono::seconds kSessionLinePace{1};
+// More than any run has: beyond them they are made up.
+constexpr int64_t kMaxNumericsClasses = 16;
 
 // A count that is worth a line: a flood is then not one of lines.
 bool doubles(int64_t count) { return std::has_single_bit(static_cast<uint64_t>(count)); }
@@ -98,8 +100,8 @@ void Inbox::on_up(const wire::WorkerUp& up) {
           "{} is another process than before; what that one held ({} leases) is given again",
           hello.worker, known->second.leased);
     }
-    check_numerics(hello);
   }
+  check_numerics(hello);
   feed_(WorkerUp{.worker = hello.worker,
                  .session = up.session,
                  .role = hello.role,
@@ -109,15 +111,17 @@ void Inbox::on_up(const wire::WorkerUp& up) {
 }
 
 // Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected
-// for.
+// for. Told once of each, however many sessions a flood has had told before.
 void Inbox::check_numerics(const wire::Hello& hello) {
   if (hello.role == Role::kReward || hello.numerics_class.empty()) return;
-  if (numerics_class_.empty()) numerics_class_ = hello.numerics_class;
-  if (hello.numerics_class == numerics_class_) return;
+  if (std::ssize(numerics_classes_) == kMaxNumericsClasses) return;
+  if (std::ranges::find(numerics_classes_, hello.numerics_class) != numerics_classes_.end()) return;
+  numerics_classes_.push_back(hello.numerics_class);
+  if (numerics_classes_.size() == 1) return;
   log_.warning(
       "{} computes as {}, others as {}: sampled and trained log-probabilities will not be equal "
       "bit for bit",
-      hello.worker, hello.numerics_class, numerics_class_);
+      hello.worker, hello.numerics_class, numerics_classes_.front());
 }
 
 // Workers may come and go as they like; a log that tells of thousands tells nothing.

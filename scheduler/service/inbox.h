@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/base/log.h"
 #include "core/base/rate_limit.h"
@@ -100,7 +101,7 @@ class Inbox {
   RunMetrics& metrics_;
   Log& log_;
   std::map<WorkerId, Unsettled> unsettled_;
-  std::string numerics_class_;  // of the first worker that computes
+  std::vector<std::string> numerics_classes_;  // of workers that compute, in the order they came
   // A rollout worker that says that it trains, a trainer that scores: whatever it meant.
   Dropped stray_{LogLevel::kWarning, "that are not their sender's to send"};
   // In any run a few: an answer crosses the message that it comes too late for.

@@ -1,8 +1,10 @@
 // Messages, answers of the store and new sessions in an order that a run only seldom has.
 #include "scheduler/service/inbox.h"
 
+#include <fstream>
 #include <semaphore>
 
+#include "core/wire/admission.h"
 #include "scheduler/store/trajectory_store.h"
 #include "tests/core/wire/rude_peer.h"
 #include "tests/scheduler/decide/harness.h"
@@ -95,6 +97,21 @@ struct InboxTest : testing::Test {
                                         .slots = 4,
                                         .numerics_class = ""},
                               .session = process});
+  }
+  void up_with_class(const std::string& numerics_class) {
+    inbox.take(wire::WorkerUp{.hello = {.role = Role::kRollout,
+                                        .worker = "x",
+                                        .incarnation = 1,
+                                        .pid = 1,
+                                        .slots = 1,
+                                        .numerics_class = numerics_class},
+                              .session = ++sequence});
+  }
+  int64_t lines_with(const std::string& text) const {
+    std::ifstream file(folder.path() / "log");
+    int64_t count = 0;
+    for (std::string line; std::getline(file, line);) count += line.find(text) != line.npos;
+    return count;
   }
   // The verdict that was asked for last.
   void say_verdict() {
@@ -250,6 +267,17 @@ TEST_F(InboxTest, AlsoWhenTheSessionBeforeIsAnsweredMeanwhile) {
   finish_one();
   EXPECT_TRUE(store.idle()) << "a copy was stored";
   EXPECT_EQ(num_verdicts, 2) << "one of each process";
+}
+
+// Whether rule 3 holds is not hidden by a flood of sessions, of which the log tells a part.
+TEST_F(InboxTest, AForeignNumericsClassIsToldOfOnce) {
+  for (uint64_t i = 1; i <= 3 * wire::kMaxWorkers; ++i) up(i);
+  EXPECT_LT(lines_with("r is here"), 3 * wire::kMaxWorkers) << "else this is no flood";
+  for (const char* name : {"", "ours", "ours", "foreign", "ours", "foreign"}) up_with_class(name);
+  EXPECT_EQ(lines_with("x computes as foreign, others as ours"), 1);
+  EXPECT_EQ(lines_with("computes as"), 1);
+  for (int i = 0; i < 1000; ++i) up_with_class(fmt::format("made-up-{}", i));
+  EXPECT_LT(lines_with("computes as"), 20);
 }
 
 }  // namespace
