@@ -31,9 +31,11 @@ class RoleThread {
         page_(new_page()),
         stall_(stall),
         log_(name_.text(), context.run.log(name_of(name_.kind), name_.index),
-             context.options.log.level),
-        thread_([this, &context](std::stop_token stop) { play(context, stop); }) {}
+             context.options.log.level) {}
 
+  void start(const RoleContext& context) {
+    thread_ = std::jthread([this, &context](std::stop_token stop) { play(context, stop); });
+  }
   void stop() { thread_.request_stop(); }
   bool ended() const { return ended_.load(); }
   ExitCode status() const { return status_; }              // once ended
@@ -130,6 +132,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
   for (const RoleName& name : roles_of(context.options)) {
     roles.push_back(std::make_unique<RoleThread>(name, context, options.stall));
   }
+  // When all are made: one that cannot be would else leave threads that nobody stops.
+  for (const auto& role : roles) role->start(context);
   RoleThread& scheduler = **std::ranges::find_if(
       roles, [](const auto& role) { return role->kind() == RoleKind::kScheduler; });
   const auto all_ended = [&] {
@@ -139,40 +143,12 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
     for (const auto& role : roles) role->stop();
   };
 
-  SupervisorResult result;
+  // Until a role has said how it ended, nothing has gone well.
+  SupervisorResult result{End::kFailed, "the roles ended without a word"};
   auto deadline = Moment::max();
-  bool over = false;  // the scheduler ended, or a role broke
-  QuietWatch quiet(options.quiet);
-  Moment looked = std::chrono::steady_clock::now();
-  while (!all_ended()) {
-    if (signals.wait(options.tick)) {
-      const bool again = result.end == End::kInterrupted;
-      // _Exit() and not exit(): threads are in the middle of things that destructors would take
-      // away.
-      if (again || over) std::_Exit(abandon({End::kInterrupted, "killed"}));
-      result.end = End::kInterrupted;
-      say(kStoppingLine);
-      scheduler.stop();
-      deadline = std::chrono::steady_clock::now() + options.stop_timeout;
-    }
-    tick();
-    if (const auto line = quiet.look(scheduler.waits()); line && !over) say(*line);
-    const Moment now = std::chrono::steady_clock::now();
-    const auto elapsed =
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - std::exchange(looked, now));
-    for (const auto& role : roles) {
-      const auto silent = role->stalled(elapsed);
-      if (!silent) continue;
-      const Standstill why = role->standstill();
-      const std::string line = fmt::format("{} has made no progress for {} s: {}", role->name(),
-                                           silent->count() / 1000, describe(why));
-      if (is_excused(why)) {
-        if (role->excuse()) say(line + ", and is left alone");
-        continue;
-      }
-      // A thread cannot be replaced.
-      std::_Exit(abandon({End::kFailed, line}));
-    }
+  bool asked = false;  // to stop
+  bool over = false;   // the scheduler ended, or a role broke
+  const auto look_for_ends = [&] {
     for (const auto& role : roles) {
       if (over || !role->ended() || role->reported) continue;
       // A worker that was told to end.
@@ -196,11 +172,45 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
       // process ends.
       deadline = std::chrono::steady_clock::now() + options.grace * 4;
     }
+  };
+  QuietWatch quiet(options.quiet);
+  Moment looked = std::chrono::steady_clock::now();
+  while (!all_ended()) {
+    if (signals.wait(options.tick)) {
+      // _Exit() and not exit(): threads are in the middle of things that destructors would take
+      // away.
+      if (asked || over) std::_Exit(abandon({End::kInterrupted, "killed"}));
+      asked = true;
+      say(kStoppingLine);
+      scheduler.stop();
+      deadline = std::chrono::steady_clock::now() + options.stop_timeout;
+    }
+    tick();
+    if (const auto line = quiet.look(scheduler.waits()); line && !over) say(*line);
+    const Moment now = std::chrono::steady_clock::now();
+    const auto elapsed =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - std::exchange(looked, now));
+    for (const auto& role : roles) {
+      const auto silent = role->stalled(elapsed);
+      if (!silent) continue;
+      const Standstill why = role->standstill();
+      const std::string line = fmt::format("{} has made no progress for {} s: {}", role->name(),
+                                           silent->count() / 1000, describe(why));
+      if (is_excused(why)) {
+        if (role->excuse()) say(line + ", and is left alone");
+        continue;
+      }
+      // A thread cannot be replaced.
+      std::_Exit(abandon({End::kFailed, line}));
+    }
+    look_for_ends();
     if (std::chrono::steady_clock::now() < deadline) continue;
     if (!over)
       result = {End::kFailed, "the run did not stop in time; it goes on from its last checkpoint"};
     std::_Exit(abandon(result));  // all that matters is on disk
   }
+  // The last may have ended since the last look, or all before the first.
+  look_for_ends();
   tick();
   return result;
 }
