@@ -102,9 +102,10 @@ RunEndpoint::~RunEndpoint() { remove(); }
 void RunEndpoint::remove() {
   remove_folder(folder_);
   std::error_code ignored;
-  fs::remove(begun_, ignored);
-  // Last: until then it leads the next launch to what is left.
-  fs::remove(record_, ignored);
+  if (begun()) fs::remove(begun_, ignored);
+  // Last: until then it leads the next launch to what is left. Not what another has written since.
+  if (const auto text = read_file(record_, 4096); text && text.value() == name_ + "\n")
+    fs::remove(record_, ignored);
 }
 
 bool RunEndpoint::begun() const {

@@ -1,6 +1,8 @@
 #include "core/base/run_directory.h"
 
 #include <charconv>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -16,6 +18,23 @@ void create(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw UserError("{}", describe_errno("create", directory, error.value()));
+}
+
+// The scheduler of a run under way holds its role, also where somebody has removed the run's lock.
+void refuse_played(const RunPaths& paths) {
+  // What a killed launch has started dies with it, but takes a moment.
+  constexpr int kTries = 50;
+  for (int attempt = 0;; ++attempt) {
+    const LockFile scheduler(paths.role("scheduler", 0));
+    if (scheduler.held()) return;
+    if (attempt == kTries) {
+      throw UserError(
+          "{} is in use by another launch, whose lock was removed (its scheduler is process {}). "
+          "Wait for it, stop it with Ctrl-C or kill it, or choose another run.dir.",
+          paths.root.string(), scheduler.holder());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 }  // namespace
@@ -74,6 +93,7 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
                                 paths_.weights(), paths_.logs(), paths_.roles()})
     create(directory);
+  refuse_played(paths_);
   sweep();
 }
 

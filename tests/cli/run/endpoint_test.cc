@@ -82,6 +82,16 @@ TEST_F(RunEndpointTest, AForgedRecordDeletesNothing) {
   EXPECT_TRUE(fs::exists(data / "s"));
 }
 
+// A launch that comes too late must not take away what the run under way is found by.
+TEST_F(RunEndpointTest, LeavesTheRecordsOfAnotherLaunch) {
+  auto late = std::make_unique<RunEndpoint>(run_);
+  const RunEndpoint other(run_);
+  mark_begun(run_, other.name());
+  late.reset();
+  EXPECT_EQ(read_endpoint(run_), other.name());
+  EXPECT_TRUE(other.begun());
+}
+
 // A run directory was copied while its run is under way.
 TEST_F(RunEndpointTest, TheSocketOfALivingRunStays) {
   const RunEndpoint living(run_);

@@ -41,6 +41,20 @@ TEST(RunDirectory, OnlyAFinishedCheckpointHasAStep) {
     EXPECT_FALSE(checkpoint_step(name)) << name;
 }
 
+// Its scheduler goes on, and what it is writing stays.
+TEST(RunDirectory, ARunUnderWayIsRefusedAlsoWithoutItsLock) {
+  TemporaryDirectory folder;
+  RunDirectory run(folder / "a");
+  ASSERT_TRUE(write_file_atomic(run.paths().config(), "run: {}\n"));
+  const LockFile scheduler(run.paths().role("scheduler", 0));
+  const auto writing = AtomicFile::create(run.paths().metrics());
+  const auto unfinished =
+      run.paths().metrics().string() + fmt::format(".unfinished.{}", ::getpid());
+  std::filesystem::remove(run.paths().lock());
+  EXPECT_NE(error_of(folder / "a").find("in use by another launch"), std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(unfinished));
+}
+
 TEST(RunDirectory, ContinuesWhereAConfigIs) {
   TemporaryDirectory folder;
   folder.write("config.yaml", "a: 1\n");
