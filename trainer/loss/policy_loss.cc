@@ -62,7 +62,6 @@ class SequenceLoss {
       auto [x, cut] = clamp_log(difference);
       log_weight_[k] = x;
       stats.clamped += cut;
-      stats.mismatch_abs_sum += std::abs(difference);
       // k3 wants log behaviour - log old, since the behaviour policy sampled.
       stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
     }
@@ -194,7 +193,6 @@ void PolicyLossStats::add(const PolicyLossStats& o) {
   old_minus_new_sum += o.old_minus_new_sum;
   drift_k3_sum += o.drift_k3_sum;
   mismatch_k3_sum += o.mismatch_k3_sum;
-  mismatch_abs_sum += o.mismatch_abs_sum;
   entropy_sum += o.entropy_sum;
 }
 

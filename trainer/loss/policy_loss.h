@@ -97,7 +97,6 @@ struct PolicyLossStats {
   double old_minus_new_sum = 0;  // l_old - l
   double drift_k3_sum = 0;       // k3 of (l_old, l): KL(old || new)
   double mismatch_k3_sum = 0;    // k3 of (l_inf, l_old): KL(behaviour || old)
-  double mismatch_abs_sum = 0;   // |l_old - l_inf|
   double entropy_sum = 0;
 
   void add(const PolicyLossStats& other);
