@@ -44,9 +44,8 @@ int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
 int64_t samples_in_flight(const RunOptions& o) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
   const int64_t kept = o.step.prompts_per_step + mode.ahead.of(o.step.prompts_per_step);
-  const int64_t groups = std::max(kept, mode.launch_prompts.of(kept));
-  return add_product(0, groups,
-                     std::max(o.step.group_size, mode.launch_members.of(o.step.group_size)));
+  const int64_t groups = mode.groups_to_launch(kept);
+  return add_product(0, groups, mode.members_to_launch(o.step.group_size));
 }
 
 // Of `episodes` at their longest, each id in `copies` places.
@@ -133,9 +132,9 @@ void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
   const int64_t prompts = o.step.prompts_per_step, members = o.step.group_size;
   const scheduler::ModeOptions& given = o.scheduler.mode;
   if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, prompts, "prompt");
-  if (mode.launches_surplus() && mode.launch_prompts.of(prompts) == prompts)
+  if (mode.launches_surplus() && mode.groups_to_launch(prompts) == prompts)
     warn("launch_prompts_ratio", given.launch_prompts, prompts, "prompt");
-  if (given.launch_members > 1 && mode.launch_members.of(members) == members)
+  if (given.launch_members > 1 && mode.members_to_launch(members) == members)
     warn("launch_members_ratio", given.launch_members, members, "sample");
 }
 

@@ -331,7 +331,7 @@ int64_t members_to_launch(const Config& config, const Round& round) {
     case RoundKind::kShort:
       break;
   }
-  return config.members_to_launch();
+  return config.mode.members_to_launch(config.group_size);
 }
 
 namespace {
@@ -380,7 +380,7 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
     // Below 0 only when `restarted` brought rules with less credit than is held.
     const int64_t room = std::max<int64_t>(0, allowed - credit_held(policy, i));
     round.shares.push_back({.target = room,
-                            .launch_target = config.groups_to_launch(room),
+                            .launch_target = config.mode.groups_to_launch(room),
                             .running = 0,
                             .accepted = 0});
     any = any || (room > 0 && (has_prompts(config, policy, i) ||

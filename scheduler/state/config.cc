@@ -12,14 +12,6 @@ int64_t Config::prompts_per_step() const {
   return sum;
 }
 
-int64_t Config::members_to_launch() const {
-  return std::max(group_size, mode.launch_members.of(group_size));
-}
-
-int64_t Config::groups_to_launch(int64_t kept) const {
-  return std::max(kept, mode.launch_prompts.of(kept));
-}
-
 int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
 
 void Config::validate() const {

@@ -120,11 +120,6 @@ struct Config {
 
   int64_t prompts_per_step() const;  // P, over all domains
 
-  // How many members a group of a plain or short round starts, and how many groups a round starts
-  // that keeps `kept`.
-  int64_t members_to_launch() const;
-  int64_t groups_to_launch(int64_t kept) const;
-
   // How many members of a group must have a reward, when no more can come, for it to train: one
   // sample has no group statistics to be compared with, unless groups are of one.
   int64_t members_needed() const;

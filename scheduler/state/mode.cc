@@ -1,6 +1,5 @@
 #include "scheduler/state/mode.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -166,14 +165,14 @@ void Mode::validate() const {
 
 std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t group_size) {
   std::vector<std::string> lines;
-  const int64_t members = std::max(group_size, mode.launch_members.of(group_size));
+  const int64_t members = mode.members_to_launch(group_size);
   const std::string samples = members > group_size
                                   ? fmt::format("the first {} of {} samples", group_size, members)
                                   : fmt::format("{} samples", group_size);
   if (!mode.launches_surplus()) {
     lines.push_back(fmt::format("a step trains {} prompts x {}", prompts, samples));
   } else {
-    const int64_t launched = std::max(prompts, mode.launch_prompts.of(prompts));
+    const int64_t launched = mode.groups_to_launch(prompts);
     lines.push_back(
         fmt::format("{} starts {} prompts and trains the first {} that are complete, {}",
                     mode.tail == TailPolicy::kDiscard ? "a short round" : "a round", launched,

@@ -99,6 +99,10 @@ struct Mode {
   InstallWhen install = InstallWhen::kAtOnce;
   Dispatch dispatch = Dispatch::kPrefixAffine;
 
+  // How many groups a plain or short round starts that keeps `kept`, and how many members a group
+  // of it starts that keeps `kept`.
+  int64_t groups_to_launch(int64_t kept) const { return launch_prompts.of(kept); }
+  int64_t members_to_launch(int64_t kept) const { return launch_members.of(kept); }
   bool launches_surplus() const { return launch_prompts.numerator > launch_prompts.denominator; }
   // Tokens of more than one version, or of an older one than the step's, can reach the trainer.
   bool off_policy() const { return ahead.numerator > 0 || tail == TailPolicy::kKeep; }
