@@ -12,13 +12,13 @@
 #include "kernels/base/check.h"
 
 namespace tailrace {
-namespace {
-
 bool same_group(const MemberId& a, const MemberId& b) {
   MemberId x = b;
   x.member = a.member;
   return a == x;
 }
+
+namespace {
 
 // Bodies come from other processes: what they hold is data and never meets TR_CHECK.
 std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& options) {
@@ -210,6 +210,19 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
     if (end > batch.group_offsets.back()) batch.group_offsets.push_back(end);
   }
   return batch;
+}
+
+void append(TrainBatch& batch, TrainBatch part) {
+  const auto sequences = static_cast<int32_t>(batch.sequences.size());
+  const auto trajectories = static_cast<int32_t>(batch.trajectory_tokens.size());
+  for (TrainSequence& sequence : part.sequences) {
+    sequence.trajectory += trajectories;
+    batch.sequences.push_back(std::move(sequence));
+  }
+  for (size_t g = 1; g < part.group_offsets.size(); ++g)
+    batch.group_offsets.push_back(sequences + part.group_offsets[g]);
+  batch.trajectory_tokens.insert(batch.trajectory_tokens.end(), part.trajectory_tokens.begin(),
+                                 part.trajectory_tokens.end());
 }
 
 std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts) {

@@ -79,6 +79,9 @@ struct BatchOptions {
 BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
                            int64_t vocab_size, int64_t max_sequence_tokens);
 
+// Members of one launch of a prompt.
+bool same_group(const MemberId& a, const MemberId& b);
+
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.
 // A token that is too old is in neither the loss nor its counts, but its sample is in the
@@ -86,6 +89,9 @@ BatchOptions batch_options(const AlgoOptions& options, std::string numerics_clas
 // a target.
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options);
+
+// Puts the sequences of `part` behind those of `batch`; metrics are not joined.
+void append(TrainBatch& batch, TrainBatch part);
 
 // [begin, end) of sequences.
 struct Minibatch {

@@ -253,13 +253,18 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   for (size_t i = 0; i < all.size(); ++i) batch.sequences[i].ref_logprobs = std::move(reference[i]);
 }
 
-PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch,
-                                                         const Minibatch& minibatch,
-                                                         const PolicyLossConfig& loss,
-                                                         int64_t version) {
+void PolicyTrainer::UpdateReport::add(const UpdateReport& part) {
+  loss.add(part.loss);
+  current_tokens += part.current_tokens;
+  mismatch_abs_sum += part.mismatch_abs_sum;
+  mismatch_abs_max = std::max(mismatch_abs_max, part.mismatch_abs_max);
+}
+
+PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
+                                                    const Minibatch& minibatch,
+                                                    const PolicyLossConfig& loss,
+                                                    const LossCounts& counts, int64_t version) {
   UpdateReport report;
-  LossCounts counts = loss_counts(batch, minibatch);
-  TR_CHECK(counts.tokens > 0);
   std::vector<PackedSequence> views = packed_views(batch, minibatch);
   auto sequences =
       std::span(batch.sequences).subspan(minibatch.begin, minibatch.end - minibatch.begin);
@@ -295,39 +300,56 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
   // Entropy is wanted for the metrics even where no gradient goes through it.
   accumulate(views,
              {.with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss});
-  report.optimizer = optimizer().apply(stream_, *gradients_.front(), parameters_);
-  // Packing costs as much as copying the model, and nothing has changed otherwise.
-  if (!report.optimizer.skipped) weights_changed();
   return report;
 }
 
-MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
-                                      const PolicyLossConfig& loss) {
-  prepare_step(batch, version, loss);
-  std::vector<Minibatch> minibatches = split_minibatches(batch, train_.minibatches_per_step);
+PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch,
+                                                         const Minibatch& minibatch,
+                                                         const PolicyLossConfig& loss,
+                                                         int64_t version) {
+  const LossCounts counts = loss_counts(batch, minibatch);
+  TR_CHECK(counts.tokens > 0);
+  UpdateReport report = backward(batch, minibatch, loss, counts, version);
+  report.optimizer = update(*gradients_.front());
+  return report;
+}
+
+Optimizer::Report PolicyTrainer::update(const Parameters& gradients) {
+  const Optimizer::Report report = optimizer().apply(stream_, gradients, parameters_);
+  // Packing costs as much as copying the model, and nothing has changed otherwise.
+  if (!report.skipped) weights_changed();
+  return report;
+}
+
+namespace {
+
+// Of the updates of a step.
+struct StepReport {
   PolicyLossStats stats;
-  UpdateReport first;
+  PolicyTrainer::UpdateReport first;
   double loss_sum = 0, kl_sum = 0, norm_sum = 0, lr = 0;
   int64_t updates = 0, skipped = 0;
-  for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
-    for (const Minibatch& minibatch : minibatches) {
-      UpdateReport report = policy_update(batch, minibatch, loss, version);
-      if (updates == 0) first = report;
-      stats.add(report.loss.stats);
-      loss_sum += report.loss.loss;
-      kl_sum += report.loss.kl_term;
-      norm_sum += report.optimizer.grad_norm;
-      lr = report.optimizer.lr;
-      skipped += report.optimizer.skipped;
-      ++updates;
-    }
-  }
 
+  void add(const PolicyTrainer::UpdateReport& report) {
+    if (updates == 0) first = report;
+    stats.add(report.loss.stats);
+    loss_sum += report.loss.loss;
+    kl_sum += report.loss.kl_term;
+    norm_sum += report.optimizer.grad_norm;
+    lr = report.optimizer.lr;
+    skipped += report.optimizer.skipped;
+    ++updates;
+  }
+};
+
+MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t version,
+                        const PolicyLossConfig& loss, int64_t ppo_epochs) {
+  const auto& [stats, first, loss_sum, kl_sum, norm_sum, lr, updates, skipped] = step;
   MetricList metrics = batch.metrics;
   auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
   add("policy/updates", static_cast<double>(updates));
   add("policy/updates_skipped", static_cast<double>(skipped));
-  add("policy/loss_tokens", share(stats.tokens, train_.ppo_epochs));
+  add("policy/loss_tokens", share(stats.tokens, ppo_epochs));
   // A step without signal made no update: there is nothing to average, and zeros would read as
   // values.
   if (updates == 0) return metrics;
@@ -362,6 +384,48 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
   for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);
   return metrics;
+}
+
+}  // namespace
+
+MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
+                                      const PolicyLossConfig& loss) {
+  prepare_step(batch, version, loss);
+  StepReport step;
+  for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
+    for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step))
+      step.add(policy_update(batch, minibatch, loss, version));
+  }
+  return step_metrics(batch, step, version, loss, train_.ppo_epochs);
+}
+
+void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t version,
+                              const PolicyLossConfig& loss) {
+  const size_t size = group.sequences.size();
+  if (size > 0) {
+    prepare_step(group, version, loss);
+    const LossCounts one{
+        .tokens = 1, .trajectories = 1, .trajectory_tokens = group.trajectory_tokens};
+    step.sums.add(backward(group, {0, size}, loss, one, version));
+    add_to(stream_, *gradients_.front(), step.gradients);
+  }
+  append(step.batch, std::move(group));
+}
+
+MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
+                                 const PolicyLossConfig& loss) {
+  StepReport report;
+  const LossCounts counts = loss_counts(step.batch, {0, step.batch.sequences.size()});
+  if (counts.tokens > 0) {
+    const double weight = common_weight(loss.aggregation, counts);
+    for (float& g : step.gradients.flat()) g = static_cast<float>(g * weight);
+    PolicyLossResult& sums = step.sums.loss;
+    for (double* term : {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term})
+      *term *= weight;
+    step.sums.optimizer = update(step.gradients);
+    report.add(step.sums);
+  }
+  return step_metrics(step.batch, report, version, loss, /*ppo_epochs=*/1);
 }
 
 }  // namespace tailrace

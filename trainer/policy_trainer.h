@@ -76,7 +76,25 @@ class PolicyTrainer {
     // own version. Also of another class: it is how far the two are from each other.
     int64_t current_tokens = 0;
     double mismatch_abs_sum = 0, mismatch_abs_max = 0;
+
+    void add(const UpdateReport& part);  // of the same update; not the optimizer's
   };
+  // A step whose groups come one by one, and that makes one update once it has all (AsyncFlow,
+  // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
+  // divided in the end.
+  struct StreamedStep {
+    explicit StreamedStep(const ParameterLayout& layout) : gradients(layout) {}
+    TrainBatch batch;  // what was added; its metrics are the caller's to set
+    UpdateReport sums;
+    Parameters gradients;
+  };
+  // The sums depend on the order of the groups alone, whenever each of them comes. An update
+  // between two groups of a step would give it two policies.
+  void add_group(StreamedStep& step, TrainBatch group, int64_t version,
+                 const PolicyLossConfig& loss);
+  // The update. Metrics as of policy_step(). The step is spent.
+  MetricList finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss);
+
   // One optimizer update. `version`: see the mismatch fields; they mean something only as long as
   // no update came after prepare_step().
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
@@ -99,6 +117,10 @@ class PolicyTrainer {
     bool entropy_gradient = false;
     LossFunction loss;
   };
+  Optimizer::Report update(const Parameters& gradients);
+  // The gradient of these sequences' loss, in gradients(). No update.
+  UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
+                        const PolicyLossConfig& loss, const LossCounts& counts, int64_t version);
   void accumulate(std::span<const PackedSequence> sequences, const Pass& pass);
   void accumulate_slots(std::span<const PackedSequence> sequences,
                         std::span<const size_t> slot_offsets, size_t begin, size_t end,

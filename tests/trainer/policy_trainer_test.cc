@@ -240,6 +240,56 @@ TEST(PolicyTrainer, AnotherCutIntoMicroBatchesOrSlotsAgreesWithinRounding) {
   }
 }
 
+// One group after the other, without knowing how many tokens the step will have.
+TEST(PolicyTrainer, AStreamedStepIsThatOfTheWholeBatch) {
+  const std::vector<Trajectory> all = recorded(3, 4);
+  const ParameterLayout layout(testing::tiny_model());
+  for (const AggregationKind kind :
+       {AggregationKind::kTokenMean, AggregationKind::kSeqMeanTokenMean,
+        AggregationKind::kSeqMeanTokenSumConst}) {
+    PolicyLossConfig config = loss_config();
+    config.aggregation = {kind, 7};
+    config.kl = {.coef = 0.1, .target = KlTarget::kBehaviour};
+    // Weights that have moved since: ratios and the KL term are not those of fresh samples.
+    const auto moved = [&] {
+      auto trainer = tiny_trainer({}, kStill);
+      for (float& w : trainer->parameters().flat()) w *= 1.02f;
+      trainer->weights_changed();
+      return trainer;
+    };
+    auto at_once = moved();
+    TrainBatch batch = make_batch(all);
+    const MetricList expected = at_once->policy_step(batch, 1, config);
+
+    auto trainer = moved();
+    PolicyTrainer::StreamedStep step(layout);
+    for (auto begin = all.begin(); begin != all.end(); begin += 4)
+      trainer->add_group(step, make_batch({begin, begin + 4}), 1, config);
+    step.batch.metrics = batch.metrics;
+    const MetricList streamed = trainer->finish(step, 1, config);
+    expect_close(layout, copy(at_once->gradients().flat()), copy(step.gradients.flat()));
+    ASSERT_EQ(streamed.size(), expected.size());
+    for (size_t i = 0; i < streamed.size(); ++i) {
+      EXPECT_EQ(streamed[i].first, expected[i].first);
+      EXPECT_NEAR(streamed[i].second, expected[i].second,
+                  1e-5 * std::max(1.0, std::abs(expected[i].second)))
+          << streamed[i].first;
+    }
+  }
+}
+
+TEST(PolicyTrainer, AStreamedStepWithoutSignalMakesNoUpdate) {
+  std::vector<Trajectory> trajectories = recorded(2, 6);
+  for (Trajectory& t : trajectories) t.reward = 1;
+  auto trainer = tiny_trainer({});
+  const std::vector<float> before = copy(trainer->parameters().flat());
+  PolicyTrainer::StreamedStep step(trainer->model().layout());
+  trainer->add_group(step, make_batch({trajectories.begin(), trajectories.begin() + 4}), 0, {});
+  trainer->add_group(step, make_batch({trajectories.begin() + 4, trajectories.end()}), 0, {});
+  EXPECT_EQ(metric(trainer->finish(step, 0, {}), "policy/updates"), 0);
+  EXPECT_EQ(copy(trainer->parameters().flat()), before);
+}
+
 TEST(PolicyTrainer, SlotsAreJoinedInAFixedTree) {
   // A batch of 4 equal groups in 4 slots: ((s0 + s1) + (s2 + s3)), each slot alone computed by its
   // own call.

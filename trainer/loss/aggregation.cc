@@ -22,4 +22,9 @@ double token_weight(const AggregationConfig& config, const LossCounts& counts, i
   return 0;
 }
 
+double common_weight(const AggregationConfig& config, const LossCounts& counts) {
+  const bool by_token = config.kind == AggregationKind::kTokenMean;
+  return 1.0 / static_cast<double>(by_token ? counts.tokens : counts.trajectories);
+}
+
 }  // namespace tailrace

@@ -38,4 +38,9 @@ struct LossCounts {
 
 double token_weight(const AggregationConfig& config, const LossCounts& counts, int32_t trajectory);
 
+// The part of token_weight() that is the same for all tokens. Where the counts are not known yet,
+// one token and one trajectory stand for them, and this, of the true ones, makes up for it in the
+// end.
+double common_weight(const AggregationConfig& config, const LossCounts& counts);
+
 }  // namespace tailrace
