@@ -61,6 +61,7 @@ const std::vector<Choice>& modes() {
       {"async_0.5", {"scheduler.mode=async", "scheduler.ahead=0.5"}},
       {"async_1", {"scheduler.mode=async", "scheduler.ahead=1"}},
       {"async_2", {"scheduler.mode=async", "scheduler.ahead=2"}},
+      {"streaming", {"scheduler.mode=streaming"}},
       {"async_1_redundant",
        {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=1.25"}}};
   return all;

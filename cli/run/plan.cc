@@ -175,9 +175,12 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
 
   // size() with the gaps between tensors, since this is about memory; num_parameters() is without.
   int64_t weights = model.layout().size() * kFloat;
+  int64_t gradients = num_gradient_buffers(o.train.gradient_slots);
+  // Those of a step gather in one more.
+  if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups) ++gradients;
   bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kReference;
   plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
-                  {"gradients", weights * num_gradient_buffers(o.train.gradient_slots)},
+                  {"gradients", weights * gradients},
                   {"AdamW moments", 2 * weights},
                   {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
                    model.activation_bytes(o.train.microbatch_tokens)}};

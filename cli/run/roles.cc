@@ -100,6 +100,7 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   if (const scheduler::Mode mode = o.scheduler.mode.mode();
       mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
     config.max_staleness = mode.max_staleness;
+  config.streams = o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups;
   config.optim = o.optim;
   config.train = o.train;
   config.sft = o.sft;

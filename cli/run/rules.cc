@@ -228,6 +228,26 @@ void validate_batches(const RunOptions& o) {
         name_of(o.optim.schedule));
 }
 
+// A step whose groups are trained as they come is one update, and no group waits for another.
+void validate_streaming(const RunOptions& o) {
+  if (o.scheduler.mode.hand_over != scheduler::HandOverBy::kGroups) return;
+  constexpr std::string_view kWhy =
+      "but scheduler.hand_over is groups: a step is one update, whose gradients gather while its "
+      "groups come.\n       Try";
+  const auto refuse = [&](std::string_view key, int64_t value) {
+    if (value > 1)
+      throw UserError::at(key, "is {}, {} {}=1, or scheduler.hand_over=step.", value, kWhy, key);
+  };
+  refuse("train.minibatches_per_step", o.train.minibatches_per_step);
+  refuse("train.ppo_epochs", o.train.ppo_epochs);
+  if (o.algo.advantage == AdvantageKind::kGroupMeanBatchStd)
+    throw UserError::at("algo.advantage",
+                        "is {}, which divides by the deviation of a whole batch, but "
+                        "scheduler.hand_over is groups: the first are trained before the last are "
+                        "sampled.\n       Try algo.advantage={}, or scheduler.hand_over=step.",
+                        name_of(o.algo.advantage), name_of(AdvantageKind::kGroupMeanStd));
+}
+
 // Sets that travel with the tokens need a bound that only top_k gives: top_p and min_p may keep any
 // part of the vocabulary.
 void validate_sampling_mask(const RunOptions& o) {
@@ -331,6 +351,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_rollout(o);
   const sandbox::EnvironmentInfo environment = validate_environment(o, registries);
   validate_batches(o);
+  validate_streaming(o);
   validate_sampling_mask(o);
   refuse_without_effect(o, keys, environment);
 

@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW4";
+constexpr char kFrameIdentifier[] = "TRW5";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -131,7 +131,8 @@ Offset write(Builder& b, const Batch& m) {
   items.reserve(m.items.size());
   for (const Batch::Item& item : m.items)
     items.emplace_back(to_fbs(item.lease), item.reward, item.bytes, item.checksum);
-  return fbs::CreateBatch(b, m.policy, m.step, b.CreateVectorOfStructs(items)).Union();
+  return fbs::CreateBatch(b, m.policy, m.step, m.first, m.last, b.CreateVectorOfStructs(items))
+      .Union();
 }
 Offset write(Builder& b, const Payload& m) {
   return fbs::CreatePayload(b, m.request, write_bytes(b, m.bytes)).Union();
@@ -252,7 +253,11 @@ Message read(const fbs::Install& t) {
                  read_digest(*t.digest()), read_file_name(*t.manifest())};
 }
 Message read(const fbs::Batch& t) {
-  Batch m{read_policy(t.policy()), at_least(1, t.step(), "step"), {}};
+  Batch m{read_policy(t.policy()),
+          at_least(1, t.step(), "step"),
+          at_least(0, t.first(), "first"),
+          t.last(),
+          {}};
   check_aligned(*t.items(), alignof(fbs::BatchItem), "batch items");
   m.items.reserve(t.items()->size());
   for (const fbs::BatchItem* item : *t.items()) {

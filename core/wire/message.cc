@@ -76,7 +76,8 @@ struct Describe {
     return fmt::format("Install policy={} version={} {}", m.policy, m.version, m.digest);
   }
   std::string operator()(const Batch& m) const {
-    return fmt::format("Batch policy={} step={} items={}", m.policy, m.step, m.items.size());
+    return fmt::format("Batch policy={} step={} first={} items={}{}", m.policy, m.step, m.first,
+                       m.items.size(), m.last ? "" : " more");
   }
   std::string operator()(const Payload& m) const {
     return fmt::format("Payload {} bytes={}", m.request, m.bytes.size());

@@ -134,7 +134,9 @@ struct Install {
   Digest digest;
   std::string manifest;  // file name below RUN/weights
 };
-struct Batch {  // answers TrainerWants: members in the batch_order() of their prompts
+// Answers TrainerWants. Whole, with its members in the batch_order() of their prompts; or the
+// groups that have become complete since the part before it.
+struct Batch {
   struct Item {
     LeaseId lease;
     double reward = 0;      // that counts: a verifier's is not in the body
@@ -144,6 +146,8 @@ struct Batch {  // answers TrainerWants: members in the batch_order() of their p
   };
   PolicyId policy = 0;
   int64_t step = 0;
+  int64_t first = 0;  // items of the parts before it
+  bool last = true;   // no more parts come
   std::vector<Item> items;
 };
 struct Payload {  // answers Fetch

@@ -84,6 +84,11 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   policy.step_start = step_start_at(policy, context.state.now);
 }
 
+void forget_told(Policy& policy) {
+  policy.told = 0;
+  policy.handed = false;
+}
+
 // The groups of a batch are consumed.
 void finish_batch(Context& context, Policy& policy, int64_t step) {
   const auto batch = policy.batches.find(step);
@@ -99,7 +104,7 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
 
 void on_trainer_lost(Policy& policy) {
   policy.wanted.reset();
-  policy.handed = false;
+  forget_told(policy);
   policy.saving = -1;
 }
 
@@ -114,7 +119,7 @@ void on_trainer_wants(Context& context, const TrainerWants& event) {
   Policy& policy = context.state.policies.at(event.policy);
   if (event.step != policy.published + 1) return;
   policy.wanted = event.step;
-  policy.handed = false;  // asked again: answered again, with the same list
+  forget_told(policy);  // asked again: answered again, with the same list
 }
 
 void on_published(Context& context, const Published& event) {
@@ -122,7 +127,7 @@ void on_published(Context& context, const Published& event) {
   Policy& policy = context.state.policies.at(event.policy);
   policy.published = event.version;
   policy.wanted.reset();
-  policy.handed = false;
+  forget_told(policy);
   // Of a trainer nothing else is a good answer, but a checkpoint: asking for a batch costs it
   // nothing, and a replay that ends before what failed proves nothing.
   if (event.version > policy.frontier) record_good(context, event.worker);

@@ -282,42 +282,77 @@ bool leaves_places(const State& state, const Policy& policy) {
   return true;
 }
 
-// Moves the step's groups out of the ready queues.
-void form_batch(const State& state, Policy& policy, int64_t step) {
-  Batch batch;
-  batch.domains.assign(policy.domains.size(), 0);
+// Moves groups out of the ready queues behind those that the batch has, up to each domain's share.
+void take_ready(const State& state, Policy& policy, int64_t step, Batch& batch) {
+  batch.domains.resize(policy.domains.size());
+  const auto begin = std::ssize(batch.tasks);
   for (size_t i = 0; i < policy.domains.size(); ++i) {
     std::deque<TaskId>& ready = policy.domains[i].ready;
-    for (int64_t left = state.config.domains[i].prompts_per_step; left > 0 && !ready.empty();
-         --left) {
+    for (; batch.domains[i] < state.config.domains[i].prompts_per_step && !ready.empty();
+         ready.pop_front()) {
       batch.tasks.push_back(ready.front());
       ++batch.domains[i];
-      ready.pop_front();
     }
   }
-  std::sort(batch.tasks.begin(), batch.tasks.end(),
+  std::sort(batch.tasks.begin() + begin, batch.tasks.end(),
             [](const TaskId& a, const TaskId& b) { return batch_order(a) < batch_order(b); });
-  for (const TaskId& id : batch.tasks) {
-    Task& task = policy.tasks.at(id);
+  for (auto id = batch.tasks.begin() + begin; id != batch.tasks.end(); ++id) {
+    Task& task = policy.tasks.at(*id);
     task.place = Place::kHandedOver;
     task.step = step;
   }
-  policy.batches.emplace(step, std::move(batch));
+}
+
+// The step's batch, once it is complete. False: not yet.
+bool form_batch(const State& state, Policy& policy, int64_t step) {
+  if (!step_complete(state, policy)) return false;
+  if (state.config.mode.on_stale == OnStale::kWait) {
+    let_parked_in(state, policy);
+    order_by_due(state, policy);
+    if (!leaves_places(state, policy)) return false;
+  }
+  take_ready(state, policy, step, policy.batches[step]);
+  return true;
+}
+
+// The step's batch with what is complete now. False: there is nothing yet.
+bool grow_batch(const State& state, Policy& policy, int64_t step) {
+  const bool any = std::ranges::any_of(policy.domains,
+                                       [](const Domain& domain) { return !domain.ready.empty(); });
+  const auto found = policy.batches.find(step);
+  if (found == policy.batches.end() && !any) return false;
+  Batch& batch = policy.batches[step];
+  take_ready(state, policy, step, batch);
+  // As in step_complete(): what is short and has nothing reserved has run dry.
+  batch.whole = true;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t q = state.config.domains[static_cast<size_t>(i)].prompts_per_step;
+    batch.whole =
+        batch.whole && (batch.domains[static_cast<size_t>(i)] >= q || reserved(policy, i) == 0);
+  }
+  return true;
 }
 
 }  // namespace
 
-HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step) {
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told) {
+  const Batch& batch = policy.batches.at(step);
   HandOver action;
   action.policy = policy_id;
   action.step = step;
-  for (const TaskId& id : policy.batches.at(step).tasks) {
+  action.last = batch.whole;
+  for (int64_t k = 0; k < std::ssize(batch.tasks); ++k) {
+    const TaskId& id = batch.tasks[static_cast<size_t>(k)];
     const Task& task = policy.tasks.at(id);
     for (int32_t i = 0; i < std::ssize(task.members); ++i) {
       const Member& member = task.members[static_cast<size_t>(i)];
       // It failed for good: its group trains without it (law 3.5).
       if (!member.reward) continue;
-      action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
+      if (k < told) {
+        ++action.first;
+      } else {
+        action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
+      }
     }
   }
   return action;
@@ -462,23 +497,24 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
     return;
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
-  // A batch that was formed before is given as it was: nobody installs in a replay, so it moves no
+  // A batch that was whole before is given as it was: nobody installs in a replay, so it moves no
   // weights under an evaluation either.
-  if (!policy.batches.contains(step)) {
+  auto batch = policy.batches.find(step);
+  if (batch == policy.batches.end() || !batch->second.whole) {
     if (!at_frontier(policy) || policy.evaluation) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
-    if (!step_complete(context.state, policy)) return;
-    if (context.config().mode.on_stale == OnStale::kWait) {
-      let_parked_in(context.state, policy);
-      order_by_due(context.state, policy);
-      if (!leaves_places(context.state, policy)) return;
-    }
-    form_batch(context.state, policy, step);
+    const bool by_groups = context.config().mode.hand_over == HandOverBy::kGroups;
+    if (!(by_groups ? grow_batch : form_batch)(context.state, policy, step)) return;
+    batch = policy.batches.find(step);
   }
+  // What it has not been told since it asked: another group, or that none comes.
+  const int64_t groups = std::ssize(batch->second.tasks);
+  if (groups == policy.told && !batch->second.whole) return;
+  context.tell(policy.trainer, make_hand_over(policy_id, policy, step, policy.told));
+  policy.told = groups;
   // Until it publishes, asks again, or is lost.
-  policy.handed = true;
-  policy.batches.at(step).handed = context.state.now;
-  context.tell(policy.trainer, make_hand_over(policy_id, policy, step));
+  policy.handed = batch->second.whole;
+  batch->second.handed = context.state.now;
 }
 
 void withdraw_end(Context& context, Policy& policy, const TaskId& id) {

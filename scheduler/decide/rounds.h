@@ -28,12 +28,13 @@ void settle_task(Context& context, Policy& policy, const TaskId& id);
 // replaced where a place was kept for it.
 void drop_stale(Context& context, PolicyId policy_id, Policy& policy);
 
-// Answers `wanted`: a batch that was formed before, or a new one once the step is complete and no
-// evaluation is open or waits to be reported (weights must not move under it).
+// Answers `wanted`: a batch that was formed before, or a new one once the step is complete
+// (HandOverBy::kGroups: what of it is, part by part) and no evaluation is open or waits to be
+// reported (weights must not move under it).
 void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 
-// The list of a step whose batch is formed.
-HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step);
+// The list of a step whose batch is formed, without the first `told` groups.
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0);
 
 // Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights.
 void relaunch(Context& context, Policy& policy, const TaskId& id);

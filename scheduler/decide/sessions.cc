@@ -30,7 +30,7 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   had_work = end_leases(context, id, how) > 0 || had_work;
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == id) {
-    had_work = had_work || policy->second.handed;
+    had_work = had_work || policy->second.handed || policy->second.told > 0;
     on_trainer_lost(policy->second);
   }
   if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");

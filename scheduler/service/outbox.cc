@@ -41,25 +41,35 @@ void Outbox::act(const Verify& a) {
 // The list goes out with what the trainer needs to fetch the bodies and to prove them.
 void Outbox::act(const HandOver& a) {
   std::vector<BodyId> ids;
-  std::map<BodyId, double> rewards;
-  for (const HandOver::Item& item : a.items) {
-    ids.push_back({Lane::kTrain, item.lease});
-    rewards[ids.back()] = item.reward;
-  }
+  for (const HandOver::Item& item : a.items) ids.push_back({Lane::kTrain, item.lease});
   store_.describe(ids, [this, a](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
-    wire::Batch batch{.policy = a.policy, .step = a.step, .items = {}};
-    std::vector<TrajectoryHeader> headers;
+    wire::Batch batch{
+        .policy = a.policy, .step = a.step, .first = a.first, .last = a.last, .items = {}};
+    if (a.first == 0) {
+      handed_.items.clear();
+      handed_headers_.clear();
+    }
     for (size_t i = 0; i < found.size(); ++i) {
       const TrajectoryStore::Entry& entry = found[i].entry;
       batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
-      headers.push_back(found[i].header);
+      handed_headers_.push_back(found[i].header);
       warn_of_unread(found[i]);
     }
-    metrics_.on_batch(a.step, headers);
+    handed_.step = a.step;
+    handed_.items.insert(handed_.items.end(), a.items.begin(), a.items.end());
+    if (a.last) tell_of_batch();
     send(a, batch);
   });
-  show_samples(a.step - 1, metrics_.samples_of_batch(a), std::move(rewards), [] {});
+}
+
+// Before the trainer has all of it, and publishes.
+void Outbox::tell_of_batch() {
+  metrics_.on_batch(handed_.step, handed_headers_);
+  std::map<BodyId, double> rewards;
+  for (const HandOver::Item& item : handed_.items)
+    rewards[{Lane::kTrain, item.lease}] = item.reward;
+  show_samples(handed_.step - 1, metrics_.samples_of_batch(handed_), std::move(rewards), [] {});
 }
 
 void Outbox::show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,

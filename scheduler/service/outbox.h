@@ -55,6 +55,7 @@ class Outbox {
     (void)server_.send(to.worker, to.session, message);
   }
   void warn_of_unread(const StoreActor::Described& body) const;
+  void tell_of_batch();
   void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
                     std::function<void()> then);
 
@@ -63,6 +64,9 @@ class Outbox {
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
   Log& log_;
+  // Of the step that is being handed over, all its parts.
+  HandOver handed_;
+  std::vector<TrajectoryHeader> handed_headers_;
   bool run_done_ = false;
   std::string failure_;
 };

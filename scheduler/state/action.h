@@ -85,7 +85,8 @@ struct Install {
 };
 
 // The trainer's batch: bodies in the order of training, each with the reward that counts (a
-// verifier's is not in the body).
+// verifier's is not in the body). Whole, or the groups that have become complete since the part
+// before it (HandOverBy::kGroups).
 struct HandOver {
   struct Item {
     LeaseId lease;
@@ -100,10 +101,12 @@ struct HandOver {
   uint64_t session = 0;
   PolicyId policy = 0;
   int64_t step = 0;
+  int64_t first = 0;  // items that came before these
+  bool last = true;   // no more come; then there may be no items
   std::vector<Item> items;
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, policy, step, items);
+    visit(worker, session, policy, step, first, last, items);
   }
   friend bool operator==(const HandOver&, const HandOver&) = default;
 };

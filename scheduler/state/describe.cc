@@ -86,7 +86,10 @@ struct DescribeAction {
     return fmt::format("install {} {}", a.worker, version_text(a.version, a.digest));
   }
   std::string operator()(const HandOver& a) const {
-    return fmt::format("hand_over {} step={} members={}", a.worker, a.step, a.items.size());
+    std::string text =
+        fmt::format("hand_over {} step={} members={}", a.worker, a.step, a.items.size());
+    if (a.first > 0) text += fmt::format(" after={}", a.first);
+    return text + (a.last ? "" : " more");
   }
   std::string operator()(const Save& a) const {
     return fmt::format("save {} v{}", a.worker, a.version);

@@ -46,14 +46,20 @@ ModeOptions ModeOptions::preset(ModeName name) {
     case ModeName::kAsync:
       o.ahead = 1;
       break;
+    case ModeName::kStreaming:
+      o.ahead = 1;
+      o.install = InstallWhen::kDrained;
+      o.hand_over = HandOverBy::kGroups;
+      break;
   }
   return o;
 }
 
 void ModeOptions::visit(OptionVisitor& v) {
   v.field("mode", name,
-          {.help = "sync, tail_batching (RollPacker), partial (APRIL) or async (AReaL, ROLL "
-                   "Flash), each with its paper's values; the other keys override them"});
+          {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
+                   "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
+                   "override them"});
   // A reader has just set the name: its values come first. A printer leaves it alone.
   if (name != applied_) *this = preset(name);
   v.field("ahead", ahead,
@@ -94,6 +100,10 @@ void ModeOptions::visit(OptionVisitor& v) {
   v.field("install", install,
           {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
                    "that has ended (no sample mixes versions)"});
+  v.field("hand_over", hand_over,
+          {.help = "what the trainer gets: step: a whole step at once; groups: each group as it is "
+                   "complete, so that it computes gradients while the others are sampled (one "
+                   "update a step, advantages within a group)"});
   v.field("dispatch", dispatch,
           {.help = "a sample goes to the worker that has its siblings (prefix_affine), or most "
                    "room (least_loaded)",
@@ -108,6 +118,7 @@ Mode ModeOptions::mode() const {
             .max_staleness = max_staleness,
             .on_stale = on_stale,
             .install = install,
+            .hand_over = hand_over,
             .dispatch = dispatch};
   if (max_staleness < 0) {
     mode.max_staleness = mode.ahead.rounded_up();
@@ -140,6 +151,13 @@ void Mode::validate() const {
                         max_staleness, ahead.rounded_up(), ahead.rounded_up());
   }
   if (on_stale != OnStale::kWait) return;
+  if (hand_over == HandOverBy::kGroups) {
+    throw UserError::at("scheduler.on_stale",
+                        "is wait with scheduler.hand_over = groups: a step is chosen so that no "
+                        "group is left to become too old, which needs all that is complete, and "
+                        "here the first groups have gone to the trainer.\n       Try "
+                        "scheduler.on_stale=drop, or scheduler.hand_over=step.");
+  }
   // What is ahead has to find a place before it is too old, and what is kept beyond it as well
   // (law 5.3).
   if (tail == TailPolicy::kKeep && ahead.numerator > 0) {
@@ -185,6 +203,8 @@ std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t gro
   if (mode.ahead.numerator > 0)
     lines.push_back(fmt::format("{} more prompts are sampled ahead of the step that is trained",
                                 mode.ahead.of(prompts)));
+  if (mode.hand_over == HandOverBy::kGroups)
+    lines.push_back("the trainer gets each prompt as its samples are complete");
   if (mode.install == InstallWhen::kDrained)
     lines.push_back("a worker takes new weights when what it samples has ended");
   if (!mode.off_policy()) {

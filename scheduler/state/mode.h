@@ -2,7 +2,8 @@
 // (law 5): a value, so that a mode is data and not another scheduler.
 //
 // Papers: tail batching (RollPacker, 2509.21009), partial rollout (APRIL, 2509.18521), bounded
-// staleness (AReaL, 2505.24298; ROLL Flash, 2510.11345), delayed weights (AsyncFlow, 2507.01663).
+// staleness (AReaL, 2505.24298; ROLL Flash, 2510.11345), streaming and delayed weights (AsyncFlow,
+// 2507.01663).
 #pragma once
 
 #include <cstdint>
@@ -67,6 +68,16 @@ constexpr auto enum_names(InstallWhen) {
   return name_table<InstallWhen>({{kAtOnce, "at_once"}, {kDrained, "drained"}});
 }
 
+// In what pieces the trainer gets a step.
+enum class HandOverBy : uint8_t {
+  kStep,    // all of it, once every group that it trains is complete
+  kGroups,  // each group as it becomes complete: gradients gather meanwhile (streaming)
+};
+constexpr auto enum_names(HandOverBy) {
+  using enum HandOverBy;
+  return name_table<HandOverBy>({{kStep, "step"}, {kGroups, "groups"}});
+}
+
 // Which worker a sample goes to, among those without faults.
 enum class Dispatch : uint8_t {
   kPrefixAffine,  // where most of its siblings are: they share the prompt's KV
@@ -77,13 +88,14 @@ constexpr auto enum_names(Dispatch) {
   return name_table<Dispatch>({{kPrefixAffine, "prefix_affine"}, {kLeastLoaded, "least_loaded"}});
 }
 
-enum class ModeName : uint8_t { kSync, kTailBatching, kPartial, kAsync };
+enum class ModeName : uint8_t { kSync, kTailBatching, kPartial, kAsync, kStreaming };
 constexpr auto enum_names(ModeName) {
   using enum ModeName;
   return name_table<ModeName>({{kSync, "sync"},
                                {kTailBatching, "tail_batching"},
                                {kPartial, "partial"},
-                               {kAsync, "async"}});
+                               {kAsync, "async"},
+                               {kStreaming, "streaming"}});
 }
 
 struct Mode {
@@ -97,6 +109,7 @@ struct Mode {
   int64_t max_staleness = 0;
   OnStale on_stale = OnStale::kMask;
   InstallWhen install = InstallWhen::kAtOnce;
+  HandOverBy hand_over = HandOverBy::kStep;
   Dispatch dispatch = Dispatch::kPrefixAffine;
 
   // How many groups a plain or short round starts that keeps `kept`, and how many members a group
@@ -113,7 +126,8 @@ struct Mode {
 
   template <class V>
   void fields(V& visit) {
-    visit(ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install, dispatch);
+    visit(ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install, hand_over,
+          dispatch);
   }
   friend bool operator==(const Mode&, const Mode&) = default;
 };
@@ -131,6 +145,7 @@ struct ModeOptions {
   int64_t max_staleness = -1;  // -1: `ahead`, rounded up; 5 more for what is kept
   OnStale on_stale = OnStale::kMask;
   InstallWhen install = InstallWhen::kAtOnce;
+  HandOverBy hand_over = HandOverBy::kStep;
   Dispatch dispatch = Dispatch::kPrefixAffine;
 
   static ModeOptions preset(ModeName name);

@@ -146,7 +146,9 @@ bool expects(const State& state, const Published& event) {
   if (policy == nullptr || event.version < 0) return false;
   // The first one may have any number: the trainer may begin from a checkpoint.
   if (policy->published < 0) return true;
-  return event.version == policy->published + 1 && policy->batches.contains(event.version);
+  const auto batch = policy->batches.find(event.version);
+  return event.version == policy->published + 1 && batch != policy->batches.end() &&
+         batch->second.whole;
 }
 
 bool expects(const State& state, const Durable& event) {

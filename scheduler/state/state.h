@@ -171,10 +171,11 @@ struct Round {
 struct Batch {
   std::vector<TaskId> tasks;     // in the order of the batch
   std::vector<int64_t> domains;  // how many of each
+  bool whole = true;             // no more groups come (HandOverBy::kGroups)
   Time handed{};                 // when the trainer got it last
   template <class V>
   void fields(V& visit) {
-    visit(tasks, domains, handed);
+    visit(tasks, domains, whole, handed);
   }
   friend bool operator==(const Batch&, const Batch&) = default;
 };
@@ -241,7 +242,8 @@ struct Policy {
   WorkerId trainer;                  // that trains it; empty: none has come yet
   uint64_t trainer_incarnation = 0;  // of the process that said so
   std::optional<int64_t> wanted;     // the step that the trainer asked for
-  bool handed = false;               // and was given; it trains
+  int64_t told = 0;                  // groups of it that it was given
+  bool handed = false;               // and was given whole; it trains
   bool greeted = true;  // a trainer has said what it holds, since the scheduler's last restart
   int64_t saving = -1;  // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
@@ -252,8 +254,8 @@ struct Policy {
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
-          trainer, trainer_incarnation, wanted, handed, greeted, saving, evaluation, evaluated,
-          eval_launch, attempts, step_start);
+          trainer, trainer_incarnation, wanted, told, handed, greeted, saving, evaluation,
+          evaluated, eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };

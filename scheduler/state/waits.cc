@@ -52,7 +52,10 @@ std::string policy_waits(const State& state, const Policy& policy, Time now) {
   }
   if (ready >= state.config.prompts_per_step() && !policy.handed && !policy.wanted)
     text += fmt::format("; the trainer has not asked for step {} yet", policy.published + 1);
-  if (policy.wanted && !policy.handed)
+  if (policy.told > 0 && !policy.handed)
+    text += fmt::format("; the trainer has {} groups of step {} and waits for more", policy.told,
+                        policy.published + 1);
+  else if (policy.wanted && !policy.handed)
     text += fmt::format("; the trainer waits for step {}", *policy.wanted);
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
     text += fmt::format("; {} is away", policy.trainer);

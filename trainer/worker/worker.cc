@@ -1,6 +1,8 @@
 #include "trainer/worker/worker.h"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,7 +92,7 @@ class TrainerWorker {
 
   // A session begins: say what we hold, and ask again. What was asked for in the last one is void.
   void on(const wire::Welcome&) {
-    fetch_.reset();
+    forget_batch();
     if (!started_) {
       started_ = true;
       // Only in the first session: later ones find the weights in memory, newer than any checkpoint
@@ -108,25 +110,46 @@ class TrainerWorker {
   void on(const wire::Batch& batch) {
     // A repeated answer, or one to a question from before a rollback.
     if (batch.step != version_ + 1) return;
-    fetch_.emplace(batch, next_request_);
-    next_request_ = fetch_->end_request();
+    if (batch.first == 0) forget_batch();
+    // Parts come in order; another one is of a list that has begun anew since.
+    if (batch.first != num_items_) return;
+    num_items_ += std::ssize(batch.items);
+    fetches_.emplace_back(batch, next_request_);
+    next_request_ = fetches_.back().end_request();
     advance();
   }
 
   void on(const wire::Payload& payload) {
-    if (!fetch_) return;
-    if (auto taken = fetch_->take(payload); !taken)
-      fail(fetch_->batch().step, taken.failure().message);
+    if (fetches_.empty()) return;
+    if (auto taken = fetches_.front().take(payload); !taken)
+      fail(fetches_.front().batch().step, taken.failure().message);
     advance();
   }
 
-  // Asks for more of the batch, and trains on it once it is whole.
+  // Asks for more of the batch, and trains on what is there once it, or a part of it, is whole.
   void advance() {
-    for (const wire::Fetch& request : fetch_->next()) client_.send(request);
-    if (!fetch_->complete()) return;
-    const BatchFetch whole = *std::exchange(fetch_, std::nullopt);
-    train(whole);
-    ask();
+    while (!fetches_.empty()) {
+      request();
+      if (!fetches_.front().complete()) return;
+      const BatchFetch whole = std::move(fetches_.front());
+      fetches_.pop_front();
+      request();  // of the next part, so that it comes meanwhile
+      train(whole);
+      if (!whole.batch().last) continue;
+      forget_batch();
+      ask();
+    }
+  }
+
+  void request() {
+    if (fetches_.empty()) return;
+    for (const wire::Fetch& request : fetches_.front().next()) client_.send(request);
+  }
+
+  void forget_batch() {
+    fetches_.clear();
+    num_items_ = 0;
+    streamed_.reset();
   }
 
   // Of another version it is void: we have gone on, or back.
@@ -257,32 +280,79 @@ class TrainerWorker {
     return last;
   }
 
+  // What has come of a step, up to its last part.
+  struct Streamed {
+    std::vector<Trajectory> trajectories;
+    PolicyTrainer::StreamedStep step;
+    double seconds = 0;  // of work
+  };
+
+  // A whole batch, or a part of it.
   void train(const BatchFetch& whole) {
-    Time start = clock_.now();
+    const Time start = clock_.now();
     const int64_t step = whole.batch().step;
     auto trajectories = whole.trajectories();
     if (!trajectories) fail(step, trajectories.failure().message);
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(clock_.now() - start).count();
+    };
+    if (!config_.streams) {
+      if (!whole.batch().last) fail(step, "it comes in parts");
+      TrainBatch batch = build(step, trajectories.value());
+      // With the version that the step starts from: it decides which tokens are fresh.
+      MetricList metrics = trainer_.policy_step(batch, version_, loss_);
+      return publish_step(step, batch, std::move(metrics), seconds());
+    }
+    if (!streamed_)
+      streamed_.emplace(std::vector<Trajectory>{},
+                        PolicyTrainer::StreamedStep(trainer_.model().layout()), 0);
+    add_groups(step, std::move(trajectories).value());
+    if (!whole.batch().last) {
+      streamed_->seconds += seconds();
+      return;
+    }
+    // Of all samples, as where they come at once.
+    streamed_->step.batch.metrics = build(step, streamed_->trajectories).metrics;
+    MetricList metrics = trainer_.finish(streamed_->step, version_, loss_);
+    publish_step(step, streamed_->step.batch, std::move(metrics), streamed_->seconds + seconds());
+  }
+
+  // One after the other, so that it does not matter which of them came together.
+  void add_groups(int64_t step, std::vector<Trajectory> part) {
+    const auto same = [](const Trajectory& a, const Trajectory& b) {
+      return same_group(a.lease.member, b.lease.member);
+    };
+    for (auto begin = part.begin(); begin != part.end();) {
+      beat();
+      const auto end =
+          std::find_if_not(begin, part.end(), [&](const Trajectory& t) { return same(*begin, t); });
+      trainer_.add_group(streamed_->step, build(step, {begin, end}), version_, loss_);
+      begin = end;
+    }
+    std::ranges::move(part, std::back_inserter(streamed_->trajectories));
+  }
+
+  TrainBatch build(int64_t step, std::span<const Trajectory> trajectories) const {
     BatchOptions options = batch_options(config_.algo, numerics_class(), config_.model.vocab_size,
                                          config_.max_sequence_tokens);
     options.version = version_;
     options.max_staleness = config_.max_staleness;
-    Result<TrainBatch> batch = build_batch(trajectories.value(), options);
+    Result<TrainBatch> batch = build_batch(trajectories, options);
     if (!batch) fail(step, batch.failure().message);
-    int64_t tokens = 0;
-    for (const TrainSequence& s : batch.value().sequences)
-      tokens += static_cast<int64_t>(s.tokens.size());
-    // With the version that the step starts from: it decides which tokens are fresh.
-    MetricList metrics = trainer_.policy_step(batch.value(), version_, loss_);
+    return std::move(batch).value();
+  }
+
+  void publish_step(int64_t step, const TrainBatch& batch, MetricList metrics, double seconds) {
     if (without_signal(metrics))
       log_.warning("step={} without signal: the rewards of each group are equal", step);
-    else if (config_.max_staleness && batch.value().num_groups() == 0)
+    else if (config_.max_staleness && batch.num_groups() == 0)
       log_.warning("step={} without an update: all that has a signal is older than version {}",
                    step, version_ - *config_.max_staleness);
-    double seconds = std::chrono::duration<double>(clock_.now() - start).count();
+    int64_t tokens = 0;
+    for (const TrainSequence& s : batch.sequences) tokens += std::ssize(s.tokens);
     metrics.emplace_back("time/train", seconds);
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
-
     // Also after a step without an update: every step publishes a version, and the scheduler waits
     // for it.
     version_ = step;
@@ -354,8 +424,11 @@ class TrainerWorker {
   int64_t version_ = -1;        // of the weights in hand
   int64_t saved_version_ = -1;  // of the newest checkpoint
   std::filesystem::path saved_path_;
-  std::optional<BatchFetch> fetch_;  // of the next step, while its bodies come
+  // Of the next step: parts of its batch whose bodies come, and what of it is computed already.
+  std::deque<BatchFetch> fetches_;
+  int64_t num_items_ = 0;  // of all parts that came
   int64_t next_request_ = 0;
+  std::optional<Streamed> streamed_;
   Digest digest_;     // of the weights of version_
   Digest reference_;  // of the weights of algo.kl; empty: none
   std::string manifest_;

@@ -47,6 +47,9 @@ struct TrainerWorkerConfig {
   // What weights sampled that are older than a step's start by more versions than this is not
   // trained on; BatchOptions has the same. nullopt: all is.
   std::optional<int64_t> max_staleness = {};
+  // Batches come in parts, and gradients gather while the next one is sampled: `train` must ask for
+  // one update a step, and advantages must be those of each group by itself.
+  bool streams = false;
   OptimOptions optim = {};
   TrainOptions train = {};
   SftOptions sft = {};  // `data` must name the file, of demonstrations too; empty: no warm-up

@@ -141,6 +141,9 @@ TEST_F(Messages, OfKeys) {
            "scheduler.mode=partial scheduler.launch_prompts_ratio=1",
            "scheduler.mode=async scheduler.ahead=2 scheduler.max_staleness=1 "
            "scheduler.on_stale=wait",
+           "scheduler.mode=streaming train.ppo_epochs=2",
+           "scheduler.mode=streaming algo.advantage=group_mean_batch_std",
+           "scheduler.mode=streaming scheduler.on_stale=wait",
            "async.max_stalenes=3",
            "scheduler.breaker_share_ratio=2",
            "scheduler.quarantine_faults=0",

@@ -273,6 +273,19 @@ TEST(Validate, RefusesWhatCannotWork) {
             std::string::npos);
 }
 
+TEST(Validate, StreamingIsOneUpdateOfGroupsByThemselves) {
+  EXPECT_EQ(error_of({"scheduler.mode=streaming"}), "(no error)");
+  EXPECT_NE(error_of({"scheduler.mode=streaming", "train.ppo_epochs=2"})
+                .find("train.ppo_epochs is 2, but scheduler.hand_over is groups"),
+            std::string::npos);
+  EXPECT_NE(error_of({"scheduler.hand_over=groups", "train.minibatches_per_step=2"})
+                .find("Try train.minibatches_per_step=1, or scheduler.hand_over=step."),
+            std::string::npos);
+  EXPECT_NE(error_of({"scheduler.mode=streaming", "algo.advantage=group_mean_batch_std"})
+                .find("the first are trained before the last are sampled"),
+            std::string::npos);
+}
+
 TEST(Validate, KeptSetsNeedABoundAndTruncation) {
   EXPECT_EQ(error_of({"algo.sampling_mask=keep"}),
             "override algo.sampling_mask=keep: algo.sampling_mask has no effect: "

@@ -68,8 +68,10 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease}}, -1, 1}));
   EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease}}, 0, 0}));
   EXPECT_TRUE(refused(Hold{{{Lane::kTrain, negative}}}));
-  EXPECT_TRUE(refused(Batch{0, 1, {{lease, 0.0, 0, 0}}}));
-  EXPECT_TRUE(refused(Batch{0, 1, {{lease, std::numeric_limits<double>::quiet_NaN(), 9, 0}}}));
+  EXPECT_TRUE(refused(Batch{0, 1, 0, true, {{lease, 0.0, 0, 0}}}));
+  EXPECT_TRUE(
+      refused(Batch{0, 1, 0, true, {{lease, std::numeric_limits<double>::quiet_NaN(), 9, 0}}}));
+  EXPECT_TRUE(refused(Batch{0, 1, -1, true, {}}));
   EXPECT_TRUE(refused(Save{0, -1}));
   EXPECT_TRUE(refused(TrainerReady{0, -2, ""}));
   EXPECT_TRUE(

@@ -61,30 +61,31 @@ inline std::vector<Message> one_of_each() {
   const MetricList metrics = {{"loss", 0.5}, {"kl", -1e-9}};
   Trajectory unrewarded = sample_trajectory(40);
   unrewarded.reward.reset();
-  return {
-      Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32"},
-      Heartbeat{},
-      TrajectoryResult{encode_trajectory(unrewarded)},
-      Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
-      Installed{1, 7, "0123456789abcdef0123456789abcdef"},
-      InstallFailed{1, 7, "tensor x block 3"},
-      TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
-      TrainerWants{1, 8},
-      Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
-      Durable{1, 8, "checkpoints/8", 4},
-      Progress{"sft", 10, 315, metrics},
-      WorkerFailed{"disk full"},
-      Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},
-      Welcome{77},
-      Hold{{{Lane::kTrain, sample_lease()}}},
-      Grant{sample_lease(), Lane::kTrain, 3},
-      Abort{sample_lease(), Lane::kEval},
-      Verify{sample_lease(), Lane::kTrain, 1, "countdown", "{}"},
-      Install{1, 9, "0123456789abcdef0123456789abcdef", "v9.json"},
-      Batch{1, 9, {{sample_lease(), -0.5, 1234, 0xfedcba9876543210}, {sample_lease(), 1, 5, 6}}},
-      Payload{3, encode_trajectory(sample_trajectory(3))},
-      Save{1, 8},
-      Shutdown{"done"}};
+  const std::vector<Batch::Item> items = {{sample_lease(), -0.5, 1234, 0xfedcba9876543210},
+                                          {sample_lease(), 1, 5, 6}};
+  return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32"},
+          Heartbeat{},
+          TrajectoryResult{encode_trajectory(unrewarded)},
+          Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
+          Installed{1, 7, "0123456789abcdef0123456789abcdef"},
+          InstallFailed{1, 7, "tensor x block 3"},
+          TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
+          TrainerWants{1, 8},
+          Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
+          Durable{1, 8, "checkpoints/8", 4},
+          Progress{"sft", 10, 315, metrics},
+          WorkerFailed{"disk full"},
+          Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},
+          Welcome{77},
+          Hold{{{Lane::kTrain, sample_lease()}}},
+          Grant{sample_lease(), Lane::kTrain, 3},
+          Abort{sample_lease(), Lane::kEval},
+          Verify{sample_lease(), Lane::kTrain, 1, "countdown", "{}"},
+          Install{1, 9, "0123456789abcdef0123456789abcdef", "v9.json"},
+          Batch{1, 9, 3, false, items},
+          Payload{3, encode_trajectory(sample_trajectory(3))},
+          Save{1, 8},
+          Shutdown{"done"}};
 }
 
 }  // namespace tailrace::wire::test

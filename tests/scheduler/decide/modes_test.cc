@@ -315,6 +315,86 @@ TEST(SchedulerModes, S23_ACompleteSurplusWaitsForAPlace) {
   expect_golden("scheduler/S23.txt", h.transcript);
 }
 
+Mode streaming(Ratio steps) {
+  return {.ahead = steps, .max_staleness = 1, .hand_over = HandOverBy::kGroups};
+}
+
+// Each group reaches the trainer as it is complete, and the last part says that it is the last.
+TEST(SchedulerModes, S26_GroupsAreHandedOverOneByOne) {
+  Harness h = started(streaming({1, 1}), 2, 2);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());  // nothing is complete
+  const auto first = only<HandOver>(finish(h, 1, 2));
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(prompts_of(first[0]), Prompts{1});
+  EXPECT_FALSE(first[0].last);
+  const auto second = only<HandOver>(finish(h, 0, 2));
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(prompts_of(second[0]), Prompts{0});
+  EXPECT_EQ(second[0].first, 2);
+  EXPECT_TRUE(second[0].last);
+  // The next step's; its turn comes when the trainer asks.
+  EXPECT_TRUE(only<HandOver>(finish(h, 2, 2)).empty());
+  EXPECT_EQ(h.count(Place::kReady), 1);
+  publish(h, 1);
+  const auto next = only<HandOver>(h.tell(wants(2)));
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(prompts_of(next[0]), Prompts{2});
+  EXPECT_FALSE(next[0].last);
+  expect_golden("scheduler/S26.txt", h.transcript);
+}
+
+// A trainer that was lost between two parts gets the same list, in the same order, and the rest.
+TEST(SchedulerModes, S26_ALostTrainerGetsTheSamePartsOnce) {
+  Harness h = started(streaming({0, 1}), 3, 2);
+  h.tell(wants(1));
+  finish(h, 2, 2);
+  finish(h, 0, 2);
+  h.tell(WorkerDown{"t"});
+  EXPECT_TRUE(only<HandOver>(finish(h, 1, 2)).empty());
+  EXPECT_EQ(h.count(Place::kRunning), 0);  // its credit stays taken
+  h.add_trainer(0);
+  const auto again = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(prompts_of(again[0]), (Prompts{2, 0, 1}));
+  EXPECT_EQ(again[0].first, 0);
+  EXPECT_TRUE(again[0].last);
+}
+
+// Only a whole batch can have been trained.
+TEST(SchedulerModes, S26_APartIsNotPublished) {
+  Harness h = started(streaming({0, 1}), 2, 2);
+  h.tell(wants(1));
+  finish(h, 0, 2);
+  EXPECT_FALSE(expects(h.state, published(1)));
+  h.tell(published(1));
+  EXPECT_EQ(h.policy().published, 0);
+  // A stop does not wait for it either: the rest of the step is not sampled any more.
+  EXPECT_TRUE(h.tell(StopRequested{}).empty() == false);
+  EXPECT_TRUE(h.state.end.has_value());
+}
+
+// Where the data ends short of a step, a part without members says that no more come.
+TEST(SchedulerModes, S26_AStepThatRunsDryEndsWithAnEmptyPart) {
+  Config config = small_config(2, 2);
+  config.mode = streaming({0, 1});
+  config.domains[0].prompts_per_epoch = 2;
+  config.domains[0].epochs = 1;
+  config.steps = 0;
+  config.replace_zero_signal = true;
+  Harness h = started(config);
+  h.tell(wants(1));
+  const auto first = only<HandOver>(finish(h, 0, 2));
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_FALSE(first[0].last);
+  Actions last;
+  for (const Grant& grant : grants_of(h, 1)) last = h.tell(h.result(grant, 1.0));  // is filtered
+  const auto end = only<HandOver>(last);
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_TRUE(end[0].items.empty());
+  EXPECT_TRUE(end[0].last);
+  EXPECT_EQ(end[0].first, 2);
+}
+
 TEST(SchedulerModes, S24_NewWeightsWaitForTheWorkOfTheOldOnes) {
   Mode mode = ahead({1, 1}, 1, OnStale::kMask);
   mode.install = InstallWhen::kDrained;

@@ -24,6 +24,7 @@ Mode random_mode(Rng& rng) {
     // Often the tightest bound that is legal.
     mode.max_staleness = rng.chance(0.5) ? rng.below(4) : 0;
     if (rng.chance(0.25)) mode.install = InstallWhen::kDrained;
+    if (rng.chance(0.4)) mode.hand_over = HandOverBy::kGroups;
     if (rng.chance(0.3)) mode.dispatch = Dispatch::kLeastLoaded;
     for (; mode.max_staleness < 6; ++mode.max_staleness) {
       try {

@@ -117,6 +117,7 @@ class World {
   std::vector<Event> unacknowledged_;  // delivered, but a dead scheduler might not have said so
   uint64_t incarnations_ = 0, sessions_ = 0;
   uint64_t trainer_incarnation_ = 0, trainer_session_ = 0;
+  int64_t trainer_items_ = 0;  // of the batch that it has
   bool trainer_alive_ = false, trainer_connected_ = false, trainer_batch_ = false;
   int64_t trainer_version_ = -1, durable_ = -1;
   std::deque<int64_t> checkpoints_;  // the trainer's, oldest first; the last is durable_

@@ -74,11 +74,20 @@ void World::act(const Install& install) {
 }
 
 void World::act(const HandOver& batch) {
-  const auto known = batches_.find(batch.step);
-  if (known != batches_.end() && known->second != batch.items) fail("a step's list has changed");
-  batches_[batch.step] = batch.items;
-  if (batch.items.empty()) fail("an empty batch");
-  for (size_t i = 1; i < batch.items.size(); ++i) {
+  // Parts follow each other, and asked again the list begins as before.
+  std::vector<HandOver::Item>& known = batches_[batch.step];
+  const auto first = static_cast<size_t>(batch.first);
+  if (first > known.size()) return void(fail("a part of a batch is missing"));
+  if (batch.last && first + batch.items.size() < known.size()) fail("a step's list has shrunk");
+  for (size_t i = 0; i < batch.items.size(); ++i) {
+    if (first + i == known.size()) known.push_back(batch.items[i]);
+    if (!(known[first + i] == batch.items[i])) fail("a step's list has changed");
+  }
+  const bool in_parts = state_.config.mode.hand_over == HandOverBy::kGroups;
+  if (!in_parts && (!batch.last || batch.first > 0)) fail("a batch in parts");
+  if (batch.last && known.empty()) fail("an empty batch");
+  seen["parts of a batch"] += !batch.last;
+  for (size_t i = 1; i < batch.items.size() && !in_parts; ++i) {
     const MemberId &a = batch.items[i - 1].lease.member, &b = batch.items[i].lease.member;
     if (std::tie(a.epoch, a.prompt, a.domain, a.member) >=
         std::tie(b.epoch, b.prompt, b.domain, b.member)) {
@@ -93,7 +102,11 @@ void World::act(const HandOver& batch) {
   check_staleness(batch);
   if (!trainer_alive_ || !trainer_connected_) return;
   if (batch.session != trainer_session_) fail("a batch for another session");
-  if (trainer_version_ + 1 == batch.step) trainer_batch_ = true;
+  if (trainer_version_ + 1 != batch.step) return;
+  // In a session every part comes, in order.
+  if (batch.first != 0 && batch.first != trainer_items_) fail("a gap between parts");
+  trainer_items_ = batch.first + std::ssize(batch.items);
+  trainer_batch_ = batch.last;
 }
 
 // Exact, whatever has gone wrong before: synchronous modes are on-policy, and the bound holds where

@@ -26,8 +26,10 @@ class FakeScheduler {
   explicit FakeScheduler(const std::string& endpoint) : server_(endpoint, {}) {}
 
   std::vector<wire::Message> heard;
-  std::map<int64_t, Digest> digests;                     // of published versions
-  int64_t save_interval = 2;                             // in versions
+  std::map<int64_t, Digest> digests;  // of published versions
+  int64_t save_interval = 2;          // in versions
+  std::vector<size_t> parts;  // of a batch, in groups: the last one has the rest; empty: whole
+  int repeats = 0;            // of each part but the last
   std::string numerics_class = testing::kNumericsClass;  // of who sampled
   // What to do beside answering; true: nothing more is to come.
   std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
@@ -73,7 +75,7 @@ class FakeScheduler {
       shut_down();
       done_ = true;
     } else if (auto* wants = std::get_if<wire::TrainerWants>(&incoming.message)) {
-      send(batch(wants->step));
+      send_batch(wants->step);
     } else if (auto* fetch = std::get_if<wire::Fetch>(&incoming.message)) {
       send(payload(*fetch));
     }
@@ -92,6 +94,21 @@ class FakeScheduler {
       bodies_[t.lease] = bytes;
     }
     return message;
+  }
+
+  void send_batch(int64_t step) {
+    const wire::Batch whole = batch(step);
+    size_t first = 0;
+    for (const size_t groups : parts) {
+      wire::Batch part{
+          .step = step, .first = static_cast<int64_t>(first), .last = false, .items = {}};
+      for (size_t end = first + 4 * groups; first < end; ++first)
+        part.items.push_back(whole.items[first]);
+      for (int i = 0; i <= repeats; ++i) send(part);
+    }
+    wire::Batch rest{.step = step, .first = static_cast<int64_t>(first), .items = {}};
+    rest.items.assign(whole.items.begin() + static_cast<std::ptrdiff_t>(first), whole.items.end());
+    send(rest);
   }
 
   wire::Payload payload(const wire::Fetch& fetch) {
@@ -221,6 +238,46 @@ TEST_F(TrainerWorkerTest, AStepWithoutATokenYoungEnoughPublishesTheSameWeights) 
   EXPECT_EQ(log.find("step=2 without"), std::string::npos) << log;
   const char* said = "step=3 without an update: all that has a signal is older than version 1";
   EXPECT_NE(log.find(said), std::string::npos) << log;
+}
+
+// What comes together is a matter of chance; what is learned is not.
+TEST_F(TrainerWorkerTest, TheSameWeightsComeOutWhateverPartsABatchComesIn) {
+  std::optional<Digest> expected;
+  int run = 0;
+  for (const std::vector<size_t>& parts : std::vector<std::vector<size_t>>{
+           {}, {1}, {1, 1}, {2}, {1, 1, 1}, {3}}) {  // the last two end with an empty part
+    FakeScheduler scheduler(endpoint_ + std::to_string(run));
+    scheduler.parts = parts;
+    scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+    TrainerWorkerConfig config = this->config(("run" + std::to_string(run)).c_str());
+    config.endpoint = endpoint_ + std::to_string(run++);
+    config.streams = true;
+    ASSERT_EQ(serve(config, scheduler), 0);
+    const auto published = scheduler.all<wire::Published>();
+    ASSERT_EQ(published.size(), 5u);
+    EXPECT_EQ(testing::metric(published[4].metrics, "policy/updates"), 1);
+    EXPECT_GT(testing::metric(published[4].metrics, "reward/std"), 0);
+    if (!expected) expected = published[4].digest;
+    EXPECT_EQ(published[4].digest, *expected) << run;
+  }
+}
+
+// A session that ends between two parts: the list begins anew, and nothing counts twice.
+TEST_F(TrainerWorkerTest, APartThatIsRepeatedCountsOnce) {
+  std::map<int, Digest> digests;
+  for (const int repeats : {0, 1}) {
+    const std::string endpoint = endpoint_ + std::to_string(repeats);
+    FakeScheduler scheduler(endpoint);
+    scheduler.parts = {1};
+    scheduler.repeats = repeats;
+    scheduler.on_message = [](auto&, const wire::Message& m) { return is_published(m, 2); };
+    TrainerWorkerConfig config = this->config(("run" + std::to_string(repeats)).c_str());
+    config.endpoint = endpoint;
+    config.streams = true;
+    ASSERT_EQ(serve(config, scheduler), 0);
+    digests[repeats] = scheduler.digests.at(2);
+  }
+  EXPECT_EQ(digests.at(1), digests.at(0));
 }
 
 TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
