@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,22 +50,6 @@ constexpr int kCannotRun = 127;
 }
 
 std::filesystem::path tasks_of(pid_t process) { return fmt::format("/proc/{}/task", process); }
-
-// A pipe would hold up the child, or, while nobody reads it, whoever opens it.
-Result<FileDescriptor> open_log(const std::filesystem::path& path) {
-  // O_NONBLOCK: the open itself must not wait.
-  FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
-  const int error = errno;
-  struct stat status {};
-  // By name: a pipe that nobody reads was not opened.
-  if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
-    return Failure{fmt::format("cannot write {}: it is a pipe, not a file", path.string())};
-  if (!file.is_open()) return Failure{describe_errno("open", path, error)};
-  // A device, such as a terminal, must not tell its writer to come again later.
-  ::fcntl(file.get(), F_SETFL, O_APPEND);
-  return file;
-}
 
 // The state letter of a thread's stat, which stands behind the name; the name may hold anything.
 char state_letter(const std::filesystem::path& stat) {
@@ -136,7 +119,7 @@ std::string describe(const ExitStatus& status) {
 Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command,
                                          const std::filesystem::path& log, const StatusPage* page) {
   TR_CHECK(!command.empty());
-  const Result<FileDescriptor> log_file = open_log(log);
+  const Result<FileDescriptor> log_file = open_to_append(log);
   if (!log_file) return log_file.failure();
   std::vector<char*> arguments;
   for (const std::string& argument : command)

@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -28,15 +27,16 @@ Digest digest_of(std::span<const std::byte> bytes) {
 Digest digest_of(std::string_view text) { return to_hex(XXH3_128bits(text.data(), text.size())); }
 
 Result<Digest> digest_of_file(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) return Failure{describe_errno("open", path, errno)};
+  const Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) return opened.failure();
+  const int file = opened.value().get();
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   XXH3_128bits_reset(state.get());
   std::vector<std::byte> piece(kPiece);
   while (true) {
     beat();
-    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
+    const ssize_t got = ::read(file, piece.data(), piece.size());
     if (got == 0) return to_hex(XXH3_128bits_digest(state.get()));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Failure{describe_errno("read", path, errno)};

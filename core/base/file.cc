@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,11 @@ int write_all(int descriptor, std::string_view& bytes) {
   return 0;
 }
 
+int64_t memory_bytes() {
+  const auto pages = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES));
+  return pages > 0 ? pages * ::sysconf(_SC_PAGESIZE) : std::numeric_limits<int64_t>::max();
+}
+
 // Another process with this number lives. Not this one: who had its number before is dead.
 bool is_other_process(std::string_view number) {
   pid_t pid = 0;
@@ -87,8 +93,9 @@ std::string describe_errno(std::string_view action, const std::filesystem::path&
                      advice(error));
 }
 
-Result<std::string> read_file(const std::filesystem::path& path, int64_t max_bytes) {
-  // O_NONBLOCK: to open a pipe would else wait for its writer, for ever if there is none.
+Result<FileDescriptor> open_to_read(const std::filesystem::path& path) {
+  // O_NONBLOCK: to open a pipe would else wait for its writer, for ever if there is none. Files
+  // know no such thing.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return failure("open", path, errno);
   struct stat status {};
@@ -97,6 +104,39 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
   if (!S_ISREG(status.st_mode))
     return Failure{
         fmt::format("cannot read {}: it is a pipe or a device, not a file", path.string())};
+  return file;
+}
+
+Result<FileDescriptor> open_to_append(const std::filesystem::path& path) {
+  FileDescriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
+  const int error = errno;
+  struct stat status {};
+  // By name: a pipe that nobody reads was not opened.
+  if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
+    return Failure{fmt::format("cannot write {}: it is a pipe, not a file", path.string())};
+  if (!file.is_open()) return failure("open", path, error);
+  // A device must not tell its writer to come again later.
+  ::fcntl(file.get(), F_SETFL, O_APPEND);
+  return file;
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, int64_t max_bytes) {
+  Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) return opened.failure();
+  const FileDescriptor file = std::move(opened).value();
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return failure("read", path, errno);
+  const auto too_large = [&] {
+    return Failure{
+        fmt::format("cannot read {}: it is larger than {} bytes", path.string(), max_bytes)};
+  };
+  if (status.st_size > max_bytes) return too_large();
+  // Before the memory is asked for: the system would give it, and kill somebody later.
+  const int64_t memory = memory_bytes();
+  if (status.st_size > memory)
+    return Failure{fmt::format("cannot read {}: it has {} bytes, more than the machine's memory {}",
+                               path.string(), status.st_size, memory)};
 
   std::string bytes;
   size_t used = 0;
@@ -111,9 +151,7 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
     }
     if (got == 0) break;
     used += static_cast<size_t>(got);
-    if (static_cast<int64_t>(used) > max_bytes)
-      return Failure{
-          fmt::format("cannot read {}: it is larger than {} bytes", path.string(), max_bytes)};
+    if (static_cast<int64_t>(used) > max_bytes) return too_large();
     // Files of /proc say that they are empty, and some grow while they are read.
     if (used == bytes.size()) bytes.resize(bytes.size() * 2);
   }
@@ -202,16 +240,11 @@ Result<void> sync_directory(const std::filesystem::path& directory) {
 }
 
 Result<AppendFile> AppendFile::open(const std::filesystem::path& path) {
+  Result<FileDescriptor> opened = open_to_append(path);
+  if (!opened) return opened.failure();
   AppendFile file;
   file.path_ = path;
-  // O_NONBLOCK: to open a pipe would else wait for its reader. Files know no such thing.
-  file.descriptor_ = FileDescriptor(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
-  const int error = errno;
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
-    return Failure{fmt::format("cannot write {}: it is a pipe, not a file", path.string())};
-  if (!file.is_open()) return failure("open", path, error);
+  file.descriptor_ = std::move(opened).value();
   return file;
 }
 

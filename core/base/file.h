@@ -18,8 +18,16 @@ namespace tailrace {
 // "cannot write runs/a/x: No space left on device", with what to try where that is known.
 std::string describe_errno(std::string_view action, const std::filesystem::path& path, int error);
 
-// The whole file. A Failure when it is missing, unreadable, no regular file (a folder, a pipe), or
-// larger than `max_bytes`.
+// A file that is there, to be read. A Failure when it is missing, unreadable, or no regular file: a
+// folder, a pipe, which may never end or begin, a device, which may give bytes for ever.
+Result<FileDescriptor> open_to_read(const std::filesystem::path& path);
+
+// A file to append to, made where there is none. A Failure when it cannot be written, or is a pipe:
+// its writer waits for somebody who reads. A device, such as a terminal, may be meant.
+Result<FileDescriptor> open_to_append(const std::filesystem::path& path);
+
+// The whole file. A Failure as of open_to_read(), or when it is larger than `max_bytes` or than the
+// machine's memory.
 Result<std::string> read_file(const std::filesystem::path& path,
                               int64_t max_bytes = int64_t{1} << 40);
 

@@ -1,8 +1,8 @@
 #include "core/base/lock_file.h"
 
 #include <cerrno>
+#include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -12,10 +12,12 @@
 
 namespace tailrace {
 
-LockFile::LockFile(const std::filesystem::path& path)
-    // O_CLOEXEC: a program that inherited the descriptor would keep the lock after our death.
-    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  if (!descriptor_.is_open()) throw UserError("{}", describe_errno("open", path, errno));
+LockFile::LockFile(const std::filesystem::path& path) {
+  // O_CLOEXEC, as all of them: a program that inherited the descriptor would keep the lock after
+  // our death.
+  auto opened = open_to_append(path);
+  if (!opened) throw UserError("{}", opened.failure().message);
+  descriptor_ = std::move(opened).value();
   if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) throw UserError("{}", describe_errno("lock", path, errno));
     const auto owner = read_file(path, 64);
@@ -27,7 +29,7 @@ LockFile::LockFile(const std::filesystem::path& path)
   // For the message of whoever comes too late; the lock itself is the kernel's.
   const std::string pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(descriptor_.get(), 0) != 0 ||
-      ::pwrite(descriptor_.get(), pid.data(), pid.size(), 0) < 0)
+      ::write(descriptor_.get(), pid.data(), pid.size()) < 0)
     throw UserError("{}", describe_errno("write", path, errno));
 }
 

@@ -1,12 +1,14 @@
 #include "core/base/log.h"
 
+#include <mutex>
 #include <vector>
 
 #include <spdlog/logger.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -26,6 +28,24 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   TR_CHECK(false, "log level {}", static_cast<int>(level));
 }
 
+// The library's own opens whatever lies there, and a pipe would hold it up for ever.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(AppendFile file) : file_(std::move(file)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (auto written = file_.append({line.data(), line.size()}); !written)
+      throw spdlog::spdlog_ex(written.failure().message);
+  }
+  void flush_() override {
+  }  // nothing is kept back: of a process that is killed the last lines count
+
+  AppendFile file_;
+};
+
 }  // namespace
 
 struct Log::Impl {
@@ -42,16 +62,14 @@ Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
   auto& sinks = impl_->logger.sinks();
   sinks.push_back(stderr_sink);
   if (!file.empty()) {
-    try {
-      auto file_sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string());
-      file_sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %v");
-      sinks.push_back(file_sink);
-    } catch (const spdlog::spdlog_ex& failure) {
-      throw UserError("cannot open the log {}: {}", file.string(), failure.what());
-    }
+    auto opened = AppendFile::open(file);
+    if (!opened) throw UserError("{}", opened.failure().message);
+    auto file_sink = std::make_shared<FileSink>(std::move(opened).value());
+    file_sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %v");
+    sinks.push_back(file_sink);
   }
   impl_->logger.set_level(to_spdlog(level));
-  // A process may be killed at any moment, and its last lines are those that matter.
+  // Of a process that is killed the last lines are those that matter.
   impl_->logger.flush_on(spdlog::level::info);
   // The default handler prints once a second; a lost log line must not bury the terminal.
   bool reported = false;

@@ -28,7 +28,8 @@ constexpr auto enum_names(LogLevel) {
 class Log {
  public:
   // `role` is printed in each line ("rollout-0"). Appends to `file`; empty: no file, and then
-  // everything from `level` on goes to stderr. Throws UserError when the file cannot be opened.
+  // everything from `level` on goes to stderr. Throws UserError when the file cannot be opened, or
+  // is a pipe.
   Log(std::string role, const std::filesystem::path& file, LogLevel level = LogLevel::kInfo);
   ~Log();
   Log(const Log&) = delete;

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -278,14 +277,11 @@ int64_t TensorView::num_elements() const {
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  // O_NONBLOCK: to open a pipe would else wait for its writer.
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) throw UserError("{}", describe_errno("open", path, errno));
+  const Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) throw UserError("{}", opened.failure().message);
+  const FileDescriptor& file = opened.value();
   struct stat status {};
-  // A pipe or a folder has no size to map.
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw UserError("{}: not a regular file", path.string());
-  }
+  if (::fstat(file.get(), &status) != 0) throw UserError("{}", describe_errno("read", path, errno));
   size_ = static_cast<size_t>(status.st_size);
   // Also because an empty file cannot be mapped, and the system's reason would tell nobody why.
   if (size_ < kLengthBytes) {

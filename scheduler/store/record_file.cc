@@ -138,12 +138,11 @@ Result<void> RecordFile::sync() {
 
 Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind, bool skip_damaged,
                                 const std::function<void(int64_t, std::string_view)>& use) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) return failure("read", path);
+  const Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) return opened.failure();
+  const FileDescriptor& file = opened.value();
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return failure("read", path);
-  if (!S_ISREG(info.st_mode))
-    return Failure{fmt::format("{} is not a regular file", path.string())};
   const int64_t file_bytes = info.st_size;
   if (file_bytes < RecordFile::kFileHeaderBytes) {
     return ScanReport{
@@ -202,15 +201,17 @@ std::optional<int64_t> file_number(const std::filesystem::path& path, std::strin
 }
 
 Result<void> sync_records(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) return failure("read", path);
+  const Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) return opened.failure();
+  const FileDescriptor& file = opened.value();
   if (::fdatasync(file.get()) != 0) return failure("sync", path);
   return {};
 }
 
 Result<std::string> read_record(const std::filesystem::path& path, int64_t offset) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) return failure("read", path);
+  const Result<FileDescriptor> opened = open_to_read(path);
+  if (!opened) return opened.failure();
+  const FileDescriptor& file = opened.value();
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return failure("read", path);
   RecordHeader header;

@@ -20,6 +20,18 @@ TEST(Digest, AFileHasThatOfItsBytes) {
             std::string::npos);
 }
 
+// A device gives bytes for ever, and the pulse would say that all is well.
+TEST(Digest, OfWhatIsNoFileThereIsNone) {
+  TemporaryDirectory folder;
+  std::filesystem::create_symlink("/dev/zero", folder / "zero");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"zero", "pipe"}) {
+    const auto digest = digest_of_file(folder / name);
+    ASSERT_FALSE(digest) << name;
+    EXPECT_NE(digest.failure().message.find("it is a pipe or a device"), std::string::npos);
+  }
+}
+
 TEST(Digest, ALargeFileShowsProgress) {
   TemporaryDirectory folder;
   const auto file = folder.write("large", std::string(3 << 20, 'x'));

@@ -43,6 +43,18 @@ TEST(ReadFile, WaitsForNoWriterOfAPipe) {
   EXPECT_FALSE(read_file("/dev/zero"));
 }
 
+TEST(ReadFile, RefusesWhatIsLargerThanTheMachinesMemory) {
+  TemporaryDirectory folder;
+  const auto path = folder.write("sparse", "");
+  std::error_code error;
+  std::filesystem::resize_file(path, uintmax_t{1} << 43, error);
+  if (error) GTEST_SKIP() << "no file of 8 TiB here: " << error.message();
+  const auto read = read_file(path, int64_t{1} << 50);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.failure().message.find("more than the machine's memory"), std::string::npos)
+      << read.failure().message;
+}
+
 TEST(AtomicFile, AppearsOnlyWhenItIsCommitted) {
   TemporaryDirectory folder;
   auto count = [&] {

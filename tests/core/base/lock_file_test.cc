@@ -3,6 +3,7 @@
 #include <optional>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/error.h"
@@ -21,6 +22,8 @@ TEST(LockFile, HasOneHolderWhoIsNamed) {
   first.reset();
   EXPECT_TRUE(LockFile(folder / "lock").held()) << "it goes with its holder";
   EXPECT_THROW(LockFile(folder / "missing/lock"), UserError);
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(LockFile(folder / "pipe"), UserError);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "core/base/log.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -42,6 +43,17 @@ TEST(Log, SurvivesAFullDisk) {
   std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("further lines may be lost"), std::string::npos);
   EXPECT_EQ(said.find("further lines may be lost"), said.rfind("further lines may be lost"));
+}
+
+TEST(Log, RefusesAPipeWithoutWaitingForItsReader) {
+  TemporaryDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  try {
+    Log log("scheduler-0", folder / "pipe");
+    ADD_FAILURE() << "a pipe is no log";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("it is a pipe, not a file"), std::string::npos);
+  }
 }
 
 TEST(Log, NamesAFileThatCannotBeOpened) { EXPECT_THROW(Log("a", "/proc/no/such.log"), UserError); }
