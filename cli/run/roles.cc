@@ -11,12 +11,19 @@
 #include "core/base/lock_file.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
+#include "rollout/episode/episode.h"
 #include "rollout/worker/worker.h"
+#include "sandbox/registry.h"
 #include "scheduler/service/service.h"
 #include "trainer/worker/worker.h"
 
 namespace tailrace {
 namespace {
+
+int64_t max_turns(const RunOptions& o, const Registries& registries) {
+  const auto environment = registries.environments.make(o.env.name, o.env.settings);
+  return episode_limits(o.rollout, environment->info()).max_turns;
+}
 
 ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                        std::stop_token stop) {
@@ -29,6 +36,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   // What the trainer below takes.
   options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
+                    // In a tree no more nodes branch than there are leaves.
+                    .max_segments = 2 * max_turns(o, context.registries),
                     .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep,
                     .sampling = o.rollout.sampling.params()};
   options.on_begun = [run = context.run.root, endpoint = context.endpoint] {

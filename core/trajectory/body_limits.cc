@@ -49,11 +49,15 @@ std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLi
   if (limits.sampling && !same_distribution(trajectory.sampling, *limits.sampling))
     return fmt::format("was sampled with {}; the run says {}", distribution_of(trajectory.sampling),
                        distribution_of(*limits.sampling));
+  if (std::ssize(trajectory.segments) > limits.max_segments)
+    return fmt::format("has {} segments; its turns allow {}", trajectory.segments.size(),
+                       limits.max_segments);
   const double slack = slack_of(trajectory.sampling);
   // An evaluation keeps no sets: nobody trains on it.
   const bool needs_sets = limits.needs_sets && trajectory.lane == Lane::kTrain &&
                           truncates(trajectory.sampling, limits.vocab_size);
   for (const Segment& segment : trajectory.segments) {
+    if (segment.tokens.empty()) return "has a segment without tokens";
     const int64_t context = segment.parent_tokens + std::ssize(segment.tokens);
     if (context > limits.max_context_tokens)
       return fmt::format("has a context of {} tokens; the trainer takes {}", context,

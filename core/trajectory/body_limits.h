@@ -17,6 +17,8 @@ namespace tailrace {
 struct BodyLimits {
   int64_t vocab_size = std::numeric_limits<int64_t>::max();
   int64_t max_context_tokens = std::numeric_limits<int64_t>::max();  // inherited ones included
+  // A history is rewritten to be answered: one for each answer, and one that several continue.
+  int64_t max_segments = std::numeric_limits<int64_t>::max();
   bool needs_sets = false;  // training: truncated sampling says what each token was drawn from
   // The run's: its temperature and truncation. Lengths and stops are the environment's.
   std::optional<SamplingParams> sampling = {};

@@ -227,6 +227,9 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
   // A class is compared by its name: two without one would count as the same.
   if (std::ranges::find(trajectory.numerics_classes, "") != trajectory.numerics_classes.end())
     return "a numerics class without a name";
+  if (std::ssize(trajectory.segments) > kMaxSegments)
+    return fmt::format("{} segments, at most {} are taken", trajectory.segments.size(),
+                       kMaxSegments);
   std::vector<int64_t> contexts;
   // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {

@@ -57,6 +57,10 @@ struct EpisodeFacts {
   MetricList metrics;  // for example {"success", 1}, {"invalid_actions", 2}
 };
 
+// More than any episode rewrites its history: each is a sequence of the trainer, with all that it
+// continues.
+inline constexpr int64_t kMaxSegments = 4096;
+
 struct Trajectory : EpisodeFacts {
   // Numerics classes (design rule 3) of those who sampled it; Segment::classes points here.
   std::vector<std::string> numerics_classes;
@@ -76,7 +80,7 @@ struct TrajectoryHeader : EpisodeFacts {
 TrajectoryHeader header_of(const Trajectory& trajectory);
 
 // Lengths that must agree, roles, classes and outcomes in range, parents before children, finite
-// log-probabilities, kept sets that hold their token.
+// log-probabilities, kept sets that hold their token, kMaxSegments.
 // Returns what is wrong, or nothing. Anything read from a message or a file passes through it.
 std::optional<std::string> find_fault(const Trajectory& trajectory);
 // The same of the header alone: what tokens would say about it is not known yet.

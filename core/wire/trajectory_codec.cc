@@ -1,6 +1,7 @@
 #include "core/wire/trajectory_codec.h"
 
 #include <cstring>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -206,7 +207,10 @@ std::vector<std::string> read_classes(const fbs::Trajectory& table) {
 }
 
 Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
-  // Segments may be shared as well: what the header says is checked before anything is copied.
+  // Segments may be shared as well, and one without tokens costs a message four bytes: what there
+  // is is counted before anything is copied.
+  if (std::cmp_greater(table.segments()->size(), kMaxSegments))
+    throw Malformed("{} segments, at most {} are taken", table.segments()->size(), kMaxSegments);
   int64_t num_tokens = 0, num_kept = 0;
   for (const fbs::Segment* segment : *table.segments()) {
     num_tokens += segment->tokens()->size();

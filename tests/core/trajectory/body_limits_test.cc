@@ -74,6 +74,20 @@ TEST(BodyLimits, NameWhatTheModelCannotTake) {
             "has a context of 6 tokens; the trainer takes 5");
 }
 
+TEST(BodyLimits, BoundTheSegments) {
+  BodyLimits of_run = limits();
+  of_run.max_segments = 2;
+  EXPECT_EQ(unfit([](Trajectory&) {}, of_run), "");
+  // Each continues five tokens, and would be a sequence of six.
+  const auto many = [](Trajectory& t) {
+    for (int i = 0; i < 500; ++i) t.segments.push_back(t.segments[1]);
+  };
+  EXPECT_EQ(unfit(many, of_run), "has 502 segments; its turns allow 2");
+  EXPECT_EQ(unfit([](Trajectory& t) { t.segments.push_back({.parent = 1, .parent_tokens = 2}); },
+                  limits()),
+            "has a segment without tokens");
+}
+
 TEST(BodyLimits, WantSetsOfTruncatedSamplingThatIsTrainedOn) {
   EXPECT_EQ(unfit(drop_sets, limits()),
             "does not say what its tokens were drawn from; algo.sampling_mask = keep needs it of "

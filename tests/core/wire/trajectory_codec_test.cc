@@ -74,6 +74,17 @@ TEST(TrajectoryCodec, RefusesWhatGrowsWhenItIsRead) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.metrics = {{std::string(300, 'm'), 1.0}}; }));
 }
 
+// The same of segments: one without tokens, or of one, is four bytes of a message.
+TEST(TrajectoryCodec, RefusesMoreSegmentsThanAnEpisodeHas) {
+  Trajectory t = sample_trajectory(8);
+  t.segments.resize(kMaxSegments);
+  ASSERT_TRUE(decode_trajectory(encode_trajectory(t)));
+  t.segments.emplace_back();
+  EXPECT_EQ(decode_trajectory(encode_trajectory(t)).failure().message,
+            "4097 segments, at most 4096 are taken");
+  EXPECT_TRUE(find_fault(t));
+}
+
 TEST(TrajectoryCodec, DecodesBytesWhereverTheyLie) {
   const auto bytes = encode_trajectory(sample_trajectory(40));
   for (size_t shift = 0; shift < 8; ++shift) {
