@@ -10,6 +10,7 @@
 #endif
 
 #define TR_GUARDED_BY(x) TR_THREAD_ANNOTATION(guarded_by(x))
+#define TR_REQUIRES(x) TR_THREAD_ANNOTATION(requires_capability(x))
 
 namespace tailrace {
 

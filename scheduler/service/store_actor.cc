@@ -11,8 +11,8 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Requests that wait; a body is the largest. Beyond it the scheduler waits for the disk, and with
-// it the workers whose results it does not take.
+// Requests that wait. Beyond them, or the bytes of their bodies, the scheduler waits for the disk,
+// and with it the workers whose results it does not take.
 constexpr size_t kInbox = 256;
 // Between two looks at a store that is waited for: far less than who watches the owner's pulse
 // waits (run.stall_seconds).
@@ -21,11 +21,11 @@ constexpr std::chrono::milliseconds kLook{100};
 }  // namespace
 
 StoreActor::StoreActor(TrajectoryStore store, std::chrono::milliseconds patience,
-                       std::function<void()> wake, BodyLimits limits)
+                       std::function<void()> wake, BodyLimits limits, int64_t inbox_bytes)
     : store_(std::move(store)),
       wake_(std::move(wake)),
       limits_(std::move(limits)),
-      inbox_(kInbox),
+      inbox_(kInbox, inbox_bytes),
       patience_(patience),
       watch_(patience),
       thread_([this] { loop(); }) {}
@@ -54,11 +54,11 @@ void StoreActor::loop() {
   }
 }
 
-void StoreActor::post(Job job) {
+void StoreActor::post(Job job, int64_t bytes) {
   // The service ends soon; until then nobody waits for a store that is lost.
   if (!failure_.empty()) return;
   ++unanswered_;
-  while (!inbox_.push_for(job, kLook)) {
+  while (!inbox_.push_for(job, kLook, bytes)) {
     if (!look()) return;
   }
 }
@@ -100,6 +100,7 @@ void StoreActor::run_answers() {
 
 void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
                      std::function<void(Stored)> then) {
+  const int64_t bytes = std::ssize(body);
   post(
       [this, id, body = std::move(body), then = std::move(then)](TrajectoryStore& store) -> Answer {
         Stored stored;
@@ -114,7 +115,8 @@ void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
           stored.failure = put.failure().message;
         }
         return [then, stored] { then(stored); };
-      });
+      },
+      bytes);
 }
 
 void StoreActor::put_verdict(const BodyId& id, MetricList metrics,

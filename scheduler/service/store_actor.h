@@ -36,10 +36,14 @@ namespace tailrace::scheduler {
 
 class StoreActor {
  public:
+  // A body of the largest size (core/wire/frame.h), or many of the usual.
+  static constexpr int64_t kInboxBytes = int64_t{256} << 20;
+
   // `patience`: with a store that has something to do and makes no progress. `wake` is called, on
   // the actor's thread, when an answer waits for run_answers(). `limits`: of what put() takes.
+  // `inbox_bytes`: of the bodies that wait to be stored.
   StoreActor(TrajectoryStore store, std::chrono::milliseconds patience, std::function<void()> wake,
-             BodyLimits limits = {});
+             BodyLimits limits = {}, int64_t inbox_bytes = kInboxBytes);
   ~StoreActor();
   StoreActor(const StoreActor&) = delete;
 
@@ -92,7 +96,7 @@ class StoreActor {
  private:
   using Answer = std::function<void()>;                 // called by the owner; may be empty
   using Job = std::function<Answer(TrajectoryStore&)>;  // called by the actor
-  void post(Job job);
+  void post(Job job, int64_t bytes = 0);
   void loop();
   bool look();
 

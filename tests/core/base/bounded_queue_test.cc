@@ -33,6 +33,20 @@ TEST(BoundedQueue, TurnsAwayWhatDoesNotFitAndLeavesItWithTheCaller) {
   EXPECT_EQ(*second, 2);
 }
 
+TEST(BoundedQueue, BoundsTheWeightOfWhatIsInside) {
+  BoundedQueue<int> queue(100, /*max_weight=*/10);
+  int item = 0;
+  EXPECT_TRUE(queue.push_for(item, 1ms, 6));
+  EXPECT_TRUE(queue.push_for(item, 1ms, 4));
+  EXPECT_FALSE(queue.push_for(item, 1ms, 1));
+  EXPECT_TRUE(queue.push_for(item, 1ms, 0));
+  ASSERT_TRUE(queue.pop());
+  EXPECT_TRUE(queue.push_for(item, 1ms, 6));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(queue.pop());
+  EXPECT_TRUE(queue.push_for(item, 1ms, 1000)) << "what is too heavy goes alone, and not never";
+  EXPECT_FALSE(queue.push_for(item, 1ms, 1));
+}
+
 TEST(BoundedQueue, MakesAProducerWaitUntilThereIsRoom) {
   BoundedQueue<int> queue(2);
   std::atomic<int> pushed = 0;

@@ -110,6 +110,23 @@ TEST_F(SlowDisk, DoesNotStopThePulseOfTheService) {
   EXPECT_EQ(with_beats, kSyncs);
 }
 
+// While the disk is slow, workers go on sending: what waits for it is bounded in bytes, not only in
+// number.
+TEST_F(SlowDisk, BodiesThatWaitForItAreBoundedInBytes) {
+  const LeaseId first{{}, 1};
+  const auto body = wire::encode_trajectory(fakes::make_trajectory(first, Lane::kTrain, 0, 6000));
+  constexpr int kFit = 3;
+  store = std::make_unique<StoreActor>(
+      TrajectoryStore::open(bodies, /*segment_bytes=*/1).value(), milliseconds(300),
+      [this] { go_on.wait(); }, BodyLimits{}, kFit * std::ssize(body));
+  int taken = 0;
+  for (; taken < 50 && store->failure().empty(); ++taken)
+    store->put({Lane::kTrain, {{.prompt = taken}, 1}}, body, [](const StoreActor::Stored&) {});
+  // One is in work, and the last was given up.
+  EXPECT_LE(taken, kFit + 2);
+  expect_named(store->failure());
+}
+
 TEST_F(SlowDisk, ThatStandsStillIsNamedByWhoWaitsForIt) {
   open(milliseconds(300));
   put();
