@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -85,7 +86,21 @@ int main(int argc, char** argv) {
                text::printable(describe_errno("use", error.path1(), error.code().value())));
     // Else it may be the moment's: who is started again may find it gone.
     return error.code() == std::errc::filename_too_long ? kExitUserError : kExitFailed;
+  } catch (const std::bad_alloc&) {
+    std::fflush(stdout);
+    fmt::print(stderr,
+               "error: there is not enough memory; free some, or raise its limit (ulimit "
+               "-v, or that of the container)\n");
+    return kExitFailed;
   } catch (const std::system_error& error) {  // fmt::print, on a full disk
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      std::fflush(stdout);
+      fmt::print(stderr,
+                 "error: cannot start a thread: {}; raise the limit of processes (ulimit "
+                 "-u) or of memory (ulimit -v)\n",
+                 error.what());
+      return kExitFailed;
+    }
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {

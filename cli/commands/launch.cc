@@ -257,6 +257,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   }
   // Not of a dry run: it may be about another machine.
   check_size(plan, memory_facts());
+  check_open_files(options, arguments.in_process, files_left());
+  if (arguments.in_process) check_threads(options);
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);

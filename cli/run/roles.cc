@@ -1,5 +1,10 @@
 #include "cli/run/roles.h"
 
+#include <cstdlib>
+#include <latch>
+#include <system_error>
+#include <thread>
+
 #include <fmt/format.h>
 
 #include "cli/run/endpoint.h"
@@ -9,6 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/lock_file.h"
+#include "core/base/machine.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/episode/episode.h"
@@ -129,6 +135,55 @@ std::vector<RoleName> roles_of(const RunOptions& options) {
     roles.push_back({RoleKind::kRollout, i});
   for (int i = 0; i < options.reward.workers; ++i) roles.push_back({RoleKind::kReward, i});
   return roles;
+}
+
+void check_open_files(const RunOptions& options, bool in_process, int64_t left) {
+  const auto num_roles = std::ssize(roles_of(options));
+  // Measured at their most, and a few beyond. In one process each role has a status page, a log, a
+  // lock, a socket with its threads, and both ends of its connection; else the most are in the
+  // supervisor, which has a few of each, and in the scheduler, which has a connection of each.
+  const int64_t needed = in_process ? 24 + 12 * num_roles : 28 + 4 * num_roles;
+  if (needed <= left) return;
+  throw UserError(
+      "the run needs about {} open files{}, and {} are left of their limit. Raise it (ulimit -n "
+      "1024; of a container: --ulimit nofile=1024), or {}.",
+      needed, in_process ? " in one process" : "", left,
+      in_process ? "launch without --in-process" : "lower rollout.workers");
+}
+
+void check_threads(const RunOptions& options) {
+  // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
+  // workers also those that call verifiers and environments.
+  const int64_t trainer = options.train.threads > 0 ? options.train.threads : num_usable_cores();
+  const int64_t needed = 16 + trainer +
+                         options.rollout_processes.workers *
+                             (4 + options.rollout.threads + options.rollout.env_threads) +
+                         options.reward.workers * 13;
+  std::latch all_tried(1);
+  std::vector<std::jthread> threads;
+  const auto let_go = [&] {
+    all_tried.count_down();
+    threads.clear();
+  };
+  try {
+    while (std::ssize(threads) < needed) {
+      threads.emplace_back([&] {
+        // The allocator reserves address space for a thread at its first call, more than its stack.
+        void* volatile memory = std::malloc(64);
+        std::free(memory);
+        all_tried.wait();
+      });
+    }
+  } catch (const std::system_error& error) {
+    const auto started = std::ssize(threads);
+    let_go();
+    throw UserError(
+        "the run needs about {} threads in one process, and {} could be started ({}). Raise the "
+        "limit of processes (ulimit -u; of a container: --pids-limit) or of memory (ulimit -v), or "
+        "launch without --in-process.",
+        needed, started, error.what());
+  }
+  let_go();
 }
 
 ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,

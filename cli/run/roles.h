@@ -38,6 +38,14 @@ struct RoleName {
 // The roles that a run needs: one scheduler, one trainer, and workers.
 std::vector<RoleName> roles_of(const RunOptions& options);
 
+// Throws UserError when the processes of the run, or the one that plays all roles, will need more
+// files than `left` (files_left()): a process that has none left cannot even say so.
+void check_open_files(const RunOptions& options, bool in_process, int64_t left);
+
+// Throws UserError when this process cannot have the threads that all roles in it will need: who
+// cannot start one in the middle of the run can only end it.
+void check_threads(const RunOptions& options);
+
 struct RoleContext {
   RunPaths run;
   const RunOptions& options;  // resolved and valid

@@ -52,7 +52,7 @@ class DeadlineExecutor {
   // `callee` begins the Failures: "the environment". `deadline` is judged by `clock`, which is
   // borrowed.
   DeadlineExecutor(std::string callee, int num_threads, Time deadline, const Clock& clock);
-  ~DeadlineExecutor();
+  ~DeadlineExecutor() { close(); }
   DeadlineExecutor(const DeadlineExecutor&) = delete;
 
   void hand_over(std::vector<Call> calls);
@@ -99,6 +99,7 @@ class DeadlineExecutor {
 
   static Result<T> run_call(const Call& call, const std::string& callee);
   void add_thread();
+  void close();
   void abandon_late_calls(std::vector<Answer>& answers);
 
   const std::string callee_;
@@ -155,11 +156,16 @@ DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time 
                                       const Clock& clock)
     : callee_(std::move(callee)), deadline_(deadline), clock_(clock) {
   TR_CHECK(num_threads >= 1 && deadline > Time{0}, "{} threads", num_threads);
-  for (int i = 0; i < num_threads; ++i) add_thread();
+  try {
+    for (int i = 0; i < num_threads; ++i) add_thread();
+  } catch (...) {  // the system has no more
+    close();
+    throw;
+  }
 }
 
 template <class T>
-DeadlineExecutor<T>::~DeadlineExecutor() {
+void DeadlineExecutor<T>::close() {
   std::deque<Call> dropped;
   {
     MutexLock lock(state_->mutex);

@@ -1,6 +1,8 @@
 #include "core/base/machine.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -134,6 +136,23 @@ std::vector<std::pair<std::string, std::string>> limit_facts() {
   add("stack_bytes", RLIMIT_STACK);
   add("address_space_bytes", RLIMIT_AS);
   return facts;
+}
+
+int64_t files_left() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<int64_t>::max();
+  std::error_code error;
+  std::filesystem::directory_iterator open("/proc/self/fd", error);
+  // To look takes one as well.
+  if (error == std::errc::too_many_files_open) return 0;
+  int64_t left = static_cast<int64_t>(limit.rlim_cur) + (error ? 0 : 1);
+  for (const auto& file : open) {
+    // The limit is one of numbers: what was opened before it was lowered takes none of them.
+    const auto number = std::strtoull(file.path().filename().c_str(), nullptr, 10);
+    if (number < limit.rlim_cur) --left;
+  }
+  return std::max<int64_t>(0, left);
 }
 
 std::string format_bytes(int64_t bytes) {

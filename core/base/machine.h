@@ -40,6 +40,9 @@ CudaFacts cuda_facts();
 // Name, soft limit ("unlimited" or a number).
 std::vector<std::pair<std::string, std::string>> limit_facts();
 
+// How many files this process may still open (ulimit -n).
+int64_t files_left();
+
 // "1.5 GiB".
 std::string format_bytes(int64_t bytes);
 

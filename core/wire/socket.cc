@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "core/base/error.h"
+#include "core/base/machine.h"
 #include "core/wire/ipc_file.h"
 
 #include <zmq.hpp>
@@ -26,6 +27,19 @@ namespace {
 // there are more, since a burst of small ones beyond them waits for kBlockedRetry of the server;
 // its link bounds their bytes.
 constexpr int kMaxReceived = 32, kMaxToSend = 128;
+// Of a socket and its context, with a few connections. ZeroMQ ends the process when there is none
+// left.
+constexpr int64_t kFiles = 12;
+
+Socket::Kind with_files_for(Socket::Kind kind) {
+  if (const int64_t left = files_left(); left < kFiles)
+    throw UserError(
+        "a connection needs {} files, and {} are left of the limit of open files. Raise it (ulimit "
+        "-n).",
+        kFiles, left);
+  return kind;
+}
+
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
@@ -49,7 +63,7 @@ struct Socket::Impl {
   std::string bound;            // the endpoint while it is bound
 };
 
-Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind)) {
+Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(with_files_for(kind))) {
   zmq::socket_t& socket = impl_->socket;
   // The link knows what has arrived and waits for it; ZeroMQ would wait for what a dead peer never
   // takes.

@@ -3,18 +3,23 @@
 // Thread: ring() any; the others the waiting thread.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "kernels/base/check.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
 
 namespace tailrace::wire {
 
 class Wakeup {
  public:
-  Wakeup() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TR_CHECK(descriptor_ >= 0); }
+  // Throws UserError when the system gives none.
+  Wakeup() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (descriptor_ < 0) throw UserError("{}", describe_errno("make", "an event", errno));
+  }
   ~Wakeup() { ::close(descriptor_); }
   Wakeup(const Wakeup&) = delete;
 

@@ -50,10 +50,17 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
 struct ThreadPool::Impl {
   explicit Impl(int n) : num_threads(n) {
     threads.reserve(static_cast<size_t>(n - 1));
-    for (int i = 1; i < n; ++i) threads.emplace_back([this] { work(); });
+    try {
+      for (int i = 1; i < n; ++i) threads.emplace_back([this] { work(); });
+    } catch (...) {  // the system has no more: those that there are would wait for ever
+      stop();
+      throw;
+    }
   }
 
-  ~Impl() {
+  ~Impl() { stop(); }
+
+  void stop() {
     // Before `round` moves: a worker that sees the new round sees this too.
     stopping = true;
     round.fetch_add(1, std::memory_order_release);

@@ -200,6 +200,47 @@ TEST_F(LaunchTest, StatusTellsWhereARunStands) {
   EXPECT_NE(refused.err.find("has no journal"), std::string::npos) << refused.err;
 }
 
+class FewFiles : public LaunchTest, public testing::WithParamInterface<const char*> {};
+
+// ZeroMQ ends the process that has no file left.
+TEST_P(FewFiles, AreRefusedBeforeTheRunBegins) {
+  for (const int limit : {20, 30, 40}) {
+    start({"/bin/sh", "-c",
+           fmt::format("ulimit -n {}; exec {} launch {} --run-dir {} {}", limit, TAILRACE_BINARY,
+                       (folder_ / "tiny.yaml").string(), paths().root.string(), GetParam())});
+    expect_refused("open files");
+    EXPECT_EQ(output().find("check failed"), std::string::npos) << output();
+    EXPECT_NE(output().find("ulimit -n"), std::string::npos) << output();
+  }
+}
+
+TEST_F(LaunchTest, TooFewThreadsForOneProcessAreRefusedBeforeTheRunBegins) {
+  // KiB of address space: each has a stack in it.
+  start({"/bin/sh", "-c",
+         fmt::format("ulimit -v 150000; exec {} launch {} --run-dir {} --in-process",
+                     TAILRACE_BINARY, (folder_ / "tiny.yaml").string(), paths().root.string())});
+  expect_refused("threads in one process");
+}
+
+// One file more, and the run is done.
+TEST_P(FewFiles, AreEnoughWhereTheyAreNotRefused) {
+  for (int limit = 40; limit <= 120; limit += 4) {
+    start({"/bin/sh", "-c",
+           fmt::format("ulimit -n {}; exec {} launch {} --run-dir {} run.steps=1 {}", limit,
+                       TAILRACE_BINARY, (folder_ / "tiny.yaml").string(), paths().root.string(),
+                       GetParam())});
+    const ExitStatus status = finish();
+    if (status.ok()) return;
+    ASSERT_EQ(status.code, 2) << describe(status) << "\n" << output();
+  }
+  ADD_FAILURE() << output();
+}
+
+INSTANTIATE_TEST_SUITE_P(Launch, FewFiles, testing::Values("", "--in-process"),
+                         [](const auto& limit) {
+                           return std::string_view(limit.param).empty() ? "Processes" : "Threads";
+                         });
+
 TEST_F(LaunchTest, ASecondCtrlCKills) {
   start_run();
   const pid_t trainer = stop_in_the_middle();

@@ -1,10 +1,14 @@
 #include "core/base/deadline_executor.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <future>
 #include <stdexcept>
+#include <system_error>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "tests/core/base/test_clock.h"
 
@@ -48,6 +52,24 @@ TEST(DeadlineExecutor, AnswersEachCallAndMakesExceptionsFailures) {
             "the oracle threw something that is no std::exception");
   EXPECT_EQ(executor.num_unanswered(), 0);
   while (!closed) std::this_thread::yield();
+}
+
+// In a process of its own, which ends by itself, aborts or hangs.
+[[noreturn]] void run_out_of_threads() {
+  ::alarm(60);
+  const rlimit few{rlim_t{400} << 20, rlim_t{400} << 20};  // of address space: their stacks
+  ::setrlimit(RLIMIT_AS, &few);
+  TestClock clock;
+  try {
+    Executor executor("the oracle", 1000, 1s, clock);
+  } catch (const std::system_error&) {
+    std::_Exit(7);
+  }
+  std::_Exit(0);
+}
+
+TEST(DeadlineExecutorDeathTest, LeavesNobodyBehindWhenTheSystemHasNoMoreThreads) {
+  EXPECT_EXIT(run_out_of_threads(), testing::ExitedWithCode(7), "");
 }
 
 TEST(DeadlineExecutor, AbandonsWhatIsLateAndReplacesItsThread) {

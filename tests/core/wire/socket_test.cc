@@ -1,6 +1,11 @@
 // Both ends over real sockets, with killed and stopped processes.
+#include "core/wire/socket.h"
+
+#include <sys/resource.h>
 #include <zmq.h>
 
+#include "core/base/error.h"
+#include "core/wire/wakeup.h"
 #include "tests/core/wire/wire_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -15,6 +20,27 @@ std::vector<int64_t> range(int64_t first, int64_t last) {
   std::vector<int64_t> numbers;
   for (int64_t i = first; i <= last; ++i) numbers.push_back(i);
   return numbers;
+}
+
+// ZeroMQ ends the process that has no file left.
+TEST(Socket, IsRefusedWhereTooFewFilesAreLeft) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  for (const rlim_t limit : {3, 4, 8, 12}) {
+    few.rlim_cur = limit;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    try {
+      Socket socket(Socket::Kind::kDealer);
+      ADD_FAILURE() << limit;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("ulimit -n"), std::string::npos) << error.what();
+    }
+    if (limit == 3) {
+      EXPECT_THROW(Wakeup(), UserError);
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  }
 }
 
 TEST_F(WireTest, CarriesMessagesBothWaysInOrder) {

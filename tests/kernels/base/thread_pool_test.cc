@@ -1,9 +1,13 @@
 #include "kernels/base/thread_pool.h"
 
 #include <atomic>
+#include <cstdlib>
+#include <system_error>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace tailrace {
 namespace {
@@ -59,6 +63,23 @@ TEST(ThreadPool, ParallelForWithoutAPoolRunsInline) {
   });
   parallel_for(Stream{}, 0, 1, [&](int64_t, int64_t) { ++calls; });
   EXPECT_EQ(calls, 1);
+}
+
+// In a process of its own, which ends by itself, aborts or hangs.
+[[noreturn]] void run_out_of_threads() {
+  ::alarm(60);
+  const rlimit few{rlim_t{400} << 20, rlim_t{400} << 20};  // of address space: their stacks
+  ::setrlimit(RLIMIT_AS, &few);
+  try {
+    ThreadPool pool(1000);
+  } catch (const std::system_error&) {
+    std::_Exit(7);
+  }
+  std::_Exit(0);
+}
+
+TEST(ThreadPoolDeathTest, LeavesNobodyBehindWhenTheSystemHasNoMoreThreads) {
+  EXPECT_EXIT(run_out_of_threads(), testing::ExitedWithCode(7), "");
 }
 
 TEST(ThreadPoolDeathTest, RefusesZeroThreads) { EXPECT_DEATH(ThreadPool(0), "num_threads=0"); }
