@@ -1,9 +1,13 @@
 #include "cli/commands/jsonl_input.h"
 
+#include <cerrno>
+#include <cstdio>
+#include <iostream>
 #include <limits>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/text/utf8.h"
 
 namespace tailrace {
@@ -13,10 +17,27 @@ JsonlInput::JsonlInput(std::istream& stream, std::string source)
 
 std::string JsonlInput::where() const { return fmt::format("{}:{}", source_, line_); }
 
+// False at the end.
+bool JsonlInput::next_line(std::string& line) {
+  constexpr int kEnd = std::char_traits<char>::eof();
+  line.clear();
+  ++line_;
+  for (int c; (c = stream_.rdbuf()->sbumpc()) != kEnd;) {
+    if (c == '\n') return true;
+    // /dev/zero has no second line.
+    if (line.size() == kMaxRowBytes)
+      throw UserError("{}: the line is longer than {} bytes", where(), kMaxRowBytes);
+    line.push_back(static_cast<char>(c));
+  }
+  // The stream takes what cannot be read, such as a folder, for the end.
+  if (&stream_ == &std::cin && std::ferror(stdin) != 0)
+    throw UserError("{}", describe_errno("read", source_, errno));
+  return !line.empty();
+}
+
 std::optional<nlohmann::json> JsonlInput::next() {
   std::string line;
-  while (std::getline(stream_, line)) {
-    ++line_;
+  while (next_line(line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     // Before parsing, which would only say that it is not JSON.
     if (const size_t at = text::first_non_utf8(line); at != std::string::npos)

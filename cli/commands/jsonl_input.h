@@ -1,6 +1,7 @@
 // Rows of JSON objects from a stream, one a line, for the commands that read standard input.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <istream>
 #include <optional>
@@ -17,7 +18,10 @@ class JsonlInput {
   // Borrows `stream`; `source` stands for it in messages ("stdin").
   JsonlInput(std::istream& stream, std::string source);
 
-  // The next object; blank lines are skipped. Throws UserError ("stdin:3: not a JSON object: ...").
+  static constexpr size_t kMaxRowBytes = size_t{64} << 20;
+
+  // The next object; blank lines are skipped. Throws UserError ("stdin:3: not a JSON object: ..."),
+  // also for a line of more than kMaxRowBytes, and for a standard input that cannot be read.
   std::optional<nlohmann::json> next();
 
   // Fields of a row. Each throws UserError with the line: missing, another type, an id out of
@@ -29,6 +33,8 @@ class JsonlInput {
   std::string where() const;
 
  private:
+  bool next_line(std::string& line);
+
   std::istream& stream_;
   std::string source_;
   int64_t line_ = 0;

@@ -134,6 +134,21 @@ TEST(Tokenize, GivesIdsAndTextBack) {
   EXPECT_EQ(rows_of(decoded.out)[0]["text"], text);
 }
 
+TEST(Tokenize, RefusesAnInputThatNeverEndsOrCannotBeRead) {
+  const auto said = [](const char* input) {
+    TemporaryDirectory folder;
+    const std::string err = (folder / "err").string();
+    const int status =
+        std::system(fmt::format("timeout 60 {} tokenize --tokenizer {} < {} > {}/out 2> {}",
+                                TAILRACE_BINARY, kStories, input, folder.path().string(), err)
+                        .c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << input;
+    return read_file(err).value();
+  };
+  EXPECT_EQ(said("/dev/zero"), "error: stdin:1: the line is longer than 67108864 bytes\n");
+  EXPECT_EQ(said("/"), "error: cannot read stdin: Is a directory\n");
+}
+
 TEST(Tokenize, NamesTheLineOfABadRow) {
   auto error = [](const std::string& arguments, const std::string& input) {
     auto result = run_binary("tokenize --tokenizer " + kStories + arguments, input);
