@@ -56,6 +56,18 @@ int64_t kept_sets_bytes(const RunOptions& o, const ModelConfig& config, int64_t 
   return add_product(0, tokens, ids * int64_t{sizeof(TokenId)} * copies);
 }
 
+// The likeliest token of V has a probability of 1 / V at least, and is then kept alone. (What does
+// not need V is refused with the config.)
+void refuse_one_choice(const SamplingParams& sampling, int64_t vocab_size) {
+  if (sampling.top_p * static_cast<double>(vocab_size) > 1) return;
+  throw UserError::at(
+      "rollout.sampling.top_p",
+      "is {}, and the likeliest of {} tokens always has as much: every draw is that "
+      "token, so that the members of a group are all the same and teach nothing. "
+      "Try 0.95, or 1 (off).",
+      sampling.top_p, vocab_size);
+}
+
 void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   if (!truncates(o.rollout.sampling.params(), config.vocab_size)) return;
   if (o.algo.sampling_mask == SamplingMask::kNone) {
@@ -159,6 +171,7 @@ ModelConfig planned_model(const RunOptions& options,
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
+  refuse_one_choice(o.rollout.sampling.params(), config.vocab_size);
   // It holds no weights: only their layout, and a table for the rotary positions.
   Model model(config);
   Plan plan;

@@ -254,10 +254,13 @@ void validate_sampling_mask(const RunOptions& o) {
   const SamplingParams sampling = o.rollout.sampling.params();
   if (!truncates(sampling)) return;
   constexpr std::string_view kTopK = "rollout.sampling.top_k";
-  if (sampling.top_k == 1)
-    throw UserError::at(kTopK,
-                        "is 1: every draw is the likeliest token, so that the members of a group "
-                        "are all the same and teach nothing. Try 50, or -1 (off).");
+  constexpr std::string_view kOneChoice =
+      "is 1: every draw is the likeliest token, so that the members of a group are all the same "
+      "and "
+      "teach nothing. Try {}.";
+  if (sampling.top_k == 1) throw UserError::at(kTopK, kOneChoice, "50, or -1 (off)");
+  if (sampling.min_p == 1)
+    throw UserError::at("rollout.sampling.min_p", kOneChoice, "0.05, or 0 (off)");
   if (o.algo.sampling_mask == SamplingMask::kNone) {
     // What was cut has no probability under what sampled: the divergence is infinite, and its
     // estimate would push every sampled token up.

@@ -299,6 +299,9 @@ TEST(Validate, KeptSetsNeedABoundAndTruncation) {
   EXPECT_EQ(error_of({"algo.sampling_mask=keep", "rollout.sampling.top_k=4096"}), "(no error)");
   EXPECT_NE(error_of({"rollout.sampling.top_k=1"}).find("rollout.sampling.top_k is 1: every draw"),
             std::string::npos);
+  EXPECT_NE(error_of({"rollout.sampling.min_p=1"}).find("rollout.sampling.min_p is 1: every draw"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"rollout.sampling.min_p=0.5"}), "(no error)");
   // Of a token that was cut the sampling distribution says nothing.
   const std::string to_behaviour = "algo.kl.target=behaviour";
   EXPECT_NE(error_of({to_behaviour, "algo.kl.coef=0.1", "rollout.sampling.top_p=0.9"})

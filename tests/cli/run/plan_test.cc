@@ -221,5 +221,20 @@ TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
       << warnings();
 }
 
+TEST(MakePlan, RefusesANucleusThatIsTheLikeliestTokenAlone) {
+  RunOptions options = example();
+  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  options.rollout.sampling.top_p = 1.01 / static_cast<double>(config.vocab_size);
+  (void)make_plan(options, config, 0);
+  options.rollout.sampling.top_p = 1.0 / static_cast<double>(config.vocab_size);
+  try {
+    (void)make_plan(options, config, 0);
+    ADD_FAILURE() << "every draw is the likeliest token";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.key(), "rollout.sampling.top_p");
+    EXPECT_NE(std::string(error.what()).find("every draw is that token"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace tailrace
