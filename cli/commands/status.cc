@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,9 +9,10 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "core/base/clock.h"
+#include "cli/run/endpoint.h"
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
+#include "core/base/time.h"
 #include "scheduler/state/waits.h"
 #include "scheduler/store/journal.h"
 
@@ -35,8 +37,28 @@ State read_state(const RunPaths& paths) {
   return *std::move(read.value().state);
 }
 
-std::string how_it_stands(const State& state) {
+// Since the scheduler wrote to its journal. Not by the state's time: that stands still while nobody
+// runs it.
+Time age_of_journal(const RunPaths& paths) {
+  std::error_code error;
+  auto newest = std::filesystem::file_time_type::min();
+  for (const auto& file : std::filesystem::directory_iterator(paths.journal(), error)) {
+    const auto written = file.last_write_time(error);
+    if (!error) newest = std::max(newest, written);
+  }
+  const auto now = std::filesystem::file_time_type::clock::now();
+  // A disk may have another clock.
+  if (newest > now || newest == std::filesystem::file_time_type::min()) return Time{};
+  return std::chrono::duration_cast<Time>(now - newest);
+}
+
+std::string how_it_stands(const State& state, const std::string& run, bool runs) {
   if (!state.halted.empty()) return "halted: " + state.halted;
+  if (!state.end && !runs)
+    return fmt::format(
+        "nobody runs it now, or its scheduler is just being started; 'tailrace launch --run-dir "
+        "{}' continues it",
+        run);
   if (!state.end) return state.stopping ? "it is being stopped" : "it goes on";
   switch (state.end->reason) {
     case scheduler::RunEnd::Reason::kSteps:
@@ -101,9 +123,12 @@ std::string describe_prompts(const scheduler::Policy& policy) {
 }
 
 void show_status(const std::string& run) {
-  const State state = read_state({run});
-  const Time now = std::max(SteadyClock().now(), state.now);
-  line("run", fmt::format("{}: {}", run, how_it_stands(state)));
+  const RunPaths paths{run};
+  const State state = read_state(paths);
+  const Time age = age_of_journal(paths);
+  // What the journal says of workers and waits is true now only while somebody writes it.
+  const bool runs = is_running(paths.root);
+  line("run", fmt::format("{}: {}", run, how_it_stands(state, run, runs)));
   for (const auto& [id, policy] : state.policies) {
     line("step",
          fmt::format("{}{}, newest checkpoint {}", std::max<int64_t>(0, policy.published),
@@ -111,16 +136,17 @@ void show_status(const std::string& run) {
                      policy.durable < 0 ? "none" : std::to_string(policy.durable)));
     line("prompts", describe_prompts(policy));
   }
-  std::string_view label = "workers";
+  std::string_view label = runs ? "workers" : "had";
   for (const auto& [id, worker] : state.workers) {
     const std::string text = describe(state, id, worker);
     line(label, text.empty() ? id : fmt::format("{}: {}", id, text));
     label = "";
   }
   if (state.end) return;
-  line("waits", scheduler::describe_waits(state, now));
+  line(runs ? "waits" : "waited",
+       scheduler::describe_waits(state, runs ? state.now + age : state.now));
   line("", fmt::format("the scheduler's last event was {:.1f} s ago",
-                       std::chrono::duration<double>(now - state.now).count()));
+                       std::chrono::duration<double>(age).count()));
 }
 
 }  // namespace

@@ -186,7 +186,8 @@ SupervisorResult run_in_process(const RoleContext& context, const SupervisorOpti
       deadline = std::chrono::steady_clock::now() + options.stop_timeout;
     }
     tick();
-    if (const auto line = quiet.look(scheduler.waits()); line && !over) say(*line);
+    if (const auto line = quiet.look(scheduler.waits()); line && !over && !scheduler.ended())
+      say(*line);
     const Moment now = std::chrono::steady_clock::now();
     const auto elapsed =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - std::exchange(looked, now));

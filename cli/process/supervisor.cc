@@ -268,7 +268,8 @@ class Supervisor {
 
   std::string waits_for(const Child& child) const {
     if (&child == scheduler_) return "All others wait for it.";
-    if (!scheduler_->page) return "";
+    // What a dead one said is old.
+    if (!scheduler_->process) return "The scheduler is not there either.";
     const std::string line = scheduler_->page->waits().line;
     return line.empty() ? "" : fmt::format("The scheduler: {}.", line);
   }

@@ -63,13 +63,18 @@ std::string random_suffix() {
   return suffix;
 }
 
-void remove_left_behind(const fs::path& record) {
+// The socket that the record names; empty: there is none.
+fs::path recorded_socket(const fs::path& record) {
   const auto text = read_file(record, 4096);
-  if (!text || !text.value().starts_with(kScheme)) return;
-  std::string_view path = std::string_view(text.value()).substr(kScheme.size());
-  path = path.substr(0, path.find('\n'));
+  if (!text || !text.value().starts_with(kScheme)) return {};
+  const std::string path = text.value().substr(kScheme.size());
+  return path.substr(0, path.find('\n'));
+}
+
+void remove_left_behind(const fs::path& record) {
+  const fs::path socket = recorded_socket(record);
   // It may be a copy of a living run's.
-  if (!somebody_listens(path)) remove_folder(fs::path(path).parent_path());
+  if (!socket.empty() && !somebody_listens(socket)) remove_folder(socket.parent_path());
 }
 
 }  // namespace
@@ -117,6 +122,11 @@ bool RunEndpoint::begun() const {
 void mark_begun(const fs::path& run_directory, const std::string& endpoint) {
   // Where this fails the run goes on: the supervisor is only stricter with workers that break.
   (void)write_file_atomic(begun_of(run_directory), endpoint);
+}
+
+bool is_running(const fs::path& run_directory) {
+  const fs::path socket = recorded_socket(record_of(run_directory));
+  return !socket.empty() && somebody_listens(socket);
 }
 
 std::string read_endpoint(const fs::path& run_directory) {

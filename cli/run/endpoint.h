@@ -36,6 +36,10 @@ class RunEndpoint {
 // launch only takes longer to believe that a worker's mistake is not the person's.
 void mark_begun(const std::filesystem::path& run_directory, const std::string& endpoint);
 
+// Whether a scheduler of the run answers now. One that is being started, or started again, does
+// not.
+bool is_running(const std::filesystem::path& run_directory);
+
 // What RUN/endpoint says. Throws UserError when the run is not being run.
 std::string read_endpoint(const std::filesystem::path& run_directory);
 

@@ -36,10 +36,24 @@ std::string leases_out(const State& state, Time now, LeaseKind kind, std::string
   return text;
 }
 
-std::string policy_waits(const State& state, const Policy& policy, Time now) {
+// A trainer reads its model or its checkpoint before it says anything.
+std::string silent_trainers(const State& state, PolicyId id, const Policy& policy) {
+  std::string text;
+  for (const auto& [name, worker] : state.workers) {
+    if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected) continue;
+    const bool is_known = policy.greeted && policy.trainer == name &&
+                          policy.trainer_incarnation == worker.incarnation;
+    if (!is_known && !worker.greeting)
+      text += fmt::format("; {} has come and has not said yet what it holds", name);
+  }
+  return text;
+}
+
+std::string policy_waits(const State& state, PolicyId id, const Policy& policy, Time now) {
   std::string text = fmt::format("version {}", policy.published);
   // Nothing else of this policy can have begun.
-  if (policy.published < 0) return "the trainer has not published version 0 yet";
+  if (policy.published < 0)
+    return "the trainer has not published version 0 yet" + silent_trainers(state, id, policy);
   if (policy.published < policy.frontier)
     text += fmt::format(" (trained again up to {})", policy.frontier);
   int64_t ready = 0;
@@ -59,6 +73,7 @@ std::string policy_waits(const State& state, const Policy& policy, Time now) {
     text += fmt::format("; the trainer waits for step {}", *policy.wanted);
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
     text += fmt::format("; {} is away", policy.trainer);
+  text += silent_trainers(state, id, policy);
   if (evaluating(policy))
     text += fmt::format("; {} held-out samples missing", policy.evaluation->open_members);
   return text;
@@ -71,7 +86,7 @@ std::string policy_waits(const State& state, const Policy& policy, Time now) {
 std::string describe_waits(const State& state, Time now) {
   std::string text;
   for (const auto& [id, policy] : state.policies)
-    text += (text.empty() ? "" : "; ") + policy_waits(state, policy, now);
+    text += (text.empty() ? "" : "; ") + policy_waits(state, id, policy, now);
   text += leases_out(state, now, LeaseKind::kGenerate, "run");
   text += leases_out(state, now, LeaseKind::kVerify, "are verified");
   if (!state.waiting.empty())

@@ -200,6 +200,22 @@ TEST_F(LaunchTest, StatusTellsWhereARunStands) {
   EXPECT_NE(refused.err.find("has no journal"), std::string::npos) << refused.err;
 }
 
+TEST_F(LaunchTest, StatusSaysOfAKilledRunThatNobodyRunsIt) {
+  start_run();
+  stop_in_the_middle();
+  launched_->send_signal(SIGKILL);
+  finish();
+  ASSERT_TRUE(wait_until([&] {
+    return processes_with({"worker", paths().root.string()}).empty();
+  }));
+  const auto status = run_binary("status " + paths().root.string());
+  EXPECT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_NE(status.out.find("nobody runs it now"), std::string::npos) << status.out;
+  EXPECT_NE(status.out.find("\nwaited    "), std::string::npos) << status.out;
+  for (const char* present : {"it goes on", "\nwaits", "\nworkers"})
+    EXPECT_EQ(status.out.find(present), std::string::npos) << status.out;
+}
+
 class FewFiles : public LaunchTest, public testing::WithParamInterface<const char*> {};
 
 // ZeroMQ ends the process that has no file left.

@@ -34,5 +34,24 @@ TEST(Waits, NameWhoWaitsForWhomAndSinceWhen) {
             "for 3 s");
 }
 
+// Who loads a model, or hangs in it, is here and says nothing.
+TEST(Waits, NameATrainerThatHasNotSaidWhatItHolds) {
+  Harness h(small_config(1, 2), /*with_trainer=*/false);
+  const auto waits = [&] { return describe_waits(h.state, h.now); };
+  EXPECT_EQ(waits(), "the trainer has not published version 0 yet");
+  const std::string silent = "; t has come and has not said yet what it holds";
+  h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
+  EXPECT_EQ(waits(), "the trainer has not published version 0 yet" + silent);
+  h.tell(rolled_back(-1));
+  EXPECT_EQ(waits(), "the trainer has not published version 0 yet");
+  h.tell(published(0));
+  EXPECT_EQ(waits().find(silent), std::string::npos) << waits();
+  // Another process of its name.
+  h.tell(WorkerUp{.worker = "t", .session = 1, .role = Role::kTrainer, .incarnation = 2});
+  EXPECT_NE(waits().find(silent), std::string::npos) << waits();
+  h.tell(rolled_back(0));
+  EXPECT_EQ(waits().find(silent), std::string::npos) << waits();
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler
