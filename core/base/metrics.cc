@@ -43,7 +43,11 @@ Result<MetricsRow> parse_metrics_row(std::string_view line) {
     double number =
         value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
     if (name == "step" || name == "version") {
-      if (!value.is_number_integer()) return Failure{fmt::format("{} is not an integer", name)};
+      // A larger one would be read as another number, below 0.
+      constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+      if (!value.is_number_integer() ||
+          (value.is_number_unsigned() && value.get<uint64_t>() > kMax))
+        return Failure{fmt::format("{} is not an integer that fits", name)};
       (name == "step" ? row.step : row.version) = value.get<int64_t>();
     } else if (name == "time") {
       row.unix_seconds = number;

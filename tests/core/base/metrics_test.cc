@@ -159,7 +159,9 @@ TEST(ReadMetrics, NamesAMalformedLine) {
   std::string path = (folder / "m").string();
   const std::string advice = ". Remove the line to go on without its row";
   EXPECT_EQ(message("{\"step\":1}\nhello\n"), path + ":2: not a JSON object" + advice);
-  EXPECT_EQ(message("{\"step\":1.5}\n"), path + ":1: step is not an integer" + advice);
+  EXPECT_EQ(message("{\"step\":1.5}\n"), path + ":1: step is not an integer that fits" + advice);
+  EXPECT_EQ(message("{\"step\":9999999999999999999}\n"),
+            path + ":1: step is not an integer that fits" + advice);
   EXPECT_EQ(message("{\"step\":1,\"a\":[]}\n"), path + ":1: a is not a number" + advice);
 }
 
