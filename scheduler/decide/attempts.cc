@@ -13,15 +13,19 @@ namespace {
 
 // Lease, deadline and the worker's load end together, and nowhere else (law 15.3). Returns what
 // has ended.
-Lease end_lease(State& state, const WorkId& work) {
-  Lease lease = std::move(state.leases.extract(work).mapped());
+Lease end_lease(State& state, std::map<WorkId, Lease>::iterator held) {
+  state.expiries.erase({held->second.deadline, held->first});
+  Lease lease = std::move(held->second);
+  state.leases.erase(held);
   const auto worker = state.workers.find(lease.worker);
   if (worker != state.workers.end()) {
     --worker->second.leased;
-    touch(state, lease.worker);
+    touch(state, lease.worker, worker->second);
   }
-  state.expiries.erase({lease.deadline, work});
   return lease;
+}
+Lease end_lease(State& state, const WorkId& work) {
+  return end_lease(state, state.leases.find(work));
 }
 
 // The lease ends at once, whether the worker hears of it or not: what it may still say is fenced
@@ -49,22 +53,24 @@ void discard(Context& context, Lane lane, PolicyId policy, Release release) {
   context.act(std::move(release));
 }
 
-void tell_lease(Context& context, const WorkId& work, const Lease& lease) {
+void tell_lease(Context& context, const Worker& worker, const WorkId& work, const Task& task,
+                const Lease& lease) {
   const LeaseId id{work.member, lease.attempt};
   if (lease.kind == LeaseKind::kVerify) {
-    context.tell(lease.worker, Verify{.worker = {},
-                                      .session = 0,
-                                      .lease = id,
-                                      .lane = work.lane,
-                                      .verify_attempt = lease.verify_attempt});
+    context.tell(lease.worker, worker,
+                 Verify{.worker = {},
+                        .session = 0,
+                        .lease = id,
+                        .lane = work.lane,
+                        .verify_attempt = lease.verify_attempt});
   } else {
-    const Task& task = *find_task(context.state, work.lane, work.member);
     // The floor, not the newest version: the worker may install another one before it starts.
-    context.tell(lease.worker, Grant{.worker = {},
-                                     .session = 0,
-                                     .lease = id,
-                                     .lane = work.lane,
-                                     .version = task.weight_floor});
+    context.tell(lease.worker, worker,
+                 Grant{.worker = {},
+                       .session = 0,
+                       .lease = id,
+                       .lane = work.lane,
+                       .version = task.weight_floor});
   }
 }
 
@@ -79,13 +85,19 @@ void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   }
 }
 
+void settle_member(Context& context, const WorkId& work, const Task& task) {
+  // Most members do not complete their group, and nobody has to look at it.
+  if (work.lane == Lane::kEval || complete(context.config(), task)) context.settled.push_back(work);
+}
+
 // Once more if the count of this cause allows it, or never again. Each cause has its own: a member
 // whose workers die has not used up its environments' chances.
 void try_again(Context& context, const WorkId& work, LeaseKind kind, int32_t& count,
                int64_t bound) {
   if (++count <= bound) return queue_again(context.state, work, kind);
-  member_of(context.state, work).phase = Phase::kFailed;
-  context.settled.push_back(work);
+  Task& task = *find_task(context.state, work.lane, work.member);
+  task.members[static_cast<size_t>(work.member.member)].phase = Phase::kFailed;
+  settle_member(context, work, task);
 }
 
 // Law 6.5. Longer each time: what is broken there may take a while to mend.
@@ -118,10 +130,11 @@ void fail(Context& context, const WorkId& work, const Lease& lease, Outcome caus
   }
 }
 
-void give_reward(Context& context, const WorkId& work, Member& member, double reward) {
+void give_reward(Context& context, const WorkId& work, Task& task, double reward) {
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
   member.reward = reward;
   member.phase = Phase::kRewarded;
-  context.settled.push_back(work);
+  settle_member(context, work, task);
 }
 
 // What keeps a result that says "finished" from being one; empty: nothing.
@@ -143,22 +156,32 @@ bool fits_its_launch(const State& state, const Task& task, const AttemptResult& 
 
 }  // namespace
 
-void begin_lease(Context& context, const WorkId& work, Lease lease) {
+bool complete(const Config& config, const Task& task) {
+  return std::ranges::count(task.members, Phase::kRewarded, &Member::phase) >= config.group_size ||
+         std::ranges::all_of(task.members, settled);
+}
+
+void begin_lease(Context& context, const WorkId& work, const Task& task, Worker& worker,
+                 Lease lease) {
   State& state = context.state;
-  ++state.workers.at(lease.worker).leased;
-  touch(state, lease.worker);
-  state.expiries.emplace(lease.deadline, work);
-  const auto it = state.leases.emplace(work, std::move(lease)).first;
-  tell_lease(context, work, it->second);
+  ++worker.leased;
+  touch(state, lease.worker, worker);
+  // Mostly the latest of all.
+  state.expiries.emplace_hint(state.expiries.end(), lease.deadline, work);
+  // What was launched last is mostly granted last.
+  const auto it = state.leases.emplace_hint(state.leases.end(), work, std::move(lease));
+  tell_lease(context, worker, work, task, it->second);
 }
 
 void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
-  if (!expects_result(state, result.worker, result.lane, result.lease)) return;
   const WorkId work{result.lane, result.lease.member};
-  const Lease lease = end_lease(state, work);
-  const Task& task = *find_task(state, work.lane, work.member);
-  Member& member = member_of(state, work);
+  const auto held = state.leases.find(work);
+  if (held == state.leases.end() || !expects_result(held->second, result.worker, result.lease))
+    return;
+  const Lease lease = end_lease(state, held);
+  Task& task = *find_task(state, work.lane, work.member);
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kEnvFailed) {
       record_outcome(context, result.worker, work, Outcome::kEnvFailed, result.reason);
@@ -186,7 +209,7 @@ void on_result(Context& context, const AttemptResult& result) {
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
   if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
-  if (result.reward) return give_reward(context, work, member, *result.reward);
+  if (result.reward) return give_reward(context, work, task, *result.reward);
   member.phase = Phase::kToVerify;
   state.to_verify.insert(work);
 }
@@ -198,7 +221,7 @@ void on_reward(Context& context, const Reward& reward) {
   const Lease lease = end_lease(state, work);
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, work, Outcome::kFinished, "");
-    give_reward(context, work, member_of(state, work), *reward.reward);
+    give_reward(context, work, *find_task(state, work.lane, work.member), *reward.reward);
   } else {
     record_outcome(context, reward.worker, work, Outcome::kVerifierFailed, reward.reason);
     fail(context, work, lease, Outcome::kVerifierFailed);
@@ -245,7 +268,9 @@ void tell_leases(Context& context, const WorkerId& worker) {
   // First of all: what the worker drops on it must not be what the next messages give.
   context.tell(worker, std::move(hold));
   for (const auto& [work, lease] : context.state.leases) {
-    if (lease.worker == worker) tell_lease(context, work, lease);
+    if (lease.worker != worker) continue;
+    tell_lease(context, context.state.workers.at(worker), work,
+               *find_task(context.state, work.lane, work.member), lease);
   }
 }
 
@@ -276,8 +301,11 @@ void abort_all(Context& context) {
 
 // The members themselves stay as they are: the caller ends the task or replaces them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
-  for (int32_t i = 0; i < std::ssize(task.members); ++i)
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    // Of a settled one nothing is left (law 15.3).
+    if (settled(task.members[static_cast<size_t>(i)])) continue;
     void_work(context, {lane, member_id(id, task.launch, i)});
+  }
 }
 
 void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& task) {

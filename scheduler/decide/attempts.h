@@ -1,7 +1,8 @@
 // Members and their leases (law 6): how an attempt ends, what is tried again, and what is fenced.
 //
-// A member that reaches a final phase is appended to Context::settled; what becomes of its group is
-// for rounds and evaluation, once the event has been applied.
+// A member that reaches a final phase, and completes its group with that, is appended to
+// Context::settled; what becomes of the group is for rounds and evaluation, once the event has been
+// applied.
 #pragma once
 
 #include <string>
@@ -13,8 +14,12 @@ namespace tailrace::scheduler {
 void on_result(Context& context, const AttemptResult& result);
 void on_reward(Context& context, const Reward& reward);
 
-// The member's work goes to `lease.worker`, which hears of it.
-void begin_lease(Context& context, const WorkId& work, Lease lease);
+// group_size of its members have a reward, or all are settled.
+bool complete(const Config& config, const Task& task);
+
+// The work of a member of `task` goes to `lease.worker`, which is `worker` and hears of it.
+void begin_lease(Context& context, const WorkId& work, const Task& task, Worker& worker,
+                 Lease lease);
 
 // Everything leased to this worker is void, and counts as lost, or as given back by one that said
 // goodbye (law 6.1). Returns how many leases there were.

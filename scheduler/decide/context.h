@@ -12,7 +12,8 @@ namespace tailrace::scheduler {
 struct Context {
   State& state;
   Actions actions;
-  // Members that reached a final phase; proceed() settles their groups.
+  // Members that reached a final phase and left their group complete; proceed() settles it. Of an
+  // evaluation all of them.
   std::vector<WorkId> settled;
 
   void act(Action action) { actions.push_back(std::move(action)); }
@@ -22,9 +23,13 @@ struct Context {
   template <class Message>
   void tell(const WorkerId& id, Message message) {
     const auto worker = state.workers.find(id);
-    if (worker == state.workers.end() || !worker->second.connected) return;
+    if (worker != state.workers.end()) tell(id, worker->second, std::move(message));
+  }
+  template <class Message>
+  void tell(const WorkerId& id, const Worker& worker, Message message) {
+    if (!worker.connected) return;
     message.worker = id;
-    message.session = worker->second.session;
+    message.session = worker.session;
     act(std::move(message));
   }
 

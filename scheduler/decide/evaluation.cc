@@ -55,10 +55,8 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
     }
   }
   policy.evaluation = std::move(evaluation);
-  for (const auto& [id, task] : policy.evaluation->tasks) {
-    for (int32_t i = 0; i < std::ssize(task.members); ++i)
-      add_waiting(context.state, {Lane::kEval, member_id(id, task.launch, i)});
-  }
+  for (const auto& [id, task] : policy.evaluation->tasks)
+    add_all_waiting(context.state, Lane::kEval, id, task);
 }
 
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {

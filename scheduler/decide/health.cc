@@ -41,6 +41,19 @@ std::set<WorkerId> pool_of(const State& state, const Worker& like) {
   return pool;
 }
 
+// The pool is more than this worker. Ends at the first other one, which is mostly near.
+bool has_others(const State& state, const WorkerId& id, const Worker& like) {
+  return std::ranges::any_of(state.workers,
+                             [&](const auto& other) {
+                               return other.first != id && other.second.role == like.role &&
+                                      other.second.policy == like.policy;
+                             }) ||
+         std::ranges::any_of(state.health, [&](const auto& other) {
+           return other.first != id && same_pool(other.second, like) &&
+                  may_return(state, other.second);
+         });
+}
+
 // Halts when nobody is left who could do the work of this one. Who went away in quarantine counts
 // as one who may come back, but not for ever.
 void check_pool(Context& context, const WorkerId& last) {
@@ -70,8 +83,7 @@ std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_o
 
 // Halts when this cause ends most attempts, and most of those of more than half of the pool's
 // workers and of more than half of the tasks.
-void check_window(Context& context, const Breaker& breaker, Outcome cause,
-                  std::set<WorkerId> pool) {
+void check_window(Context& context, const Breaker& breaker, Outcome cause, const Worker& like) {
   const BreakerConfig& config = context.config().breaker;
   if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
   const auto exceeds = [&](int64_t failed, int64_t of) {
@@ -80,23 +92,25 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   struct Count {
     int64_t failed = 0, all = 0;
   };
-  Count total;
+  const auto failed_in_all = std::ranges::count(breaker.window, cause, &Breaker::Attempt::outcome);
+  const auto all = std::ssize(breaker.window);
+  // Three shares: of all answers, and of each worker's and each task's own. The first alone would
+  // let one busy bad worker, or one broken prompt with all its members, end the run; the others
+  // alone, one bad answer of who has given few.
+  if (!exceeds(failed_in_all, all)) return;
+  std::set<WorkerId> pool = pool_of(context.state, like);
   std::map<WorkerId, Count> workers;
   std::map<std::pair<Lane, TaskId>, Count> tasks;
   for (const Breaker::Attempt& attempt : breaker.window) {
     const bool failed = attempt.outcome == cause;
     pool.insert(attempt.worker);
-    for (Count* count : {&total, &workers[attempt.worker], &tasks[task_key(attempt.work)]})
+    for (Count* count : {&workers[attempt.worker], &tasks[task_key(attempt.work)]})
       ++count->all, count->failed += failed;
   }
   const auto num_failing = [&](const auto& counts) {
     return std::ranges::count_if(
         counts, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
   };
-  // Three shares: of all answers, and of each worker's and each task's own. The first alone would
-  // let one busy bad worker, or one broken prompt with all its members, end the run; the others
-  // alone, one bad answer of who has given few.
-  if (!exceeds(total.failed, total.all)) return;
   if (2 * num_failing(workers) <= std::ssize(pool)) return;
   const auto failing_tasks = num_failing(tasks);
   // What is out and has not failed yet speaks for itself: bad answers may come first.
@@ -106,8 +120,7 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause,
   if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
   const auto last = breaker.last_reason.find(cause);
   halt(context,
-       fmt::format("{} of the last {} attempts ended as {}{}", total.failed, total.all,
-                   name_of(cause),
+       fmt::format("{} of the last {} attempts ended as {}{}", failed_in_all, all, name_of(cause),
                    last == breaker.last_reason.end() ? "" : "; the last one: " + last->second));
 }
 
@@ -178,21 +191,24 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   // One a pool: the good answers of environments say nothing about verifiers.
   Breaker& breaker = state.breakers[{worker.role, worker.policy}];
   // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
-  std::erase_if(breaker.window, [&](const auto& attempt) { return attempt.work == work; });
+  const auto earlier = std::ranges::find_if(breaker.window, [&](const auto& attempt) {
+    // The prompt first: by it nearly all differ.
+    return attempt.work.member.prompt == work.member.prompt && attempt.work == work;
+  });
+  if (earlier != breaker.window.end()) breaker.window.erase(earlier);
   breaker.window.push_back({id, work, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
   if (!reason.empty()) breaker.last_reason[outcome] = reason;
-  std::set<WorkerId> pool = pool_of(state, worker);
   // Alone it has nobody to be compared with: whether its environments fail or all do cannot be told
   // apart, and only the breaker judges (law 7.2).
-  if (pool.size() > 1) {
+  if (has_others(state, id, worker)) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
                  reason, work);
   }
-  check_window(context, breaker, outcome, std::move(pool));
+  check_window(context, breaker, outcome, worker);
 }
 
 }  // namespace tailrace::scheduler

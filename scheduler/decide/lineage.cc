@@ -48,7 +48,7 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   policy.lineage.erase(policy.lineage.lower_bound(from), policy.lineage.end());
   policy.lineage[from] = std::move(weights);
   policy.frontier = from;
-  context.state.index = make_index(context.state);
+  make_index(context.state);
   context.act(Forked{policy_id, from});
   // Their steps are of the abandoned lineage; what ran in them is queued below.
   policy.rounds.clear();
@@ -136,7 +136,7 @@ void on_published(Context& context, const Published& event) {
   if (event.version > policy.frontier) {
     policy.frontier = event.version;
     policy.lineage[event.version] = std::move(weights);
-    context.state.index = make_index(context.state);
+    make_index(context.state);
     drop_stale(context, event.policy, policy);
     policy.step_start = step_start_at(policy, context.state.now);
   } else if (!on_lineage(policy, event.version, event.digest)) {

@@ -34,32 +34,54 @@ bool is_avoided(const State& state, const Member& member, const WorkerId& id) {
 }
 
 // Where the siblings are, and how many.
-std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work, const Task& task) {
+std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work) {
   std::map<WorkerId, int64_t> at;
-  WorkId sibling = work;
-  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    if (task.members[static_cast<size_t>(i)].phase != Phase::kRunning) continue;
-    sibling.member.member = i;
-    ++at[state.leases.at(sibling).worker];
+  WorkId first = work;
+  first.member.member = 0;
+  // Their leases stand side by side.
+  for (auto it = state.leases.lower_bound(first); it != state.leases.end(); ++it) {
+    const MemberId& member = it->first.member;
+    if (it->first.lane != work.lane || task_of(member) != task_of(work.member) ||
+        member.launch != work.member.launch)
+      break;
+    if (it->second.kind == LeaseKind::kGenerate) ++at[it->second.worker];
   }
   return at;
 }
 
 // Law 6.6: while others of a policy's pool still install, none takes more than its part of the
 // work: the first that holds a new version would else take all of a step, and the others idle.
-// `worker`: of the policy, and connected. Leases that it may hold, its slots aside.
-int64_t part_of(const State& state, PolicyId policy, const WorkerId& id, const Worker& worker) {
-  const Index::Pool pool = state.index.pool(policy);
-  if (pool.installing == 0) return std::numeric_limits<int64_t>::max();
-  if (has_faults(state, id)) return 0;  // there are better ones, in a moment
-  int64_t work = pool.leased;
+// Leases that a worker with so many slots may hold, its slots aside.
+int64_t part_of(const State& state, PolicyId policy, const Index::Pool& pool, int64_t slots) {
+  int64_t work = pool.sum.leased;
   for (const auto& [need, members] : state.waiting)
     if (need.policy == policy) work += std::ssize(members);
   // By slots; where siblings share their prompt, up to whole groups.
-  const int64_t part = (work * worker.slots + pool.slots - 1) / pool.slots;
+  const int64_t part = (work * slots + pool.sum.slots - 1) / pool.sum.slots;
   if (state.config.mode.dispatch == Dispatch::kLeastLoaded) return part;
   const int64_t group = state.config.group_size;
   return (part + group - 1) / group * group;
+}
+
+// The worker of this seat has not come to its part.
+bool within_part(const State& state, PolicyId policy, const Seat& seat) {
+  const Index::Pool& pool = state.index.pool(policy);
+  if (pool.sum.installing == 0) return true;
+  if (seat.has_faults) return false;  // there are better ones, in a moment
+  const Worker& worker = state.workers.at(seat.worker);
+  return part_of(state, policy, pool, worker.slots) > worker.leased;
+}
+
+// Nobody with this much room or less has. Most pools have few sizes of workers, mostly one: a
+// search that ends here sees one seat, and not all that are full of their part.
+bool beyond_part(const State& state, PolicyId policy, const Seat& seat) {
+  const Index::Pool& pool = state.index.pool(policy);
+  if (pool.sum.installing == 0) return false;
+  if (seat.has_faults) return true;
+  // Without faults room is what is left of the slots.
+  return std::ranges::all_of(pool.sizes, [&](const auto& size) {
+    return part_of(state, policy, pool, size.first) <= size.first - seat.room;
+  });
 }
 
 // After a quarantine. One that was silent would hold what it gets until its deadline, so it gets
@@ -79,11 +101,11 @@ class Chooser {
 
   // No faults, then most siblings (if the mode looks at them), then most room, then the first name.
   // Empty: nobody.
-  WorkerId pick(const WorkId& work, const Task& task) const {
-    const Member& member = task.members[static_cast<size_t>(work.member.member)];
+  WorkerId pick(const WorkId& work, const Member& member) const {
     std::map<WorkerId, int64_t> siblings;
-    if (state_.config.mode.dispatch == Dispatch::kPrefixAffine)
-      siblings = siblings_of(state_, work, task);
+    // With one seat there is nothing to choose.
+    if (state_.config.mode.dispatch == Dispatch::kPrefixAffine && several_seats())
+      siblings = siblings_of(state_, work);
     const Seat* best = nullptr;
     int64_t most_siblings = 0;
     const auto consider = [&](const Seat& seat) {
@@ -94,14 +116,10 @@ class Chooser {
                            (count > most_siblings || (count == most_siblings && seat < *best)));
       if (better) best = &seat, most_siblings = count;
     };
-    const auto& seats_by_version = state_.index.rollouts();
-    const int64_t newest = need_.lane == Lane::kEval ? least_ : std::numeric_limits<int64_t>::max();
-    for (auto it = seats_by_version.lower_bound({need_.policy, least_});
-         it != seats_by_version.end() && it->first.first == need_.policy &&
-         it->first.second <= newest;
-         ++it) {
+    for (auto it = first_seats(); serves(it); ++it) {
       // Without siblings the first that may is the best of its version.
       for (const Seat& seat : it->second) {
+        if (beyond_part(state_, need_.policy, seat)) break;
         if (!may_take(member, seat)) continue;
         consider(seat);
         break;
@@ -114,18 +132,46 @@ class Chooser {
     return best == nullptr ? WorkerId() : best->worker;
   }
 
+  // Somebody could take one that avoids nobody.
+  bool has_seat() const {
+    for (auto it = first_seats(); serves(it); ++it) {
+      for (const Seat& seat : it->second) {
+        if (beyond_part(state_, need_.policy, seat)) break;
+        if (may_take(seat)) return true;
+      }
+    }
+    return false;
+  }
+
  private:
-  bool may_take(const Member& member, const Seat& seat) const {
-    if (is_avoided(state_, member, seat.worker)) return false;
+  using SeatsByVersion = std::map<std::pair<PolicyId, int64_t>, Seats>;
+
+  // The seats that hold weights which will do, from the oldest.
+  SeatsByVersion::const_iterator first_seats() const {
+    return state_.index.rollouts().lower_bound({need_.policy, least_});
+  }
+  bool serves(SeatsByVersion::const_iterator it) const {
+    return it != state_.index.rollouts().end() && it->first.first == need_.policy &&
+           (need_.lane != Lane::kEval || it->first.second == least_);
+  }
+  bool several_seats() const {
+    auto it = first_seats();
+    return serves(it) && (it->second.size() > 1 || serves(++it));
+  }
+
+  bool may_take(const Seat& seat) const {
     if (ask_ == Ask::kProving && !proves_itself(state_, seat.worker)) return false;
-    const Worker& worker = state_.workers.at(seat.worker);
-    return part_of(state_, need_.policy, seat.worker, worker) > worker.leased;
+    return within_part(state_, need_.policy, seat);
+  }
+  bool may_take(const Member& member, const Seat& seat) const {
+    return !is_avoided(state_, member, seat.worker) && may_take(seat);
   }
 
   const Seat* seat_of(const Seats& seats, const WorkerId& id) const {
     const auto worker = state_.workers.find(id);
     if (worker == state_.workers.end()) return nullptr;
     const int64_t room = usable_slots(state_, id, worker->second) - worker->second.leased;
+    if (room <= 0) return nullptr;
     const auto seat = seats.find(Seat{has_faults(state_, id), room, id});
     return seat == seats.end() ? nullptr : &*seat;
   }
@@ -166,13 +212,14 @@ void fail_install(Context& context, const WorkerId& id, Worker& worker, const st
   record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", worker.target, reason));
 }
 
-void begin_attempt(Context& context, const WorkId& work, Member& member, const WorkerId& worker) {
+void begin_attempt(Context& context, const WorkId& work, Task& task, const WorkerId& worker) {
   State& state = context.state;
-  drop_waiting(state, work);
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
   member.phase = Phase::kRunning;
-  member.granted_version = state.workers.at(worker).version;
+  Worker& holder = state.workers.at(worker);
+  member.granted_version = holder.version;
   ++member.attempt;
-  begin_lease(context, work,
+  begin_lease(context, work, task, holder,
               {.kind = LeaseKind::kGenerate,
                .worker = worker,
                .attempt = member.attempt,
@@ -182,36 +229,37 @@ void begin_attempt(Context& context, const WorkId& work, Member& member, const W
 
 // What nobody has room for is asked once a need, and not for each that waits: the queue may be
 // long, and the room of no use to it.
-void grant(Context& context, const Need& need, Ask ask) {
+void grant(Context& context, const Need& need, std::set<WorkId>& queue, Ask ask) {
   State& state = context.state;
   const Chooser chooser(state, need, ask);
-  WorkId next;
-  for (bool first = true;; first = false) {
-    // Found anew: a grant takes its member out of the queue, and the last one the queue.
-    const auto queue = state.waiting.find(need);
-    if (queue == state.waiting.end()) return;
-    const auto it = first ? queue->second.begin() : queue->second.upper_bound(next);
-    if (it == queue->second.end()) return;
-    next = *it;
-    const Task& task = *find_task(state, next.lane, next.member);
-    Member& member = member_of(state, next);
-    if (ask == Ask::kProving && tried_before(member)) continue;
-    const WorkerId worker = chooser.pick(next, task);
+  for (auto it = queue.begin(); it != queue.end() && chooser.has_seat();) {
+    const WorkId work = *it;
+    Task& task = *find_task(state, work.lane, work.member);
+    const Member& member = task.members[static_cast<size_t>(work.member.member)];
+    const bool tried = tried_before(member);
+    if (ask == Ask::kProving && tried) {
+      ++it;
+      continue;
+    }
+    const WorkerId worker = chooser.pick(work, member);
     if (!worker.empty()) {
-      begin_attempt(context, next, member, worker);
-    } else if (!tried_before(member)) {
-      // Of one that has failed before, a worker with room may be the one that it avoids.
+      it = queue.erase(it);
+      begin_attempt(context, work, task, worker);
+    } else if (tried) {
+      // A worker with room may be the one that it avoids.
+      ++it;
+    } else {
       return;
     }
   }
 }
 
 void grant(Context& context, Ask ask) {
-  std::vector<Need> needs;
-  for (const auto& [need, members] : context.state.waiting) needs.push_back(need);
-  for (const Need& need : needs) {
-    if (context.state.index.rollouts().empty()) return;
-    grant(context, need, ask);
+  State& state = context.state;
+  for (auto it = state.waiting.begin(); it != state.waiting.end();) {
+    if (state.index.rollouts().empty()) return;
+    grant(context, it->first, it->second, ask);
+    it = it->second.empty() ? state.waiting.erase(it) : std::next(it);
   }
 }
 
@@ -275,6 +323,7 @@ void verify_waiting(Context& context) {
   for (auto it = state.to_verify.begin();
        it != state.to_verify.end() && !state.index.rewards().empty();) {
     const WorkId work = *it;
+    const Task& task = *find_task(state, work.lane, work.member);
     Member& member = member_of(state, work);
     const WorkerId worker = pick_reward(state, member);
     // It waits for another verifier than the one that has room; those behind it need not.
@@ -285,7 +334,7 @@ void verify_waiting(Context& context) {
     it = state.to_verify.erase(it);
     member.phase = Phase::kVerifying;
     ++member.verify_attempt;
-    begin_lease(context, work,
+    begin_lease(context, work, task, state.workers.at(worker),
                 {.kind = LeaseKind::kVerify,
                  .worker = worker,
                  .attempt = member.attempt,

@@ -90,9 +90,7 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   Member fresh;
   fresh.attempt = task.attempts;
   task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)), fresh);
-  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    add_waiting(context.state, {Lane::kTrain, member_id(id, task.launch, i)});
-  }
+  add_all_waiting(context.state, Lane::kTrain, id, task);
   ++round.shares[static_cast<size_t>(index)].running;
   return true;
 }
@@ -408,21 +406,26 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   if (!at_frontier(policy)) return;
   const int64_t step = policy.frontier + 1;
   if (config.steps > 0 && step > config.steps) return;
-  Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
-  bool any = false;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+  const auto room_of = [&](int32_t i) {
     const int64_t allowed = std::min(credit(config, i), places_left(config, policy, i));
     // Below 0 only when `restarted` brought rules with less credit than is held.
-    const int64_t room = std::max<int64_t>(0, allowed - credit_held(policy, i));
+    return std::max<int64_t>(0, allowed - credit_held(policy, i));
+  };
+  // Nothing to start: a round would open and close in one breath, at every event.
+  bool any = false;
+  for (int32_t i = 0; i < std::ssize(policy.domains) && !any; ++i) {
+    any = room_of(i) > 0 &&
+          (has_prompts(config, policy, i) || has_surplus(policy.domains[static_cast<size_t>(i)]));
+  }
+  if (!any) return;
+  Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t room = room_of(i);
     round.shares.push_back({.target = room,
                             .launch_target = config.mode.groups_to_launch(room),
                             .running = 0,
                             .accepted = 0});
-    any = any || (room > 0 && (has_prompts(config, policy, i) ||
-                               has_surplus(policy.domains[static_cast<size_t>(i)])));
   }
-  // Nothing to start: a round would open and close in one breath, at every event.
-  if (!any) return;
   round.kind = next_kind(config, policy, round.shares);
   if (round.kind == RoundKind::kLong) {
     for (Share& share : round.shares) share.launch_target = share.target;
@@ -447,9 +450,8 @@ void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, i
 void settle_task(Context& context, Policy& policy, const TaskId& id) {
   Task& task = policy.tasks.at(id);
   // A group that was settled before it in this event may have filled their round.
-  if (task.place != Place::kRunning) return;
+  if (task.place != Place::kRunning || !complete(context.config(), task)) return;
   const int64_t rewarded = std::ranges::count(task.members, Phase::kRewarded, &Member::phase);
-  if (rewarded < context.config().group_size && !std::ranges::all_of(task.members, settled)) return;
   drop_surplus_members(context, Lane::kTrain, id, task);
   Round* round = find_round(policy, task.round);
   domain_of(policy, id).carried.erase(id);
@@ -554,8 +556,7 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
   policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(version));
-  context.state.index =
-      make_index(context.state);  // who installs a version that is no longer kept is behind
+  make_index(context.state);  // who installs a version that is no longer kept is behind
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 

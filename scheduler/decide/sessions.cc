@@ -37,8 +37,7 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   record_leaving(context, id);
   const bool was_trainer = worker.role == Role::kTrainer;
   const PolicyId policy_id = worker.policy;
-  state.workers.erase(id);
-  touch(state, id);
+  erase_worker(state, id);
   if (was_trainer) hear_next_trainer(context, policy_id);
 }
 

@@ -11,36 +11,68 @@ void erase_from(Map& map, const Key& key, const Value& value) {
   if (it->second.empty()) map.erase(it);
 }
 
-}  // namespace
-
-Index::Pool Index::pool(PolicyId policy) const {
-  const auto it = pools_.find(policy);
-  return it == pools_.end() ? Pool{} : it->second;
+// The same place in memory, in another order.
+void move_seat(Seats& seats, const Seat& from, const Seat& to) {
+  if (from == to) return;
+  auto seat = seats.extract(from);
+  seat.value() = to;
+  seats.insert(std::move(seat));
 }
 
-void Index::set(const WorkerId& id, Entry now) {
-  Entry& old = entries_[id];
-  if (old.rollout != now.rollout) {
-    if (old.rollout) erase_from(rollouts_, old.rollout->first, old.rollout->second);
+}  // namespace
+
+const Index::Pool& Index::pool(PolicyId policy) const {
+  static const Pool kNone;
+  const auto it = pools_.find(policy);
+  return it == pools_.end() ? kNone : it->second;
+}
+
+void Index::move_part(const std::optional<std::pair<PolicyId, Part>>& from,
+                      const std::optional<std::pair<PolicyId, Part>>& to) {
+  if (from == to) return;
+  const auto add = [](Part& sum, const Part& part, int64_t sign) {
+    sum.slots += sign * part.slots;
+    sum.leased += sign * part.leased;
+    sum.installing += sign * part.installing;
+  };
+  // A lease that begins or ends: the sizes stay as they are.
+  if (from && to && from->first == to->first && from->second.slots == to->second.slots) {
+    Pool& pool = pools_[to->first];
+    add(pool.sum, from->second, -1);
+    add(pool.sum, to->second, 1);
+    return;
+  }
+  if (from) {
+    const auto it = pools_.find(from->first);
+    Pool& pool = it->second;
+    add(pool.sum, from->second, -1);
+    const auto size = pool.sizes.find(from->second.slots);
+    if (--size->second == 0) pool.sizes.erase(size);
+    if (pool.sizes.empty()) pools_.erase(it);
+  }
+  if (to) {
+    Pool& pool = pools_[to->first];
+    add(pool.sum, to->second, 1);
+    ++pool.sizes[to->second.slots];
+  }
+}
+
+void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
+  if (then.rollout && now.rollout && then.rollout->first == now.rollout->first) {
+    move_seat(rollouts_.at(now.rollout->first), then.rollout->second, now.rollout->second);
+  } else {
+    if (then.rollout) erase_from(rollouts_, then.rollout->first, then.rollout->second);
     if (now.rollout) rollouts_[now.rollout->first].insert(now.rollout->second);
   }
-  if (old.reward != now.reward) {
-    if (old.reward) rewards_.erase(*old.reward);
+  if (then.reward && now.reward) {
+    move_seat(rewards_, *then.reward, *now.reward);
+  } else {
+    if (then.reward) rewards_.erase(*then.reward);
     if (now.reward) rewards_.insert(*now.reward);
   }
-  if (old.part != now.part) {
-    const auto add = [&](const std::pair<PolicyId, Pool>& part, int64_t sign) {
-      Pool& pool = pools_[part.first];
-      pool.slots += sign * part.second.slots;
-      pool.leased += sign * part.second.leased;
-      pool.installing += sign * part.second.installing;
-      if (pool == Pool{}) pools_.erase(part.first);
-    };
-    if (old.part) add(*old.part, -1);
-    if (now.part) add(*now.part, 1);
-  }
-  if (old.behind != now.behind) {
-    if (old.behind) erase_from(behind_, *old.behind, id);
+  move_part(then.part, now.part);
+  if (then.behind != now.behind) {
+    if (then.behind) erase_from(behind_, *then.behind, id);
     if (now.behind) behind_[*now.behind].insert(id);
   }
   const auto move = [&](std::set<std::pair<Time, WorkerId>>& times, const std::optional<Time>& from,
@@ -49,14 +81,8 @@ void Index::set(const WorkerId& id, Entry now) {
     if (from) times.erase({*from, id});
     if (to) times.insert({*to, id});
   };
-  move(deadlines_, old.deadline, now.deadline);
-  move(quarantine_ends_, old.quarantine_end, now.quarantine_end);
-  old = std::move(now);
-}
-
-void Index::erase(const WorkerId& id) {
-  set(id, {});
-  entries_.erase(id);
+  move(deadlines_, then.deadline, now.deadline);
+  move(quarantine_ends_, then.quarantine_end, now.quarantine_end);
 }
 
 }  // namespace tailrace::scheduler

@@ -2,7 +2,8 @@
 // which deadline of a worker is next. All of it follows from workers, their health and the clock,
 // so it is kept beside them, never archived, and made anew when a state is read.
 //
-// It knows no State: touch() and make_index() (state.h) say what it says of a worker.
+// It knows no State: touch() and make_index() (state.h) say what it says of a worker, and each
+// worker keeps what was said of it.
 //
 // With it an event costs what it touches, however many workers and members there are (law 14.5).
 #pragma once
@@ -35,10 +36,15 @@ using Seats = std::set<Seat>;
 
 class Index {
  public:
-  // The rollout workers of a policy that are connected and have no faults, together.
-  struct Pool {
+  // A rollout worker that is connected and has no faults, and all of these of a policy together.
+  struct Part {
     int64_t slots = 0, leased = 0;
     int64_t installing = 0;  // workers
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  struct Pool {
+    Part sum;
+    std::map<int64_t, int64_t> sizes;  // how many of them have so many slots
     friend bool operator==(const Pool&, const Pool&) = default;
   };
 
@@ -46,18 +52,18 @@ class Index {
   struct Entry {
     std::optional<std::pair<std::pair<PolicyId, int64_t>, Seat>> rollout;
     std::optional<Seat> reward;
-    std::optional<std::pair<PolicyId, Pool>> part;
+    std::optional<std::pair<PolicyId, Part>> part;
     std::optional<PolicyId> behind;
     std::optional<Time> deadline, quarantine_end;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
-  void set(const WorkerId& id, Entry entry);
-  void erase(const WorkerId& id);
+  // `then`: what was said of it last; an empty one of a worker that is new.
+  void set(const WorkerId& id, const Entry& then, const Entry& now);
 
   // By policy and the version that they hold; without empty ones.
   const std::map<std::pair<PolicyId, int64_t>, Seats>& rollouts() const { return rollouts_; }
   const Seats& rewards() const { return rewards_; }
-  Pool pool(PolicyId policy) const;
+  const Pool& pool(PolicyId policy) const;
   // Rollout workers that should install, and can: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Of absences and installs; and the ends of quarantines that lie ahead, of workers that are here.
@@ -67,7 +73,9 @@ class Index {
   friend bool operator==(const Index&, const Index&) = default;
 
  private:
-  std::map<WorkerId, Entry> entries_;
+  void move_part(const std::optional<std::pair<PolicyId, Part>>& from,
+                 const std::optional<std::pair<PolicyId, Part>>& to);
+
   std::map<std::pair<PolicyId, int64_t>, Seats> rollouts_;
   Seats rewards_;
   std::map<PolicyId, Pool> pools_;

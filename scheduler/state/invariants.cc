@@ -258,7 +258,7 @@ Found check_workers(const State& state) {
         return print(work) + ": waits in another queue than its task's";
     }
   }
-  if (!(make_index(state) == state.index)) return "the index of workers does not say what they do";
+  if (!index_is_right(state)) return "the index of workers does not say what they do";
   for (const WorkId& work : state.to_verify) {
     if (find_task(state, work.lane, work.member) == nullptr)
       return print(work) + ": waits without a task";

@@ -30,13 +30,21 @@ void drop_waiting(State& state, const WorkId& work) {
   if (queue->second.empty()) state.waiting.erase(queue);
 }
 
+void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task) {
+  std::set<WorkId>& queue = state.waiting[Need{lane, id.policy, task.weight_floor}];
+  // One search for all: they stand side by side.
+  auto behind = queue.upper_bound({lane, member_id(id, task.launch, 0)});
+  for (int32_t i = 0; i < std::ssize(task.members); ++i)
+    queue.emplace_hint(behind, WorkId{lane, member_id(id, task.launch, i)});
+}
+
 int64_t num_waiting(const State& state) {
   int64_t count = 0;
   for (const auto& [need, members] : state.waiting) count += std::ssize(members);
   return count;
 }
 
-void State::after_reading() { index = make_index(*this); }
+void State::after_reading() { make_index(*this); }
 
 const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   const auto policy = state.policies.find(member.policy);
@@ -92,8 +100,12 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
 
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease) {
   const auto it = state.leases.find({lane, lease.member});
-  return it != state.leases.end() && it->second.kind == LeaseKind::kGenerate &&
-         it->second.attempt == lease.attempt && it->second.worker == worker;
+  return it != state.leases.end() && expects_result(it->second, worker, lease);
+}
+
+bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease) {
+  return held.kind == LeaseKind::kGenerate && held.attempt == lease.attempt &&
+         held.worker == worker;
 }
 
 bool expects_verdict(const State& state, const Reward& reward) {
@@ -193,20 +205,42 @@ bool saved(const Policy& policy) {
   return policy.published < 0 || policy.durable >= policy.published;
 }
 
-bool in_quarantine(const State& state, const WorkerId& worker) {
+namespace {
+
+// Null: nothing is held against it.
+const Health* health_of(const State& state, const WorkerId& worker) {
   const auto it = state.health.find(worker);
-  // It ends by time alone; no event has to take it back.
-  return it != state.health.end() && it->second.until > state.now;
+  return it == state.health.end() ? nullptr : &it->second;
+}
+
+// It ends by time alone; no event has to take it back.
+bool in_quarantine(const State& state, const Health* health) {
+  return health != nullptr && health->until > state.now;
+}
+bool on_trial(const State& state, const Health* health) {
+  return health != nullptr && health->quarantines > 0 && health->until <= state.now;
+}
+bool has_faults(const Health* health) {
+  return health != nullptr && (health->faults > 0 || health->quarantines > 0);
+}
+int64_t usable_slots(const State& state, const Health* health, const Worker& worker) {
+  if (in_quarantine(state, health)) return 0;
+  // A worker that still fails takes one sample with it, not all that it has slots for (law 7.3).
+  return on_trial(state, health) ? 1 : worker.slots;
+}
+
+}  // namespace
+
+bool in_quarantine(const State& state, const WorkerId& worker) {
+  return in_quarantine(state, health_of(state, worker));
 }
 
 bool on_trial(const State& state, const WorkerId& worker) {
-  const auto it = state.health.find(worker);
-  return it != state.health.end() && it->second.quarantines > 0 && it->second.until <= state.now;
+  return on_trial(state, health_of(state, worker));
 }
 
 bool has_faults(const State& state, const WorkerId& worker) {
-  const auto it = state.health.find(worker);
-  return it != state.health.end() && (it->second.faults > 0 || it->second.quarantines > 0);
+  return has_faults(health_of(state, worker));
 }
 
 Time doubled(Time first, int64_t times, Time longest) {
@@ -217,9 +251,7 @@ Time doubled(Time first, int64_t times, Time longest) {
 }
 
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
-  if (in_quarantine(state, id)) return 0;
-  // A worker that still fails takes one sample with it, not all that it has slots for (law 7.3).
-  return on_trial(state, id) ? 1 : worker.slots;
+  return usable_slots(state, health_of(state, id), worker);
 }
 
 bool holds_body(const State& state, const BodyId& id) {
@@ -293,31 +325,33 @@ bool up_to_date(const State& state, const Worker& worker) {
   return false;
 }
 
-bool should_install(const State& state, const WorkerId& id, const Worker& worker) {
-  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id)) return false;
+bool should_install(const State& state, const Health* health, const Worker& worker) {
+  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health))
+    return false;
   if (state.config.mode.install == InstallWhen::kDrained && worker.leased > 0) return false;
   return state.policies.contains(worker.policy) && !up_to_date(state, worker);
 }
 
 Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& worker) {
   Index::Entry entry;
-  const bool faults = has_faults(state, id);
-  const int64_t room = worker.connected ? usable_slots(state, id, worker) - worker.leased : 0;
+  const Health* health = health_of(state, id);
+  const bool faults = has_faults(health);
+  const int64_t room = worker.connected ? usable_slots(state, health, worker) - worker.leased : 0;
   if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
   if (room > 0 && worker.role == Role::kRollout && worker.phase == WorkerPhase::kOpen)
     entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
   // One that has failed is not waited for: it may hang.
   if (worker.role == Role::kRollout && worker.connected && !faults) {
     const bool installing = worker.phase == WorkerPhase::kInstalling;
-    entry.part = {worker.policy, Index::Pool{worker.slots, worker.leased, installing ? 1 : 0}};
+    entry.part = {worker.policy, Index::Part{worker.slots, worker.leased, installing ? 1 : 0}};
   }
-  if (should_install(state, id, worker)) entry.behind = worker.policy;
+  if (should_install(state, health, worker)) entry.behind = worker.policy;
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
   } else if (worker.phase == WorkerPhase::kInstalling) {
     entry.deadline = worker.install_deadline;
   }
-  if (in_quarantine(state, id)) entry.quarantine_end = state.health.at(id).until;
+  if (in_quarantine(state, health)) entry.quarantine_end = health->until;
   return entry;
 }
 
@@ -325,17 +359,37 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
 
 void touch(State& state, const WorkerId& id) {
   const auto worker = state.workers.find(id);
-  if (worker == state.workers.end()) {
-    state.index.erase(id);
-  } else {
-    state.index.set(id, entry_of(state, id, worker->second));
+  if (worker != state.workers.end()) touch(state, id, worker->second);
+}
+
+void touch(State& state, const WorkerId& id, Worker& worker) {
+  Index::Entry now = entry_of(state, id, worker);
+  state.index.set(id, worker.indexed, now);
+  worker.indexed = std::move(now);
+}
+
+void erase_worker(State& state, const WorkerId& id) {
+  const auto worker = state.workers.find(id);
+  state.index.set(id, worker->second.indexed, {});
+  state.workers.erase(worker);
+}
+
+void make_index(State& state) {
+  state.index = {};
+  for (auto& [id, worker] : state.workers) {
+    worker.indexed = {};
+    touch(state, id, worker);
   }
 }
 
-Index make_index(const State& state) {
+bool index_is_right(const State& state) {
   Index index;
-  for (const auto& [id, worker] : state.workers) index.set(id, entry_of(state, id, worker));
-  return index;
+  for (const auto& [id, worker] : state.workers) {
+    const Index::Entry entry = entry_of(state, id, worker);
+    if (entry != worker.indexed) return false;
+    index.set(id, {}, entry);
+  }
+  return index == state.index;
 }
 
 }  // namespace tailrace::scheduler

@@ -296,6 +296,7 @@ struct Worker {
   // Of a trainer that is not its policy's: what it said, until it is (law 8.3).
   std::optional<RolledBack> greeting;
   std::optional<TrainerWants> question;
+  Index::Entry indexed;  // what the index says of it; derived, so never archived
   template <class V>
   void fields(V& visit) {
     visit(role, policy, incarnation, session, connected, reconnect_deadline, slots, leased, phase,
@@ -425,15 +426,23 @@ struct State {
   friend bool operator==(const State&, const State&) = default;
 };
 
-// After any change of this worker, of its health, or of what its policy's newest version is. It may
-// be gone.
+// After any change of this worker, of its health, or of what its policy's newest version is.
+// Nothing, if there is none of this name.
 void touch(State& state, const WorkerId& id);
-// Of all workers, made anew.
-Index make_index(const State& state);
+// The same for who has it at hand.
+void touch(State& state, const WorkerId& id, Worker& worker);
+// A worker leaves workers and index together.
+void erase_worker(State& state, const WorkerId& id);
+// Anew, from all workers.
+void make_index(State& state);
+// It says what it would say if it were made anew.
+bool index_is_right(const State& state);
 
 // The member waits for a rollout worker, or no longer. Its task must be known.
 void add_waiting(State& state, const WorkId& work);
 void drop_waiting(State& state, const WorkId& work);
+// All members of a task that was just launched.
+void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task);
 int64_t num_waiting(const State& state);
 
 // The task of this launch, or null: unknown, ended, or launched again since.
@@ -462,6 +471,8 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 // Whether a result of this lease would be taken. The service asks before it stores the body, so
 // that a late or doubled answer costs no disk.
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease);
+// The same of a lease that was found under the member's name.
+bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease);
 // The same of a verdict: one attempt may be verified several times, and only the verification that
 // was asked for last counts.
 bool expects_verdict(const State& state, const Reward& reward);

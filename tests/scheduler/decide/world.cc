@@ -180,6 +180,8 @@ void World::check_deadlines() {
     // The clock, and what follows from it alone.
     before.now = later.now;
     before.index = later.index;
+    for (auto& [id, worker] : before.workers)
+      if (later.workers.contains(id)) worker.indexed = later.workers.at(id).indexed;
     if (acts || !(before == later)) fail("something is due before the next deadline");
     if (!next) break;
     if (*next <= later.now) fail("a deadline that has passed");
