@@ -430,6 +430,146 @@ TEST(SchedulerModes, WhatIsDueSoonerTakesThePlaceOfWhatIsDueLater) {
   EXPECT_EQ(h.count(Place::kParked), 1);
 }
 
+// Its members all wait, and will run on the newest version at the earliest.
+TEST(SchedulerModes, WhatOnlyWaitsIsDueByTheNewestVersionAndTheBound) {
+  Config config = small_config(1, 2);
+  config.mode = ahead({2, 1}, 1, OnStale::kWait);  // a bound too tight: two need the place of one
+  Harness h = started(config, 2);
+  h.tell(wants(1));
+  finish(h, 0, 1);
+  EXPECT_TRUE(only<HandOver>(finish(h, 0, 1)).empty());
+  EXPECT_EQ(h.count(Place::kReady), 1);
+  EXPECT_EQ(oldest_version(h.policy().tasks.at({.prompt = 1})), 0);
+  EXPECT_EQ(oldest_version(h.policy().tasks.at({.prompt = 2})), std::nullopt);
+}
+
+TEST(SchedulerModes, TheSurplusHoldsNoCreditOfWhatIsAhead) {
+  Mode mode = partial();
+  mode.ahead = {1, 1};
+  Harness h = started(mode, 2, 2);
+  EXPECT_EQ(h.count(Place::kRunning), 8);  // four are kept
+  finish(h, 0, 2);
+  finish(h, 1, 2);
+  EXPECT_EQ(credit_held(h.policy(), 0), 4);
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  // The first round is not full, and yet what was trained opens another one.
+  ASSERT_EQ(h.policy().rounds.size(), 2u);
+  EXPECT_EQ(newest_round(h).shares[0].target, 2);
+}
+
+TEST(SchedulerModes, ARoundTakesAllThatRunsOnBeforeItStartsAnything) {
+  Mode mode = partial();
+  mode.launch_prompts = {3, 1};
+  Harness h = started(mode, 2, 2);
+  finish(h, 0, 2);
+  finish(h, 1, 2);
+  EXPECT_EQ(h.policy().domains[0].carried.size(), 4u);  // twice as many as a round keeps
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  EXPECT_TRUE(h.policy().domains[0].carried.empty());
+  EXPECT_EQ(h.count(Place::kRunning), 6);
+  EXPECT_EQ(h.policy().domains[0].next, 8);
+}
+
+TEST(SchedulerModes, OfWhatRunsOnARoundTakesTheOldest) {
+  Mode mode = partial();
+  mode.ahead = {2, 1};
+  Harness h = started(mode, 1, 2);
+  for (int64_t prompt = 0; prompt < 3; ++prompt) finish(h, prompt, 2);
+  EXPECT_EQ(prompts_of(h.policy().domains[0].carried), (Prompts{3, 4, 5}));
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  EXPECT_EQ(newest_round(h).shares[0].running, 2);
+  EXPECT_EQ(prompts_of(h.policy().domains[0].carried), Prompts{5});
+}
+
+// Fresh prompts end within the round: what it keeps may come from the queue, its surplus not.
+TEST(SchedulerModes, AShortRoundTakesLongPromptsForWhatItKeepsAlone) {
+  Config config = small_config(4, 2);
+  config.mode = tail_batching();
+  config.mode.launch_members = {1, 1};
+  config.domains[0].prompts_per_epoch = 10;
+  config.domains[0].epochs = 1;
+  config.retries.env_failed = 0;
+  Harness h = started(config);
+  for (int64_t prompt = 0; prompt < 4; ++prompt) finish(h, prompt, 2);
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  ASSERT_EQ(newest_round(h).kind, RoundKind::kShort);
+  EXPECT_EQ(h.count(Place::kRunning), 5);
+  EXPECT_EQ(h.policy().domains[0].next, 0);  // of an epoch that does not come
+  const auto fail = [&](int64_t prompt) {
+    for (const Grant& grant : grants_of(h, prompt)) h.tell(h.failure(grant, Outcome::kEnvFailed));
+  };
+  fail(5);
+  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue), Prompts{4});
+  EXPECT_EQ(h.count(Place::kRunning), 4);
+  fail(6);
+  EXPECT_TRUE(h.policy().domains[0].long_queue.empty());
+  EXPECT_EQ(h.count(Place::kRunning), 4);
+}
+
+TEST(SchedulerModes, AForkLeavesNothingParkedThatRestsOnIt) {
+  Harness h = started(partial(), 2, 2);
+  finish(h, 0, 2);
+  finish(h, 1, 2);
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  publish(h, 1);
+  for (int64_t prompt = 2; prompt < 5; ++prompt) finish(h, prompt, 2);
+  ASSERT_EQ(h.policy().domains[0].parked.size(), 1u);
+  h.add_trainer(1, "b");
+  EXPECT_TRUE(h.policy().domains[0].parked.empty());
+  EXPECT_EQ(h.count(Place::kParked), 0);
+  EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).launch, 1);
+}
+
+TEST(SchedulerModes, AGroupThatIsSampledAgainLeavesThePlaceOfItsOwnRound) {
+  Harness h = started(ahead({2, 1}, 2, OnStale::kMask), 2, 2);
+  for (int64_t step = 1; step <= 2; ++step) {
+    finish(h, 2 * step - 2, 2);
+    finish(h, 2 * step - 1, 2);
+    ASSERT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
+    publish(h, step);
+  }
+  finish(h, 6, 2);
+  finish(h, 8, 2);
+  const auto counts = [&] {
+    std::vector<std::pair<int64_t, int64_t>> all;
+    for (const Round& round : h.policy().rounds)
+      all.emplace_back(round.shares[0].accepted, round.shares[0].running);
+    return all;
+  };
+  using Counts = std::vector<std::pair<int64_t, int64_t>>;
+  ASSERT_EQ(counts(), (Counts{{4, 2}, {1, 1}, {1, 1}}));
+  const LeaseId lost{member_id({.prompt = 6}, 0, 0), 1};
+  h.tell(BodiesLost{{{Lane::kTrain, lost}}});
+  EXPECT_EQ(counts(), (Counts{{4, 2}, {0, 2}, {1, 1}}));
+}
+
+TEST(SchedulerModes, TheAgeOfAGroupIsThatOfWhatCanReachTheTrainer) {
+  Task task;
+  task.members.resize(7);
+  const auto set = [&](size_t index, Phase phase, int64_t granted, int64_t sampled) {
+    task.members[index].phase = phase;
+    task.members[index].granted_version = granted;
+    task.members[index].min_version = sampled;
+  };
+  set(0, Phase::kWaiting, 1, 1);  // was tried, and will be sampled anew
+  set(1, Phase::kFailed, 1, 1);
+  set(2, Phase::kSurplus, 1, 1);
+  for (size_t i = 3; i < 7; ++i) set(i, Phase::kFailed, 1, 1);
+  EXPECT_EQ(oldest_version(task), std::nullopt);
+  set(3, Phase::kRunning, 7, 1);  // what it has sampled is not known yet
+  EXPECT_EQ(oldest_version(task), 7);
+  set(4, Phase::kToVerify, 1, 6);
+  EXPECT_EQ(oldest_version(task), 6);
+  set(5, Phase::kVerifying, 1, 5);
+  EXPECT_EQ(oldest_version(task), 5);
+  set(6, Phase::kRewarded, 1, 4);
+  EXPECT_EQ(oldest_version(task), 4);
+}
+
 TEST(SchedulerModes, NothingIsStartedForStepsThatDoNotCome) {
   Config config = small_config(2, 2);
   config.mode = ahead({2, 1}, 2, OnStale::kMask);

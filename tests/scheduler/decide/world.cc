@@ -10,7 +10,7 @@ namespace {
 
 // Any point of the policy space that can be run.
 Mode random_mode(Rng& rng) {
-  constexpr Ratio kAhead[] = {{0, 1}, {1, 2}, {1, 1}, {3, 2}, {2, 1}};
+  constexpr Ratio kAhead[] = {{0, 1}, {1, 2}, {1, 1}, {3, 2}, {2, 1}, {3, 1}, {4, 1}};
   constexpr Ratio kLaunch[] = {{1, 1}, {5, 4}, {3, 2}, {2, 1}};
   while (true) {
     Mode mode;
@@ -42,9 +42,11 @@ Config random_config(Rng& rng) {
   Config config;
   config.domains.clear();
   const int64_t num_domains = 1 + rng.below(2);
+  // One that takes no part.
+  const int64_t idle = num_domains > 1 && rng.chance(0.2) ? rng.below(num_domains) : -1;
   const bool by_steps = rng.chance(0.7);
   for (int64_t i = 0; i < num_domains; ++i) {
-    DomainConfig domain{.prompts_per_step = 1 + rng.below(3)};
+    DomainConfig domain{.prompts_per_step = i == idle ? 0 : 1 + rng.below(3)};
     if (!by_steps || rng.chance(0.6)) {
       domain.prompts_per_epoch = 1 + rng.below(7);
       domain.epochs = !by_steps || rng.chance(0.7) ? 1 + rng.below(3) : 0;
@@ -440,6 +442,7 @@ bool World::check_accounts() {
   for (const auto& [id, end] : ended_) unreached += end == TaskEnd::kUnreached;
   bool finite = true;
   for (const DomainConfig& domain : state_.config.domains) {
+    if (domain.prompts_per_step == 0) continue;  // it takes no part
     finite = finite && domain.prompts_per_epoch > 0 && domain.epochs > 0;
     total += domain.prompts_per_epoch * domain.epochs;
   }
