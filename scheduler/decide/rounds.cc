@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <tuple>
 
 #include "kernels/base/check.h"
@@ -227,16 +228,25 @@ bool step_complete(const State& state, const Policy& policy) {
 }
 
 // Of a group that may wait until a step starts from this version, and no longer (law 4.2).
-int64_t due(const State& state, const Policy& policy, const TaskId& id) {
-  const auto oldest = oldest_version(policy.tasks.at(id));
+int64_t due(const State& state, const Policy& policy, const Task& task) {
+  const auto oldest = oldest_version(task);
   return (oldest ? *oldest : policy.frontier) + state.config.mode.max_staleness;
+}
+int64_t due(const State& state, const Policy& policy, const TaskId& id) {
+  return due(state, policy, policy.tasks.at(id));
 }
 
 // Those that are due sooner go first, and of these the one that was complete first.
 void order_by_due(const State& state, Policy& policy) {
+  std::vector<std::pair<int64_t, TaskId>> order;
   for (Domain& domain : policy.domains) {
-    std::ranges::stable_sort(domain.ready, {},
-                             [&](const TaskId& id) { return due(state, policy, id); });
+    // Each group is asked once: a step may hold many.
+    order.clear();
+    for (const TaskId& id : domain.ready) order.emplace_back(due(state, policy, id), id);
+    const auto by_due = &std::pair<int64_t, TaskId>::first;
+    if (std::ranges::is_sorted(order, {}, by_due)) continue;
+    std::ranges::stable_sort(order, {}, by_due);
+    for (size_t k = 0; k < order.size(); ++k) domain.ready[k] = order[k].second;
   }
 }
 
@@ -261,21 +271,30 @@ void let_parked_in(const State& state, Policy& policy) {
 // Expects the ready ones in the order of order_by_due().
 bool leaves_places(const State& state, const Policy& policy) {
   const size_t num_domains = policy.domains.size();
-  std::vector<std::vector<int64_t>> dues(num_domains);
-  for (const auto& [id, task] : policy.tasks) {
-    if (task.place == Place::kRunning || task.place == Place::kParked)
-      dues[static_cast<size_t>(id.domain)].push_back(due(state, policy, id));
-  }
+  // Of each domain, how many groups seen so far are due by which version: a few versions.
+  std::vector<std::map<int64_t, int64_t>> dues(num_domains);
+  // One more is due by then. False: it is one too many, and no other group can change that.
+  const auto add = [&](size_t domain, int64_t version) {
+    ++dues[domain][version];
+    const int64_t q = state.config.domains[domain].prompts_per_step;
+    int64_t seen = 0;
+    for (const auto& [by, count] : dues[domain]) {
+      seen += count;
+      // Steps that start from frontier + 1 to the version that they are due by have q places each.
+      if (seen > (by - policy.frontier) * q) return false;
+    }
+    return true;
+  };
   for (size_t i = 0; i < num_domains; ++i) {
     const int64_t q = state.config.domains[i].prompts_per_step;
     const std::deque<TaskId>& ready = policy.domains[i].ready;
     for (int64_t k = q; k < std::ssize(ready); ++k)
-      dues[i].push_back(due(state, policy, ready[static_cast<size_t>(k)]));
-    std::ranges::sort(dues[i]);
-    for (int64_t k = 0; k < std::ssize(dues[i]); ++k) {
-      // Steps that start from frontier + 1 to the version that it is due by have q places each.
-      if (k + 1 > (dues[i][static_cast<size_t>(k)] - policy.frontier) * q) return false;
-    }
+      if (!add(i, due(state, policy, ready[static_cast<size_t>(k)]))) return false;
+  }
+  // The oldest prompts first, which are mostly those that a step waits for.
+  for (const auto& [id, task] : policy.tasks) {
+    if (task.place != Place::kRunning && task.place != Place::kParked) continue;
+    if (!add(static_cast<size_t>(id.domain), due(state, policy, task))) return false;
   }
   return true;
 }
