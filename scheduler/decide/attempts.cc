@@ -299,6 +299,15 @@ void abort_all(Context& context) {
   }
 }
 
+void fail_for_good(Context& context, const WorkId& work) {
+  void_work(context, work);
+  Member& member = member_of(context.state, work);
+  member.phase = Phase::kFailed;
+  member.has_body = false;
+  member.reward.reset();
+  context.settled.push_back(work);
+}
+
 // The members themselves stay as they are: the caller ends the task or replaces them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {

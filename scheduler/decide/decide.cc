@@ -73,7 +73,7 @@ void proceed(Context& context) {
   for (auto& [id, policy] : state.policies) {
     if (!working) break;
     open_rounds(context, id, policy);
-    // Before the hand-over: an evaluation that is due holds the next batch back (law 10.1).
+    // Before the hand-over: one that is due opens before the version after it can come (law 10.1).
     open_evaluation(context, id, policy, finished(state, policy));
   }
   // A checkpoint before the batch after it: the trainer does one thing after the other.

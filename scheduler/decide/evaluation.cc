@@ -24,6 +24,11 @@ void drop(Context& context, Policy& policy) {
   policy.evaluation.reset();
 }
 
+// Workers may install the newest version now, if there is one.
+void let_workers_go(Context& context, const Policy& policy) {
+  if (policy.evaluation->version < policy.frontier) make_index(context.state);
+}
+
 }  // namespace
 
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last) {
@@ -33,9 +38,6 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   // until the trainer has published them.
   if (config.prompts == 0 || !at_frontier(policy) || policy.evaluated >= version) return;
   if (policy.evaluation) return;  // it waits to be reported
-  // The trainer is about to replace this version; its workers would be asked for it in vain. Only
-  // new rules, which come with a restart, can want an evaluation as late as this.
-  if (policy.batches.contains(version + 1)) return;
   // The first version of the run, so that every curve has a beginning.
   const bool first = policy.evaluated < 0;
   const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
@@ -74,7 +76,9 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
   // Counted anew rather than down: several members may have settled in one event.
   policy.evaluation->open_members = count_open(*policy.evaluation);
-  if (!evaluating(policy)) context.act(evaluation_report(policy_id, *policy.evaluation));
+  if (evaluating(policy)) return;
+  let_workers_go(context, policy);
+  context.act(evaluation_report(policy_id, *policy.evaluation));
 }
 
 void on_eval_reported(Context& context, const EvalReported& event) {
@@ -85,6 +89,15 @@ void on_eval_reported(Context& context, const EvalReported& event) {
   if (!policy.evaluation || evaluating(policy) || policy.evaluation->version != event.version)
     return;
   drop(context, policy);
+}
+
+void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body) {
+  const int64_t version = policy.evaluation->version;
+  // Its weights may be gone from the workers, and there is a newer version to go on with.
+  if (version < policy.frontier) return fail_for_good(context, {body.lane, body.lease.member});
+  Task& task = *find_task(context.state, body.lane, body.lease.member);
+  task.members[static_cast<size_t>(body.lease.member.member)].has_body = false;
+  evaluate_anew(context, policy, version);
 }
 
 void evaluate_anew(Context& context, Policy& policy, int64_t from) {

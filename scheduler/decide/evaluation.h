@@ -1,6 +1,7 @@
 // The evaluation lane (law 10): held-out prompts on exactly one version. It uses workers first, and
-// the trainer gets no batch while one is open, so that the weights cannot move under it. It touches
-// neither credit nor cursor: training sees the same prompts and samples with or without it.
+// they keep that version until its samples are settled (wanted_version()), while the trainer may
+// make the next one. It touches neither credit nor cursor: training sees the same prompts and
+// samples with or without it.
 #pragma once
 
 #include "scheduler/decide/context.h"
@@ -18,6 +19,9 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
 
 // The report is on disk: its bodies can go.
 void on_eval_reported(Context& context, const EvalReported& event);
+
+// The evaluation begins anew; one behind the frontier goes on without that member.
+void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body);
 
 // Versions from `from` on are evaluated again: they have other weights now, or an evaluation has
 // lost a body. One that is under way is taken apart, reported or not.

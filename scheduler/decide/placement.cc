@@ -271,10 +271,9 @@ void refresh_workers(Context& context) {
     const auto behind = state.index.behind().find(policy_id);
     // In a replay nobody installs (law 9.3).
     if (behind == state.index.behind().end() || !at_frontier(policy)) continue;
-    for (const WorkerId& id : std::set<WorkerId>(behind->second)) {
-      install(context, id, state.workers.at(id), policy.frontier,
-              policy.lineage.at(policy.frontier));
-    }
+    const int64_t version = wanted_version(policy);
+    for (const WorkerId& id : std::set<WorkerId>(behind->second))
+      install(context, id, state.workers.at(id), version, policy.lineage.at(version));
   }
 }
 

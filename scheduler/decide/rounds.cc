@@ -519,10 +519,12 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   // A batch that was whole before is given as it was: nobody installs in a replay, so it moves no
-  // weights under an evaluation either.
+  // weights under an evaluation either. At most one version is evaluated behind the frontier, so
+  // that none is left out.
   auto batch = policy.batches.find(step);
   if (batch == policy.batches.end() || !batch->second.whole) {
-    if (!at_frontier(policy) || policy.evaluation) return;
+    if (!at_frontier(policy)) return;
+    if (policy.evaluation && policy.evaluation->version < policy.frontier) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     const bool by_groups = context.config().mode.hand_over == HandOverBy::kGroups;
     if (!(by_groups ? grow_batch : form_batch)(context.state, policy, step)) return;
@@ -574,7 +576,9 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   }
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
-  policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(version));
+  // So does the one that is evaluated: workers that come may have to install it.
+  policy.lineage.erase(policy.lineage.begin(),
+                       policy.lineage.lower_bound(std::min(version, wanted_version(policy))));
   make_index(context.state);  // who installs a version that is no longer kept is behind
   if (!release.bodies.empty()) context.act(std::move(release));
 }
@@ -587,8 +591,7 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     if (task == nullptr || !holds_body(context.state, body)) continue;
     Policy& policy = context.state.policies.at(member.policy);
     if (body.lane == Lane::kEval) {
-      task->members[static_cast<size_t>(member.member)].has_body = false;
-      evaluate_anew(context, policy, policy.evaluation->version);
+      on_eval_body_lost(context, policy, body);
       continue;
     }
     const TaskId id = task_of(member);

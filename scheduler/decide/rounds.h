@@ -29,8 +29,8 @@ void settle_task(Context& context, Policy& policy, const TaskId& id);
 void drop_stale(Context& context, PolicyId policy_id, Policy& policy);
 
 // Answers `wanted`: a batch that was formed before, or a new one once the step is complete
-// (HandOverBy::kGroups: what of it is, part by part) and no evaluation is open or waits to be
-// reported (weights must not move under it).
+// (HandOverBy::kGroups: what of it is, part by part) and no older version is evaluated or waits to
+// be reported (workers hold it until then).
 void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 
 // The list of a step whose batch is formed, without the first `told` groups.

@@ -92,6 +92,11 @@ bool evaluating(const Policy& policy) {
   return policy.evaluation && policy.evaluation->open_members > 0;
 }
 
+int64_t wanted_version(const Policy& policy) {
+  return evaluating(policy) ? std::min(policy.evaluation->version, policy.frontier)
+                            : policy.frontier;
+}
+
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
   const auto it = policy.lineage.find(version);
   // A number alone says little: after a fork other weights carry it.
@@ -310,7 +315,7 @@ std::vector<BodyId> held_bodies(const State& state) {
 
 namespace {
 
-// Holds the newest version, or is on its way to one: that install is left to end first.
+// Holds the version that it is to hold, or is on its way to one: that install is left to end first.
 bool up_to_date(const State& state, const Worker& worker) {
   const Policy& policy = state.policies.at(worker.policy);
   switch (worker.phase) {
@@ -320,7 +325,8 @@ bool up_to_date(const State& state, const Worker& worker) {
     case WorkerPhase::kInstalling:
       return on_lineage(policy, worker.target, worker.target_digest);
     case WorkerPhase::kOpen:
-      return worker.version == policy.frontier && on_lineage(policy, worker.version, worker.digest);
+      return worker.version == wanted_version(policy) &&
+             on_lineage(policy, worker.version, worker.digest);
   }
   return false;
 }

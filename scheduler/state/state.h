@@ -465,6 +465,9 @@ bool tried_before(const Member& member);
 // Members of the evaluation are still out.
 bool evaluating(const Policy& policy);
 
+// What the policy's rollout workers are to hold: the frontier, or what is still evaluated.
+int64_t wanted_version(const Policy& policy);
+
 // These weights belong to the present lineage.
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 

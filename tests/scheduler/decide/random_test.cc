@@ -73,7 +73,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "keep and wait",
                            "keep and fork",
                            "drop in rounds",
-                           "parts of a batch"}) {
+                           "parts of a batch",
+                           "published while evaluated"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

@@ -6,7 +6,7 @@
 namespace tailrace::scheduler {
 namespace {
 
-TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
+TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   Config config = small_config(1, 2);
   config.eval = {.prompts = 2, .group_size = 2, .interval_steps = 0};
   Harness h(config);
@@ -25,22 +25,63 @@ TEST(Evaluation, IsServedFirstOnExactlyTheVersionAndHoldsTheTrainerBack) {
     }
   }
   EXPECT_EQ(h.count(Place::kReady), 1);
-  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
+  // The trainer goes on meanwhile, and the workers stay where they are.
+  EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  EXPECT_TRUE(only<Install>(h.tell(published(1))).empty());
+  // One that comes late installs what is evaluated.
+  const auto late = only<Install>(h.tell(WorkerUp{.worker = "w2", .slots = 2}));
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0].version, 0);
+  h.tell(durable(1));
+  EXPECT_TRUE(h.policy().lineage.contains(0)) << "another one may come";
+  h.tell_installed(late[0]);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(2))).empty());
   Actions last;
   for (const Grant& grant : grants) last = h.tell(h.result(grant, 1.0));
   const auto report = only<EvalDone>(last);
   ASSERT_EQ(report.size(), 1u);
   EXPECT_EQ(report[0].version, 0);
   EXPECT_EQ(report[0].items.size(), 4u);
-  EXPECT_TRUE(only<HandOver>(last).empty());  // not before it is reported
+  const auto installs = only<Install>(last);
+  ASSERT_EQ(installs.size(), 3u);
+  for (const Install& install : installs) h.tell_installed(install);
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 1);  // of step 2, which waits for the report
   const Actions reported = h.tell(EvalReported{0, 0});
   EXPECT_EQ(only<HandOver>(reported).size(), 1u);
   EXPECT_EQ(only<Release>(reported).size(), 2u);  // of its two prompts
   expect_golden("scheduler/evaluation.txt", h.transcript);
 }
 
-// New rules come with a restart, at any moment.
-TEST(Evaluation, NoneOpensOnAVersionThatTheTrainerIsAboutToReplace) {
+// A body that is lost once a newer version is there: its member is counted, and nothing is sampled
+// again.
+TEST(Evaluation, BehindTheFrontierALostBodyIsAMemberThatFailed) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  std::vector<Grant> held_out;
+  for (const Grant& grant : only<Grant>(publish(h, 0))) {
+    if (grant.lane == Lane::kEval)
+      held_out.push_back(grant);
+    else
+      h.tell(h.result(grant, grant.lease.member.member));
+  }
+  ASSERT_EQ(held_out.size(), 2u);
+  h.tell(h.result(held_out[0], 0.5));
+  h.tell(wants(1));
+  h.tell(published(1));
+  EXPECT_TRUE(only<EvalDone>(h.tell(BodiesLost{{{Lane::kEval, held_out[0].lease}}})).empty());
+  const Actions last = h.tell(h.result(held_out[1], 1.0));
+  const auto report = only<EvalDone>(last);
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_FALSE(report[0].items[0].reward);
+  EXPECT_EQ(report[0].items[1].reward, 1.0);
+  EXPECT_EQ(only<Install>(last).size(), 1u);
+}
+
+// New rules come with a restart, at any moment: also while the trainer makes the next version.
+TEST(Evaluation, OpensOnAVersionWhoseNextOneIsBeingTrained) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);
   for (int64_t version : {0, 1}) {
@@ -51,13 +92,14 @@ TEST(Evaluation, NoneOpensOnAVersionThatTheTrainerIsAboutToReplace) {
   Config config = h.state.config;
   config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 1};
   h.tell(Restarted{.config = config});
-  EXPECT_FALSE(h.policy().evaluation) << "the batch of step 2 is out";
+  ASSERT_TRUE(h.policy().evaluation);
+  EXPECT_EQ(h.policy().evaluation->version, 1);
   h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
   h.tell(rolled_back(1));
-  h.tell(WorkerUp{.worker = "w0", .slots = 8});
   h.tell(published(2));
-  ASSERT_TRUE(h.policy().evaluation);
-  EXPECT_EQ(h.policy().evaluation->version, 2);
+  const auto installs = only<Install>(h.tell(WorkerUp{.worker = "w0", .slots = 8}));
+  ASSERT_EQ(installs.size(), 1u);
+  EXPECT_EQ(installs[0].version, 1);
 }
 
 TEST(Evaluation, AMemberThatFailsForGoodIsReportedWithoutReward) {

@@ -116,6 +116,9 @@ void World::note(const Event& event, const Actions& actions) {
   }
   while (log.size() > 400) log.pop_front();
   const Policy& policy = state_.policies.at(0);
+  seen["published while evaluated"] += std::holds_alternative<Published>(event) &&
+                                       evaluating(policy) &&
+                                       policy.evaluation->version < policy.frontier;
   seen["replay"] += std::holds_alternative<Published>(event) && policy.published < policy.frontier;
   const auto ended = [&](TaskEnd end) {
     return policy.domains[0].ended[static_cast<size_t>(end)] > 0;
