@@ -96,9 +96,9 @@ int main(int argc, char** argv) {
     if (error.code() == std::errc::resource_unavailable_try_again) {
       std::fflush(stdout);
       fmt::print(stderr,
-                 "error: cannot start a thread: {}; raise the limit of processes (ulimit "
-                 "-u) or of memory (ulimit -v)\n",
-                 error.what());
+                 "error: {}; if a thread could not be started, raise the limit of processes "
+                 "(ulimit -u) or of memory (ulimit -v)\n",
+                 text::printable(error.what()));
       return kExitFailed;
     }
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));

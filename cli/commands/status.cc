@@ -56,8 +56,8 @@ std::string how_it_stands(const State& state, const std::string& run, bool runs)
   if (!state.halted.empty()) return "halted: " + state.halted;
   if (!state.end && !runs)
     return fmt::format(
-        "nobody runs it now, or its scheduler is just being started; 'tailrace launch --run-dir "
-        "{}' continues it",
+        "no scheduler of it answers here; unless it runs on another machine, as somebody else, or "
+        "is just being started, 'tailrace launch --run-dir {}' continues it",
         run);
   if (!state.end) return state.stopping ? "it is being stopped" : "it goes on";
   switch (state.end->reason) {
@@ -136,7 +136,7 @@ void show_status(const std::string& run) {
                      policy.durable < 0 ? "none" : std::to_string(policy.durable)));
     line("prompts", describe_prompts(policy));
   }
-  std::string_view label = runs ? "workers" : "had";
+  std::string_view label = runs || state.end ? "workers" : "had";
   for (const auto& [id, worker] : state.workers) {
     const std::string text = describe(state, id, worker);
     line(label, text.empty() ? id : fmt::format("{}: {}", id, text));

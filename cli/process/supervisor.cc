@@ -269,7 +269,7 @@ class Supervisor {
   std::string waits_for(const Child& child) const {
     if (&child == scheduler_) return "All others wait for it.";
     // What a dead one said is old.
-    if (!scheduler_->process) return "The scheduler is not there either.";
+    if (!scheduler_->process) return "The scheduler is not running now.";
     const std::string line = scheduler_->page->waits().line;
     return line.empty() ? "" : fmt::format("The scheduler: {}.", line);
   }

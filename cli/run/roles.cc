@@ -1,5 +1,7 @@
 #include "cli/run/roles.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <latch>
 #include <system_error>
@@ -144,12 +146,15 @@ void check_open_files(const RunOptions& options, bool in_process, int64_t left) 
   // supervisor, which has a few of each, and in the scheduler, which has a connection of each.
   const int64_t needed = in_process ? 24 + 12 * num_roles : 28 + 4 * num_roles;
   if (needed <= left) return;
+  const uint64_t limit = std::bit_ceil(static_cast<uint64_t>(needed) + 64);  // some are open
   throw UserError(
       "the run needs about {} open files{}, and {} are left of their limit. Raise it (ulimit -n "
-      "1024; of a container: --ulimit nofile=1024), or {}.",
-      needed, in_process ? " in one process" : "", left,
-      in_process ? "launch without --in-process" : "lower rollout.workers");
+      "{}; of a container: --ulimit nofile={}), or {}.",
+      needed, in_process ? " in one process" : "", left, limit, limit,
+      in_process ? "launch without --in-process" : "lower rollout.workers and reward.workers");
 }
+
+constexpr int64_t kMostTriedThreads = 4096;
 
 void check_threads(const RunOptions& options) {
   // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
@@ -159,14 +164,17 @@ void check_threads(const RunOptions& options) {
                          options.rollout_processes.workers *
                              (4 + options.rollout.threads + options.rollout.env_threads) +
                          options.reward.workers * 13;
+  // The machine's are others' too.
+  const int64_t tried = std::min(needed, kMostTriedThreads);
   std::latch all_tried(1);
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<size_t>(tried));
   const auto let_go = [&] {
     all_tried.count_down();
     threads.clear();
   };
   try {
-    while (std::ssize(threads) < needed) {
+    while (std::ssize(threads) < tried) {
       threads.emplace_back([&] {
         // The allocator reserves address space for a thread at its first call, more than its stack.
         void* volatile memory = std::malloc(64);
@@ -182,6 +190,9 @@ void check_threads(const RunOptions& options) {
         "limit of processes (ulimit -u; of a container: --pids-limit) or of memory (ulimit -v), or "
         "launch without --in-process.",
         needed, started, error.what());
+  } catch (...) {
+    let_go();
+    throw;
   }
   let_go();
 }

@@ -256,8 +256,7 @@ void validate_sampling_mask(const RunOptions& o) {
   constexpr std::string_view kTopK = "rollout.sampling.top_k";
   constexpr std::string_view kOneChoice =
       "is 1: every draw is the likeliest token, so that the members of a group are all the same "
-      "and "
-      "teach nothing. Try {}.";
+      "and teach nothing. Try {}.";
   if (sampling.top_k == 1) throw UserError::at(kTopK, kOneChoice, "50, or -1 (off)");
   if (sampling.min_p == 1)
     throw UserError::at("rollout.sampling.min_p", kOneChoice, "0.05, or 0 (off)");

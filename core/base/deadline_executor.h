@@ -156,6 +156,8 @@ DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time 
                                       const Clock& clock)
     : callee_(std::move(callee)), deadline_(deadline), clock_(clock) {
   TR_CHECK(num_threads >= 1 && deadline > Time{0}, "{} threads", num_threads);
+  // Room first: a thread that found none would end the process.
+  workers_.reserve(static_cast<size_t>(num_threads));
   try {
     for (int i = 0; i < num_threads; ++i) add_thread();
   } catch (...) {  // the system has no more

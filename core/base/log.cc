@@ -40,8 +40,8 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
     if (auto written = file_.append({line.data(), line.size()}); !written)
       throw spdlog::spdlog_ex(written.failure().message);
   }
-  void flush_() override {
-  }  // nothing is kept back: of a process that is killed the last lines count
+  // Nothing is kept back: of a process that is killed the last lines count.
+  void flush_() override {}
 
   AppendFile file_;
 };
