@@ -159,20 +159,23 @@ BatchOptions batch_options(const AlgoOptions& options, std::string numerics_clas
           .max_sequence_tokens = max_sequence_tokens};
 }
 
-Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
-                               const BatchOptions& options) {
-  TR_CHECK(options.max_staleness.value_or(0) >= 0, "{}", *options.max_staleness);
-  TrainBatch batch;
-  if (trajectories.empty()) return batch;
-  std::vector<const Trajectory*> sorted;
+namespace {
+
+struct Ordered {
+  std::vector<const Trajectory*> trajectories;
+  std::vector<double> rewards;
+  std::vector<int32_t> groups;  // offsets
+  GroupAdvantages advantages;
+};
+
+Result<Ordered> order(std::span<const Trajectory> trajectories, const BatchOptions& options) {
+  Ordered ordered;
+  auto& [sorted, rewards, groups, advantages] = ordered;
   for (const Trajectory& t : trajectories) {
     if (auto failure = find_failure(t, options)) return *failure;
     sorted.push_back(&t);
   }
   std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
-
-  std::vector<double> rewards;
-  std::vector<int32_t> groups;  // offsets into sorted
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (i > 0 && sorted[i]->lease.member == sorted[i - 1]->lease.member) {
       return Failure{
@@ -184,12 +187,37 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
     rewards.push_back(*sorted[i]->reward);
   }
   groups.push_back(static_cast<int32_t>(sorted.size()));
-  GroupAdvantages advantages =
-      group_advantages(options.advantage, options.std_eps, rewards, groups);
+  advantages = group_advantages(options.advantage, options.std_eps, rewards, groups);
+  return ordered;
+}
+
+MetricList metrics_of(const Ordered& ordered, const BatchOptions& options) {
+  return batch_metrics(ordered.trajectories, ordered.rewards, ordered.advantages.zero_signal,
+                       options);
+}
+
+}  // namespace
+
+Result<MetricList> sample_metrics(std::span<const Trajectory> trajectories,
+                                  const BatchOptions& options) {
+  if (trajectories.empty()) return MetricList{};
+  const auto ordered = order(trajectories, options);
+  if (!ordered) return ordered.failure();
+  return metrics_of(ordered.value(), options);
+}
+
+Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
+                               const BatchOptions& options) {
+  TR_CHECK(options.max_staleness.value_or(0) >= 0, "{}", *options.max_staleness);
+  TrainBatch batch;
+  if (trajectories.empty()) return batch;
+  const auto ordered = order(trajectories, options);
+  if (!ordered) return ordered.failure();
+  const auto& [sorted, rewards, groups, advantages] = ordered.value();
 
   // Of all samples, before any group leaves: they say how the policy plays, not what is learned
   // from it.
-  batch.metrics = batch_metrics(sorted, rewards, advantages.zero_signal, options);
+  batch.metrics = metrics_of(ordered.value(), options);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
     if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
     for (auto i = static_cast<size_t>(groups[g]); i < static_cast<size_t>(groups[g + 1]); ++i) {

@@ -55,7 +55,8 @@ struct TrainSequence {
 };
 
 struct TrainBatch {
-  std::vector<TrainSequence> sequences;    // by (epoch, prompt, domain, launch, member, segment)
+  // By (epoch, prompt, domain, launch, member, segment); of parts, as they were appended.
+  std::vector<TrainSequence> sequences;
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
   MetricList metrics;  // reward/..., rollout/..., staleness/masked_frac, of all samples
@@ -89,6 +90,10 @@ bool same_group(const MemberId& a, const MemberId& b);
 // a target.
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options);
+
+// The metrics of such a batch alone.
+Result<MetricList> sample_metrics(std::span<const Trajectory> trajectories,
+                                  const BatchOptions& options);
 
 // Puts the sequences of `part` behind those of `batch`; metrics are not joined.
 void append(TrainBatch& batch, TrainBatch part);

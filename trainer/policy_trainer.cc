@@ -263,7 +263,8 @@ void PolicyTrainer::UpdateReport::add(const UpdateReport& part) {
 PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
                                                     const Minibatch& minibatch,
                                                     const PolicyLossConfig& loss,
-                                                    const LossCounts& counts, int64_t version) {
+                                                    const LossCounts& counts, int64_t version,
+                                                    Parameters* sum) {
   UpdateReport report;
   std::vector<PackedSequence> views = packed_views(batch, minibatch);
   auto sequences =
@@ -298,8 +299,14 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
     }
   };
   // Entropy is wanted for the metrics even where no gradient goes through it.
-  accumulate(views,
-             {.with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss});
+  const Pass pass{
+      .with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss};
+  if (sum != nullptr && train_.gradient_slots == 1) {
+    accumulate_slot(views, 0, views.size(), *sum, pass);
+    return report;
+  }
+  accumulate(views, pass);
+  if (sum != nullptr) add_to(stream_, *gradients_.front(), *sum);
   return report;
 }
 
@@ -406,8 +413,7 @@ void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t vers
     prepare_step(group, version, loss);
     const LossCounts one{
         .tokens = 1, .trajectories = 1, .trajectory_tokens = group.trajectory_tokens};
-    step.sums.add(backward(group, {0, size}, loss, one, version));
-    add_to(stream_, *gradients_.front(), step.gradients);
+    step.sums.add(backward(group, {0, size}, loss, one, version, &step.gradients));
   }
   append(step.batch, std::move(group));
 }

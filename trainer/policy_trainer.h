@@ -118,9 +118,10 @@ class PolicyTrainer {
     LossFunction loss;
   };
   Optimizer::Report update(const Parameters& gradients);
-  // The gradient of these sequences' loss, in gradients(). No update.
+  // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update.
   UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
-                        const PolicyLossConfig& loss, const LossCounts& counts, int64_t version);
+                        const PolicyLossConfig& loss, const LossCounts& counts, int64_t version,
+                        Parameters* sum = nullptr);
   void accumulate(std::span<const PackedSequence> sequences, const Pass& pass);
   void accumulate_slots(std::span<const PackedSequence> sequences,
                         std::span<const size_t> slot_offsets, size_t begin, size_t end,

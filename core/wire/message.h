@@ -134,8 +134,8 @@ struct Install {
   Digest digest;
   std::string manifest;  // file name below RUN/weights
 };
-// Answers TrainerWants. Whole, with its members in the batch_order() of their prompts; or the
-// groups that have become complete since the part before it.
+// Answers TrainerWants: the members of a step, or of the groups of it that have become complete
+// since the part before it. Each part, where there are several, is in the batch_order() of prompts.
 struct Batch {
   struct Item {
     LeaseId lease;

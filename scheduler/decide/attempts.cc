@@ -149,6 +149,10 @@ std::string fault_of(const AttemptResult& result) {
 bool fits_its_launch(const State& state, const Task& task, const AttemptResult& result) {
   if (result.tokens == 0) return true;
   const Policy& policy = state.policies.at(result.lease.member.policy);
+  // By a worker that had been told to stop, and to install, by a scheduler that forgot it.
+  if (state.config.mode.install == InstallWhen::kDrained &&
+      result.min_version != result.max_version)
+    return false;
   const int64_t newest = result.lane == Lane::kEval ? task.weight_floor : policy.frontier;
   return result.min_version >= task.weight_floor && result.max_version <= newest &&
          result.min_version <= result.max_version;

@@ -200,7 +200,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
     return;
   }
   // Its last publication did not reach us before it died; the checkpoint proves the step.
-  if (event.version == policy.published + 1 && policy.batches.contains(event.version))
+  if (event.version == policy.published + 1 && expects(context.state, published))
     return on_published(context, published);
   if (event.version == policy.published && on_lineage(policy, event.version, event.digest)) return;
   if (event.version < 0) {

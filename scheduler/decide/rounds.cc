@@ -583,6 +583,18 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 
+// A list that is not whole, and that nobody can have published: its groups are ready again, before
+// those that came later, and the trainer gets another list.
+void take_apart(Policy& policy, int64_t step) {
+  const auto batch = policy.batches.find(step);
+  for (auto id = batch->second.tasks.rbegin(); id != batch->second.tasks.rend(); ++id) {
+    policy.tasks.at(*id).place = Place::kReady;
+    domain_of(policy, *id).ready.push_front(*id);
+  }
+  policy.batches.erase(batch);
+  policy.told = 0;
+}
+
 void on_bodies_lost(Context& context, const BodiesLost& event) {
   for (const BodyId& body : event.bodies) {
     const MemberId& member = body.lease.member;
@@ -600,6 +612,8 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
       let_go(context, policy, policy.durable);
       continue;
     }
+    if (task->place == Place::kHandedOver && !policy.batches.at(task->step).whole)
+      take_apart(policy, task->step);
     if (task->place != Place::kRunning && task->place != Place::kParked &&
         task->place != Place::kReady) {
       return halt(

@@ -1,6 +1,8 @@
 #include "scheduler/service/outbox.h"
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "scheduler/service/lost_bodies.h"
 
@@ -65,11 +67,14 @@ void Outbox::act(const HandOver& a) {
 
 // Before the trainer has all of it, and publishes.
 void Outbox::tell_of_batch() {
-  metrics_.on_batch(handed_.step, handed_headers_);
+  HandOver batch = std::exchange(handed_, {});
+  metrics_.on_batch(batch.step, std::exchange(handed_headers_, {}));
+  // People are shown the first prompts, not those that were complete first.
+  std::ranges::sort(batch.items, {},
+                    [](const HandOver::Item& item) { return batch_order(item.lease.member); });
   std::map<BodyId, double> rewards;
-  for (const HandOver::Item& item : handed_.items)
-    rewards[{Lane::kTrain, item.lease}] = item.reward;
-  show_samples(handed_.step - 1, metrics_.samples_of_batch(handed_), std::move(rewards), [] {});
+  for (const HandOver::Item& item : batch.items) rewards[{Lane::kTrain, item.lease}] = item.reward;
+  show_samples(batch.step - 1, metrics_.samples_of_batch(batch), std::move(rewards), [] {});
 }
 
 void Outbox::show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,

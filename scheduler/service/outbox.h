@@ -64,7 +64,7 @@ class Outbox {
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
   Log& log_;
-  // Of the step that is being handed over, all its parts.
+  // Of the step that is being handed over, the parts so far.
   HandOver handed_;
   std::vector<TrajectoryHeader> handed_headers_;
   bool run_done_ = false;

@@ -201,6 +201,14 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
     for (const TaskId& id : batch.tasks) ++domains[static_cast<size_t>(id.domain)];
     if (domains != batch.domains) return fmt::format("batch of step {} counts others", step);
   }
+  for (const auto& [step, batch] : policy.batches) {
+    const bool handed = policy.handed && step == policy.published + 1;
+    if (!batch.whole && (step != policy.frontier + 1 || handed || batch.tasks.empty()))
+      return fmt::format("batch of step {} is not whole", step);
+  }
+  if (const auto batch = policy.batches.find(policy.published + 1);
+      policy.told > (batch == policy.batches.end() ? 0 : std::ssize(batch->second.tasks)))
+    return fmt::format("policy {}: more groups told than there are", policy_id);
   int64_t expected = policy.batches.empty() ? 0 : policy.batches.begin()->first;
   for (const auto& [step, batch] : policy.batches) {
     if (step != expected++)

@@ -58,6 +58,9 @@ std::string policy_waits(const State& state, PolicyId id, const Policy& policy, 
     text += fmt::format(" (trained again up to {})", policy.frontier);
   int64_t ready = 0;
   for (const Domain& domain : policy.domains) ready += std::ssize(domain.ready);
+  if (const auto batch = policy.batches.find(policy.published + 1);
+      batch != policy.batches.end() && !batch->second.whole)
+    ready += std::ssize(batch->second.tasks);
   text += fmt::format("; {} of {} groups ready", ready, state.config.prompts_per_step());
   if (policy.handed) {
     text += fmt::format("; the trainer works on step {}", policy.published + 1);
@@ -67,7 +70,7 @@ std::string policy_waits(const State& state, PolicyId id, const Policy& policy, 
   if (ready >= state.config.prompts_per_step() && !policy.handed && !policy.wanted)
     text += fmt::format("; the trainer has not asked for step {} yet", policy.published + 1);
   if (policy.told > 0 && !policy.handed)
-    text += fmt::format("; the trainer has {} groups of step {} and waits for more", policy.told,
+    text += fmt::format("; the trainer was given {} of them for step {}", policy.told,
                         policy.published + 1);
   else if (policy.wanted && !policy.handed)
     text += fmt::format("; the trainer waits for step {}", *policy.wanted);

@@ -242,38 +242,50 @@ TEST(PolicyTrainer, AnotherCutIntoMicroBatchesOrSlotsAgreesWithinRounding) {
 
 // One group after the other, without knowing how many tokens the step will have.
 TEST(PolicyTrainer, AStreamedStepIsThatOfTheWholeBatch) {
-  const std::vector<Trajectory> all = recorded(3, 4);
+  std::vector<Trajectory> all = recorded(4, 4);
+  for (size_t i = 4; i < 8; ++i) all[i].reward = 1;  // a group without signal in between
   const ParameterLayout layout(testing::tiny_model());
+  std::vector<PolicyLossConfig> configs;
   for (const AggregationKind kind :
        {AggregationKind::kTokenMean, AggregationKind::kSeqMeanTokenMean,
         AggregationKind::kSeqMeanTokenSumConst}) {
-    PolicyLossConfig config = loss_config();
-    config.aggregation = {kind, 7};
-    config.kl = {.coef = 0.1, .target = KlTarget::kBehaviour};
-    // Weights that have moved since: ratios and the KL term are not those of fresh samples.
-    const auto moved = [&] {
-      auto trainer = tiny_trainer({}, kStill);
-      for (float& w : trainer->parameters().flat()) w *= 1.02f;
-      trainer->weights_changed();
-      return trainer;
-    };
-    auto at_once = moved();
-    TrainBatch batch = make_batch(all);
-    const MetricList expected = at_once->policy_step(batch, 1, config);
+    for (const KlTarget target : {KlTarget::kBehaviour, KlTarget::kReference}) {
+      for (const RatioUnit ratio : {RatioUnit::kToken, RatioUnit::kSequence}) {
+        configs.push_back(loss_config());
+        configs.back().aggregation = {kind, 7};
+        configs.back().kl = {.coef = 0.1, .target = target};
+        configs.back().ratio = ratio;
+      }
+    }
+  }
+  for (const PolicyLossConfig& config : configs) {
+    for (const int64_t slots : {1, 3}) {
+      // Weights that have moved since: ratios and the KL term are not those of fresh samples.
+      const auto moved = [&] {
+        auto trainer = tiny_trainer({.gradient_slots = slots}, kStill);
+        trainer->set_reference(trainer->parameters());
+        for (float& w : trainer->parameters().flat()) w *= 1.02f;
+        trainer->weights_changed();
+        return trainer;
+      };
+      auto at_once = moved();
+      TrainBatch batch = make_batch(all);
+      const MetricList expected = at_once->policy_step(batch, 1, config);
 
-    auto trainer = moved();
-    PolicyTrainer::StreamedStep step(layout);
-    for (auto begin = all.begin(); begin != all.end(); begin += 4)
-      trainer->add_group(step, make_batch({begin, begin + 4}), 1, config);
-    step.batch.metrics = batch.metrics;
-    const MetricList streamed = trainer->finish(step, 1, config);
-    expect_close(layout, copy(at_once->gradients().flat()), copy(step.gradients.flat()));
-    ASSERT_EQ(streamed.size(), expected.size());
-    for (size_t i = 0; i < streamed.size(); ++i) {
-      EXPECT_EQ(streamed[i].first, expected[i].first);
-      EXPECT_NEAR(streamed[i].second, expected[i].second,
-                  1e-5 * std::max(1.0, std::abs(expected[i].second)))
-          << streamed[i].first;
+      auto trainer = moved();
+      PolicyTrainer::StreamedStep step(layout);
+      for (auto begin = all.begin(); begin != all.end(); begin += 4)
+        trainer->add_group(step, make_batch({begin, begin + 4}), 1, config);
+      step.batch.metrics = batch.metrics;
+      const MetricList streamed = trainer->finish(step, 1, config);
+      expect_close(layout, copy(at_once->gradients().flat()), copy(step.gradients.flat()));
+      ASSERT_EQ(streamed.size(), expected.size());
+      for (size_t i = 0; i < streamed.size(); ++i) {
+        EXPECT_EQ(streamed[i].first, expected[i].first);
+        EXPECT_NEAR(streamed[i].second, expected[i].second,
+                    1e-5 * std::max(1.0, std::abs(expected[i].second)))
+            << streamed[i].first;
+      }
     }
   }
 }

@@ -111,8 +111,9 @@ class TrainerWorker {
     // A repeated answer, or one to a question from before a rollback.
     if (batch.step != version_ + 1) return;
     if (batch.first == 0) forget_batch();
-    // Parts come in order; another one is of a list that has begun anew since.
-    if (batch.first != num_items_) return;
+    // A part that is repeated. None can be missing: a session keeps the order.
+    if (batch.first < num_items_) return;
+    if (batch.first > num_items_) fail(batch.step, "a part of it is missing");
     num_items_ += std::ssize(batch.items);
     fetches_.emplace_back(batch, next_request_);
     next_request_ = fetches_.back().end_request();
@@ -312,7 +313,9 @@ class TrainerWorker {
       return;
     }
     // Of all samples, as where they come at once.
-    streamed_->step.batch.metrics = build(step, streamed_->trajectories).metrics;
+    Result<MetricList> samples = sample_metrics(streamed_->trajectories, batch_options());
+    if (!samples) fail(step, samples.failure().message);
+    streamed_->step.batch.metrics = std::move(samples).value();
     MetricList metrics = trainer_.finish(streamed_->step, version_, loss_);
     publish_step(step, streamed_->step.batch, std::move(metrics), streamed_->seconds + seconds());
   }
@@ -332,12 +335,16 @@ class TrainerWorker {
     std::ranges::move(part, std::back_inserter(streamed_->trajectories));
   }
 
-  TrainBatch build(int64_t step, std::span<const Trajectory> trajectories) const {
-    BatchOptions options = batch_options(config_.algo, numerics_class(), config_.model.vocab_size,
-                                         config_.max_sequence_tokens);
+  BatchOptions batch_options() const {
+    BatchOptions options = tailrace::batch_options(
+        config_.algo, numerics_class(), config_.model.vocab_size, config_.max_sequence_tokens);
     options.version = version_;
     options.max_staleness = config_.max_staleness;
-    Result<TrainBatch> batch = build_batch(trajectories, options);
+    return options;
+  }
+
+  TrainBatch build(int64_t step, std::span<const Trajectory> trajectories) const {
+    Result<TrainBatch> batch = build_batch(trajectories, batch_options());
     if (!batch) fail(step, batch.failure().message);
     return std::move(batch).value();
   }

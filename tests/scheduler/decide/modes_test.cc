@@ -369,8 +369,37 @@ TEST(SchedulerModes, S26_APartIsNotPublished) {
   h.tell(published(1));
   EXPECT_EQ(h.policy().published, 0);
   // A stop does not wait for it either: the rest of the step is not sampled any more.
-  EXPECT_TRUE(h.tell(StopRequested{}).empty() == false);
+  h.tell(StopRequested{});
   EXPECT_TRUE(h.state.end.has_value());
+}
+
+// From a disk that remembers less than the trainer: said, and not waited for.
+TEST(SchedulerModes, S26_ATrainerThatHoldsAPartsVersionIsHalted) {
+  Harness h = started(streaming({0, 1}), 2, 2);
+  h.tell(wants(1));
+  finish(h, 0, 2);
+  h.tell(WorkerDown{"t"});
+  EXPECT_EQ(only<Halt>(h.add_trainer(1)).size(), 1u);
+}
+
+// Nobody can have trained the step: the list begins anew, and the lost group is sampled again.
+TEST(SchedulerModes, S26_ABodyOfAPartMayBeLost) {
+  Harness h = started(streaming({0, 1}), 3, 2);
+  h.tell(wants(1));
+  finish(h, 2, 2);
+  finish(h, 1, 2);
+  const Actions lost = h.tell(
+      BodiesLost{bodies_of(Lane::kTrain, {.prompt = 2}, h.policy().tasks.at({.prompt = 2}))});
+  EXPECT_TRUE(only<Halt>(lost).empty());
+  const auto anew = only<HandOver>(lost);
+  ASSERT_EQ(anew.size(), 1u);
+  EXPECT_EQ(prompts_of(anew[0]), Prompts{1});
+  EXPECT_EQ(anew[0].first, 0);
+  finish(h, 0, 2);
+  const auto last = only<HandOver>(finish(h, 2, 2));
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_TRUE(last[0].last);
+  EXPECT_EQ(last[0].first, 4);
 }
 
 // Where the data ends short of a step, a part without members says that no more come.

@@ -74,6 +74,7 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "keep and fork",
                            "drop in rounds",
                            "parts of a batch",
+                           "part damaged",
                            "published while evaluated"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }

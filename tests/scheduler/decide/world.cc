@@ -289,6 +289,18 @@ State World::replayed() {
   return *std::move(copy);
 }
 
+// Of a list that is not whole, which begins anew for it.
+void World::damage_a_part() {
+  const Policy& policy = state_.policies.at(0);
+  const auto batch = policy.batches.find(policy.frontier + 1);
+  if (batch == policy.batches.end() || batch->second.whole || rng_.chance(0.5)) return;
+  const TaskId& id = batch->second.tasks.front();
+  const BodyId body = bodies_of(Lane::kTrain, id, policy.tasks.at(id)).front();
+  bodies_.erase(body), lost_.insert(body);
+  batches_.erase(batch->first);
+  ++seen["part damaged"];
+}
+
 // The scheduler's process dies and comes back. With the power, what was not forced out may go too;
 // workers and trainer are on other machines, and remember what it has forgotten.
 void World::restart(bool power_lost) {
@@ -320,6 +332,7 @@ void World::restart(bool power_lost) {
     return (void)fail("snapshot and journal give another state");
   state_ = std::move(restored);
   synced_ = journal_.size();  // the journal is opened anew, with a snapshot
+  if (power_lost) damage_a_part();
   BodiesLost lost;
   std::set<BodyId> held;
   for (const BodyId& body : held_bodies(state_)) {

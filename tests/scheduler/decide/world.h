@@ -61,6 +61,8 @@ class World {
   bool is_new(const Grant& grant) const {
     return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease});
   }
+  void damage_a_part();
+  void check_short(const HandOver& batch);
   void check_staleness(const HandOver& batch);
   void act(const Hold& hold);
   void act(const Grant& grant);
@@ -125,6 +127,7 @@ class World {
   int salt_ = 0;
   std::map<int64_t, std::string> digests_;
   std::map<int64_t, std::vector<HandOver::Item>> batches_;
+  std::set<int64_t> whole_;  // of these, those that were told to their end
   std::map<TaskId, TaskEnd> ended_;
   std::map<int64_t, Digest> evaluated_;
   std::set<LeaseId> leases_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "scheduler/state/credit.h"
 #include "tests/scheduler/decide/world.h"
 
 namespace tailrace::scheduler {
@@ -78,6 +79,7 @@ void World::act(const HandOver& batch) {
   std::vector<HandOver::Item>& known = batches_[batch.step];
   const auto first = static_cast<size_t>(batch.first);
   if (first > known.size()) return void(fail("a part of a batch is missing"));
+  const bool is_new = first == known.size();
   if (batch.last && first + batch.items.size() < known.size()) fail("a step's list has shrunk");
   for (size_t i = 0; i < batch.items.size(); ++i) {
     if (first + i == known.size()) known.push_back(batch.items[i]);
@@ -86,8 +88,10 @@ void World::act(const HandOver& batch) {
   const bool in_parts = state_.config.mode.hand_over == HandOverBy::kGroups;
   if (!in_parts && (!batch.last || batch.first > 0)) fail("a batch in parts");
   if (batch.last && known.empty()) fail("an empty batch");
+  if (batch.step > state_.policies.at(0).frontier) check_short(batch);
   seen["parts of a batch"] += !batch.last;
-  for (size_t i = 1; i < batch.items.size() && !in_parts; ++i) {
+  // A list that is told once more may hold several parts.
+  for (size_t i = 1; i < batch.items.size() && (is_new || !in_parts); ++i) {
     const MemberId &a = batch.items[i - 1].lease.member, &b = batch.items[i].lease.member;
     if (std::tie(a.epoch, a.prompt, a.domain, a.member) >=
         std::tie(b.epoch, b.prompt, b.domain, b.member)) {
@@ -107,6 +111,22 @@ void World::act(const HandOver& batch) {
   if (batch.first != 0 && batch.first != trainer_items_) fail("a gap between parts");
   trainer_items_ = batch.first + std::ssize(batch.items);
   trainer_batch_ = batch.last;
+}
+
+// A step ends short only when nothing more can come, and goes on otherwise (law 3.7, 3.8).
+void World::check_short(const HandOver& batch) {
+  const Policy& policy = state_.policies.at(0);
+  const Batch& held = policy.batches.at(batch.step);
+  bool complete = true;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const int64_t q = state_.config.domains[static_cast<size_t>(i)].prompts_per_step;
+    complete = complete && (held.domains[static_cast<size_t>(i)] == q || reserved(policy, i) == 0);
+  }
+  // One that was whole once stays so, whatever can come by now.
+  const bool before = !batch.last || whole_.contains(batch.step);
+  if (batch.last) whole_.insert(batch.step);
+  if (!batch.last && complete) fail("the last part does not say so");
+  if (!before && !complete) fail("a step ends short, and more could come");
 }
 
 // Exact, whatever has gone wrong before: synchronous modes are on-policy, and the bound holds where
@@ -284,6 +304,7 @@ void World::forget_abandoned(const Event& event) {
     from = r->version;
   if (from < 0) return;
   batches_.erase(batches_.upper_bound(from), batches_.end());
+  whole_.erase(whole_.upper_bound(from), whole_.end());
   evaluated_.erase(evaluated_.lower_bound(from), evaluated_.end());
 }
 
