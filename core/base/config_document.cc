@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include "core/base/error.h"
@@ -126,8 +127,38 @@ ConfigNode parse(const std::string& text, const ConfigPlace& place) {
   return Converter(place).convert(documents[0], 0);
 }
 
+// The text of a section's `name`; empty: it has none.
+std::string name_of_section(const ConfigNode& node) {
+  const ConfigNode* name = node.find("name");
+  return name != nullptr ? name->text : "";
+}
+
+bool is_list_of_sections(const ConfigNode& node) {
+  return node.kind == Kind::kList && !node.items.empty() &&
+         std::ranges::all_of(node.items, [](const ConfigNode& item) {
+           return item.kind == Kind::kMap && !name_of_section(item).empty();
+         });
+}
+
+void merge(ConfigNode& base, ConfigNode over);
+
+// A map over a list of sections: each of its keys names one of them.
+void merge_by_name(ConfigNode& list, ConfigNode& over) {
+  for (auto& [name, value] : over.entries) {
+    const auto found = std::ranges::find(list.items, name, name_of_section);
+    if (found == list.items.end()) {
+      std::vector<std::string> names;
+      for (const ConfigNode& item : list.items) names.push_back(name_of_section(item));
+      throw UserError("{}: the list at {} has no {}; it has {}", value.place.text(),
+                      list.place.text(), name, fmt::join(names, ", "));
+    }
+    merge(*found, std::move(value));
+  }
+}
+
 // `over` wins; maps are joined key by key, everything else is replaced.
 void merge(ConfigNode& base, ConfigNode over) {
+  if (is_list_of_sections(base) && over.kind == Kind::kMap) return merge_by_name(base, over);
   if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
     // An empty section ("rollout:" with all its keys commented out) overrides nothing.
     if (base.kind == Kind::kMap && over.kind == Kind::kNull) return;

@@ -4,7 +4,8 @@
 // Accepted: maps with unique text keys, lists, scalars, anchors and aliases. Refused with
 // file:line: duplicate keys, tags, merge keys ("<<"), several documents. The key `extends:` at the
 // top names one file or a list of files, relative to this one, whose values this file overrides key
-// by key; lists are replaced as a whole.
+// by key. Lists are replaced as a whole; of a list of sections with names a map changes those that
+// it names (`datasets: {grid: {ratio: 2}}`, or the override datasets.grid.ratio=2).
 #pragma once
 
 #include <filesystem>

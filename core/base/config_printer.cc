@@ -1,6 +1,7 @@
 #include "core/base/config_printer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -103,19 +104,40 @@ class Printer final : public ValueVisitor {
 
  protected:
   void add(std::string_view key, Shown shown, const OptionInfo&) override {
-    text_ += fmt::format("{:{}}{}: {}\n", "", indent_, key, shown.value);
+    line(key, " " + shown.value);
   }
   // A section without keys prints as null, which the reader takes for a section that is not given.
   bool enter(std::string_view key, std::string_view) override {
-    text_ += fmt::format("{:{}}{}:\n", "", indent_, key);
+    line(key, "");
     indent_ += 2;
     return true;
   }
   void leave() override { indent_ -= 2; }
 
+  std::optional<size_t> enter_list(std::string_view key, std::span<const std::string> names,
+                                   std::string_view) override {
+    line(key, names.empty() ? " []" : "");
+    indent_ += 2;
+    return std::nullopt;
+  }
+  bool enter_item(std::optional<size_t> index) override {
+    if (!index) return false;
+    indent_ += 2;
+    begins_item_ = true;
+    return true;
+  }
+  void leave_list() override { indent_ -= 2; }
+
  private:
+  void line(std::string_view key, const std::string& value) {
+    const bool dash = std::exchange(begins_item_, false);
+    text_ += fmt::format("{:{}}{}{}:{}\n", "", dash ? indent_ - 2 : indent_, dash ? "- " : "", key,
+                         value);
+  }
+
   std::string text_;
   int indent_ = 0;
+  bool begins_item_ = false;
 };
 
 class Describer final : public ValueVisitor {
@@ -134,7 +156,7 @@ class Describer final : public ValueVisitor {
  protected:
   void add(std::string_view key, Shown shown, const OptionInfo& info) override {
     OptionDoc option;
-    option.key = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
+    option.key = join_key(item_ ? *item_ : open_.empty() ? "" : sections_[open_.back()].key, key);
     option.type = shown.type;
     option.value = std::move(shown.value);
     option.accepted = std::move(shown.accepted);
@@ -151,11 +173,29 @@ class Describer final : public ValueVisitor {
     sections_.push_back({full, std::string(help), {}});
     return true;
   }
-  void leave() override { open_.pop_back(); }
+  void leave() override {
+    // Items are flat: their fields are options of the list.
+    item_ ? item_.reset() : open_.pop_back();
+  }
+
+  std::optional<size_t> enter_list(std::string_view key, std::span<const std::string> names,
+                                   std::string_view help) override {
+    enter(key, help);
+    names_.assign(names.begin(), names.end());
+    return std::nullopt;
+  }
+  bool enter_item(std::optional<size_t> index) override {
+    const std::string& list = sections_[open_.back()].key;
+    item_ = index ? item_key(list, names_, *index) : join_key(list, "NAME");
+    return true;
+  }
+  void leave_list() override { open_.pop_back(); }
 
  private:
   std::vector<SectionDoc> sections_;
-  std::vector<size_t> open_;  // indices in sections_
+  std::vector<size_t> open_;         // indices in sections_
+  std::vector<std::string> names_;   // of the open list
+  std::optional<std::string> item_;  // the key of the open item
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "core/base/options.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -9,6 +10,20 @@ namespace tailrace {
 
 std::string join_key(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+bool is_item_name(std::string_view name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  return !name.empty() && std::ranges::all_of(name, plain);
+}
+
+std::string item_key(std::string_view list, std::span<const std::string> names, size_t index) {
+  const std::string& name = names[index];
+  if (is_item_name(name) && std::ranges::count(names, name) == 1) return join_key(list, name);
+  return fmt::format("{}[{}]", list, index);
 }
 
 std::string format_bound(double value) {

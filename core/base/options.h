@@ -8,14 +8,16 @@
 //     }
 //   };
 //
-// A nested struct is a section: v.section("sampling", sampling, "how tokens are drawn"). A choice
-// among names is an enum with a table of them (enum_names.h).
+// A nested struct is a section: v.section("sampling", sampling, "how tokens are drawn"), a vector
+// of them a list: v.list("datasets", datasets, "what is learned from"). A choice among names is an
+// enum with a table of them (enum_names.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,12 +91,43 @@ class OptionVisitor {
     }
   }
 
+  // Sections one after the other, each with a `name` that no other one has. A reader that finds the
+  // list makes all of them anew; without any, what one would have is shown (enter_item).
+  template <class Item>
+  void list(std::string_view key, std::vector<Item>& items, std::string_view help) {
+    std::vector<std::string> names;
+    for (const Item& item : items) names.push_back(item.name);
+    if (const auto given = enter_list(key, names, help)) items.assign(*given, Item());
+    for (size_t i = 0; i < items.size(); ++i) visit_item(i, items[i]);
+    Item example;
+    if (items.empty()) visit_item(std::nullopt, example);
+    leave_list();
+  }
+
  protected:
   // One of a few names; `index` is the place of the chosen one.
   virtual void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
                       const OptionInfo& info) = 0;
   virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
   virtual void leave() = 0;
+
+  // `names`: of the items that are there. A reader says how many there will be instead.
+  virtual std::optional<size_t> enter_list(std::string_view /*key*/,
+                                           std::span<const std::string> /*names*/,
+                                           std::string_view /*help*/) {
+    return std::nullopt;
+  }
+  // Nothing: of an item that is not there, for its keys. False: skip it; else leave() ends it.
+  virtual bool enter_item(std::optional<size_t> /*index*/) { return false; }
+  virtual void leave_list() {}
+
+ private:
+  template <class Item>
+  void visit_item(std::optional<size_t> index, Item& item) {
+    if (!enter_item(index)) return;
+    item.visit(*this);
+    leave();
+  }
 };
 
 // An options struct seen only through its list of fields.
@@ -102,6 +135,13 @@ using VisitOptions = std::function<void(OptionVisitor&)>;
 
 // "section.key", or the key alone at the top.
 std::string join_key(std::string_view section, std::string_view key);
+
+// What names an item of a list can have: letters, digits, '_' and '-'.
+bool is_item_name(std::string_view name);
+
+// What the keys of an item begin with: "LIST.NAME"; "LIST[2]" where its name is missing, is none or
+// is another one's too.
+std::string item_key(std::string_view list, std::span<const std::string> names, size_t index);
 
 // A bound as a person writes it: whole where it is whole.
 std::string format_bound(double value);

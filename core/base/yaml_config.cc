@@ -232,6 +232,54 @@ class ConfigBinder final : public OptionVisitor {
     return true;
   }
 
+  std::optional<size_t> enter_list(std::string_view key, std::span<const std::string> names,
+                                   std::string_view) override {
+    Section& parent = stack_.back();
+    List list{.key = join_key(parent.key, key), .items = {}, .names = {}};
+    known_.push_back(list.key);
+    const ConfigNode* node = parent.node ? parent.node->find(key) : nullptr;
+    if (!node) {
+      // What is there stays as it is.
+      list.items.resize(names.size());
+      list.names.assign(names.begin(), names.end());
+      lists_.push_back(std::move(list));
+      return std::nullopt;
+    }
+    parent.entered.insert(std::string(key));
+    keys_.places_[list.key] = node->place;
+    if (node->kind != Kind::kList && node->kind != Kind::kNull)
+      add_error(node->place, "{} is {}; it must be a list of sections (- name: ...)", list.key,
+                node->describe());
+    for (const ConfigNode& item : node->items) {
+      const ConfigNode* name = item.find("name");
+      list.items.push_back(&item);
+      list.names.push_back(name && name->kind == Kind::kScalar ? name->text : "");
+    }
+    lists_.push_back(std::move(list));
+    return node->items.size();
+  }
+
+  bool enter_item(std::optional<size_t> index) override {
+    const List& list = lists_.back();
+    if (!index) {
+      stack_.push_back({.node = nullptr, .key = join_key(list.key, "NAME"), .is_example = true});
+      return true;
+    }
+    const ConfigNode* node = list.items[*index];
+    if (!node) return false;
+    const std::string full = item_key(list.key, list.names, *index);
+    if (node->kind != Kind::kMap) {
+      add_error(node->place, "{} is {}; it must be a section (with keys below it)", full,
+                node->describe());
+      return false;
+    }
+    keys_.places_[full] = node->place;
+    stack_.push_back({.node = node, .key = full});
+    return true;
+  }
+
+  void leave_list() override { lists_.pop_back(); }
+
   void leave() override {
     Section section = std::move(stack_.back());
     stack_.pop_back();
@@ -243,9 +291,15 @@ class ConfigBinder final : public OptionVisitor {
 
  private:
   struct Section {
-    const ConfigNode* node;         // null: not in the file
-    std::string key;                // full dotted
-    std::set<std::string> entered;  // sections below it
+    const ConfigNode* node;              // null: not in the file
+    std::string key;                     // full dotted
+    std::set<std::string> entered = {};  // sections below it
+    bool is_example = false;             // of a list without items: nothing is missed in it
+  };
+  struct List {
+    std::string key;                       // full dotted
+    std::vector<const ConfigNode*> items;  // null: not in the file
+    std::vector<std::string> names;        // of all items
   };
   struct Error {
     ConfigPlace place;
@@ -288,7 +342,7 @@ class ConfigBinder final : public OptionVisitor {
                elsewhere ? std::string(alias) : join_key(section.key, alias));
     }
 
-    if (!found && info.required) {
+    if (!found && info.required && !section.is_example) {
       const ConfigPlace& place = section.node ? section.node->place : root_place();
       add_error(place, "{} is missing; it is required: {}", full, info.help);
     }
@@ -396,6 +450,7 @@ class ConfigBinder final : public OptionVisitor {
 
   ConfigKeys& keys_;
   std::vector<Section> stack_;
+  std::vector<List> lists_;         // open ones
   std::vector<std::string> known_;  // all keys and sections, dotted
   std::map<std::string, std::string, std::less<>> aliases_;
   std::vector<std::pair<std::string, const ConfigNode*>> unknown_;

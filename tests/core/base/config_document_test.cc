@@ -105,6 +105,19 @@ TEST(LoadConfig, ExtendsRelativeToTheFileAndOverridesKeyByKey) {
   EXPECT_EQ(root.find("extends"), nullptr);
 }
 
+TEST(LoadConfig, AMapChangesTheSectionsOfAListThatItNames) {
+  TemporaryDirectory folder;
+  folder.write("base.yaml", "a:\n  - {name: one, x: 1, y: 2}\n  - {name: two, x: 3}\n");
+  const auto path = folder.write("top.yaml", "extends: base.yaml\na: {two: {x: 4}}\n");
+  const ConfigNode root = load_config(path, std::vector<std::string>{"a.one.x=5"});
+  const ConfigNode& list = *root.find("a");
+  ASSERT_EQ(list.items.size(), 2u);
+  EXPECT_EQ(list.items[0].find("x")->text, "5");
+  EXPECT_EQ(list.items[0].find("y")->text, "2");
+  EXPECT_EQ(list.items[1].find("x")->text, "4");
+  EXPECT_EQ(list.items[1].find("x")->place.text(), path.string() + ":2");
+}
+
 TEST(LoadConfig, RefusesARing) {
   TemporaryDirectory folder;
   auto a = folder.write("a.yaml", "extends: b.yaml\n");

@@ -290,6 +290,101 @@ TEST(BindConfig, TakesPathsRelativeToTheFileThatNamesThem) {
   EXPECT_EQ(describe_options(PathRoot{})[0].options[0].type, "path");
 }
 
+// A list of sections.
+struct Item {
+  std::string name;
+  double ratio = 1;
+  std::vector<std::pair<std::string, std::string>> settings;
+  void visit(OptionVisitor& v) {
+    v.field("name", name, {.help = "of the item", .required = true});
+    v.field("ratio", ratio, {.help = "its share", .min = 0, .max = 9, .aliases = {"weight"}});
+    v.field("settings", settings, {.help = "its own"});
+  }
+};
+struct ListRoot {
+  std::vector<Item> items;
+  int64_t seed = 0;
+  void visit(OptionVisitor& v) {
+    v.list("items", items, "what there is");
+    v.field("seed", seed, {.help = "of all"});
+  }
+};
+
+ListRoot read_list(const std::string& text, std::vector<std::string> overrides = {},
+                   ConfigKeys* keys = nullptr) {
+  ListRoot root;
+  ConfigKeys bound = bind_config(parse_config(text, "a.yaml", overrides), root);
+  if (keys) *keys = bound;
+  return root;
+}
+std::string list_error(const std::string& text, std::vector<std::string> overrides = {}) {
+  try {
+    read_list(text, overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+constexpr const char* kTwoItems =
+    "items:\n  - name: grid\n    ratio: 3\n    settings: {a: 1}\n  - {name: sums}\n";
+
+TEST(BindConfig, ReadsAListOfSections) {
+  ConfigKeys keys;
+  const ListRoot root = read_list(kTwoItems, {"items.sums.ratio=2"}, &keys);
+  ASSERT_EQ(root.items.size(), 2u);
+  EXPECT_EQ(root.items[0].name, "grid");
+  EXPECT_EQ(root.items[0].ratio, 3);
+  EXPECT_EQ(root.items[0].settings[0].second, "1");
+  EXPECT_EQ(root.items[1].ratio, 2) << "named by the override";
+  EXPECT_EQ(keys.where("items"), "a.yaml:1");
+  EXPECT_EQ(keys.where("items.grid.ratio"), "a.yaml:3");
+  EXPECT_EQ(keys.where("items.grid.settings.a"), "a.yaml:4");
+  EXPECT_EQ(keys.where("items.sums"), "a.yaml:5");
+  EXPECT_EQ(keys.where("items.sums.ratio"), "override items.sums.ratio=2");
+  // The way back.
+  const std::string text = print_config(root);
+  EXPECT_EQ(text,
+            "items:\n  - name: grid\n    ratio: 3\n    settings: {a: 1}\n"
+            "  - name: sums\n    ratio: 2\n    settings: {}\nseed: 0\n");
+  EXPECT_EQ(print_config(read_list(text)), text);
+  EXPECT_EQ(print_config(ListRoot{}), "items: []\nseed: 0\n");
+  EXPECT_TRUE(read_list("items: []\n").items.empty());
+  EXPECT_TRUE(read_list(kTwoItems, {"items="}).items.empty());
+  // What is there stays, where a file says nothing of it.
+  ListRoot kept = root;
+  bind_config(parse_config("seed: 1\n", "b.yaml", {}), kept);
+  EXPECT_EQ(kept.items.size(), 2u);
+}
+
+TEST(BindConfig, NamesTheItemThatIsWrong) {
+  EXPECT_EQ(list_error("items:\n  - {name: a, ratio: 10}\n  - {name: b, rato: 1}\n"),
+            "a.yaml:2: items.a.ratio is 10; it must be a number from 0 to 9. Try 1.\n"
+            "       a.yaml:3: items.b.rato is not a known key; the nearest is items.b.ratio");
+  EXPECT_EQ(list_error("items:\n  - ratio: 1\n  - 7\n"),
+            "a.yaml:2: items[0].name is missing; it is required: of the item\n"
+            "       a.yaml:3: items[1] is 7; it must be a section (with keys below it)");
+  EXPECT_EQ(list_error("items: {name: a}\n"),
+            "a.yaml:1: items is a section; it must be a list of sections (- name: ...)");
+  // Of two with one name none is called by it.
+  EXPECT_EQ(list_error("items:\n  - {name: a}\n  - {name: a, ratio: x}\n"),
+            "a.yaml:3: items[1].ratio is x; it must be a number from 0 to 9.");
+  EXPECT_EQ(list_error(kTwoItems, {"items.sum.ratio=2"}),
+            "override items.sum.ratio=2: the list at a.yaml:1 has no sum; it has grid, sums");
+  EXPECT_EQ(list_error("weight: 1\n"),
+            "a.yaml:1: weight is not a known key; here it is called items.NAME.ratio");
+}
+
+TEST(DescribeOptions, ShowsWhatAnItemOfAListHas) {
+  EXPECT_EQ(describe_options(ListRoot{})[1].options[1].key, "items.NAME.ratio");
+  EXPECT_TRUE(describe_options(ListRoot{})[1].options[0].required);
+  const auto sections = describe_options(read_list(kTwoItems));
+  EXPECT_EQ(sections[1].key, "items");
+  ASSERT_EQ(sections[1].options.size(), 6u);
+  EXPECT_EQ(sections[1].options[1].key, "items.grid.ratio");
+  EXPECT_EQ(sections[1].options[4].key, "items.sums.ratio");
+}
+
 TEST(PrintConfig, LoadsBackToTheSame) {
   Root root;
   // Texts that YAML would read as something else if they were printed without quotes.
