@@ -26,11 +26,13 @@ struct Shown {
   const char* metric;
   const char* label;
   int digits;
+  bool by_dataset = false;  // with that of each dataset behind it
 };
-constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3},
+constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3, true},
                                  {"env/success", "success", 2},
                                  {"rollout/response_tokens/mean", "length", 1}};
-constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3}, {"eval/success", "success", 3}};
+constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3, true},
+                                 {"eval/success", "success", 3}};
 
 // Unlucky groups make a silent step now and then; so many in a row are no bad luck.
 constexpr int64_t kSilentSteps = 5;
@@ -41,12 +43,28 @@ bool is_eval(const MetricsRow& row) {
                      [](auto& value) { return value.first.starts_with("eval/"); });
 }
 
+// " (grid 0.70, sums 0.31)", of a run with several datasets; else nothing.
+std::string by_dataset(const MetricsRow& row, std::string_view metric) {
+  const size_t slash = metric.find('/');
+  const std::string_view begin = metric.substr(0, slash + 1), end = metric.substr(slash);
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : row.values) {
+    if (!name.starts_with(begin) || !name.ends_with(end) ||
+        name.size() <= begin.size() + end.size())
+      continue;
+    parts.push_back(fmt::format(
+        "{} {:.2f}", name.substr(begin.size(), name.size() - begin.size() - end.size()), value));
+  }
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+}
+
 template <size_t N>
 std::string values_of(const MetricsRow& row, const Shown (&shown)[N]) {
   std::string out;
   for (const Shown& item : shown)
     if (const double* value = row.find(item.metric))
-      out += fmt::format("  {} {:.{}f}", item.label, *value, item.digits);
+      out += fmt::format("  {} {:.{}f}{}", item.label, *value, item.digits,
+                         item.by_dataset ? by_dataset(row, item.metric) : "");
   return out;
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -60,7 +62,38 @@ Points series_of(const std::vector<MetricsRow>& rows, std::string_view name) {
   return points;
 }
 
-// All names in the order in which they are worth reading: the well-known first, the rest by group.
+// Of a run with several: each has its own reward/NAME/mean.
+std::set<std::string> datasets_of(const std::vector<MetricsRow>& rows) {
+  constexpr std::string_view kSection = "reward/", kMean = "/mean";
+  std::set<std::string> datasets;
+  for (const MetricsRow& row : rows) {
+    for (const auto& [name, value] : row.values) {
+      if (name.starts_with(kSection) && name.ends_with(kMean) &&
+          name.size() > kSection.size() + kMean.size())
+        datasets.insert(name.substr(kSection.size(), name.size() - kSection.size() - kMean.size()));
+    }
+  }
+  return datasets;
+}
+
+// What `name` is called in the part of a row that is this dataset's.
+std::string name_in(const std::string& dataset, const std::string& name) {
+  const size_t slash = name.find('/');
+  return fmt::format("{}/{}{}", name.substr(0, slash), dataset, name.substr(slash));
+}
+
+// The dataset whose part of a row has this name, and what the name is without it; else nothing.
+std::optional<std::pair<std::string, std::string>> part_of(const std::string& name,
+                                                           const std::set<std::string>& datasets) {
+  const size_t first = name.find('/'), second = name.find('/', first + 1);
+  if (second == std::string::npos) return std::nullopt;
+  std::string dataset = name.substr(first + 1, second - first - 1);
+  if (!datasets.contains(dataset)) return std::nullopt;
+  return std::pair(std::move(dataset), name.substr(0, first) + name.substr(second));
+}
+
+// All names in the order in which they are worth reading: the well-known first, each with those of
+// the datasets behind it, the rest by group.
 std::vector<std::string> ordered_names(const std::vector<MetricsRow>& rows) {
   static const std::vector<std::string> first = {"reward/mean",
                                                  "env/success",
@@ -81,9 +114,15 @@ std::vector<std::string> ordered_names(const std::vector<MetricsRow>& rows) {
   std::set<std::string> all;
   for (const MetricsRow& row : rows)
     for (const auto& [name, value] : row.values) all.insert(name);
+  const std::set<std::string> datasets = datasets_of(rows);
   std::vector<std::string> names;
-  for (const std::string& name : first)
+  const auto take = [&](const std::string& name) {
     if (all.erase(name)) names.push_back(name);
+  };
+  for (const std::string& name : first) {
+    take(name);
+    for (const std::string& dataset : datasets) take(name_in(dataset, name));
+  }
   names.insert(names.end(), all.begin(), all.end());
   return names;
 }
@@ -131,19 +170,34 @@ std::string tiles(const ReportData& data) {
 
 std::string charts(const ReportData& data) {
   std::string out = "<div class=\"charts\">\n";
+  const std::set<std::string> datasets = datasets_of(data.rows);
+  std::set<std::string> drawn;  // of what datasets have, by the name without theirs
   int color = 0;
   for (const std::string& name : ordered_names(data.rows)) {
-    Points points = series_of(data.rows, name);
-    // One point is no curve; the table has it.
-    if (points.size() < 2) continue;
     bool evaluation = name.starts_with("eval/");
-    Chart chart{.title = name,
-                .x_label = name.starts_with("sft/") ? "row" : "step",
-                .series = {{.name = name,
-                            .points = points,
-                            .color = color++ % 4,
-                            .markers = evaluation,
-                            .smooth = !evaluation}}};
+    Chart chart{.title = name, .x_label = name.starts_with("sft/") ? "row" : "step", .series = {}};
+    const auto add = [&](const std::string& label, const std::string& series, int of_palette) {
+      Points points = series_of(data.rows, series);
+      // One point is no curve; the table has it.
+      if (points.size() < 2) return;
+      chart.series.push_back({.name = label,
+                              .points = std::move(points),
+                              .color = of_palette % 4,
+                              .markers = evaluation,
+                              .smooth = !evaluation});
+    };
+    if (const auto part = part_of(name, datasets)) {
+      // All datasets in one chart.
+      if (!drawn.insert(part->second).second) continue;
+      chart.title = part->second + ", by dataset";
+      int own = 0;
+      for (const std::string& dataset : datasets)
+        add(dataset, name_in(dataset, part->second), own++);
+    } else {
+      add(name, name, color);
+      color += std::ssize(chart.series);
+    }
+    if (chart.series.empty()) continue;
     // Shares, on one scale: curves of two runs can be compared by eye. A little beyond, so that 0
     // and 1 are not on the frame.
     if (name.ends_with("success") || name.ends_with("_frac"))
@@ -158,6 +212,8 @@ std::string sample_card(const Sample& sample) {
   if (sample.success)
     head += fmt::format("<span class=\"{}\">{}</span>", *sample.success > 0 ? "good" : "bad",
                         *sample.success > 0 ? "success" : "no success");
+  if (!sample.dataset.empty())
+    head += fmt::format("<span>{}</span>", escape_markup(sample.dataset));
   if (sample.reward) head += fmt::format("<span>reward {}</span>", format_value(*sample.reward));
   std::string text;
   for (size_t i = 0; i < sample.segments.size(); ++i) {

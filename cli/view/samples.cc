@@ -34,7 +34,12 @@ Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokeni
   auto row = parse_sample_row(line);
   if (!row) return row.failure();
   const SampleRow& found = row.value();
-  Sample sample{found.step, found.version, found.reward, found.success, {}};
+  Sample sample{.step = found.step,
+                .version = found.version,
+                .reward = found.reward,
+                .success = found.success,
+                .segments = {},
+                .dataset = found.dataset};
   for (const SampleRow::Tokens& segment : found.segments) {
     for (size_t i = 0; i < segment.ids.size(); ++i) {
       if (segment.ids[i] < tokenizer.vocab_size()) continue;

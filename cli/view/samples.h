@@ -23,6 +23,7 @@ struct Sample {
   int64_t step = 0, version = 0;
   std::optional<double> reward, success;
   std::vector<std::vector<SampleText>> segments;
+  std::string dataset = {};  // its name, where a run has several
 };
 
 // Rows in the order of the file. A last line that is cut is ignored; another fault is a Failure

@@ -18,7 +18,8 @@ std::optional<double> number_of(const Json& row, const char* key) {
 }  // namespace
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
-  SampleRow row{step, version, trajectory.reward, std::nullopt, {}};
+  SampleRow row{
+      .step = step, .version = version, .reward = trajectory.reward, .success = {}, .segments = {}};
   // An environment without this metric has no success, which is not the same as 0.
   for (const auto& [name, value] : trajectory.metrics) {
     if (name == "success") row.success = value;
@@ -32,6 +33,7 @@ std::string format_sample_row(const SampleRow& row) {
   Json json;
   json["step"] = row.step;
   json["version"] = row.version;
+  if (!row.dataset.empty()) json["dataset"] = row.dataset;
   // null and not 0: no verifier has spoken, or the environment counts no success.
   json["reward"] = row.reward ? Json(*row.reward) : Json();
   json["success"] = row.success ? Json(*row.success) : Json();
@@ -52,6 +54,7 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
   try {
     row.step = json.at("step").get<int64_t>();
     row.version = json.value("version", int64_t{0});
+    row.dataset = json.value("dataset", std::string());
     row.reward = number_of(json, "reward");
     row.success = number_of(json, "success");
     for (const Json& segment : json.at("segments")) {

@@ -1,10 +1,11 @@
 // A few episodes of a run, for people: the rows of RUN/samples.jsonl.
 //
-//   {"step": 0, "version": 0, "reward": 0.5, "success": 1,
+//   {"step": 0, "version": 0, "dataset": "grid", "reward": 0.5, "success": 1,
 //    "segments": [{"tokens": [...], "roles": [...]}], "proof": "9f.."}
 //
 // Roles as in TokenRole (0 prompt, 1 sampled, 2 observation); reward and success may be absent or
-// null. Ids and not text: the report decodes them with the run's tokenizer.
+// null; dataset is absent where a run has one. Ids and not text: the report decodes them with the
+// run's tokenizer.
 //
 // Thread: any.
 #pragma once
@@ -28,6 +29,7 @@ struct SampleRow {
   int64_t step = 0, version = 0;
   std::optional<double> reward, success;
   std::vector<Tokens> segments;
+  std::string dataset = {};  // its name; empty: the run has one
 };
 
 // `success` is the metric of that name.

@@ -9,8 +9,13 @@
 namespace tailrace::scheduler {
 
 Outbox::Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
-               Log& log)
-    : feed_(std::move(feed)), store_(store), server_(server), metrics_(metrics), log_(log) {}
+               const std::vector<std::string>& datasets, Log& log)
+    : feed_(std::move(feed)),
+      store_(store),
+      server_(server),
+      metrics_(metrics),
+      datasets_(datasets),
+      log_(log) {}
 
 void Outbox::perform(const Action& action) {
   std::visit([this](const auto& a) { act(a); }, action);
@@ -24,6 +29,13 @@ void Outbox::act(const Install& a) {
   send(a, wire::Install{a.policy, a.version, a.digest, a.manifest});
 }
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
+
+// "prompt 12 of epoch 0", with its dataset where there are several.
+std::string Outbox::prompt_text(const TaskId& task) const {
+  const std::string text = fmt::format("prompt {} of epoch {}", task.prompt, task.epoch);
+  if (datasets_.empty()) return text;
+  return fmt::format("{} of {}", text, datasets_.at(static_cast<size_t>(task.domain)));
+}
 
 void Outbox::warn_of_unread(const StoreActor::Described& body) const {
   if (!body.unread.empty())
@@ -56,6 +68,7 @@ void Outbox::act(const HandOver& a) {
       const TrajectoryStore::Entry& entry = found[i].entry;
       batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
       handed_headers_.push_back(found[i].header);
+      handed_headers_.back().reward = a.items[i].reward;
       warn_of_unread(found[i]);
     }
     handed_.step = a.step;
@@ -121,13 +134,10 @@ void Outbox::act(const EvalDone& a) {
 void Outbox::act(const Release& a) { store_.release(a.bodies); }
 
 void Outbox::act(const TaskDone& a) {
-  if (a.end == TaskEnd::kFailed)
-    log_.warning("prompt {} of epoch {} failed for good", a.task.prompt, a.task.epoch);
+  if (a.end == TaskEnd::kFailed) log_.warning("{} failed for good", prompt_text(a.task));
 }
 
-void Outbox::act(const TaskWithdrawn& a) {
-  log_.info("prompt {} of epoch {} is sampled again", a.task.prompt, a.task.epoch);
-}
+void Outbox::act(const TaskWithdrawn& a) { log_.info("{} is sampled again", prompt_text(a.task)); }
 
 void Outbox::act(const Forked& a) {
   log_.warning("version {} has other weights than before: what rests on it is sampled again",

@@ -25,7 +25,8 @@ class Outbox {
   using Feed = std::function<void(const Event&)>;
 
   // All are borrowed.
-  Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics, Log& log);
+  Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
+         const std::vector<std::string>& datasets, Log& log);
 
   void perform(const Action& action);
 
@@ -54,6 +55,7 @@ class Outbox {
   void send(const Named& to, const wire::Message& message) {
     (void)server_.send(to.worker, to.session, message);
   }
+  std::string prompt_text(const TaskId& task) const;
   void warn_of_unread(const StoreActor::Described& body) const;
   void tell_of_batch();
   void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
@@ -63,6 +65,7 @@ class Outbox {
   StoreActor& store_;
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
+  const std::vector<std::string>& datasets_;  // names; empty: there is one
   Log& log_;
   // Of the step that is being handed over, the parts so far.
   HandOver handed_;

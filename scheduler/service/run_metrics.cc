@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "core/base/error.h"
@@ -37,7 +39,11 @@ void add_missing(MetricList& values, const MetricList& more) {
 MetricList means(std::span<const TrajectoryHeader> episodes, const std::string& prefix) {
   std::map<std::string, std::pair<double, int64_t>> sums;
   for (const TrajectoryHeader& episode : episodes) {
-    for (const auto& [name, value] : episode.metrics) {
+    // Once an episode, and the verifier's word, which is the last: an episode whose environment and
+    // verifier both tell of success would else weigh twice beside those of another dataset.
+    std::map<std::string, double> last;
+    for (const auto& [name, value] : episode.metrics) last[name] = value;
+    for (const auto& [name, value] : last) {
       sums[name].first += value;
       ++sums[name].second;
     }
@@ -53,16 +59,68 @@ int64_t num_failed(const AttemptCounts& counts) {
   return counts.env_failed + counts.verifier_failed + counts.lost;
 }
 
-// Of different prompts, the first one that comes of each.
+// Of different prompts, the first one that comes of each; of the datasets in turn.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
-  std::vector<BodyId> chosen;
+  std::map<int32_t, std::deque<BodyId>> by_domain;
   std::set<TaskId> prompts;
   for (const auto& item : items) {
-    if (std::ssize(chosen) == count) break;
-    if (prompts.insert(task_of(item.lease.member)).second) chosen.push_back({lane, item.lease});
+    const MemberId& member = item.lease.member;
+    if (prompts.insert(task_of(member)).second)
+      by_domain[member.domain].push_back({lane, item.lease});
+  }
+  std::vector<BodyId> chosen;
+  while (!by_domain.empty()) {
+    for (auto& [domain, bodies] : by_domain) {
+      if (std::ssize(chosen) == count) return chosen;
+      chosen.push_back(bodies.front());
+      bodies.pop_front();
+    }
+    std::erase_if(by_domain, [](const auto& entry) { return entry.second.empty(); });
   }
   return chosen;
+}
+
+std::vector<TrajectoryHeader> of_domain(std::span<const TrajectoryHeader> all, size_t domain) {
+  std::vector<TrajectoryHeader> found;
+  for (const TrajectoryHeader& one : all) {
+    if (static_cast<size_t>(one.lease.member.domain) == domain) found.push_back(one);
+  }
+  return found;
+}
+
+// The mean of `value(item)` over the items that have one; nothing where none has.
+template <class Items, class Value>
+std::optional<double> mean_of(const Items& items, const Value& value) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const auto& item : items) {
+    if (const std::optional<double> found = value(item)) {
+      sum += *found;
+      ++count;
+    }
+  }
+  return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
+}
+
+void add(MetricList& values, std::string name, std::optional<double> value) {
+  if (value) values.emplace_back(std::move(name), *value);
+}
+
+// Of the groups with a reward, those whose rewards are all equal.
+std::optional<double> zero_signal_share(std::span<const TrajectoryHeader> episodes) {
+  std::map<TaskId, std::pair<double, double>> bounds;
+  for (const TrajectoryHeader& episode : episodes) {
+    if (!episode.reward) continue;
+    const double reward = *episode.reward;
+    const auto [at, is_new] =
+        bounds.emplace(task_of(episode.lease.member), std::pair(reward, reward));
+    at->second.first = std::min(at->second.first, reward);
+    at->second.second = std::max(at->second.second, reward);
+  }
+  return mean_of(bounds, [](const auto& group) {
+    return std::optional(group.second.first == group.second.second ? 1.0 : 0.0);
+  });
 }
 
 // What a crash or a full disk cut, to which the next row would be glued.
@@ -81,8 +139,9 @@ void drop_half_line(const std::filesystem::path& path) {
 
 }  // namespace
 
-RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log)
-    : paths_(paths), num_samples_(num_samples), log_(log) {
+RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
+                       std::vector<std::string> datasets, Log& log)
+    : paths_(paths), num_samples_(num_samples), datasets_(std::move(datasets)), log_(log) {
   open(policy.frontier + 1);
   published_ = policy.frontier;
   warn_of_missing(published_);
@@ -175,8 +234,12 @@ std::vector<BodyId> RunMetrics::samples_of_evaluation(const EvalDone& report) co
 void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> trajectories) {
   if (trajectories.empty()) return;
   std::string lines;
-  for (const Trajectory& trajectory : trajectories)
-    lines += format_sample_row(sample_row(trajectory, step, step)) + "\n";
+  for (const Trajectory& trajectory : trajectories) {
+    SampleRow row = sample_row(trajectory, step, step);
+    if (!datasets_.empty())
+      row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.domain));
+    lines += format_sample_row(row) + "\n";
+  }
   drop_half_line(paths_.samples());
   auto file = AppendFile::open(paths_.samples());
   const Result<void> written = file ? file.value().append(lines) : Result<void>(file.failure());
@@ -198,6 +261,52 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch)
   pending_.values.emplace_back("staleness/mean",
                                batch.empty() ? 0 : staleness / static_cast<double>(batch.size()));
   pending_.values.emplace_back("staleness/max", stalest);
+  add_missing(pending_.values, batch_by_dataset(batch));
+}
+
+MetricList RunMetrics::batch_by_dataset(std::span<const TrajectoryHeader> batch) const {
+  MetricList values;
+  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
+    const std::string& name = datasets_[domain];
+    const std::vector<TrajectoryHeader> episodes = of_domain(batch, domain);
+    const auto put = [&](std::string_view section, std::string_view what, auto value) {
+      add(values, fmt::format("{}/{}/{}", section, name, what), value);
+    };
+    put("reward", "mean", mean_of(episodes, [](const auto& one) { return one.reward; }));
+    put("rollout", "zero_signal_frac", zero_signal_share(episodes));
+    put("rollout", "response_tokens/mean", mean_of(episodes, [](const auto& one) {
+          return std::optional(static_cast<double>(one.num_sampled));
+        }));
+    put("rollout", "truncated_frac", mean_of(episodes, [](const auto& one) {
+          return std::optional(one.outcome == Outcome::kTruncated ? 1.0 : 0.0);
+        }));
+    add_missing(values, means(episodes, "env/" + name));
+  }
+  return values;
+}
+
+// What became of the prompts of each that ended with the step: those of its batch, and those that
+// were given up since the row before. Such tasks are there until the oldest checkpoint covers the
+// step, which has only now been trained.
+MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& batch) const {
+  std::vector<std::map<TaskEnd, int64_t>> ended(datasets_.size());
+  for (const auto& [id, task] : policy.tasks) {
+    const auto domain = static_cast<size_t>(id.domain);
+    if (domain < ended.size() && task.place == Place::kDone && task.step == policy.published)
+      ++ended[domain][task.end];
+  }
+  MetricList values;
+  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
+    const auto put = [&](std::string_view what, int64_t count) {
+      values.emplace_back(fmt::format("rollout/{}/{}", datasets_[domain], what),
+                          static_cast<double>(count));
+    };
+    put("prompts", batch.domains.at(domain));
+    put("filtered_prompts", ended[domain][TaskEnd::kFiltered]);
+    put("failed_prompts", ended[domain][TaskEnd::kFailed]);
+    put("stale_prompts", ended[domain][TaskEnd::kStale]);
+  }
+  return values;
 }
 
 void RunMetrics::on_published(const Policy& policy, const StepStart& start,
@@ -231,6 +340,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
                {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
                {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)}});
+  add_missing(values, prompts_by_dataset(policy, batch->second));
   write(row, row, std::move(values));
 }
 
@@ -270,9 +380,29 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
   values.emplace_back("eval/episodes", episodes);
   // Beside the mean, never inside it: a failure is no reward of 0.
   values.emplace_back("eval/failed", episodes - rewarded);
+  add_missing(values, evaluation_by_dataset(report, bodies));
   // Last: an environment cannot replace what is counted here.
   add_missing(values, means(bodies, "eval"));
   write(report.version, report.version, std::move(values));
+}
+
+MetricList RunMetrics::evaluation_by_dataset(const EvalDone& report,
+                                             std::span<const TrajectoryHeader> bodies) const {
+  MetricList values;
+  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
+    const std::string section = "eval/" + datasets_[domain];
+    std::vector<EvalDone::Item> items;
+    std::ranges::copy_if(report.items, std::back_inserter(items), [&](const auto& item) {
+      return static_cast<size_t>(item.lease.member.domain) == domain;
+    });
+    const auto failed =
+        std::ranges::count_if(items, [](const auto& item) { return !item.reward.has_value(); });
+    add(values, section + "/reward", mean_of(items, [](const auto& item) { return item.reward; }));
+    values.emplace_back(section + "/episodes", static_cast<double>(items.size()));
+    values.emplace_back(section + "/failed", static_cast<double>(failed));
+    add_missing(values, means(of_domain(bodies, domain), section));
+  }
+  return values;
 }
 
 void RunMetrics::on_fork(int64_t from) {

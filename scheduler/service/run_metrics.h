@@ -30,13 +30,16 @@ namespace tailrace::scheduler {
 class RunMetrics {
  public:
   // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
-  // Throws UserError when the files cannot be read or written. Borrows `log`.
-  RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples, Log& log);
+  // `datasets`: names of the domains, whose own part of a row bears them; of one alone none is
+  // needed, as it is the row. Throws UserError when the files cannot be read or written. Borrows
+  // `log`.
+  RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
+             std::vector<std::string> datasets, Log& log);
   ~RunMetrics();  // looks once more whether the file is still there
   RunMetrics(const RunMetrics&) = delete;
 
-  // The batch of `step` goes to the trainer. Means of what environments and verifiers measured
-  // become env/NAME.
+  // The batch of `step` goes to the trainer; rewards are those that count. Means of what
+  // environments and verifiers measured become env/NAME.
   void on_batch(int64_t step, std::span<const TrajectoryHeader> batch);
   // The policy's newest version has just been published. `start`: of its step. `sent`: the
   // trainer's part of the row; its names win.
@@ -46,8 +49,8 @@ class RunMetrics {
   // `bodies`: of the members that have a reward.
   void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
 
-  // The episodes that people are shown: of different prompts, the first member of each. None where
-  // the row of this step has them, or others are shown.
+  // The episodes that people are shown: of different prompts, the first member of each, of the
+  // datasets in turn. None where the row of this step has them, or others are shown.
   std::vector<BodyId> samples_of_batch(const HandOver& batch) const;
   std::vector<BodyId> samples_of_evaluation(const EvalDone& report) const;
   // Rewards are those that count.
@@ -63,6 +66,10 @@ class RunMetrics {
     MetricList values;
   };
 
+  MetricList batch_by_dataset(std::span<const TrajectoryHeader> batch) const;
+  MetricList prompts_by_dataset(const Policy& policy, const Batch& batch) const;
+  MetricList evaluation_by_dataset(const EvalDone& report,
+                                   std::span<const TrajectoryHeader> bodies) const;
   void open(int64_t first_step);
   void read_back();  // which rows there are
   void warn_of_missing(int64_t published);
@@ -71,6 +78,7 @@ class RunMetrics {
 
   RunPaths paths_;
   int64_t num_samples_;
+  std::vector<std::string> datasets_;  // names; empty: there is one
   Log& log_;
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row

@@ -1,6 +1,7 @@
 #include "scheduler/service/service.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -36,9 +37,9 @@ struct Service::Impl {
         store(
             open_store(), options.disk_patience, [this] { server.wake(); }, options.bodies),
         journal(open_journal()),
-        metrics(options.paths, policy(), options.num_samples, log),
+        metrics(options.paths, policy(), options.num_samples, options.datasets, log),
         inbox(state, feeder(), store, server, metrics, log),
-        outbox(feeder(), store, server, metrics, log) {
+        outbox(feeder(), store, server, metrics, options.datasets, log) {
     // Last: what it feeds may reach all of the above.
     if (resumed) begin_again();
   }
@@ -132,11 +133,17 @@ struct Service::Impl {
     const int64_t step = version() + 1;
     if (!policy().batches.contains(step)) return;
     std::vector<BodyId> ids;
-    for (const HandOver::Item& item : make_hand_over(kPolicy, policy(), step).items)
+    std::map<LeaseId, double> rewards;
+    for (const HandOver::Item& item : make_hand_over(kPolicy, policy(), step).items) {
       ids.push_back({Lane::kTrain, item.lease});
-    store.describe(std::move(ids), [this, step](const auto& found, const auto&) {
+      rewards[item.lease] = item.reward;
+    }
+    store.describe(std::move(ids), [this, step, rewards](const auto& found, const auto&) {
       std::vector<TrajectoryHeader> headers;
-      for (const StoreActor::Described& body : found) headers.push_back(body.header);
+      for (const StoreActor::Described& body : found) {
+        headers.push_back(body.header);
+        headers.back().reward = rewards.at(body.header.lease);
+      }
       metrics.on_batch(step, headers);
     });
     if (auto synced = store.sync(); !synced) return fail(synced.failure().message);

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -34,6 +35,7 @@ struct ServiceOptions {
   Config config;
   std::string endpoint;  // where workers find it
   RunPaths paths;
+  std::vector<std::string> datasets;  // names of the domains; of one alone none is needed
   wire::LinkOptions link;
   StorageOptions storage;
   BodyLimits bodies;  // a result beyond them is its worker's fault

@@ -46,6 +46,21 @@ TEST(ProgressLine, TellsAStepAnEvaluationAndTheWarmUp) {
   EXPECT_EQ(progress_line(state, MetricsRow{}), "");
 }
 
+TEST(ProgressLine, TellsTheRewardOfEachDataset) {
+  ProgressState state = state_of(12);
+  MetricsRow row{.step = 11,
+                 .values = {{"reward/mean", 0.5},
+                            {"reward/grid/mean", 0.625},
+                            {"reward/sums/mean", 0.125},
+                            {"reward/std", 1}}};
+  EXPECT_EQ(progress_line(state, row),
+            "step 12/80  reward 0.500 (grid 0.62, sums 0.12)  2m16s left");
+  MetricsRow eval{.step = 12,
+                  .values = {{"eval/reward", 0.5}, {"eval/grid/reward", 1}, {"eval/success", 1}}};
+  EXPECT_EQ(progress_line(state, eval),
+            "held-out at step 12:  reward 0.500 (grid 1.00)  success 1.000");
+}
+
 TEST(ProgressBlock, FitsTheTerminal) {
   ProgressState state = state_of(40);
   state.rows.push_back({.step = 40, .values = {{"eval/success", 0.75}}});

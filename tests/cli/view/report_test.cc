@@ -56,6 +56,28 @@ TEST(ReportPage, HoldsCurvesSamplesConfigAndTable) {
   EXPECT_EQ(page, make_report_page(example()));
 }
 
+TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
+  ReportData data = example();
+  for (MetricsRow& row : data.rows) {
+    if (row.find("reward/mean") == nullptr) continue;
+    row.values.emplace_back("reward/grid/mean", 0.5);
+    row.values.emplace_back("reward/sums/mean", 0.25);
+    row.values.emplace_back("rollout/sums/prompts", 1);
+    row.values.emplace_back("rollout/turns/mean", 3);
+  }
+  data.samples[0].dataset = "grid";
+  const std::string page = make_report_page(data);
+  const auto chart = page.find("aria-label=\"reward/mean, by dataset");
+  ASSERT_NE(chart, std::string::npos);
+  EXPECT_GT(chart, page.find("aria-label=\"reward/mean\""));
+  EXPECT_LT(chart, page.find("aria-label=\"eval/success"));
+  EXPECT_EQ(page.find("aria-label=\"reward/mean, by dataset", chart + 1), std::string::npos);
+  EXPECT_NE(page.find("aria-label=\"rollout/prompts, by dataset"), std::string::npos);
+  EXPECT_NE(page.find("aria-label=\"rollout/turns/mean\""), std::string::npos);
+  EXPECT_NE(page.find("<td>reward/sums/mean</td><td>0.25</td>"), std::string::npos);
+  EXPECT_NE(page.find("<span>grid</span>"), std::string::npos);
+}
+
 TEST(ReportPage, NeedsNothingFromOutside) {
   std::string page = make_report_page(example());
   for (const char* part : {"<script", "src=", "href=", "url(", "@import"})
@@ -122,6 +144,7 @@ TEST(FormatSample, ReadsBack) {
   ASSERT_TRUE(samples) << samples.failure().message;
   ASSERT_EQ(samples.value().size(), 1u);
   EXPECT_EQ(samples.value()[0].step, 12);
+  EXPECT_EQ(samples.value()[0].dataset, "");
   EXPECT_EQ(samples.value()[0].version, 7);
   EXPECT_EQ(samples.value()[0].reward, 0.75);
   EXPECT_EQ(samples.value()[0].success, 1);

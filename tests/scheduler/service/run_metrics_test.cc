@@ -13,11 +13,12 @@ struct Fixture {
   ScratchFolder folder;
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
+  std::vector<std::string> datasets;
 
   RunMetrics open(int64_t frontier) {
     Policy policy;
     policy.frontier = frontier;
-    return RunMetrics(paths, policy, 2, log);
+    return RunMetrics(paths, policy, 2, datasets, log);
   }
   std::vector<MetricsRow> rows() const { return read_metrics(paths.metrics()).value(); }
 };
@@ -63,6 +64,67 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);  // 3 of 6 since the row before
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
   EXPECT_EQ(*row.find("rollout/failed_prompts"), 0.0);
+}
+
+TEST(RunMetrics, ARowHasAPartForEachDataset) {
+  Fixture f;
+  f.datasets = {"grid", "sums", "held"};
+  RunMetrics metrics = f.open(-1);
+  std::vector<TrajectoryHeader> batch;
+  // Two prompts of grid, one of them without signal; one of sums.
+  const auto add = [&](int32_t domain, int64_t prompt, int32_t member, double reward) {
+    batch.push_back(header_of(make_trajectory(
+        {{.domain = domain, .prompt = prompt, .member = member}, 1}, Lane::kTrain, 0)));
+    batch.back().reward = reward;
+    batch.back().metrics = {{"success", reward}};
+  };
+  add(0, 0, 0, 1), add(0, 0, 1, 0), add(0, 1, 0, 1), add(0, 1, 1, 1), add(1, 0, 0, 0.5);
+  batch.back().outcome = Outcome::kTruncated;
+  // Its verifier says it too: the same episode, once.
+  batch.back().metrics = {{"success", 0}, {"success", 0.5}};
+  metrics.on_batch(1, batch);
+  Policy policy = policy_at(1);
+  policy.batches[1].domains = {2, 1, 0};
+  policy.tasks[{.domain = 1, .prompt = 7}] = {
+      .place = Place::kDone, .step = 1, .end = TaskEnd::kFiltered, .members = {}};
+  policy.tasks[{.domain = 1, .prompt = 8}] = {
+      .place = Place::kDone, .step = 2, .end = TaskEnd::kFailed, .members = {}};
+  metrics.on_published(policy, {}, {{"reward/mean", 0.7}});
+  ASSERT_EQ(f.rows().size(), 1u);
+  const MetricsRow row = f.rows()[0];
+  EXPECT_EQ(*row.find("reward/mean"), 0.7);
+  EXPECT_EQ(*row.find("reward/grid/mean"), 0.75);
+  EXPECT_EQ(*row.find("reward/sums/mean"), 0.5);
+  EXPECT_EQ(row.find("reward/held/mean"), nullptr) << "nothing of it was trained";
+  EXPECT_EQ(*row.find("env/success"), 0.7);
+  EXPECT_EQ(*row.find("env/grid/success"), 0.75);
+  EXPECT_EQ(*row.find("rollout/grid/prompts"), 2);
+  EXPECT_EQ(*row.find("rollout/held/prompts"), 0);
+  EXPECT_EQ(*row.find("rollout/grid/zero_signal_frac"), 0.5);
+  EXPECT_EQ(*row.find("rollout/grid/truncated_frac"), 0);
+  EXPECT_EQ(*row.find("rollout/sums/truncated_frac"), 1);
+  EXPECT_EQ(*row.find("rollout/sums/filtered_prompts"), 1);
+  EXPECT_EQ(*row.find("rollout/sums/failed_prompts"), 0) << "that is of the next step";
+  // People are shown some of each.
+  HandOver next{.worker = "t", .session = 1, .policy = 0, .step = 11, .items = {}};
+  for (const auto& [domain, prompt] : {std::pair{0, 0}, {0, 1}, {0, 2}, {1, 0}})
+    next.items.push_back({{{.domain = domain, .prompt = prompt}, 1}, 0.5});
+  const auto shown = metrics.samples_of_batch(next);
+  ASSERT_EQ(shown.size(), 2u);
+  EXPECT_EQ(shown[0].lease.member.domain, 0);
+  EXPECT_EQ(shown[1].lease.member.domain, 1);
+  // And one of an evaluation, whose failures are in no mean.
+  EvalDone report{.policy = 0, .version = 1, .items = {}};
+  report.items = {{{{.domain = 0}, 1}, 1.0}, {{{.domain = 2}, 1}, 0.25}, {{{.domain = 2}, 2}, {}}};
+  metrics.on_evaluation(report, std::span(batch).first(1));
+  const MetricsRow held = f.rows()[1];
+  EXPECT_EQ(*held.find("eval/reward"), 0.625);
+  EXPECT_EQ(*held.find("eval/grid/reward"), 1);
+  EXPECT_EQ(*held.find("eval/grid/success"), 1);
+  EXPECT_EQ(*held.find("eval/held/reward"), 0.25);
+  EXPECT_EQ(*held.find("eval/held/episodes"), 2);
+  EXPECT_EQ(*held.find("eval/held/failed"), 1);
+  EXPECT_EQ(held.find("eval/sums/reward"), nullptr);
 }
 
 TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
