@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
@@ -14,6 +16,7 @@
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
 #include "cli/run/counted.h"
+#include "cli/run/datasets.h"
 #include "cli/run/load.h"
 #include "cli/run/options.h"
 #include "cli/run/prompts.h"
@@ -29,7 +32,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
-  std::string model, run, dataset, prompt_key = "prompt";
+  std::string model, run, name, dataset, prompt_key = "prompt";
   std::vector<std::string> settings;
   std::vector<int64_t> ks = {1};
   std::optional<int64_t> episodes, samples;
@@ -60,21 +63,15 @@ std::string model_of(const EvalArguments& arguments) {
   return checkpoints.back().string();
 }
 
-// What the run itself evaluates, in the same way.
-void adopt_run(EvalArguments& arguments, const Registries& registries) {
+// What the run itself evaluates, in the same way: for each of its datasets, or the one of
+// `arguments.name`.
+std::vector<EvalArguments> adopt_run(EvalArguments arguments, const Registries& registries) {
   const RunPaths paths{arguments.run};
   if (!std::filesystem::exists(paths.config()))
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
   const RunOptions options = load_stored_run(paths, {}, registries).options;
   arguments.model = model_of(arguments);
-  // Without a dataset both names are empty, and the seeds tell held-out tasks from those of
-  // training.
-  const bool held_out = !arguments.training_seeds && !options.env.eval_dataset.empty();
-  arguments.dataset = held_out ? options.env.eval_dataset : options.env.dataset;
-  arguments.prompt_key = options.env.prompt_key;
   EvaluationPlan& plan = arguments.plan;
-  plan.env = options.env.name;
-  plan.settings = options.env.settings;
   // Of this command, not of the run's workers.
   const int64_t env_threads = plan.rollout.env_threads;
   plan.rollout = options.rollout;
@@ -82,6 +79,31 @@ void adopt_run(EvalArguments& arguments, const Registries& registries) {
   plan.episodes = options.eval.prompts;
   plan.samples = options.eval.group_size;
   plan.seed = static_cast<uint64_t>(options.run.seed);
+  const std::string asked = std::exchange(arguments.name, "");
+  std::vector<EvalArguments> all;
+  std::vector<std::string> names;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetSection& dataset = datasets[i];
+    names.push_back(dataset.name);
+    if (!asked.empty() && asked != dataset.name) continue;
+    // What is only evaluated has no training prompts.
+    if (arguments.training_seeds && dataset.ratio == 0 && asked.empty()) continue;
+    EvalArguments& one = all.emplace_back(arguments);
+    if (datasets.size() > 1) one.name = dataset.name;
+    // Without a dataset both names are empty, and the seeds tell held-out tasks from those of
+    // training.
+    const bool held_out = !arguments.training_seeds && !dataset.eval_dataset.empty();
+    one.dataset = held_out ? dataset.eval_dataset : dataset.dataset;
+    one.prompt_key = dataset.prompt_key;
+    one.plan.env = dataset.env;
+    one.plan.settings = dataset.settings;
+    one.plan.domain = static_cast<int32_t>(i);
+  }
+  if (all.empty())
+    throw UserError("--name {}: {} has no such dataset; it has {}.", asked, arguments.run,
+                    fmt::join(names, ", "));
+  return all;
 }
 
 // Fills in what the model, the environment and the dataset decide.
@@ -136,9 +158,9 @@ Json to_json(const Estimate& estimate) {
   return {{"mean", estimate.mean}, {"low", estimate.low}, {"high", estimate.high}};
 }
 
-Json to_json(const std::string& model, const EvaluationPlan& plan, const EvaluationSummary& summary,
-             double seconds) {
-  Json out = {{"model", model},
+Json to_json(const EvalArguments& arguments, const EvaluationPlan& plan,
+             const EvaluationSummary& summary, double seconds) {
+  Json out = {{"model", arguments.model},
               {"env", plan.env},
               {"seed", plan.seed},
               {"held_out", plan.held_out},
@@ -157,13 +179,17 @@ Json to_json(const std::string& model, const EvaluationPlan& plan, const Evaluat
               {"seconds", seconds}};
   for (const auto& [k, estimate] : summary.pass_at_k)
     out["pass_at_k"][fmt::format("{}", k)] = to_json(estimate);
+  if (!arguments.name.empty()) out["dataset"] = arguments.name;
   for (const auto& [name, value] : summary.metrics) out["metrics"][name] = value;
   return out;
 }
 
-void print_rows(const std::vector<EvaluatedEpisode>& episodes) {
+void print_rows(const EvalArguments& arguments, const std::vector<EvaluatedEpisode>& episodes) {
   for (const EvaluatedEpisode& episode : episodes) {
-    Json row = {{"prompt", episode.prompt}, {"sample", episode.sample}};
+    Json row = Json::object();
+    if (!arguments.name.empty()) row["dataset"] = arguments.name;
+    row["prompt"] = episode.prompt;
+    row["sample"] = episode.sample;
     // null, not 0: a failed episode has no score, and who averages the rows must not take it for
     // one.
     row["reward"] = episode.failed ? Json() : Json(episode.reward);
@@ -174,7 +200,8 @@ void print_rows(const std::vector<EvaluatedEpisode>& episodes) {
   }
 }
 
-void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, double seconds) {
+void print_text(const EvalArguments& arguments, const EvaluationSummary& summary,
+                const EvaluationPlan& plan, double seconds) {
   auto line = [](std::string_view label, const Estimate& estimate) {
     // A reward has no known bounds: of equal ones nothing more can be said.
     const std::string interval =
@@ -183,7 +210,9 @@ void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, do
             : "the same for every prompt";
     fmt::print("{:<10} {:.4f}   {}\n", label, estimate.mean, interval);
   };
-  fmt::print("{}: {} x {}, seed {}, temperature {}\n", plan.env, counted(plan.episodes, "prompt"),
+  const std::string what =
+      arguments.name.empty() ? plan.env : fmt::format("{} ({})", arguments.name, plan.env);
+  fmt::print("{}: {} x {}, seed {}, temperature {}\n", what, counted(plan.episodes, "prompt"),
              counted(plan.samples, "sample"), plan.seed, plan.rollout.sampling.temperature);
   line("reward", summary.reward);
   line("success", summary.success);
@@ -199,19 +228,12 @@ void print_text(const EvaluationSummary& summary, const EvaluationPlan& plan, do
   fmt::print("{:<10} {:.1f} s\n", "time", seconds);
 }
 
-void eval(EvalArguments arguments, const Registries& registries) {
-  if (!arguments.run.empty()) {
-    adopt_run(arguments, registries);
-  } else {
-    arguments.plan.settings = parse_settings(arguments.settings);
-  }
-  // Before the plan, whose longest context depends on the model.
-  LoadedModel loaded(arguments.model, arguments.threads);
-  auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
+void eval_one(const EvalArguments& arguments, const LoadedModel& loaded,
+              const text::Tokenizer& tokenizer, const Registries& registries) {
   EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
-  auto episodes = evaluate(loaded, *tokenizer, plan, registries);
+  auto episodes = evaluate(loaded, tokenizer, plan, registries);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)
@@ -219,11 +241,25 @@ void eval(EvalArguments arguments, const Registries& registries) {
         "all {} episodes of the environment {} failed, so there is no score. The first: {}",
         summary.episodes, plan.env, summary.failure);
   // With --json as well: the rows, then the summary as the last line.
-  if (arguments.rows) print_rows(episodes);
+  if (arguments.rows) print_rows(arguments, episodes);
   if (arguments.json)
-    fmt::print("{}\n", to_json(arguments.model, plan, summary, seconds).dump());
+    fmt::print("{}\n", to_json(arguments, plan, summary, seconds).dump());
   else if (!arguments.rows)
-    print_text(summary, plan, seconds);
+    print_text(arguments, summary, plan, seconds);
+}
+
+void eval(EvalArguments arguments, const Registries& registries) {
+  std::vector<EvalArguments> all;
+  if (!arguments.run.empty()) {
+    all = adopt_run(std::move(arguments), registries);
+  } else {
+    arguments.plan.settings = parse_settings(arguments.settings);
+    all.push_back(std::move(arguments));
+  }
+  // Before the plans, whose longest context depends on the model.
+  const LoadedModel loaded(all[0].model, all[0].threads);
+  const auto tokenizer = load_tokenizer_of(all[0].model, loaded.config());
+  for (const EvalArguments& one : all) eval_one(one, loaded, *tokenizer, registries);
 }
 
 }  // namespace
@@ -241,6 +277,11 @@ void add_eval(CLI::App& app, const Registries& registries) {
                                "evaluate as this run does: its environment, prompts, sampling, "
                                "limits and seed; of --model, or of its newest checkpoint")
                   ->type_name("RUN");
+  command
+      ->add_option("--name", arguments->name,
+                   "which of the run's datasets; without it each, one after the other")
+      ->type_name("NAME")
+      ->needs(run);
   command->add_option("--env", plan.env, "what to play, of the environments below")
       ->type_name("NAME");
   command->add_option("--settings", arguments->settings, "of the environment, name=value ...")

@@ -15,6 +15,7 @@
 #include "cli/process/in_process.h"
 #include "cli/process/supervisor.h"
 #include "cli/run/counted.h"
+#include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
 #include "cli/run/plan.h"
@@ -195,8 +196,7 @@ class Launch {
 
   std::string complete(const std::string& again) const {
     if (options_.run.steps == 0)
-      return fmt::format("The run was complete before: {} of {}.\n",
-                         counted(options_.run.epochs, "epoch"), options_.env.dataset);
+      return fmt::format("The run was complete before: {}.\n", epochs_text(options_));
     return fmt::format(
         "The run was complete before: {}. Raise run.steps to go on: '{} run.steps={}'\n",
         counted(options_.run.steps, "step"), again, 2 * options_.run.steps);

@@ -2,6 +2,7 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,12 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
+#include "core/base/yaml_config.h"
 #include "scheduler/state/waits.h"
 #include "scheduler/store/journal.h"
 
@@ -93,20 +96,23 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// Where the prompts are that were begun, over all datasets; what is nowhere is left out.
-std::string describe_prompts(const scheduler::Policy& policy) {
+// Where the prompts of one dataset are that were begun, or of all; what is nowhere is left out.
+std::string describe_prompts(const scheduler::Policy& policy, std::optional<int32_t> domain) {
   int64_t running = 0, ready = 0, parked = 0, queued = 0, long_queue = 0, handed = 0;
   for (const auto& [id, task] : policy.tasks) {
+    if (domain && id.domain != *domain) continue;
     running += task.place == scheduler::Place::kRunning;
     handed += task.place == scheduler::Place::kHandedOver;
   }
   std::array<int64_t, kEnumNames<scheduler::TaskEnd>.size()> ended{};
-  for (const scheduler::Domain& domain : policy.domains) {
-    ready += std::ssize(domain.ready);
-    parked += std::ssize(domain.parked);
-    queued += std::ssize(domain.queued);
-    long_queue += std::ssize(domain.long_queue);
-    for (size_t i = 0; i < ended.size(); ++i) ended[i] += domain.ended[i];
+  for (int32_t index = 0; index < std::ssize(policy.domains); ++index) {
+    if (domain && index != *domain) continue;
+    const scheduler::Domain& one = policy.domains[static_cast<size_t>(index)];
+    ready += std::ssize(one.ready);
+    parked += std::ssize(one.parked);
+    queued += std::ssize(one.queued);
+    long_queue += std::ssize(one.long_queue);
+    for (size_t i = 0; i < ended.size(); ++i) ended[i] += one.ended[i];
   }
   std::vector<std::string> parts;
   const auto add = [&](int64_t count, std::string_view what) {
@@ -119,7 +125,21 @@ std::string describe_prompts(const scheduler::Policy& policy) {
   add(running, "running");
   add(queued, "to be sampled again");
   add(long_queue, "for a long round");
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// By domain, as the config of the run has them; without one they are numbered.
+std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
+  std::vector<std::string> names;
+  try {
+    RunOptions options;
+    bind_config(load_config(paths.config(), {}), options);
+    names = dataset_names(options);
+  } catch (const UserError&) {
+    // Where a run stands is told all the same.
+  }
+  for (size_t i = names.size(); i < num_domains; ++i) names.push_back(fmt::format("dataset {}", i));
+  return names;
 }
 
 void show_status(const std::string& run) {
@@ -134,7 +154,11 @@ void show_status(const std::string& run) {
          fmt::format("{}{}, newest checkpoint {}", std::max<int64_t>(0, policy.published),
                      state.config.steps > 0 ? fmt::format(" of {}", state.config.steps) : "",
                      policy.durable < 0 ? "none" : std::to_string(policy.durable)));
-    line("prompts", describe_prompts(policy));
+    line("prompts", describe_prompts(policy, std::nullopt));
+    if (policy.domains.size() < 2) continue;
+    const std::vector<std::string> names = names_of({run}, policy.domains.size());
+    for (int32_t i = 0; i < std::ssize(policy.domains); ++i)
+      line("", fmt::format("{}: {}", names[static_cast<size_t>(i)], describe_prompts(policy, i)));
   }
   std::string_view label = runs || state.end ? "workers" : "had";
   for (const auto& [id, worker] : state.workers) {

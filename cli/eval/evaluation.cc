@@ -83,7 +83,8 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::To
   int64_t total = plan.episodes * plan.samples, started = 0;
   while (static_cast<int64_t>(episodes.size()) < total) {
     for (; started < total && runner.num_running() < kInPlay; ++started) {
-      const MemberId member{.prompt = started / plan.samples,
+      const MemberId member{.domain = plan.domain,
+                            .prompt = started / plan.samples,
                             .member = static_cast<int32_t>(started % plan.samples)};
       runner.start({.lease = {.member = member},
                     .lane = lane,

@@ -115,27 +115,39 @@ class Demonstrator {
   const DemonstrationPlan& plan_;
 };
 
+// That of the first dataset is what it was when there was one.
+Rng demonstrator_rng(uint64_t run_seed, size_t domain, int64_t episode) {
+  const auto number = static_cast<uint64_t>(episode);
+  if (domain == 0) return Rng(mix({run_seed, kStream, number}));
+  return Rng(mix({run_seed, kStream, number, domain}));
+}
+
 }  // namespace
 
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
-                                         sandbox::Environment& environment,
+                                         std::span<const DemonstratedDataset> datasets,
                                          const text::Tokenizer& tokenizer,
-                                         std::span<const text::DatasetRow> dataset,
                                          const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan) {
-  Demonstrator demonstrator(environment, tokenizer, verifiers, plan);
   DemonstrationCounts counts;
   // In memory and written at once: a launch that is killed here begins anew, with the same bytes.
   std::string text;
-  for (int64_t i = 0; i < plan.episodes; ++i) {
-    sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i), ""};
-    // A dataset may be shorter than the demonstrations: its rows then come round again.
-    if (!dataset.empty()) task.data = dataset[static_cast<size_t>(i) % dataset.size()].json;
-    Rng rng(mix({plan.run_seed, kStream, static_cast<uint64_t>(i)}));
-    const Row row = demonstrator.play(task, rng, counts);
-    // In the form of sft.data, as which the trainer reads it.
-    text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
-                        fmt::join(row.counts, ","));
+  for (size_t domain = 0; domain < datasets.size(); ++domain) {
+    const DemonstratedDataset& dataset = datasets[domain];
+    Demonstrator demonstrator(dataset.environment, tokenizer, verifiers, plan);
+    for (int64_t i = 0; i < dataset.episodes; ++i) {
+      sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i,
+                                            static_cast<int32_t>(domain)),
+                         ""};
+      // A dataset may be shorter than the demonstrations: its rows then come round again.
+      if (!dataset.rows.empty())
+        task.data = dataset.rows[static_cast<size_t>(i) % dataset.rows.size()].json;
+      Rng rng = demonstrator_rng(plan.run_seed, domain, i);
+      const Row row = demonstrator.play(task, rng, counts);
+      // In the form of sft.data, as which the trainer reads it.
+      text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
+                          fmt::join(row.counts, ","));
+    }
   }
   if (auto written = write_file_atomic(file, text); !written) {
     throw UserError("{}", written.failure().message);

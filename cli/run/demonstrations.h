@@ -21,8 +21,14 @@
 
 namespace tailrace {
 
-struct DemonstrationPlan {
+// What is played, and how often. Both are borrowed.
+struct DemonstratedDataset {
+  sandbox::Environment& environment;
+  std::span<const text::DatasetRow> rows = {};  // for environments that need them
   int64_t episodes = 0;
+};
+
+struct DemonstrationPlan {
   uint64_t run_seed = 0;
   int64_t max_tokens = 0;  // of a row: an episode is cut before the turn that would exceed it
   Time step_timeout = std::chrono::seconds(30);  // of an environment that answers `pending`
@@ -33,13 +39,12 @@ struct DemonstrationCounts {
   int64_t successes = 0;  // as the environment says, or the verifier that it names
 };
 
-// Writes the file atomically; the same plan gives the same bytes. `dataset` is for environments
-// that need one. Throws UserError: the environment has no demonstrator, or fails; the file cannot
-// be written.
+// Writes the file atomically, one dataset after the other, in the order of their domains; the same
+// plan gives the same bytes. Throws UserError: an environment has no demonstrator, or fails; the
+// file cannot be written.
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
-                                         sandbox::Environment& environment,
+                                         std::span<const DemonstratedDataset> datasets,
                                          const text::Tokenizer& tokenizer,
-                                         std::span<const text::DatasetRow> dataset,
                                          const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan);
 

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/run/datasets.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -28,11 +29,14 @@ constexpr std::string_view kTokenizer = "tokenizer/", kAbsent = "none";
 // By the name that stays when a run is moved.
 std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& o) {
   std::map<std::string, Input> inputs;
-  const auto named = [&](const char* key, const fs::path& path) {
+  const auto named = [&](const std::string& key, const fs::path& path) {
     if (!path.empty()) inputs[key] = {key, path};
   };
-  named("env.dataset", o.env.dataset);
-  if (o.eval.prompts > 0) named("env.eval_dataset", o.env.eval_dataset);
+  const std::vector<DatasetSection> datasets = datasets_of(o);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    named(dataset_key(o, i, "dataset"), datasets[i].dataset);
+    if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
+  }
   named("sft.data", o.sft.data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
   const fs::path model = o.model.path;

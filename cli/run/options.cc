@@ -44,7 +44,7 @@ void RunSection::visit(OptionVisitor& v) {
            .aliases = {"max_steps", "total_training_steps", "num_rollout"},
            .resume = Resume::kMayGrow});
   v.field("epochs", epochs,
-          {.help = "passes over env.dataset; 0: as many as the steps need",
+          {.help = "passes over the training prompts; 0: as many as the steps need",
            .min = 0,
            .max = kMaxCount,
            .aliases = {"total_epochs", "num_epoch"}});
@@ -84,7 +84,7 @@ void ModelSection::visit(OptionVisitor& v) {
 
 void EnvSection::visit(OptionVisitor& v) {
   v.field("name", name,
-          {.help = "which environment; 'tailrace eval --help' lists them", .required = true});
+          {.help = "which environment; 'tailrace eval --help' lists them", .required = required});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts",
            .aliases = {"train_files", "prompt_data"},
@@ -93,6 +93,30 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "JSONL file of held-out prompts", .aliases = {"val_files"}, .path = true});
   v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
   v.field("settings", settings, {.help = "the environment's own settings"});
+}
+
+void DatasetSection::visit(OptionVisitor& v) {
+  v.field("name", name,
+          {.help = "names its metrics (reward/NAME/mean) and, on the command line, its keys "
+                   "(datasets.NAME.ratio=2)",
+           .required = true});
+  v.field("ratio", ratio,
+          {.help = "its share of rollout.prompts_per_step against the others' ratios, in whole "
+                   "prompts that --dry-run shows; 0: it is evaluated and not trained on",
+           .min = 0,
+           .max = kMaxCount,
+           .aliases = {"domain_interleave_probs"}});
+  v.field("env", env,
+          {.help = "which environment; 'tailrace eval --help' lists them", .required = true});
+  v.field("settings", settings, {.help = "the environment's own settings"});
+  v.field("dataset", dataset, {.help = "JSONL file of training prompts", .path = true});
+  v.field("eval_dataset", eval_dataset, {.help = "JSONL file of held-out prompts", .path = true});
+  v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
+  v.field("epochs", epochs,
+          {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "
+                   "run, its steps go on with the prompts of the others",
+           .min = 0,
+           .max = kMaxCount});
 }
 
 void RolloutProcesses::visit(OptionVisitor& v) {
@@ -122,6 +146,11 @@ void RunOptions::visit(OptionVisitor& v) {
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
+  // Before `env`, whose name is missed where there are none.
+  v.list("datasets", datasets,
+         "what the policy acts in, where that is more than one thing: a list, in the place of the "
+         "section `env`");
+  env.required = datasets.empty();
   v.section("env", env, "what the policy acts in");
   v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");

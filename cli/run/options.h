@@ -54,11 +54,27 @@ struct ModelSection {
   bool creates() const { return create.hidden_size > 0; }
 };
 
+// The one thing that a run learns, where `datasets` lists none.
 struct EnvSection {
   std::string name;
   std::string dataset, eval_dataset;
   std::string prompt_key = "prompt";
   sandbox::EnvironmentSettings settings;
+  bool required = true;  // no key: whether its name is missed
+
+  void visit(OptionVisitor& v);
+};
+
+// One of several that a run learns from: a domain of the scheduler's law (1.1). Who wants to know
+// what a run learns from asks datasets_of() (datasets.h), whichever way it was written.
+struct DatasetSection {
+  std::string name = {};
+  double ratio = 1;
+  std::string env = {};
+  sandbox::EnvironmentSettings settings = {};
+  std::string dataset = {}, eval_dataset = {};
+  std::string prompt_key = "prompt";
+  int64_t epochs = 0;
 
   void visit(OptionVisitor& v);
 };
@@ -85,6 +101,7 @@ struct LogSection {
 struct RunOptions {
   RunSection run;
   ModelSection model;
+  std::vector<DatasetSection> datasets;  // empty: `env` is the only one
   EnvSection env;
   // The keys of these three stand in `rollout`: each is read by somebody else.
   scheduler::StepOptions step;

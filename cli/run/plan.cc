@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
+#include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
@@ -43,8 +44,9 @@ int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
 // That exist at once: those of the step that is trained, those ahead of it, and the surplus.
 int64_t samples_in_flight(const RunOptions& o) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
-  const int64_t kept = o.step.prompts_per_step + mode.ahead.of(o.step.prompts_per_step);
-  const int64_t groups = mode.groups_to_launch(kept);
+  int64_t groups = 0;
+  for (const int64_t prompts : prompts_of_step(o))
+    groups += mode.groups_to_launch(prompts + mode.ahead.of(prompts));
   return add_product(0, groups, mode.members_to_launch(o.step.group_size));
 }
 
@@ -116,6 +118,19 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
                      updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
 }
 
+// "grid: 3 of the 4 prompts of a step, frozen_grid, 2 epochs of a.jsonl".
+std::string describe_dataset(const RunOptions& o, const DatasetSection& dataset, int64_t prompts) {
+  const std::string share = prompts == 0 ? "evaluated only"
+                                         : fmt::format("{} of the {} of a step", prompts,
+                                                       counted(o.step.prompts_per_step, "prompt"));
+  std::string text = fmt::format("{}: {}, {}", dataset.name, share, dataset.env);
+  const int64_t epochs = dataset.epochs > 0 ? dataset.epochs : o.run.epochs;
+  if (prompts > 0 && !dataset.dataset.empty())
+    text += epochs > 0 ? fmt::format(", {} of {}", counted(epochs, "epoch"), dataset.dataset)
+                       : fmt::format(", {}", dataset.dataset);
+  return text;
+}
+
 // A rate that rises for longer than the run lasts never reaches its peak.
 void warn_of_rates(const RunOptions& o, Plan& plan) {
   auto warm_up = [&](std::string_view section, const OptimOptions& optim, int64_t updates) {
@@ -141,11 +156,18 @@ void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
     plan.warnings.push_back(fmt::format("scheduler.{} = {} does nothing: of {} it is not one more",
                                         key, value, counted(of, what)));
   };
-  const int64_t prompts = o.step.prompts_per_step, members = o.step.group_size;
+  const int64_t members = o.step.group_size;
   const scheduler::ModeOptions& given = o.scheduler.mode;
-  if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, prompts, "prompt");
-  if (mode.launches_surplus() && mode.groups_to_launch(prompts) == prompts)
-    warn("launch_prompts_ratio", given.launch_prompts, prompts, "prompt");
+  const std::vector<std::string> names = dataset_names(o);
+  const std::vector<int64_t> quotas = prompts_of_step(o);
+  for (size_t i = 0; i < quotas.size(); ++i) {
+    const int64_t prompts = quotas[i];
+    if (prompts == 0) continue;
+    const std::string what = names.empty() ? "prompt" : fmt::format("prompt of {}", names[i]);
+    if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, prompts, what);
+    if (mode.launches_surplus() && mode.groups_to_launch(prompts) == prompts)
+      warn("launch_prompts_ratio", given.launch_prompts, prompts, what);
+  }
   if (given.launch_members > 1 && mode.members_to_launch(members) == members)
     warn("launch_members_ratio", given.launch_members, members, "sample");
 }
@@ -164,10 +186,8 @@ ModelConfig planned_model(const RunOptions& options,
                           const sandbox::EnvironmentRegistry& environments) {
   if (!options.model.creates())
     return read_named("model.path", [&] { return read_model_config(options.model.path); });
-  // Made only to be asked for its words.
-  auto environment = environments.make(options.env.name, options.env.settings);
   return model_config(options.model.create,
-                      text::kFirstWord + std::ssize(environment->info().vocabulary));
+                      text::kFirstWord + std::ssize(vocabulary_of(options, environments)));
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
@@ -274,6 +294,11 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
                        counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
                        plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
                        counted(plan.updates_per_step, "update"), o.optim.lr));
+  if (o.datasets.size() > 1) {
+    const std::vector<int64_t> prompts = prompts_of_step(o);
+    for (size_t i = 0; i < prompts.size(); ++i)
+      line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
+  }
   std::string mode(name_of(o.scheduler.mode.name));
   std::string heading = "mode";
   for (const std::string& sentence :
@@ -286,10 +311,12 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
                             plan.steps * plan.samples_per_step,
                             counted(plan.steps * plan.updates_per_step, "update")));
   else
-    line("run", fmt::format("{} of {}", counted(o.run.epochs, "epoch"), o.env.dataset));
+    line("run", fmt::format("{}", epochs_text(o)));
+  const auto num_datasets = std::ssize(datasets_of(o));
   if (o.eval.prompts > 0)
-    line("eval", fmt::format("{} {}before the first and after the last step",
+    line("eval", fmt::format("{}{} {}before the first and after the last step",
                              counted(o.eval.prompts * o.eval.group_size, "held-out episode"),
+                             num_datasets > 1 ? " of each dataset" : "",
                              o.eval.interval_steps > 0
                                  ? fmt::format("every {}, ", counted(o.eval.interval_steps, "step"))
                                  : ""));

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/inputs.h"
 #include "cli/run/plan.h"
@@ -28,9 +29,14 @@
 namespace tailrace {
 namespace {
 
+// Of the environments of all datasets.
 int64_t max_turns(const RunOptions& o, const Registries& registries) {
-  const auto environment = registries.environments.make(o.env.name, o.env.settings);
-  return episode_limits(o.rollout, environment->info()).max_turns;
+  int64_t most = 0;
+  for (const DatasetSection& dataset : datasets_of(o)) {
+    const auto environment = registries.environments.make(dataset.env, dataset.settings);
+    most = std::max<int64_t>(most, episode_limits(o.rollout, environment->info()).max_turns);
+  }
+  return most;
 }
 
 ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
@@ -40,6 +46,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.config = scheduler_config(o);
   options.endpoint = context.endpoint;
   options.paths = context.run;
+  options.datasets = dataset_names(o);
   options.storage = o.scheduler.storage;
   // What the trainer below takes.
   options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
@@ -72,11 +79,17 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log)
   // Shapes alone: the weights come with the versions that the trainer publishes.
   config.model = planned_model(o, context.registries.environments);
   config.tokenizer_dir = context.run.tokenizer();
-  config.env = o.env.name;
-  config.env_settings = o.env.settings;
-  config.dataset = o.env.dataset;
-  if (o.eval.prompts > 0) config.eval_dataset = o.env.eval_dataset;  // else nobody has checked it
-  config.prompt_key = o.env.prompt_key;
+  for (const DatasetSection& dataset : datasets_of(o)) {
+    RolloutDataset played{.env = dataset.env,
+                          .settings = dataset.settings,
+                          .rows = {},
+                          .held_out_rows = {},
+                          .prompt_key = dataset.prompt_key};
+    // Files that nobody uses are ones that nobody has checked.
+    if (dataset.ratio > 0) played.rows = dataset.dataset;
+    if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;
+    config.datasets.push_back(std::move(played));
+  }
   config.rollout = o.rollout;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   // Also of one that is started again, hours after its launch.

@@ -1,14 +1,18 @@
 #include "cli/run/rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
+#include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
 #include "core/base/error.h"
 #include "core/generate.h"
@@ -36,9 +40,9 @@ class EffectChecker {
   }
 
   // `key`: a full key, or a section with a dot at its end. `switches`: the keys that decide whether
-  // it has an effect.
+  // it has an effect. Not `told`: that they replace it is what they are for.
   void refuse(const std::string& key, const std::vector<std::string>& switches,
-              const std::string& reason) {
+              const std::string& reason, bool told = true) {
     // -1 where a default has decided it: a key that somebody gave without effect is then always a
     // contradiction.
     int switched = -1;  // the layer that decided it
@@ -60,13 +64,15 @@ class EffectChecker {
     }
     if (idle.empty()) return;
     reset(idle);
-    keys_.add_note(fmt::format("without effect, as {}: {}", reason, fmt::join(idle, ", ")));
+    if (told)
+      keys_.add_note(fmt::format("without effect, as {}: {}", reason, fmt::join(idle, ", ")));
   }
 
  private:
   void reset(const std::vector<std::string>& names) {
+    std::vector<std::string> values;
     // What has no default is given again.
-    std::vector<std::string> values = {fmt::format("env.name={}", options_.env.name)};
+    if (options_.datasets.empty()) values = {fmt::format("env.name={}", options_.env.name)};
     for (const std::string& name : names)
       values.push_back(fmt::format("{}={}", name, defaults_.at(name).value));
     bind_config(parse_config("", "the defaults", values), options_);
@@ -137,70 +143,134 @@ void validate_rollout(RunOptions& o) {
 
 // Throws when nobody has the verifier that `environment` names: the mistake is in the setting that
 // gave the name, or else in the choice of the environment.
-void check_verifier(const EnvSection& env, const sandbox::Environment& environment,
-                    const VerifierRegistry& verifiers) {
+void check_verifier(const DatasetSection& dataset, const std::string& settings_key,
+                    const sandbox::Environment& environment, const VerifierRegistry& verifiers) {
   const std::string& name = environment.info().verifier;
   if (name.empty()) return;
   try {
     verifiers.at(name);
   } catch (const UserError& error) {
-    const auto setting =
-        std::ranges::find(env.settings, name, &sandbox::EnvironmentSettings::value_type::second);
-    throw setting == env.settings.end() ? error : error.about("env.settings." + setting->first);
+    const auto setting = std::ranges::find(dataset.settings, name,
+                                           &sandbox::EnvironmentSettings::value_type::second);
+    throw setting == dataset.settings.end() ? error
+                                            : error.about(join_key(settings_key, setting->first));
   }
 }
 
-std::unique_ptr<sandbox::Environment> make_environment(const EnvSection& env,
-                                                       const Registries& registries) {
+// Names that are names, and a place in each step for each.
+void validate_datasets(const RunOptions& o) {
+  if (o.datasets.empty()) return;
+  double sum = 0, least = 0;
+  std::map<std::string, size_t> known;
+  for (size_t i = 0; i < o.datasets.size(); ++i) {
+    const DatasetSection& dataset = o.datasets[i];
+    const std::string key = dataset_key(o, i, "name");
+    if (!is_item_name(dataset.name))
+      throw UserError::at(key,
+                          "is '{}'; it names metrics and keys, and is of letters, digits, _ and -. "
+                          "Try {}.",
+                          dataset.name, is_item_name(dataset.env) ? dataset.env : "a");
+    if (const auto [first, is_new] = known.emplace(dataset.name, i); !is_new)
+      throw UserError::at(key, "is {}, as that of datasets[{}] is. Give each a name of its own.",
+                          dataset.name, first->second);
+    sum += dataset.ratio;
+    if (dataset.ratio > 0 && (least == 0 || dataset.ratio < least)) least = dataset.ratio;
+  }
+  if (sum == 0)
+    throw UserError::at("datasets",
+                        "have ratios that are all 0: nothing would be trained. Give at least one "
+                        "of them ratio: 1.");
+  const std::vector<int64_t> prompts = prompts_of_step(o);
+  for (size_t i = 0; i < o.datasets.size(); ++i) {
+    const DatasetSection& dataset = o.datasets[i];
+    if (dataset.ratio == 0 && o.eval.prompts == 0)
+      throw UserError::at(dataset_key(o, i, "ratio"),
+                          "is 0 and eval.prompts is 0: {} would be neither trained nor evaluated. "
+                          "Remove it.",
+                          dataset.name);
+    if (dataset.ratio == 0 || prompts[i] > 0) continue;
+    // With so many its own share is one prompt.
+    throw UserError::at(dataset_key(o, i),
+                        "gets none of the {} of a step (rollout.prompts_per_step), which are "
+                        "dealt by the ratios in whole prompts. Try "
+                        "rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is only "
+                        "evaluated.",
+                        counted(o.step.prompts_per_step, "prompt"), std::ceil(sum / least));
+  }
+}
+
+// One dataset with its environment.
+sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
+                                          const DatasetSection& dataset,
+                                          const Registries& registries) {
+  const auto key = [&](std::string_view name) { return dataset_key(o, index, name); };
+  std::unique_ptr<sandbox::Environment> environment;
   try {
-    auto environment = registries.environments.make(env.name, env.settings);
-    check_verifier(env, *environment, *registries.verifiers);
-    return environment;
+    environment = registries.environments.make(dataset.env, dataset.settings);
+    check_verifier(dataset, key("settings"), *environment, *registries.verifiers);
   } catch (const UserError& error) {
-    throw error.about("env.name");
+    // An environment knows its settings by the section `env`.
+    constexpr std::string_view kSettings = "env.settings.";
+    if (error.key().starts_with(kSettings))
+      throw UserError("{}", error.what())
+          .about(join_key(key("settings"), error.key().substr(kSettings.size())));
+    throw error.about(key("env"));
   }
-}
-
-sandbox::EnvironmentInfo validate_environment(const RunOptions& o, const Registries& registries) {
-  auto environment = make_environment(o.env, registries);
   const sandbox::EnvironmentInfo& info = environment->info();
-  if (info.needs_dataset && o.env.dataset.empty())
-    throw UserError::at("env.name",
-                        "is {}, which needs env.dataset: a JSONL file with a prompt in each row",
-                        o.env.name);
-  if (!info.needs_dataset && !o.env.dataset.empty())
-    throw UserError::at("env.dataset", "has no effect: {} draws its own tasks. Remove it.",
-                        o.env.name);
-  if (!info.needs_dataset && !o.env.eval_dataset.empty())
-    throw UserError::at("env.eval_dataset", "has no effect: {} draws its own tasks. Remove it.",
-                        o.env.name);
-  if (info.needs_dataset && o.eval.prompts > 0 && o.env.eval_dataset.empty())
+  const bool trains = dataset.ratio > 0;
+  if (info.needs_dataset && dataset.dataset.empty() && trains)
+    throw UserError::at(key("env"), "is {}, which needs {}: a JSONL file with a prompt in each row",
+                        dataset.env, key("dataset"));
+  for (const auto& [name, file] :
+       {std::pair{"dataset", dataset.dataset}, {"eval_dataset", dataset.eval_dataset}}) {
+    if (!info.needs_dataset && !file.empty())
+      throw UserError::at(key(name), "has no effect: {} draws its own tasks. Remove it.",
+                          dataset.env);
+  }
+  if (info.needs_dataset && o.eval.prompts > 0 && dataset.eval_dataset.empty())
     throw UserError::at(
         "eval.prompts",
-        "is {} but env.eval_dataset is missing; evaluations need prompts of their own. Give it, or "
+        "is {} but {} is missing; evaluations need prompts of their own. Give it, or "
         "eval.prompts=0.",
-        o.eval.prompts);
+        o.eval.prompts, key("eval_dataset"));
   if (o.model.creates() && info.vocabulary.empty())
     throw UserError(
         "model.create takes its vocabulary from the environment, and {} has none. Use model.path.",
-        o.env.name)
-        .about("env.name");
-  if (o.sft.demonstrations > 0) {
+        dataset.env)
+        .about(key("env"));
+  if (o.sft.demonstrations > 0 && trains) {
     // Asked by trying: whether an environment has a demonstrator only a running episode says.
     Rng rng(0);
     sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
     if (info.needs_dataset) {
       const auto rows = read_named(
-          "env.dataset", [&] { return text::read_dataset(o.env.dataset, o.env.prompt_key); });
+          key("dataset"), [&] { return text::read_dataset(dataset.dataset, dataset.prompt_key); });
       if (!rows.empty()) task.data = rows.front().json;
     }
     auto reset = environment->reset(task);
     if (!reset || !environment->demonstrate(rng))
       throw UserError::at("sft.demonstrations",
                           "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
-                          o.sft.demonstrations, o.env.name);
+                          o.sft.demonstrations, dataset.env);
   }
   return info;
+}
+
+// Of an item of the list: its keys belong together, so that one without effect is a mistake
+// whatever its layer.
+void refuse_without_effect(const RunOptions& o, size_t index, const ConfigKeys& keys) {
+  const DatasetSection& dataset = o.datasets[index];
+  const auto refuse = [&](std::string_view name, bool differs, std::string_view reason) {
+    const std::string key = dataset_key(o, index, name);
+    if (differs && keys.given(key))
+      throw UserError::at(key, "has no effect: {}. Remove it.", reason);
+  };
+  const DatasetSection defaults;
+  if (dataset.dataset.empty())
+    refuse("epochs", dataset.epochs != defaults.epochs,
+           "there is no dataset here, and only prompts of a file have epochs");
+  if (dataset.dataset.empty() && dataset.eval_dataset.empty())
+    refuse("prompt_key", dataset.prompt_key != defaults.prompt_key, "there is no dataset here");
 }
 
 void validate_batches(const RunOptions& o) {
@@ -291,24 +361,32 @@ void validate_sampling_mask(const RunOptions& o) {
                         std::max<int64_t>(1, kMaxKeptIds / tokens));
 }
 
+// `environments`: of all datasets.
 void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
-                           const sandbox::EnvironmentInfo& environment) {
+                           std::span<const sandbox::EnvironmentInfo> environments) {
   EffectChecker effect(o, keys);
+  if (!o.datasets.empty())
+    effect.refuse("env.", {"datasets"}, "datasets lists what the policy acts in",
+                  /*told=*/false);
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
                   "model.create.hidden_size is not given");
   if (o.sft.data.empty() && o.sft.demonstrations == 0)
     effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
                   "neither sft.data nor sft.demonstrations is given");
-  if (o.env.dataset.empty()) {
+  if (o.datasets.empty() && o.env.dataset.empty())
     effect.refuse("env.prompt_key", {"env.dataset", "env.name"}, "there is no env.dataset");
-    effect.refuse("run.epochs", {"env.dataset", "env.name"},
-                  "the environment draws its tasks without end, only env.dataset has epochs");
-  }
-  if (o.rollout.max_turns > environment.max_turns)
-    effect.refuse("rollout.max_turns", {"env.name", "env.settings.max_turns"},
-                  fmt::format("{} ends an episode after {}", o.env.name,
-                              counted(environment.max_turns, "turn")));
+  if (std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
+    effect.refuse("run.epochs", {"datasets", "env.dataset", "env.name"},
+                  o.datasets.empty()
+                      ? "the environment draws its tasks without end, only env.dataset has epochs"
+                      : "the environments draw their tasks without end, only a dataset has epochs");
+  const auto& longest =
+      *std::ranges::max_element(environments, {}, &sandbox::EnvironmentInfo::max_turns);
+  if (o.rollout.max_turns > longest.max_turns)
+    effect.refuse("rollout.max_turns", {"datasets", "env.name", "env.settings.max_turns"},
+                  fmt::format("{} ends an episode after {}", longest.name,
+                              counted(longest.max_turns, "turn")));
   if (o.algo.kl.coef == 0)
     effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
   if (o.algo.correction.kind == CorrectionKind::kNone)
@@ -351,11 +429,16 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate(o.sft, "sft");
   validate_model(o);
   validate_rollout(o);
-  const sandbox::EnvironmentInfo environment = validate_environment(o, registries);
+  validate_datasets(o);
+  const std::vector<DatasetSection> datasets = datasets_of(o);
+  std::vector<sandbox::EnvironmentInfo> environments;
+  for (size_t i = 0; i < datasets.size(); ++i)
+    environments.push_back(validate_dataset(o, i, datasets[i], registries));
+  for (size_t i = 0; i < o.datasets.size(); ++i) refuse_without_effect(o, i, keys);
   validate_batches(o);
   validate_streaming(o);
   validate_sampling_mask(o);
-  refuse_without_effect(o, keys, environment);
+  refuse_without_effect(o, keys, environments);
 
   // Last, so that the rules above still see what a person has given.
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;

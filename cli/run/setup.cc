@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/demonstrations.h"
 #include "cli/run/inputs.h"
 #include "cli/run/load.h"
@@ -59,7 +61,7 @@ std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
 }
 
 void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
-                       const sandbox::Environment& environment) {
+                       const sandbox::EnvironmentRegistry& environments) {
   // A run that goes on keeps its tokenizer, whatever has become of model.path since.
   // This file is the last: where a launch was killed before it, all of them are made again.
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
@@ -67,16 +69,16 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   fs::create_directories(paths.tokenizer(), error);
   if (error) throw UserError("{}", describe_errno("create", paths.tokenizer(), error.value()));
   if (options.model.creates()) {
-    text::write_word_tokenizer(paths.tokenizer(), environment.info().vocabulary);
+    text::write_word_tokenizer(paths.tokenizer(), vocabulary_of(options, environments));
   } else {
     text::copy_tokenizer(options.model.path, paths.tokenizer());
   }
 }
 
-std::vector<text::DatasetRow> training_rows(const RunOptions& options) {
-  return read_named("env.dataset", [&] {
-    return text::read_dataset(options.env.dataset, options.env.prompt_key);
-  });
+std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
+                                            const DatasetSection& dataset) {
+  return read_named(dataset_key(options, index, "dataset"),
+                    [&] { return text::read_dataset(dataset.dataset, dataset.prompt_key); });
 }
 
 // As an episode does it.
@@ -95,14 +97,14 @@ struct DatasetFacts {
 };
 
 // Readable rows whose prompts leave room for an answer.
-DatasetFacts check_dataset(const std::string& file, const RunOptions& options,
-                           sandbox::Environment& environment, const text::Tokenizer& tokenizer,
-                           const VerifierRegistry& verifiers) {
+DatasetFacts check_dataset(const std::string& file, const std::string& prompt_key,
+                           const RunOptions& options, sandbox::Environment& environment,
+                           const text::Tokenizer& tokenizer, const VerifierRegistry& verifiers) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows =
-      read_prompts(file, options.env.prompt_key, environment.info().verifier, verifiers);
+      read_prompts(file, prompt_key, environment.info().verifier, verifiers);
   if (rows.empty()) throw UserError("{} has no rows.", file);
   DatasetFacts facts{.rows = std::ssize(rows)};
   for (const text::DatasetRow& row : rows) {
@@ -126,23 +128,40 @@ DatasetFacts check_dataset(const std::string& file, const RunOptions& options,
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
-                            sandbox::Environment& environment, const text::Tokenizer& tokenizer,
-                            const VerifierRegistry& verifiers,
+                            const Registries& registries, const text::Tokenizer& tokenizer,
                             const std::function<void(const std::string&)>& say) {
   const fs::path file = paths.demonstrations();
   // A file that is there is whole, for it is written atomically.
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
-  std::vector<text::DatasetRow> dataset;
-  if (environment.info().needs_dataset) dataset = training_rows(options);
-  const DemonstrationPlan plan{.episodes = options.sft.demonstrations,
-                               .run_seed = static_cast<uint64_t>(options.run.seed),
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  const std::vector<int64_t> episodes = deal(options, options.sft.demonstrations);
+  // What is demonstrated borrows these.
+  std::vector<std::unique_ptr<sandbox::Environment>> environments;
+  std::vector<std::vector<text::DatasetRow>> rows(datasets.size());
+  std::vector<DemonstratedDataset> demonstrated;
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    environments.push_back(registries.environments.make(datasets[i].env, datasets[i].settings));
+    if (environments[i]->info().needs_dataset && episodes[i] > 0)
+      rows[i] = training_rows(options, i, datasets[i]);
+    demonstrated.push_back({*environments[i], rows[i], episodes[i]});
+  }
+  const DemonstrationPlan plan{.run_seed = static_cast<uint64_t>(options.run.seed),
                                .max_tokens = options.rollout.engine.max_context_tokens,
                                .step_timeout = std::chrono::duration_cast<Time>(
                                    std::chrono::duration<double>(options.rollout.step_timeout_s))};
   const DemonstrationCounts counts =
-      write_demonstrations(file, environment, tokenizer, dataset, verifiers, plan);
-  say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", plan.episodes, counts.tokens,
-                  static_cast<double>(counts.successes) / static_cast<double>(plan.episodes)));
+      write_demonstrations(file, demonstrated, tokenizer, *registries.verifiers, plan);
+  const int64_t all = options.sft.demonstrations;
+  say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", all, counts.tokens,
+                  static_cast<double>(counts.successes) / static_cast<double>(all)));
+}
+
+// Names, for a person: "grid, sums", or that there is one.
+std::string list_names(const RunOptions& options) {
+  if (options.datasets.empty()) return "the section env";
+  std::vector<std::string> names;
+  for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -154,41 +173,30 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 }
 
 scheduler::Config scheduler_config(const RunOptions& options) {
-  // Without a dataset the environment draws its tasks without end.
-  const int64_t prompts = options.env.dataset.empty() ? 0 : std::ssize(training_rows(options));
-  // One dataset, so one entry of prompts_per_epoch.
-  return scheduler::make_config(
-      options.scheduler, options.step, options.eval, options.save,
-      {.steps = options.run.steps, .epochs = options.run.epochs, .prompts_per_epoch = {prompts}});
+  scheduler::RunShape shape{.steps = options.run.steps, .domains = {}};
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  const std::vector<int64_t> quotas = prompts_of_step(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    // Without a file the environment draws its tasks without end; what is not trained has no
+    // epochs.
+    const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
+    const int64_t prompts = counts ? std::ssize(training_rows(options, i, datasets[i])) : 0;
+    shape.domains.push_back({.prompts_per_step = quotas[i],
+                             .prompts_per_epoch = prompts,
+                             .epochs = datasets[i].epochs});
+  }
+  return scheduler::make_config(options.scheduler, options.step, options.eval, options.save, shape);
 }
 
-std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
-  const sandbox::EnvironmentRegistry& environments = registries.environments;
-  // Called for what it refuses.
-  (void)scheduler_config(options);
-  if (options.model.creates()) return {};  // its words are those of its environment
-  const std::string& model = options.model.path;
-  if (!fs::exists(fs::path(model) / "tokenizer.json"))
-    throw UserError(
-        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
-        "tokenizer.",
-        model)
-        .about("model.path");
-  const int64_t vocab_size = planned_model(options, environments).vocab_size;
-  auto environment = environments.make(options.env.name, options.env.settings);
-  auto tokenizer = read_named("model.path", [&] {
-    auto loaded = text::load_tokenizer(model);
-    text::check_vocabulary(*loaded, vocab_size, model);
-    // A word-level tokenizer names the word that it lacks.
-    for (const std::string& word : environment->info().vocabulary)
-      (void)loaded->encode(word, {.find_special = false});
-    return loaded;
-  });
-  std::vector<std::string> notes;
-  if (!environment->info().needs_dataset) return notes;
-  const auto check = [&](std::string_view key, const std::string& file) {
+namespace {
+
+// The files of one dataset against its environment; what a person should know goes to `notes`.
+void check_dataset_files(const RunOptions& options, size_t index, const DatasetSection& dataset,
+                         sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+                         const VerifierRegistry& verifiers, std::vector<std::string>& notes) {
+  const auto check = [&](const std::string& key, const std::string& file) {
     const DatasetFacts facts = read_named(key, [&] {
-      return check_dataset(file, options, *environment, *tokenizer, *registries.verifiers);
+      return check_dataset(file, dataset.prompt_key, options, environment, tokenizer, verifiers);
     });
     if (facts.first_special > 0)
       notes.push_back(
@@ -197,15 +205,49 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
                       key, facts.first_special));
     return facts.rows;
   };
-  check("env.dataset", options.env.dataset);
-  if (options.env.eval_dataset.empty() || options.eval.prompts == 0) return notes;
-  const int64_t rows = check("env.eval_dataset", options.env.eval_dataset);
-  if (options.eval.prompts <= rows) return notes;
-  throw UserError::at(
-      "eval.prompts",
-      "is {}, but env.eval_dataset {} has {} rows; none may count twice.\n       Try "
-      "eval.prompts={}.",
-      options.eval.prompts, options.env.eval_dataset, rows, rows);
+  if (dataset.ratio > 0) check(dataset_key(options, index, "dataset"), dataset.dataset);
+  if (dataset.eval_dataset.empty() || options.eval.prompts == 0) return;
+  const std::string key = dataset_key(options, index, "eval_dataset");
+  const int64_t rows = check(key, dataset.eval_dataset);
+  if (options.eval.prompts <= rows) return;
+  throw UserError::at("eval.prompts",
+                      "is {}, but {} {} has {} rows; none may count twice.\n       Try "
+                      "eval.prompts={}.",
+                      options.eval.prompts, key, dataset.eval_dataset, rows, rows);
+}
+
+}  // namespace
+
+std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
+  const sandbox::EnvironmentRegistry& environments = registries.environments;
+  // Called for what it refuses.
+  (void)scheduler_config(options);
+  if (options.model.creates()) return {};  // its words are those of its environments
+  const std::string& model = options.model.path;
+  if (!fs::exists(fs::path(model) / "tokenizer.json"))
+    throw UserError(
+        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+        "tokenizer.",
+        model)
+        .about("model.path");
+  const int64_t vocab_size = planned_model(options, environments).vocab_size;
+  const std::vector<std::string> words = vocabulary_of(options, environments);
+  auto tokenizer = read_named("model.path", [&] {
+    auto loaded = text::load_tokenizer(model);
+    text::check_vocabulary(*loaded, vocab_size, model);
+    // A word-level tokenizer names the word that it lacks.
+    for (const std::string& word : words) (void)loaded->encode(word, {.find_special = false});
+    return loaded;
+  });
+  std::vector<std::string> notes;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const auto environment = environments.make(datasets[i].env, datasets[i].settings);
+    if (environment->info().needs_dataset)
+      check_dataset_files(options, i, datasets[i], *environment, *tokenizer, *registries.verifiers,
+                          notes);
+  }
+  return notes;
 }
 
 std::string resolved_config(const RunOptions& options) {
@@ -223,11 +265,10 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   // First: it makes the directory a run's, and a launch that is killed after it is continued like
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
-  auto environment = registries.environments.make(options.env.name, options.env.settings);
-  prepare_tokenizer(paths, options, *environment);
+  prepare_tokenizer(paths, options, registries.environments);
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
-  prepare_demonstrations(paths, options, *environment, *tokenizer, *registries.verifiers, say);
+  prepare_demonstrations(paths, options, registries, *tokenizer, say);
   // Last: all that a run reads is there.
   prove_inputs(paths, options);
 }
@@ -235,9 +276,17 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
 void check_same_run(const RunPaths& paths, const RunOptions& options,
                     const Registries& registries) {
   const RunOptions stored = load_stored_run(paths, {}, registries).options;
+  if (list_names(stored) != list_names(options))
+    throw UserError(
+        "{} holds a run with other datasets: {} there, {} here. A run keeps its datasets, and "
+        "their "
+        "order.\n       Try 'tailrace launch --run-dir {}' to continue that one, or another "
+        "--run-dir.",
+        paths.root.string(), list_names(stored), list_names(options), paths.root.string())
+        .about(options.datasets.empty() ? "env.name" : "datasets");
   const auto theirs = options_by_key(stored), ours = options_by_key(options);
   for (const auto& [key, there] : theirs) {
-    // Both lists are of this build's options, so they have the same keys.
+    // Both lists are of this build's options and of datasets with these names: of the same keys.
     const OptionDoc& here = ours.at(key);
     if (here.value == there.value || may_become(there, here)) continue;
     throw UserError(

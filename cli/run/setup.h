@@ -16,8 +16,8 @@
 
 namespace tailrace {
 
-// What the scheduler is told. Reads env.dataset for its length. Throws UserError with its key: an
-// unreadable row; a run that could not end or go on.
+// What the scheduler is told. Reads the datasets for their length. Throws UserError with its key:
+// an unreadable row; a run that could not end or go on.
 scheduler::Config scheduler_config(const RunOptions& options);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws

@@ -14,7 +14,7 @@ sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
   const bool held_out = lane == Lane::kEval;
   const std::vector<text::DatasetRow>& rows =
       held_out && !held_out_rows_.empty() ? held_out_rows_ : rows_;
-  sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt)};
+  sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt, member.domain)};
   if (!rows.empty()) task.data = rows[static_cast<size_t>(member.prompt) % rows.size()].json;
   return task;
 }

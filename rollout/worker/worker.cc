@@ -40,20 +40,28 @@ std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config
   return tokenizer;
 }
 
-TaskSource task_source_for(const RolloutWorkerConfig& config,
+TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
                            const sandbox::EnvironmentInfo& info) {
-  if (!info.needs_dataset) return TaskSource(config.seed);
-  if (config.dataset.empty())
-    throw UserError::at("env.dataset", "is missing; the environment {} needs a dataset.",
-                        info.name);
-  auto rows = text::read_dataset(config.dataset, config.prompt_key);
-  if (rows.empty())
-    throw UserError::at("env.dataset", "is {}, which has no rows.", config.dataset.string());
-  std::vector<text::DatasetRow> held_out;
-  if (!config.eval_dataset.empty())
-    held_out = text::read_dataset(config.eval_dataset, config.prompt_key);
-  return TaskSource(config.seed, std::move(rows), std::move(held_out));
+  if (!info.needs_dataset) return TaskSource(seed);
+  if (dataset.rows.empty() && dataset.held_out_rows.empty())
+    throw UserError("the environment {} needs a dataset, and the config names none.", info.name);
+  const auto read = [&](const std::filesystem::path& file) {
+    if (file.empty()) return std::vector<text::DatasetRow>();
+    auto rows = text::read_dataset(file, dataset.prompt_key);
+    if (rows.empty()) throw UserError("{} has no rows.", file.string());
+    return rows;
+  };
+  return TaskSource(seed, read(dataset.rows), read(dataset.held_out_rows));
 }
+
+// What the episodes of a domain play, and how.
+struct Played {
+  const RolloutDataset* dataset;
+  sandbox::EnvironmentInfo info;
+  TaskSource tasks;
+  EpisodeLimits limits;
+  SamplingParams sampling;
+};
 
 class RolloutWorker {
  public:
@@ -69,11 +77,16 @@ class RolloutWorker {
         pool_(static_cast<int>(config.rollout.threads)),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
-        runner_(engine_, *tokenizer_, runner_settings(config.rollout), clock),
-        info_(environments.make(config.env, config.env_settings)->info()),
-        tasks_(task_source_for(config, info_)),
-        limits_(episode_limits(config.rollout, info_)),
-        sampling_(episode_sampling(config.rollout.sampling, info_, config.model, *tokenizer_)) {
+        runner_(engine_, *tokenizer_, runner_settings(config.rollout), clock) {
+    for (const RolloutDataset& dataset : config.datasets) {
+      const auto info = environments.make(dataset.env, dataset.settings)->info();
+      played_.push_back(
+          {.dataset = &dataset,
+           .info = info,
+           .tasks = task_source_for(config.seed, dataset, info),
+           .limits = episode_limits(config.rollout, info),
+           .sampling = episode_sampling(config.rollout.sampling, info, config.model, *tokenizer_)});
+    }
     config.prove_inputs();
   }
 
@@ -208,30 +221,45 @@ class RolloutWorker {
       } else if (evaluates && engine_.version() != grant.version) {
         // Training may go on under newer weights, each token says by which. An evaluation is a
         // number about one version.
-        refuse_late(grant);
+        refuse(grant, Outcome::kStale);
+      } else if (!plays(grant)) {
+        log_.error("refused {}: the config names {} datasets", to_string(grant.lease),
+                   played_.size());
+        refuse(grant, Outcome::kLost);
       } else {
+        const Played& played = played_of(grant);
         num_evaluating_ += evaluates;
         runner_.start({.lease = grant.lease,
                        .lane = grant.lane,
-                       .task = tasks_.task(grant.lane, grant.lease.member),
+                       .task = played.tasks.task(grant.lane, grant.lease.member),
                        .key = member_key(config_.seed, grant.lane, grant.lease.member),
-                       .sampling = sampling_,
-                       .limits = limits_,
+                       .sampling = played.sampling,
+                       .limits = played.limits,
                        .numerics_class = numerics_class_,
                        .keeps_sets = config_.keeps_sets && !evaluates},
-                      environments_.make(config_.env, config_.env_settings));
+                      environments_.make(played.dataset->env, played.dataset->settings));
       }
     }
     granted_.swap(waiting);
   }
 
-  void refuse_late(const wire::Grant& grant) {
+  // A scheduler with another config than ours could ask for what we do not know.
+  bool plays(const wire::Grant& grant) const {
+    return static_cast<size_t>(grant.lease.member.domain) < played_.size();
+  }
+  const Played& played_of(const wire::Grant& grant) const {
+    return played_[static_cast<size_t>(grant.lease.member.domain)];
+  }
+
+  void refuse(const wire::Grant& grant, Outcome outcome) {
     Trajectory trajectory;
     trajectory.lease = grant.lease;
     trajectory.lane = grant.lane;
-    trajectory.env = info_.name;
-    trajectory.outcome = Outcome::kStale;
-    trajectory.sampling = sampling_;
+    if (plays(grant)) {
+      trajectory.env = played_of(grant).info.name;
+      trajectory.sampling = played_of(grant).sampling;
+    }
+    trajectory.outcome = outcome;
     send_result(trajectory);
   }
 
@@ -286,10 +314,7 @@ class RolloutWorker {
   Stream stream_;
   Engine engine_;
   EpisodeRunner runner_;
-  sandbox::EnvironmentInfo info_;
-  TaskSource tasks_;
-  EpisodeLimits limits_;
-  SamplingParams sampling_;
+  std::vector<Played> played_;  // by domain
   const std::string numerics_class_ = numerics_class();
 
   Digest digest_;  // of parameters_ and packed_

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
@@ -24,6 +25,15 @@
 #include "sandbox/registry.h"
 
 namespace tailrace {
+
+// What the episodes of a domain play.
+struct RolloutDataset {
+  std::string env;
+  sandbox::EnvironmentSettings settings = {};
+  // JSONL files, of environments that need them; of either there may be none.
+  std::filesystem::path rows = {}, held_out_rows = {};
+  std::string prompt_key = "prompt";
+};
 
 struct RolloutWorkerConfig {
   std::string worker = "rollout-0";
@@ -38,11 +48,7 @@ struct RolloutWorkerConfig {
   ModelConfig model;
   std::filesystem::path tokenizer_dir;
 
-  std::string env;
-  sandbox::EnvironmentSettings env_settings = {};
-  std::filesystem::path dataset = {};       // of environments that need one
-  std::filesystem::path eval_dataset = {};  // empty: the same
-  std::string prompt_key = "prompt";
+  std::vector<RolloutDataset> datasets;  // by domain; at least one
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
 

@@ -21,7 +21,7 @@ void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::str
 
 void EvalOptions::visit(OptionVisitor& v) {
   v.field("prompts", prompts,
-          {.help = "held-out prompts of an evaluation; 0: none",
+          {.help = "held-out prompts of an evaluation, of each dataset; 0: none",
            .min = 0,
            .max = kMaxPrompts,
            .aliases = {"episodes"},
@@ -137,15 +137,7 @@ void SchedulerOptions::visit(OptionVisitor& v) {
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
                    const EvalOptions& eval, const SaveOptions& save, const RunShape& run) {
   Config config;
-  config.domains.clear();
-  const auto num_domains = std::ssize(run.prompts_per_epoch);
-  for (int64_t i = 0; i < num_domains; ++i) {
-    const int64_t share =
-        step.prompts_per_step / num_domains + (i < step.prompts_per_step % num_domains);
-    config.domains.push_back({.prompts_per_step = share,
-                              .prompts_per_epoch = run.prompts_per_epoch[static_cast<size_t>(i)],
-                              .epochs = run.epochs});
-  }
+  config.domains = run.domains;
   config.mode = options.mode.mode();
   config.group_size = step.group_size;
   config.steps = run.steps;

@@ -38,16 +38,13 @@ struct SchedulerOptions {
   void visit(OptionVisitor& v);
 };
 
-// What a run says to its scheduler elsewhere: in the section `run`, and by the length of its
-// datasets.
+// What a run says to its scheduler elsewhere: in the section `run`, and by its datasets.
 struct RunShape {
   int64_t steps = 0;
-  int64_t epochs = 0;
-  std::vector<int64_t> prompts_per_epoch;  // of each domain; 0: an endless stream
+  std::vector<DomainConfig> domains;
 };
 
-// The prompts of a step are dealt to the domains evenly, the first ones getting the rest. Throws
-// UserError as Config::validate does.
+// Throws UserError as Config::validate does.
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
                    const EvalOptions& eval, const SaveOptions& save, const RunShape& run);
 

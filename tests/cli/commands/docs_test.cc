@@ -71,8 +71,9 @@ const char* const kReported = "What the built-in environments and verifiers repo
 
 // What the rows of a run carry, by the heading that the page has for them. `env/NAME` and
 // `eval/NAME` stand for what environments and verifiers report, `staleness/ess_frac_N` for what a
-// run has of each staleness that occurs in it.
-void collect(const std::filesystem::path& run, std::map<std::string, Names>& written) {
+// run has of each staleness that occurs in it, and DATASET for each of `datasets`.
+void collect(const std::filesystem::path& run, std::map<std::string, Names>& written,
+             const Names& datasets = {}) {
   const Names reported = names_under(kReported);
   auto rows = read_metrics(run / "metrics.jsonl");
   ASSERT_TRUE(rows.ok()) << rows.failure().message;
@@ -81,8 +82,14 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
     const char* heading = row.version < 0 ? "Names of the warm-up"
                           : evaluation    ? "Names of an evaluation"
                                           : "Names of a step";
-    const std::string open = evaluation ? "eval/" : "env/";
-    for (const auto& [name, value] : row.values) {
+    for (const auto& [whole, value] : row.values) {
+      std::string name = whole, open = evaluation ? "eval/" : "env/";
+      const size_t first = name.find('/'), second = name.find('/', first + 1);
+      if (second != std::string::npos &&
+          datasets.contains(name.substr(first + 1, second - first - 1))) {
+        name.replace(first + 1, second - first - 1, "DATASET");
+        open += "DATASET/";
+      }
       const bool is_open = name.starts_with(open) && reported.contains(name.substr(open.size()));
       const bool by_staleness = name.starts_with(kByStaleness);
       written[heading].insert(is_open        ? open + "NAME"
@@ -92,21 +99,23 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   }
 }
 
-// Two runs, because one has one target of the KL term; both learn from groups without a signal, as
-// a policy this small gives no other. A name that neither of them writes needs a run of its own.
+// Two runs, because one has one target of the KL term, and one of several datasets; they learn from
+// groups without a signal, as a policy this small gives no other. A name that none of them writes
+// needs a run of its own.
 TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
   TemporaryDirectory folder;
   std::map<std::string, Names> written;
-  for (const char* target : {"ref", "behaviour"}) {
-    const auto run = folder / target;
+  for (const auto& [config, target] :
+       {std::pair{"quickstart", "ref"}, {"quickstart", "behaviour"}, {"mixed", "ref"}}) {
+    const auto run = folder / fmt::format("{}-{}", config, target);
     auto result = run_binary(fmt::format(
-        "launch {}/configs/quickstart.yaml --in-process --run-dir {} run.steps=2 "
+        "launch {}/configs/{}.yaml --in-process --run-dir {} run.steps=2 "
         "model.create.hidden_size=16 model.create.intermediate_size=32 model.create.layers=1 "
         "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
         "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
-        TAILRACE_SOURCE_DIR, run.string(), target));
+        TAILRACE_SOURCE_DIR, config, run.string(), target));
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-    collect(run, written);
+    collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }
   for (const auto& [heading, names] : written) expect_same(names, names_under(heading), heading);
   EXPECT_EQ(written.size(), 3u);

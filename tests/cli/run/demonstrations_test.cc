@@ -28,9 +28,13 @@ class DemonstrationsTest : public testing::Test {
   }
   ~DemonstrationsTest() override { fs::remove_all(folder_); }
 
-  std::string write(const DemonstrationPlan& plan) {
-    counts_ = write_demonstrations(folder_ / "d.jsonl", *environment_, *tokenizer_, {},
-                                   built_in_verifiers(), plan);
+  std::string write(int64_t episodes, const DemonstrationPlan& plan) {
+    return write(std::vector<DemonstratedDataset>{{*environment_, {}, episodes}}, plan);
+  }
+  std::string write(const std::vector<DemonstratedDataset>& datasets,
+                    const DemonstrationPlan& plan) {
+    counts_ = write_demonstrations(folder_ / "d.jsonl", datasets, *tokenizer_, built_in_verifiers(),
+                                   plan);
     return read_file(folder_ / "d.jsonl").value();
   }
   static std::vector<json> rows(const std::string& text) {
@@ -47,7 +51,7 @@ class DemonstrationsTest : public testing::Test {
 };
 
 TEST_F(DemonstrationsTest, CountsExactlyTheActions) {
-  const auto all = rows(write({50, 7, 256}));
+  const auto all = rows(write(50, {7, 256}));
   ASSERT_EQ(all.size(), 50u);
   const std::set<std::string> seen_only = {">", "ice", "hole", "wall", "goal", "?", "what"};
   for (const json& row : all) {
@@ -73,20 +77,31 @@ TEST_F(DemonstrationsTest, CountsExactlyTheActions) {
 }
 
 TEST_F(DemonstrationsTest, TheSameSeedGivesTheSameBytes) {
-  const std::string first = write({20, 7, 256});
-  EXPECT_EQ(write({20, 7, 256}), first);
-  EXPECT_NE(write({20, 8, 256}), first);
+  const std::string first = write(20, {7, 256});
+  EXPECT_EQ(write(20, {7, 256}), first);
+  EXPECT_NE(write(20, {8, 256}), first);
+}
+
+TEST_F(DemonstrationsTest, OfSeveralDatasetsComeOneAfterTheOther) {
+  const std::string one = write(20, {7, 256});
+  const DemonstratedDataset grid{*environment_, {}, 20}, none{*environment_, {}, 0};
+  EXPECT_EQ(write({grid, none}, {7, 256}), one);
+  const std::string both = write({grid, grid}, {7, 256});
+  EXPECT_EQ(both.substr(0, one.size()), one) << "the first has what it would have alone";
+  EXPECT_EQ(rows(both).size(), 40u);
+  EXPECT_NE(both.substr(one.size()), one) << "the same environment, and other episodes";
+  EXPECT_EQ(write({none, grid}, {7, 256}), both.substr(one.size()));
 }
 
 TEST_F(DemonstrationsTest, AreImperfectOnPurpose) {
-  write({1000, 0, 256});
+  write(1000, {0, 256});
   // About 0.4 of 1000, with a standard deviation of 15: far enough away on both sides.
   EXPECT_GT(counts_.successes, 300);
   EXPECT_LT(counts_.successes, 500);
 }
 
 TEST_F(DemonstrationsTest, ALongEpisodeIsCutBetweenTurns) {
-  for (const json& row : rows(write({50, 7, 30}))) {
+  for (const json& row : rows(write(50, {7, 30}))) {
     EXPECT_LE(row.at("input_ids").size(), 30u);
     // Cut, not dropped: the first prompt and an action are there.
     EXPECT_GE(row.at("input_ids").size(), 9u);
@@ -109,7 +124,7 @@ class Undemonstrated final : public sandbox::Environment {
 TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {
   environment_ = std::make_unique<Undemonstrated>();
   try {
-    write({5, 7, 256});
+    write(5, {7, 256});
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("undemonstrated has no demonstrator"),
@@ -138,7 +153,7 @@ class NeverReady final : public sandbox::Environment {
 TEST_F(DemonstrationsTest, AnEnvironmentThatStaysPendingIsAUserError) {
   environment_ = std::make_unique<NeverReady>();
   try {
-    write({.episodes = 5, .max_tokens = 256, .step_timeout = std::chrono::milliseconds(20)});
+    write(5, {.max_tokens = 256, .step_timeout = std::chrono::milliseconds(20)});
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("never_ready was still pending after 0.02 s"),

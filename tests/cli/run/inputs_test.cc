@@ -43,6 +43,20 @@ TEST_F(Inputs, AFileThatHasChangedIsNamedWithItsKey) {
   EXPECT_NE(prove().find("model.path: "), std::string::npos) << prove();
 }
 
+TEST_F(Inputs, EachDatasetHasADigest) {
+  const auto file = [&](const char* name) { return folder_.write(name, "a").string(); };
+  options_.datasets = {
+      {.name = "a", .env = "text", .dataset = file("a.jsonl")},
+      {.name = "b", .env = "text", .dataset = file("b.jsonl"), .eval_dataset = file("held.jsonl")}};
+  options_.eval.prompts = 1;
+  EXPECT_EQ(prove(), "");
+  folder_.write("held.jsonl", "b");
+  EXPECT_EQ(prove().find("datasets.b.eval_dataset: "), 0u) << prove();
+  folder_.write("held.jsonl", "a");
+  folder_.write("a.jsonl", "b");
+  EXPECT_EQ(prove().find("datasets.a.dataset: "), 0u) << prove();
+}
+
 TEST_F(Inputs, ATokenizerKeepsItsFiles) {
   EXPECT_EQ(prove(), "");
   folder_.write("run/tokenizer/tokenizer_config.json", "{}");

@@ -1,10 +1,14 @@
 #include "cli/run/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
+#include <span>
 
 #include <gtest/gtest.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/load.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
@@ -177,6 +181,117 @@ TEST(Validate, RefusesMoreTurnsThanTheEnvironmentHas) {
             "override rollout.max_turns=15: rollout.max_turns has no effect: frozen_grid ends "
             "an episode after 14 turns. Remove it.");
   EXPECT_EQ(error_of({"rollout.max_turns=14"}), "(no error)");
+}
+
+// Lines 7 to 10, in the place of the section env.
+std::string with_datasets(const std::string& items) {
+  std::string text = kExample;
+  text.replace(text.find("env: "), text.find("rollout: ") - text.find("env: "), "");
+  return text + "datasets:\n" + items;
+}
+const std::string kTwoDatasets = with_datasets(
+    "  - {name: grid, ratio: 3, env: frozen_grid, settings: {max_turns: 5}}\n"
+    "  - {name: sums, env: calculator}\n");
+
+TEST(Datasets, SeveralAreAList) {
+  const RunOptions options = read({}, kTwoDatasets).options;
+  EXPECT_EQ(prompts_of_step(options), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(dataset_names(options), (std::vector<std::string>{"grid", "sums"}));
+  EXPECT_EQ(dataset_key(options, 1, "env"), "datasets.sums.env");
+  const auto environments = built_in_registries().environments;
+  const std::vector<std::string> words = vocabulary_of(options, environments);
+  EXPECT_EQ(std::set<std::string>(words.begin(), words.end()).size(), words.size());
+  const auto first = environments.make("frozen_grid", {})->info().vocabulary;
+  EXPECT_TRUE(std::ranges::equal(first, std::span(words).first(first.size())));
+  const auto second = environments.make("calculator", {})->info().vocabulary;
+  for (const std::string& word : second)
+    EXPECT_NE(std::ranges::find(words, word), words.end()) << word;
+  // As a run keeps it, and with one that is named changed.
+  const std::string text = print_config(options);
+  EXPECT_EQ(print_config(read({}, text).options), text);
+  EXPECT_EQ(prompts_of_step(read({"datasets.sums.ratio=3"}, text).options),
+            (std::vector<int64_t>{2, 2}));
+}
+
+TEST(Datasets, TheSectionEnvIsAListOfOne) {
+  const RunOptions options = read({"env.settings={max_turns: 5}"}).options;
+  const auto datasets = datasets_of(options);
+  ASSERT_EQ(datasets.size(), 1u);
+  EXPECT_EQ(datasets[0].env, "frozen_grid");
+  EXPECT_EQ(datasets[0].settings, options.env.settings);
+  EXPECT_EQ(prompts_of_step(options), std::vector<int64_t>{4});
+  EXPECT_EQ(dataset_key(options, 0, "env"), "env.name");
+  EXPECT_EQ(dataset_key(options, 0, "eval_dataset"), "env.eval_dataset");
+  EXPECT_TRUE(dataset_names(options).empty());
+  EXPECT_EQ(vocabulary_of(options, built_in_registries().environments),
+            built_in_registries().environments.make("frozen_grid", {})->info().vocabulary);
+}
+
+TEST(Datasets, MistakesAreNamedWithTheirLine) {
+  const auto error = [](const std::string& items) { return error_of({}, with_datasets(items)); };
+  const std::string grid = "  - {name: grid, env: frozen_grid}\n";
+  EXPECT_EQ(error(grid + "  - {name: grid, env: calculator}\n"),
+            "a.yaml:8: datasets[1].name is grid, as that of datasets[0] is. Give each a name of "
+            "its own.");
+  EXPECT_EQ(error(grid + "  - {name: a/b, env: calculator}\n"),
+            "a.yaml:8: datasets[1].name is 'a/b'; it names metrics and keys, and is of letters, "
+            "digits, _ and -. Try calculator.");
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculater}\n"),
+            "a.yaml:8: there is no environment 'calculater'; did you mean 'calculator'? "
+            "Environments: calculator, countdown, frozen_grid, paced, text");
+  EXPECT_EQ(error(grid + "  - name: sums\n    env: calculator\n    settings: {max_turns: 1}\n")
+                .find("a.yaml:10: environment calculator: max_turns is '1'; it must be"),
+            0u)
+      << error(grid + "  - name: sums\n    env: calculator\n    settings: {max_turns: 1}\n");
+  EXPECT_EQ(error("  - {name: grid, env: frozen_grid, ratio: 0}\n"),
+            "a.yaml:6: datasets have ratios that are all 0: nothing would be trained. Give at "
+            "least one of them ratio: 1.");
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, ratio: 0.1}\n"),
+            "a.yaml:8: datasets.sums gets none of the 4 prompts of a step "
+            "(rollout.prompts_per_step), which are dealt by the ratios in whole prompts. Try "
+            "rollout.prompts_per_step=11, or ratio: 0 for one that is only evaluated.");
+  EXPECT_EQ(error_of({"eval.prompts=0"},
+                     with_datasets(grid + "  - {name: sums, env: calculator, ratio: 0}\n")),
+            "a.yaml:8: datasets.sums.ratio is 0 and eval.prompts is 0: sums would be neither "
+            "trained nor evaluated. Remove it.");
+  EXPECT_EQ(error(grid + "  - {name: text, env: text, settings: {verifier: number}}\n"),
+            "a.yaml:8: datasets.text.env is text, which needs datasets.text.dataset: a JSONL file "
+            "with a prompt in each row");
+  EXPECT_EQ(error(grid + "  - {name: text, env: text, settings: {verifier: numbr}}\n")
+                .find("a.yaml:8: there is no verifier 'numbr'"),
+            0u);
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, dataset: x.jsonl}\n"),
+            "a.yaml:8: datasets.sums.dataset has no effect: calculator draws its own tasks. "
+            "Remove it.");
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, epochs: 2}\n"),
+            "a.yaml:8: datasets.sums.epochs has no effect: there is no dataset here, and only "
+            "prompts of a file have epochs. Remove it.");
+  EXPECT_EQ(error(grid + "  - {name: sums}\n")
+                .find("a.yaml:8: datasets.sums.env is missing; it is required"),
+            0u);
+  EXPECT_EQ(error_of({"run.epochs=2"}, kTwoDatasets),
+            "override run.epochs=2: run.epochs has no effect: the environments draw their tasks "
+            "without end, only a dataset has epochs. Remove it.");
+  EXPECT_EQ(error_of({"rollout.max_turns=6"}, kTwoDatasets),
+            "override rollout.max_turns=6: rollout.max_turns has no effect: frozen_grid ends an "
+            "episode after 5 turns. Remove it.");
+}
+
+TEST(Datasets, TakeThePlaceOfTheSectionEnv) {
+  TemporaryDirectory folder;
+  folder.write("base.yaml", kExample);
+  const std::string list = "datasets:\n  - {name: sums, env: calculator}\n";
+  auto path = folder.write("top.yaml", "extends: base.yaml\n" + list);
+  const LoadedRun loaded = load_run_options(path, {}, built_in_registries());
+  EXPECT_EQ(datasets_of(loaded.options)[0].env, "calculator");
+  EXPECT_EQ(loaded.options.env.name, "") << "that of base.yaml has no effect, and is not kept";
+  EXPECT_TRUE(loaded.keys.notes().empty());
+  // Of one person it is a contradiction.
+  EXPECT_EQ(error_of({"env.name=paced"}, kTwoDatasets),
+            "override env.name=paced: env.name has no effect: datasets lists what the policy acts "
+            "in. Remove it.");
+  EXPECT_EQ(error_of({"datasets=[]"}, kTwoDatasets).find("env.name is missing"), 0u + 10)
+      << error_of({"datasets=[]"}, kTwoDatasets);
 }
 
 TEST(Validate, APresetsOwnValueWithoutEffectIsNoMistake) {

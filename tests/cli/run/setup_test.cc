@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/load.h"
+#include "cli/run/plan.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
@@ -151,6 +152,78 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
   expected.eval.prompts = 6;
   expected.retries.lost = 7;
   EXPECT_EQ(scheduler_config(options_), expected);
+}
+
+TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "a.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  std::ofstream(folder_ / "b.jsonl") << "{\"q\": \"a\"}\n";
+  const sandbox::EnvironmentSettings rules = {{"verifier", "text_rules"}};
+  options_.datasets = {
+      {.name = "a", .ratio = 2, .env = "text", .settings = rules, .dataset = folder_ / "a.jsonl"},
+      {.name = "b",
+       .ratio = 1,
+       .env = "text",
+       .settings = rules,
+       .dataset = folder_ / "b.jsonl",
+       .prompt_key = "q",
+       .epochs = 3},
+      {.name = "grid", .ratio = 1, .env = "frozen_grid"},
+      {.name = "held",
+       .ratio = 0,
+       .env = "text",
+       .settings = rules,
+       .eval_dataset = folder_ / "b.jsonl",
+       .prompt_key = "q"}};
+  options_.env = {};
+  options_.step.prompts_per_step = 8;
+  options_.run.epochs = 5;
+  const std::vector<scheduler::DomainConfig> expected = {
+      {.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5},
+      {.prompts_per_step = 2, .prompts_per_epoch = 1, .epochs = 3},
+      {.prompts_per_step = 2, .prompts_per_epoch = 0, .epochs = 5},
+      {.prompts_per_step = 0, .prompts_per_epoch = 0, .epochs = 5}};
+  EXPECT_EQ(scheduler_config(options_).domains, expected);
+  // A row that cannot be read is a mistake in the key of its dataset.
+  std::ofstream(folder_ / "b.jsonl") << "{\"p\": \"a\"}\n";
+  EXPECT_EQ(refusal(options_).key(), "datasets.b.dataset");
+  options_.datasets[1].ratio = 0;
+  options_.eval.prompts = 1;
+  EXPECT_EQ(refusal(options_).key(), "datasets.held.eval_dataset");
+}
+
+TEST_F(RunSetupTest, SeveralDatasetsShareATokenizerAndTheDemonstrations) {
+  prepare();
+  const std::string alone = read_file(paths_.demonstrations()).value();
+  fs::remove_all(paths_.root);
+  fs::create_directories(paths_.root);
+  options_.env = {};
+  options_.datasets = {{.name = "grid", .ratio = 3, .env = "frozen_grid"},
+                       {.name = "sums", .ratio = 1, .env = "calculator"}};
+  prepare();
+  const int64_t words = text::load_tokenizer(paths_.tokenizer())->vocab_size();
+  EXPECT_EQ(words, planned_model(options_, sandbox::built_in_environments()).vocab_size);
+  EXPECT_GE(words, 44 + 100) << "numbers up to 99";
+  const std::string rows = read_file(paths_.demonstrations()).value();
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 20);
+  // 15 of the grid, and the words of the first environment keep their ids.
+  size_t end = 0;
+  for (int i = 0; i < 15; ++i) end = alone.find('\n', end) + 1;
+  EXPECT_EQ(rows.substr(0, end), alone.substr(0, end));
+  EXPECT_NE(rows.substr(0, alone.size()), alone);
+  // The run keeps them, and their order.
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.datasets[1].ratio = 2;
+            }).find("datasets.sums.ratio is 1 there, 2 here"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              std::swap(o.datasets[0], o.datasets[1]);
+            }).find("a run with other datasets: grid, sums there, sums, grid here"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.datasets.clear();
+            }).find("grid, sums there, the section env here"),
+            std::string::npos);
 }
 
 TEST_F(RunSetupTest, WhatTheSchedulerRefusesIsNamedBeforeTheRun) {

@@ -35,6 +35,20 @@ TEST(TaskSource, ADatasetBeginsAgainAfterItsLastRowAndHeldOutRowsAreTheirOwn) {
   EXPECT_EQ(source.task(Lane::kEval, {.prompt = 3}).data, "held");
 }
 
+// Two of one environment play other episodes; the first plays what it would play alone.
+TEST(TaskSource, EachDatasetHasSeedsOfItsOwn) {
+  const TaskSource source(7);
+  std::set<uint64_t> seeds;
+  for (int32_t domain = 0; domain < 3; ++domain) {
+    for (int64_t prompt = 0; prompt < 100; ++prompt) {
+      for (const Lane lane : {Lane::kTrain, Lane::kEval})
+        seeds.insert(source.task(lane, {.domain = domain, .prompt = prompt}).seed);
+    }
+  }
+  EXPECT_EQ(seeds.size(), 600u);
+  EXPECT_EQ(source.task(Lane::kTrain, {.prompt = 5}).seed, sandbox::task_seed(7, false, 5));
+}
+
 TEST(TaskSource, EpisodesOfEvaluationNeverShareASeedWithTraining) {
   const TaskSource source(7);
   std::set<uint64_t> seeds;

@@ -119,7 +119,7 @@ class RolloutWorkerTest : public ::testing::Test {
     config.seed = 3;
     config.model = model_;
     config.tokenizer_dir = paths_.tokenizer();
-    config.env = "frozen_grid";
+    config.datasets = {{.env = "frozen_grid"}};
     config.rollout.engine.max_context_tokens = 256;
     config.rollout.validate();
     return config;
@@ -201,6 +201,30 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   EXPECT_EQ(again.segments[0].tokens, first.segments[0].tokens);
   EXPECT_EQ(again.segments[0].logprobs, first.segments[0].logprobs);
   EXPECT_NE(trajectories.at(grant(0, 1, 0).lease).segments[0].tokens, first.segments[0].tokens);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, PlaysTheDatasetThatALeaseNames) {
+  const fs::path rows = folder_.path() / "rows.jsonl";
+  std::ofstream(rows) << R"({"prompt": "up up"})"
+                      << "\n";
+  RolloutWorkerConfig config = this->config();
+  config.datasets.push_back(
+      {.env = "text", .settings = {{"verifier", "text_rules"}}, .rows = rows});
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  wire::Grant grid = grant(0, 0, 0), text = grid, unknown = grid;
+  text.lease.member.domain = 1;
+  unknown.lease.member.domain = 2;
+  for (const wire::Grant& one : {grid, text, unknown}) desk.send(one);
+  auto trajectories = by_lease(desk.await<wire::TrajectoryResult>(3));
+  EXPECT_EQ(trajectories.at(grid.lease).env, "frozen_grid");
+  EXPECT_EQ(trajectories.at(text.lease).env, "text");
+  EXPECT_EQ(trajectories.at(text.lease).verifier, "text_rules");
+  EXPECT_EQ(trajectories.at(unknown.lease).outcome, Outcome::kLost) << "given back, not played";
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
 }
@@ -331,8 +355,7 @@ TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
 
 TEST_F(RolloutWorkerTest, SaysWhyItCannotBegin) {
   RolloutWorkerConfig config = this->config();
-  config.env = "text";
-  config.env_settings = {{"verifier", "text_rules"}};
+  config.datasets = {{.env = "text", .settings = {{"verifier", "text_rules"}}}};
   Desk desk(config.endpoint);
   auto status = start(config);
   auto failed = desk.await<wire::WorkerFailed>(1);
@@ -347,9 +370,7 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
                          << R"({"prompt": "up"})"
                          << "\n";
   RolloutWorkerConfig config = this->config();
-  config.env = "text";
-  config.env_settings = {{"verifier", "text_rules"}};
-  config.dataset = dataset;
+  config.datasets = {{.env = "text", .settings = {{"verifier", "text_rules"}}, .rows = dataset}};
   config.rollout.max_prompt_tokens = 2;
   Desk desk(config.endpoint);
   auto status = start(config);

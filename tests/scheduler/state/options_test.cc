@@ -8,8 +8,11 @@
 namespace tailrace::scheduler {
 namespace {
 
-RunShape shape(std::vector<int64_t> prompts_per_epoch) {
-  return {.steps = 3, .epochs = 0, .prompts_per_epoch = std::move(prompts_per_epoch)};
+RunShape shape(int64_t prompts_per_epoch, int64_t prompts_per_step = 8) {
+  return {.steps = 3,
+          .domains = {{.prompts_per_step = prompts_per_step,
+                       .prompts_per_epoch = prompts_per_epoch,
+                       .epochs = 0}}};
 }
 
 constexpr StepOptions kStep{.prompts_per_step = 8, .group_size = 4};
@@ -25,22 +28,12 @@ std::string refusal(const SchedulerOptions& options, const RunShape& run,
   return "";
 }
 
-TEST(SchedulerOptions, DealPromptsToDomainsEvenly) {
-  const Config config = make_config({}, kStep, {}, {}, shape({100, 0, 50}));
-  ASSERT_EQ(config.domains.size(), 3u);
-  EXPECT_EQ(config.domains[0].prompts_per_step, 3);
-  EXPECT_EQ(config.domains[1].prompts_per_step, 3);
-  EXPECT_EQ(config.domains[2].prompts_per_step, 2);
-  EXPECT_EQ(config.prompts_per_step(), 8);
-  EXPECT_EQ(config.domains[1].prompts_per_epoch, 0);
-}
-
 TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
   Config expected;
   expected.domains = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
   expected.group_size = 4;
   expected.steps = 3;
-  EXPECT_EQ(make_config({}, kStep, {}, {}, shape({100})), expected);
+  EXPECT_EQ(make_config({}, kStep, {}, {}, shape(100)), expected);
 }
 
 TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
@@ -58,8 +51,8 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
               options);
   StepOptions step;
   bind_config(parse_config("train_batch_size: 6\nn: 2\n", "a.yaml", {}), step);
-  const Config config = make_config(options, step, {}, {}, shape({100}));
-  EXPECT_EQ(config.prompts_per_step(), 6);
+  const Config config = make_config(options, step, {}, {}, shape(100));
+  EXPECT_EQ(step.prompts_per_step, 6);
   EXPECT_EQ(config.group_size, 2);
   EXPECT_TRUE(config.replace_zero_signal);
   EXPECT_EQ(config.retries, (RetryBounds{.env_failed = 3, .verifier_failed = 4, .lost = 5}));
@@ -70,27 +63,25 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
 }
 
 TEST(SchedulerOptions, RefuseARunWithoutEnd) {
-  RunShape run = shape({100});
+  RunShape run = shape(100);
   run.steps = 0;
   EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u) << refusal({}, run);
-  run.epochs = 1;
+  run.domains[0].epochs = 1;
   EXPECT_EQ(refusal({}, run), "");
-  run.prompts_per_epoch = {0};  // a stream has no epochs
+  run.domains[0].prompts_per_epoch = 0;  // a stream has no epochs
   EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u);
 }
 
 TEST(SchedulerOptions, RefuseAFilterThatKeepsNothing) {
   const StepOptions single{.prompts_per_step = 8, .group_size = 1};
   SchedulerOptions options;
-  EXPECT_EQ(refusal(options, shape({0}), single), "");
+  EXPECT_EQ(refusal(options, shape(0), single), "");
   options.replace_zero_signal = true;
-  EXPECT_EQ(refusal(options, shape({0}), single).find("scheduler.replace_zero_signal"), 0u);
+  EXPECT_EQ(refusal(options, shape(0), single).find("scheduler.replace_zero_signal"), 0u);
 }
 
 TEST(SchedulerOptions, RefuseAStepWithoutPrompts) {
-  EXPECT_EQ(refusal({}, shape({0}), {.prompts_per_step = 0, .group_size = 4})
-                .find("rollout.prompts_per_step is 0"),
-            0u);
+  EXPECT_EQ(refusal({}, shape(0, 0)).find("rollout.prompts_per_step is 0"), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+#include "cli/run/datasets.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/run/counted.h"
+#include "scheduler/state/quotas.h"
+
+namespace tailrace {
+
+std::vector<DatasetSection> datasets_of(const RunOptions& options) {
+  std::vector<DatasetSection> datasets = options.datasets;
+  if (datasets.empty()) {
+    const EnvSection& env = options.env;
+    datasets.push_back({.name = env.name,
+                        .ratio = 1,
+                        .env = env.name,
+                        .settings = env.settings,
+                        .dataset = env.dataset,
+                        .eval_dataset = env.eval_dataset,
+                        .prompt_key = env.prompt_key});
+  }
+  for (DatasetSection& dataset : datasets) {
+    if (dataset.epochs == 0) dataset.epochs = options.run.epochs;
+  }
+  return datasets;
+}
+
+std::string dataset_key(const RunOptions& options, size_t index, std::string_view key) {
+  if (options.datasets.empty()) {
+    if (key.empty()) return "env";
+    return key == "epochs" ? "run.epochs" : join_key("env", key == "env" ? "name" : key);
+  }
+  std::vector<std::string> names;
+  for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
+  const std::string item = item_key("datasets", names, index);
+  return key.empty() ? item : join_key(item, key);
+}
+
+std::vector<int64_t> deal(const RunOptions& options, int64_t total) {
+  std::vector<double> ratios;
+  for (const DatasetSection& dataset : datasets_of(options)) ratios.push_back(dataset.ratio);
+  return scheduler::quotas(total, ratios);
+}
+
+std::vector<int64_t> prompts_of_step(const RunOptions& options) {
+  return deal(options, options.step.prompts_per_step);
+}
+
+std::vector<std::string> dataset_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  if (options.datasets.size() < 2) return names;
+  for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
+  return names;
+}
+
+std::string epochs_text(const RunOptions& options) {
+  std::vector<std::string> parts;
+  for (const DatasetSection& dataset : datasets_of(options)) {
+    if (dataset.ratio > 0)
+      parts.push_back(fmt::format("{} of {}", counted(dataset.epochs, "epoch"), dataset.dataset));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::vector<std::string> vocabulary_of(const RunOptions& options,
+                                       const sandbox::EnvironmentRegistry& environments) {
+  std::vector<std::string> words;
+  std::set<std::string> known;
+  for (const DatasetSection& dataset : datasets_of(options)) {
+    // Made only to be asked.
+    const auto environment = environments.make(dataset.env, dataset.settings);
+    const std::vector<std::string>& own = environment->info().vocabulary;
+    // What one environment says twice is its mistake, and the tokenizer's to refuse.
+    std::ranges::copy_if(own, std::back_inserter(words),
+                         [&](const std::string& word) { return !known.contains(word); });
+    known.insert(own.begin(), own.end());
+  }
+  return words;
+}
+
+}  // namespace tailrace

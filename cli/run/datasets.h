@@ -1,0 +1,42 @@
+// What a run learns from, whichever way its config says so: the list `datasets`, or the section
+// `env`, which is a list of one.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+
+// In the order of the config, which is that of their domains (law 1.1); at least one. `epochs` is
+// what each has: its own or run.epochs.
+std::vector<DatasetSection> datasets_of(const RunOptions& options);
+
+// The full name of a key ("env", "dataset", "epochs", ...) of one of them, as a person has written
+// it: "datasets.grid.env", "env.name". Of no key: of the whole ("datasets.grid", "env").
+std::string dataset_key(const RunOptions& options, size_t index, std::string_view key = "");
+
+// How many prompts of a step each has; together rollout.prompts_per_step.
+std::vector<int64_t> prompts_of_step(const RunOptions& options);
+
+// `total` dealt to them by their ratios, as the prompts of a step are.
+std::vector<int64_t> deal(const RunOptions& options, int64_t total);
+
+// Their names, where there are several; of one, whose metrics are those of the run, none.
+std::vector<std::string> dataset_names(const RunOptions& options);
+
+// "2 epochs of a.jsonl, 1 epoch of b.jsonl": what a run without run.steps goes through.
+std::string epochs_text(const RunOptions& options);
+
+// The words of all their environments, each once, in the order in which they are met: what a policy
+// of model.create can say.
+std::vector<std::string> vocabulary_of(const RunOptions& options,
+                                       const sandbox::EnvironmentRegistry& environments);
+
+}  // namespace tailrace
