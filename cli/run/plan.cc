@@ -152,9 +152,9 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
 // Whole groups and members: a small step may have nothing of a fraction.
 void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
-  const auto warn = [&](std::string_view key, double value, int64_t of, std::string_view what) {
-    plan.warnings.push_back(fmt::format("scheduler.{} = {} does nothing: of {} it is not one more",
-                                        key, value, counted(of, what)));
+  const auto warn = [&](std::string_view key, double value, const std::string& of) {
+    plan.warnings.push_back(
+        fmt::format("scheduler.{} = {} does nothing: of {} it is not one more", key, value, of));
   };
   const int64_t members = o.step.group_size;
   const scheduler::ModeOptions& given = o.scheduler.mode;
@@ -162,14 +162,18 @@ void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
   const std::vector<int64_t> quotas = prompts_of_step(o);
   for (size_t i = 0; i < quotas.size(); ++i) {
     const int64_t prompts = quotas[i];
+    if (prompts == 0 && o.eval.prompts == 0 && !names.empty())
+      plan.warnings.push_back(
+          fmt::format("{} takes no part: its ratio is 0, and eval.prompts is 0", names[i]));
     if (prompts == 0) continue;
-    const std::string what = names.empty() ? "prompt" : fmt::format("prompt of {}", names[i]);
-    if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, prompts, what);
+    const std::string of =
+        counted(prompts, "prompt") + (names.empty() ? "" : fmt::format(" of {}", names[i]));
+    if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, of);
     if (mode.launches_surplus() && mode.groups_to_launch(prompts) == prompts)
-      warn("launch_prompts_ratio", given.launch_prompts, prompts, what);
+      warn("launch_prompts_ratio", given.launch_prompts, of);
   }
   if (given.launch_members > 1 && mode.members_to_launch(members) == members)
-    warn("launch_members_ratio", given.launch_members, members, "sample");
+    warn("launch_members_ratio", given.launch_members, counted(members, "sample"));
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ void check_verifier(const DatasetSection& dataset, const std::string& settings_k
 }
 
 // Names that are names, and a place in each step for each.
-void validate_datasets(const RunOptions& o) {
+void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
   if (o.datasets.empty()) return;
   double sum = 0, least = 0;
   std::map<std::string, size_t> known;
@@ -183,19 +183,17 @@ void validate_datasets(const RunOptions& o) {
   const std::vector<int64_t> prompts = prompts_of_step(o);
   for (size_t i = 0; i < o.datasets.size(); ++i) {
     const DatasetSection& dataset = o.datasets[i];
-    if (dataset.ratio == 0 && o.eval.prompts == 0)
-      throw UserError::at(dataset_key(o, i, "ratio"),
-                          "is 0 and eval.prompts is 0: {} would be neither trained nor evaluated. "
-                          "Remove it.",
-                          dataset.name);
+    const std::string ratio = dataset_key(o, i, "ratio");
+    const ConfigPlace* given = keys.place(ratio);
     if (dataset.ratio == 0 || prompts[i] > 0) continue;
+    const std::string item = dataset_key(o, i);
     // With so many its own share is one prompt.
-    throw UserError::at(dataset_key(o, i),
-                        "gets none of the {} of a step (rollout.prompts_per_step), which are "
-                        "dealt by the ratios in whole prompts. Try "
-                        "rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is only "
-                        "evaluated.",
-                        counted(o.step.prompts_per_step, "prompt"), std::ceil(sum / least));
+    throw UserError(
+        "{} gets none of the {} of a step (rollout.prompts_per_step), which are dealt by the "
+        "ratios in whole prompts. Try rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is "
+        "only evaluated.",
+        item, counted(o.step.prompts_per_step, "prompt"), std::ceil(sum / least))
+        .about(given != nullptr ? ratio : item);
   }
 }
 
@@ -429,7 +427,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate(o.sft, "sft");
   validate_model(o);
   validate_rollout(o);
-  validate_datasets(o);
+  validate_datasets(o, keys);
   const std::vector<DatasetSection> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;
   for (size_t i = 0; i < datasets.size(); ++i)

@@ -250,10 +250,13 @@ TEST(Datasets, MistakesAreNamedWithTheirLine) {
             "a.yaml:8: datasets.sums gets none of the 4 prompts of a step "
             "(rollout.prompts_per_step), which are dealt by the ratios in whole prompts. Try "
             "rollout.prompts_per_step=11, or ratio: 0 for one that is only evaluated.");
+  EXPECT_EQ(error_of({"datasets.sums.ratio=0.1"}, kTwoDatasets)
+                .find("override datasets.sums.ratio=0.1: datasets.sums gets none of the 4"),
+            0u);
+  // It takes no part, as --dry-run says.
   EXPECT_EQ(error_of({"eval.prompts=0"},
                      with_datasets(grid + "  - {name: sums, env: calculator, ratio: 0}\n")),
-            "a.yaml:8: datasets.sums.ratio is 0 and eval.prompts is 0: sums would be neither "
-            "trained nor evaluated. Remove it.");
+            "(no error)");
   EXPECT_EQ(error(grid + "  - {name: text, env: text, settings: {verifier: number}}\n"),
             "a.yaml:8: datasets.text.env is text, which needs datasets.text.dataset: a JSONL file "
             "with a prompt in each row");

@@ -177,6 +177,35 @@ TEST(FormatPlan, ShowsTheDerivation) {
       << text;
 }
 
+TEST(FormatPlan, ShowsTheQuotasOfDatasets) {
+  RunOptions options = example();
+  options.env = {};
+  options.datasets = {{.name = "grid", .ratio = 2, .env = "frozen_grid"},
+                      {.name = "words", .ratio = 1, .env = "text", .dataset = "/w.jsonl"},
+                      {.name = "held", .ratio = 0, .env = "frozen_grid"}};
+  options.run.epochs = 2;
+  options.scheduler.mode.ahead = 0.125;
+  const auto text = [&] {
+    return format_plan(
+        make_plan(options, planned_model(example(), sandbox::built_in_environments()), 0), options);
+  };
+  EXPECT_NE(text().find("datasets   grid: 11 of the 16 prompts of a step, frozen_grid\n"
+                        "           words: 5 of the 16 prompts of a step, text, 2 epochs of "
+                        "/w.jsonl\n"
+                        "           held: evaluated only, frozen_grid\n"),
+            std::string::npos)
+      << text();
+  EXPECT_NE(text().find("held takes no part: its ratio is 0, and eval.prompts is 0"),
+            std::string::npos)
+      << text();
+  EXPECT_NE(text().find("scheduler.ahead = 0.125 does nothing: of 5 prompts of words it is not "
+                        "one more"),
+            std::string::npos)
+      << text();
+  options.eval.prompts = 1;
+  EXPECT_EQ(text().find("takes no part"), std::string::npos);
+}
+
 TEST(FormatPlan, ShowsTheWarmUp) {
   RunOptions options = example();
   options.sft.demonstrations = 500;
