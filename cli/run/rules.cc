@@ -189,9 +189,8 @@ void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
     const std::string item = dataset_key(o, i);
     // With so many its own share is one prompt.
     throw UserError(
-        "{} gets none of the {} of a step (rollout.prompts_per_step), which are dealt by the "
-        "ratios in whole prompts. Try rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is "
-        "only evaluated.",
+        "{} gets no prompt: a step has {} (rollout.prompts_per_step), dealt by the ratios in whole "
+        "ones. Try rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is only evaluated.",
         item, counted(o.step.prompts_per_step, "prompt"), std::ceil(sum / least))
         .about(given != nullptr ? ratio : item);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -172,6 +173,28 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
   read_named("model.path", [&] { check_parameters(options.model.path, config); });
 }
 
+namespace {
+
+// Of a list the one is named that has no end; the scheduler's law refuses the same (5.3).
+void check_ends(const RunOptions& options, std::span<const scheduler::DomainConfig> domains) {
+  for (size_t i = 0; i < domains.size(); ++i) {
+    const scheduler::DomainConfig& domain = domains[i];
+    if (domain.prompts_per_step == 0) continue;
+    if (domain.prompts_per_epoch == 0)
+      throw UserError::at("run.steps",
+                          "is 0 (until the epochs end), but {} draws its tasks without end. Try "
+                          "run.steps=100.",
+                          dataset_key(options, i));
+    if (domain.epochs == 0)
+      throw UserError::at("run.steps",
+                          "is 0 (until the epochs end), but {} is 0 as well. Try "
+                          "run.epochs=1, or run.steps=100.",
+                          dataset_key(options, i, "epochs"));
+  }
+}
+
+}  // namespace
+
 scheduler::Config scheduler_config(const RunOptions& options) {
   scheduler::RunShape shape{.steps = options.run.steps, .domains = {}};
   const std::vector<DatasetSection> datasets = datasets_of(options);
@@ -185,6 +208,7 @@ scheduler::Config scheduler_config(const RunOptions& options) {
                              .prompts_per_epoch = prompts,
                              .epochs = datasets[i].epochs});
   }
+  if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.domains);
   return scheduler::make_config(options.scheduler, options.step, options.eval, options.save, shape);
 }
 

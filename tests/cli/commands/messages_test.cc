@@ -83,6 +83,47 @@ TEST_F(Messages, OfConfigFiles) {
   expect("config_files");
 }
 
+TEST_F(Messages, OfListsOfDatasets) {
+  copy_model("model");
+  write("rows.jsonl", "{\"prompt\": \"2 + 2 =\", \"answer\": 4}\n");
+  write("a.yaml",
+        "run: {steps: 4}\n"
+        "model: {path: model}\n"
+        "datasets:\n"
+        "  - {name: sums, ratio: 3, env: text, dataset: rows.jsonl, settings: {verifier: number}}\n"
+        "  - name: grid\n"
+        "    env: frozen_grid\n"
+        "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n");
+  for (const char* overrides : {
+           "datasets=3",
+           "datasets=[3]",
+           "'datasets=[{name: a}]'",
+           "'datasets=[{name: a, env: paced}, {name: a, env: paced}]'",
+           "'datasets=[{name: a b, env: paced}]'",
+           "datasets.gird.ratio=2",
+           "datasets.grid.rato=2",
+           "datasets.grid.ratio=-1",
+           "datasets.grid.ratio=0.01",
+           "datasets.grid.ratio=0 datasets.sums.ratio=0",
+           "rollout.prompts_per_step=1",
+           "datasets.grid.env=frozen_gird",
+           "datasets.grid.settings.colour=red",
+           "datasets.grid.epochs=2",
+           "datasets.grid.dataset=rows.jsonl",
+           "datasets.sums.dataset=none.jsonl",
+           "datasets.sums.prompt_key=question",
+           "datasets.sums.settings.verifier=numbr",
+           "eval.prompts=8",
+           "eval.prompts=8 datasets.sums.eval_dataset=rows.jsonl",
+           "env.name=paced",
+           "domain_interleave_probs=[1]",
+           "run.steps=0 run.epochs=1",
+           "run.steps=0 datasets.grid.ratio=0",
+       })
+    launch(overrides);
+  expect("dataset_lists");
+}
+
 TEST_F(Messages, OfKeys) {
   write("a.yaml", kConfig);
   for (const char* overrides : {

@@ -247,12 +247,13 @@ TEST(Datasets, MistakesAreNamedWithTheirLine) {
             "a.yaml:6: datasets have ratios that are all 0: nothing would be trained. Give at "
             "least one of them ratio: 1.");
   EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, ratio: 0.1}\n"),
-            "a.yaml:8: datasets.sums gets none of the 4 prompts of a step "
-            "(rollout.prompts_per_step), which are dealt by the ratios in whole prompts. Try "
+            "a.yaml:8: datasets.sums gets no prompt: a step has 4 prompts "
+            "(rollout.prompts_per_step), dealt by the ratios in whole ones. Try "
             "rollout.prompts_per_step=11, or ratio: 0 for one that is only evaluated.");
-  EXPECT_EQ(error_of({"datasets.sums.ratio=0.1"}, kTwoDatasets)
-                .find("override datasets.sums.ratio=0.1: datasets.sums gets none of the 4"),
-            0u);
+  EXPECT_EQ(
+      error_of({"datasets.sums.ratio=0.1"}, kTwoDatasets)
+          .find("override datasets.sums.ratio=0.1: datasets.sums gets no prompt: a step has 4"),
+      0u);
   // It takes no part, as --dry-run says.
   EXPECT_EQ(error_of({"eval.prompts=0"},
                      with_datasets(grid + "  - {name: sums, env: calculator, ratio: 0}\n")),
