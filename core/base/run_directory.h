@@ -4,6 +4,7 @@
 //   inputs.json    digests of the files that a run reads and does not write
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens, for the report
+//   timeline.jsonl what each worker did when
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   checkpoints/reference      the weights that algo.kl holds the policy to
 //   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
@@ -29,6 +30,7 @@ struct RunPaths {
   std::filesystem::path inputs() const { return root / "inputs.json"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path samples() const { return root / "samples.jsonl"; }
+  std::filesystem::path timeline() const { return root / "timeline.jsonl"; }
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }

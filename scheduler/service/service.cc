@@ -14,6 +14,7 @@
 #include "scheduler/service/outbox.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
+#include "scheduler/service/timeline.h"
 #include "scheduler/state/describe.h"
 #include "scheduler/state/waits.h"
 #include "scheduler/store/journal.h"
@@ -38,6 +39,7 @@ struct Service::Impl {
             open_store(), options.disk_patience, [this] { server.wake(); }, options.bodies),
         journal(open_journal()),
         metrics(options.paths, policy(), options.num_samples, options.datasets, log),
+        timeline(options.paths, state, options.storage.timeline_rows, log),
         inbox(state, feeder(), store, server, metrics, log),
         outbox(feeder(), store, server, metrics, options.datasets, log) {
     // Last: what it feeds may reach all of the above.
@@ -200,6 +202,7 @@ struct Service::Impl {
     Actions made = decide(state, event, time);
     // After decide(): the entry holds a digest of what it gave (law 13.1).
     journal.append(event, time, made);
+    timeline.observe(event, made, state);
     if (log.enabled(LogLevel::kDebug)) {
       log.debug("{}", describe(event));
       for (const Action& action : made) log.debug("  {}", describe(action));
@@ -220,6 +223,7 @@ struct Service::Impl {
   // Bodies first: neither the journal nor a snapshot may remember what the store has forgotten.
   void commit() {
     // One action that needs the disk takes all events before it along: they are what led to it.
+    timeline.flush();
     const bool sync = std::ranges::any_of(actions, needs_disk);
     const bool rotates = journal.is_large();
     if (sync || rotates) {
@@ -301,6 +305,7 @@ struct Service::Impl {
   StoreActor store;
   Journal journal;
   RunMetrics metrics;
+  Timeline timeline;
   Inbox inbox;
   Outbox outbox;
 

@@ -9,7 +9,7 @@
 // comes back from the journal, gives every outstanding action again, and gets again what it had not
 // acknowledged (law 12).
 //
-// Files: RUN/journal, RUN/trajectories, RUN/metrics.jsonl, RUN/samples.jsonl.
+// Files: RUN/journal, RUN/trajectories, RUN/metrics.jsonl, RUN/samples.jsonl, RUN/timeline.jsonl.
 //
 // Thread: run() belongs to the thread that calls it. request_stop() any, also a signal handler.
 #pragma once

@@ -132,6 +132,12 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .max = kMaxFileBytes});
   v.field("archive", storage.archive,
           {.help = "keep the whole journal, so that the run can be replayed from its start"});
+  v.field("timeline_rows", storage.timeline_rows,
+          {.help = "rows of timeline.jsonl (some 300 bytes each) that a step writes of what its "
+                   "workers do; beyond them one a worker. 0: no timeline",
+           .min = 0,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
 }
 
 Config make_config(const SchedulerOptions& options, const StepOptions& step,

@@ -16,6 +16,8 @@ struct StorageOptions {
   int64_t journal_bytes = int64_t{16} << 20;
   // Keeps every journal file (law 13.1).
   bool archive = false;
+  // Of spans in timeline.jsonl, a step; 0: no file.
+  int64_t timeline_rows = 5000;
 };
 
 // What one step is. Its keys stand in the section `rollout`, where people look for them.

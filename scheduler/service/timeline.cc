@@ -1,0 +1,465 @@
+#include "scheduler/service/timeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "core/trajectory/sample_name.h"
+#include "scheduler/service/inbox.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+// Of the file's end, where the lengths of samples are looked for that the state still holds.
+constexpr size_t kLookBackBytes = size_t{64} << 20;
+
+// Stamps a row for people; nothing is decided on it.
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Who the event says something of as a worker: its session began or ended, or it cannot go on.
+const WorkerId* worker_of(const Event& event) {
+  if (const auto* up = std::get_if<WorkerUp>(&event)) return &up->worker;
+  if (const auto* down = std::get_if<WorkerDown>(&event)) return &down->worker;
+  if (const auto* failed = std::get_if<WorkerFailed>(&event)) return &failed->worker;
+  return nullptr;
+}
+
+bool concerns(const Event& event, const WorkerId& worker) {
+  const WorkerId* of = worker_of(event);
+  return of != nullptr && *of == worker;
+}
+
+bool same_lease(const Lease& a, const Lease& b) {
+  return a.kind == b.kind && a.worker == b.worker && a.attempt == b.attempt &&
+         a.verify_attempt == b.verify_attempt;
+}
+
+const AttemptResult* result_of(const WorkId& work, const Lease& lease, const Event& event) {
+  const auto* result = std::get_if<AttemptResult>(&event);
+  const bool is_it = result != nullptr && lease.kind == LeaseKind::kGenerate &&
+                     result->worker == lease.worker && result->lane == work.lane &&
+                     result->lease == LeaseId{work.member, lease.attempt};
+  return is_it ? result : nullptr;
+}
+
+const Reward* verdict_of(const WorkId& work, const Lease& lease, const Event& event) {
+  const auto* reward = std::get_if<Reward>(&event);
+  const bool is_it = reward != nullptr && lease.kind == LeaseKind::kVerify &&
+                     reward->worker == lease.worker && reward->lane == work.lane &&
+                     reward->lease == LeaseId{work.member, lease.attempt} &&
+                     reward->verify_attempt == lease.verify_attempt;
+  return is_it ? reward : nullptr;
+}
+
+// Of a lease that ended without an answer of its worker.
+std::string_view why_ended(const Lease& lease, const Event& event, const State& state) {
+  if (const auto* down = std::get_if<WorkerDown>(&event);
+      down != nullptr && down->worker == lease.worker && !down->silent)
+    return "returned";
+  if (concerns(event, lease.worker) || !state.workers.contains(lease.worker)) return "lost";
+  return lease.deadline <= state.now ? "expired" : "aborted";
+}
+
+// A worker came or went, or the scheduler did: leases may have ended that no action names.
+bool moves_workers(const Event& event) {
+  return worker_of(event) != nullptr || std::holds_alternative<Restarted>(event) ||
+         std::holds_alternative<StopRequested>(event) || std::holds_alternative<RolledBack>(event);
+}
+
+// The trainer has a batch, or a part of one: between two parts it may wait.
+bool has_work(const Policy& policy) { return policy.handed || policy.told > 0; }
+
+}  // namespace
+
+Timeline::Timeline(const RunPaths& paths, const State& state, int64_t rows_per_step, Log& log)
+    : log_(log), rows_per_step_(rows_per_step) {
+  if (rows_per_step > 0) open(paths, state);
+}
+
+// ---- start
+
+void Timeline::open(const RunPaths& paths, const State& state) {
+  const auto path = paths.timeline();
+  remember_bodies(state);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    const auto text = read_file(path);
+    if (!text) return log_.warning("no timeline is written: {}", text.failure().message);
+    const std::string_view kept = keep_until(text.value(), state.now);
+    std::filesystem::resize_file(path, kept.size(), error);
+    if (error)
+      return log_.warning("no timeline is written: {}", describe_errno("cut", path, error.value()));
+  }
+  auto opened = AppendFile::open(path);
+  if (!opened) return log_.warning("no timeline is written: {}", opened.failure().message);
+  file_ = std::move(opened).value();
+  begin_with(state);
+  write({.what = TimelineWhat::kStart,
+         .at = state.now,
+         .from = state.now,
+         .unix_seconds = unix_seconds()});
+}
+
+// What of the file tells of events that the state knows: it is whole lines, and ends with the last
+// row that is not later than `now`. Also fills in what is known of the bodies.
+std::string_view Timeline::keep_until(std::string_view text, Time now) {
+  text = text.substr(0, text.rfind('\n') + 1);
+  size_t kept = text.size();
+  int64_t unknown = std::ssize(bodies_);
+  bool cutting = true;
+  for (size_t end = text.size(); end > 0 && (cutting || unknown > 0);) {
+    if (text.size() - end > kLookBackBytes && !cutting) break;
+    const size_t begin = end == 1 ? 0 : text.rfind('\n', end - 2) + 1;
+    const auto row = parse_timeline_row(text.substr(begin, end - 1 - begin));
+    end = begin;
+    // A damaged line stays and names itself to its readers; later rows behind it are cut with it.
+    if (!row) continue;
+    if (row.value().at > now) {
+      kept = begin;
+      continue;
+    }
+    cutting = false;
+    if (row.value().what != TimelineWhat::kGenerate || !row.value().sample) continue;
+    const auto body = bodies_.find(*row.value().sample);
+    if (body == bodies_.end() || body->second.tokens >= 0 || row.value().tokens < 0) continue;
+    body->second.tokens = row.value().tokens;
+    body->second.truncated = row.value().end == name_of(Outcome::kTruncated);
+    --unknown;
+  }
+  return text.substr(0, kept);
+}
+
+void Timeline::remember_bodies(const State& state) {
+  for (const BodyId& id : held_bodies(state)) {
+    if (id.lane != Lane::kTrain) continue;
+    const Task* task = find_task(state, id.lane, id.lease.member);
+    Known known;
+    if (task != nullptr) {
+      known.min_version = task->members[static_cast<size_t>(id.lease.member.member)].min_version;
+    }
+    bodies_.emplace(id, known);
+  }
+  const Policy& policy = state.policies.at(kPolicy);
+  for (const auto& [step, batch] : policy.batches) {
+    if (step > policy.frontier) continue;
+    for (const TaskId& id : batch.tasks) {
+      const auto task = policy.tasks.find(id);
+      if (task == policy.tasks.end()) continue;
+      for (const BodyId& body : bodies_of(Lane::kTrain, id, task->second))
+        bodies_[body].trained = step;
+    }
+  }
+}
+
+// A lease's begin is not in the state, its deadline is.
+void Timeline::begin_with(const State& state) {
+  const Deadlines& deadlines = state.config.deadlines;
+  for (const auto& [work, lease] : state.leases) {
+    const bool generates = lease.kind == LeaseKind::kGenerate;
+    const Time begin = lease.deadline - (generates ? deadlines.lease : deadlines.verify);
+    leases_[work] = {lease, std::clamp(begin, Time{}, state.now)};
+  }
+  for (const auto& [id, worker] : state.workers) {
+    workers_[id] = {worker.role, worker.connected, state.now};
+    if (worker.phase == WorkerPhase::kInstalling) {
+      const Time begin = worker.install_deadline - deadlines.install;
+      installs_[id] = {id, worker.target, std::clamp(begin, Time{}, state.now)};
+    }
+  }
+  const Policy& policy = state.policies.at(kPolicy);
+  published_ = policy.published;
+  last_step_ = std::max<int64_t>(0, policy.frontier);
+  if (has_work(policy)) {
+    const auto batch = policy.batches.find(policy.published + 1);
+    const Time begin = batch == policy.batches.end() ? state.now : batch->second.handed;
+    training_ = {policy.trainer, policy.published + 1, std::min(begin, state.now)};
+  }
+}
+
+// ---- events
+
+void Timeline::observe(const Event& event, const Actions& actions, const State& after) {
+  if (!file_.is_open()) return;
+  compare_workers(event, actions, after);
+  compare_leases(event, actions, after);
+  compare_installs(event, actions, after);
+  compare_trainer(event, actions, after);
+  on_released(actions, after);
+}
+
+void Timeline::compare_leases(const Event& event, const Actions& actions, const State& state) {
+  if (const auto* result = std::get_if<AttemptResult>(&event))
+    compare_lease({result->lane, result->lease.member}, event, state);
+  if (const auto* reward = std::get_if<Reward>(&event))
+    compare_lease({reward->lane, reward->lease.member}, event, state);
+  for (const Action& action : actions) {
+    if (const auto* grant = std::get_if<Grant>(&action))
+      compare_lease({grant->lane, grant->lease.member}, event, state);
+    if (const auto* verify = std::get_if<Verify>(&action))
+      compare_lease({verify->lane, verify->lease.member}, event, state);
+    if (const auto* abort = std::get_if<Abort>(&action))
+      compare_lease({abort->lane, abort->lease.member}, event, state);
+  }
+  // A worker that is away hears of no abort, so there is no action that names it.
+  if (!moves_workers(event) && leases_.size() == state.leases.size()) return;
+  std::set<WorkId> all;
+  for (const auto& [work, lease] : leases_) all.insert(work);
+  for (const auto& [work, lease] : state.leases) all.insert(work);
+  for (const WorkId& work : all) compare_lease(work, event, state);
+}
+
+void Timeline::compare_lease(const WorkId& work, const Event& event, const State& state) {
+  const auto open = leases_.find(work);
+  const auto lease = state.leases.find(work);
+  const bool is_leased = lease != state.leases.end();
+  if (open != leases_.end()) {
+    if (is_leased && same_lease(open->second.lease, lease->second)) return;
+    end_lease(work, open->second, event, state);
+    leases_.erase(open);
+  }
+  if (is_leased) leases_[work] = {lease->second, state.now};
+}
+
+void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event& event,
+                         const State& state) {
+  const Lease& lease = open.lease;
+  const BodyId id{work.lane, {work.member, lease.attempt}};
+  TimelineRow row{
+      .what = lease.kind == LeaseKind::kGenerate ? TimelineWhat::kGenerate : TimelineWhat::kVerify,
+      .at = state.now,
+      .from = open.begin,
+      .worker = lease.worker,
+      .sample = id,
+      .lane = work.lane,
+      .busy = state.now - open.begin,
+      .verify_attempt = lease.verify_attempt};
+  if (const AttemptResult* result = result_of(work, lease, event)) {
+    row.end = name_of(result->outcome);
+    row.reward = result->reward;
+    if (has_sample(result->outcome)) {
+      row.tokens = result->tokens;
+      row.min_version = result->min_version;
+      row.max_version = result->max_version;
+      if (work.lane == Lane::kTrain)
+        bodies_[id] = {.tokens = result->tokens,
+                       .min_version = result->min_version,
+                       .truncated = result->outcome == Outcome::kTruncated};
+    }
+  } else if (const Reward* verdict = verdict_of(work, lease, event)) {
+    row.reward = verdict->reward;
+    row.end = verdict->reward ? "scored" : name_of(Outcome::kVerifierFailed);
+  } else {
+    row.end = why_ended(lease, event, state);
+  }
+  write_bounded(std::move(row));
+}
+
+void Timeline::compare_installs(const Event& event, const Actions& actions, const State& state) {
+  std::erase_if(installs_, [&](const auto& entry) {
+    const auto& [id, span] = entry;
+    const auto worker = state.workers.find(id);
+    const bool goes_on = worker != state.workers.end() && !concerns(event, id) &&
+                         worker->second.phase == WorkerPhase::kInstalling &&
+                         worker->second.target == span.number;
+    if (goes_on) return false;
+    const auto* installed = std::get_if<Installed>(&event);
+    const auto* failed = std::get_if<InstallFailed>(&event);
+    const bool by_it = (installed != nullptr && installed->worker == id) ||
+                       (failed != nullptr && failed->worker == id);
+    end_span(TimelineWhat::kInstall, span,
+             !by_it ? "lost" : (installed != nullptr ? "installed" : "failed"), state.now);
+    return true;
+  });
+  for (const Action& action : actions) {
+    if (const auto* install = std::get_if<Install>(&action))
+      installs_.try_emplace(install->worker, Span{install->worker, install->version, state.now});
+  }
+}
+
+void Timeline::compare_workers(const Event& event, const Actions& actions, const State& state) {
+  for (const Action& action : actions) {
+    const auto* quarantine = std::get_if<Quarantine>(&action);
+    if (quarantine == nullptr) continue;
+    write_bounded({.what = TimelineWhat::kQuarantine,
+                   .at = state.now,
+                   .from = state.now,
+                   .worker = quarantine->worker,
+                   .until = std::max(quarantine->until, state.now)});
+  }
+  if (!moves_workers(event) && workers_.size() == state.workers.size()) return;
+  const auto down = [&](const WorkerId& id, std::string_view how) {
+    write_bounded({.what = TimelineWhat::kDown,
+                   .at = state.now,
+                   .from = state.now,
+                   .worker = id,
+                   .end = std::string(how)});
+  };
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    const auto worker = state.workers.find(it->first);
+    const bool is_known = worker != state.workers.end();
+    if (it->second.connected && (!is_known || !worker->second.connected))
+      down(it->first, is_known ? "away" : "gone");
+    if (is_known) it->second.connected = worker->second.connected;
+    it = is_known ? std::next(it) : workers_.erase(it);
+  }
+  const auto* up = std::get_if<WorkerUp>(&event);
+  if (up == nullptr) return;
+  workers_[up->worker] = {up->role, true, state.now};
+  write_bounded({.what = TimelineWhat::kUp,
+                 .at = state.now,
+                 .from = state.now,
+                 .worker = up->worker,
+                 .role = up->role,
+                 .slots = std::max<int64_t>(1, up->slots)});
+}
+
+void Timeline::compare_trainer(const Event& event, const Actions& actions, const State& state) {
+  const Policy& policy = state.policies.at(kPolicy);
+  for (const Action& action : actions) {
+    const auto* forked = std::get_if<Forked>(&action);
+    if (forked == nullptr) continue;
+    // What rests on the weights from there on is trained again, or thrown away.
+    last_step_ = std::min(last_step_, std::max<int64_t>(0, forked->from));
+    for (auto& [id, known] : bodies_) {
+      if (known.trained > last_step_) known.trained = -1;
+    }
+  }
+  const int64_t step = has_work(policy) ? policy.published + 1 : -1;
+  if (training_ && training_->number != step) {
+    end_span(TimelineWhat::kTrain, *training_,
+             policy.published >= training_->number ? "published" : "lost", state.now);
+    training_.reset();
+  }
+  if (!training_ && step >= 0) training_ = {policy.trainer, step, state.now};
+  if (saving_) {
+    const auto* durable = std::get_if<Durable>(&event);
+    const bool is_saved = durable != nullptr && durable->version == saving_->number;
+    if (is_saved || policy.saving != saving_->number) {
+      end_span(TimelineWhat::kSave, *saving_, is_saved ? "saved" : "lost", state.now);
+      saving_.reset();
+    }
+  }
+  for (const Action& action : actions) {
+    const auto* save = std::get_if<Save>(&action);
+    if (save != nullptr && !saving_) saving_ = {save->worker, save->version, state.now};
+  }
+  if (policy.published > published_) on_published(policy, state.now);
+  published_ = policy.published;
+}
+
+void Timeline::on_published(const Policy& policy, Time now) {
+  if (const auto trainer = workers_.find(policy.trainer);
+      published_ < 0 && policy.published == 0 && trainer != workers_.end())
+    end_span(TimelineWhat::kWarmUp, {policy.trainer, -1, trainer->second.since}, "published", now);
+  const int64_t step = policy.published;
+  const auto batch = policy.batches.find(step);
+  if (step <= last_step_ || batch == policy.batches.end()) return;
+  last_step_ = step;
+  TimelineRow row{.what = TimelineWhat::kStep, .at = now, .from = now, .number = step};
+  std::vector<int64_t> tokens, staleness;
+  for (const TaskId& id : batch->second.tasks) {
+    const auto task = policy.tasks.find(id);
+    if (task == policy.tasks.end()) continue;
+    for (const BodyId& body : bodies_of(Lane::kTrain, id, task->second)) {
+      Known& known = bodies_[body];
+      known.trained = step;
+      ++row.trained.samples;
+      row.trained.truncated += known.truncated;
+      if (known.tokens >= 0) tokens.push_back(known.tokens);
+      // As in metrics.md: against the weights that the step starts from.
+      staleness.push_back(known.min_version < 0 ? 0 : step - 1 - known.min_version);
+    }
+  }
+  if (!tokens.empty()) row.trained.tokens = deciles_of(std::move(tokens));
+  if (!staleness.empty()) row.trained.staleness = deciles_of(std::move(staleness));
+  write_folded(now);
+  row.left_out = std::exchange(left_out_, 0);
+  rows_ = 0;
+  write(row);
+}
+
+void Timeline::on_released(const Actions& actions, const State& state) {
+  std::map<TaskId, TaskEnd> ends;
+  std::map<std::string_view, TimelineRow> rows;  // by cause
+  const int64_t newest = state.policies.at(kPolicy).published;
+  for (const Action& action : actions) {
+    if (const auto* done = std::get_if<TaskDone>(&action)) ends[done->task] = done->end;
+  }
+  for (const Action& action : actions) {
+    const auto* release = std::get_if<Release>(&action);
+    if (release == nullptr) continue;
+    for (const BodyId& id : release->bodies) {
+      const auto body = bodies_.find(id);
+      if (id.lane != Lane::kTrain || body == bodies_.end()) continue;
+      const Known known = body->second;
+      bodies_.erase(body);
+      if (known.trained >= 0) continue;
+      // Of a prompt that goes on it was a member too many, or it is sampled again.
+      const auto end = ends.find(task_of(id.lease.member));
+      const std::string_view why = end == ends.end() ? "surplus" : name_of(end->second);
+      TimelineRow& row = rows[why];
+      row.what = TimelineWhat::kDiscarded;
+      row.at = row.from = state.now;
+      row.end = why;
+      row.samples.push_back({.tokens = known.tokens,
+                             .staleness = known.min_version < 0
+                                              ? -1
+                                              : std::max<int64_t>(0, newest - known.min_version),
+                             .truncated = known.truncated});
+    }
+  }
+  for (const auto& [why, row] : rows) write(row);
+}
+
+// ---- rows
+
+void Timeline::end_span(TimelineWhat what, const Span& span, std::string_view end, Time now) {
+  write_bounded({.what = what,
+                 .at = now,
+                 .from = span.begin,
+                 .worker = span.worker,
+                 .end = std::string(end),
+                 .number = span.number});
+}
+
+void Timeline::write_bounded(TimelineRow row) {
+  if (rows_ < rows_per_step_) {
+    ++rows_;
+    return write(row);
+  }
+  if (!is_lease(row.what)) {
+    ++left_out_;
+    return;
+  }
+  const auto [entry, is_new] = folded_.try_emplace({row.what, row.lane, row.worker}, row);
+  if (is_new) {
+    entry->second.sample.reset();
+    return;
+  }
+  TimelineRow& sum = entry->second;
+  sum.from = std::min(sum.from, row.from);
+  sum.busy += row.busy;
+  ++sum.leases;
+}
+
+void Timeline::write_folded(Time now) {
+  for (auto& [key, row] : std::exchange(folded_, {})) {
+    // Rows stand in the order of their times, or a later start could not cut them there.
+    row.at = now;
+    write(row);
+  }
+}
+
+void Timeline::write(const TimelineRow& row) { buffer_ += format_timeline_row(row) + "\n"; }
+
+void Timeline::flush() {
+  if (buffer_.empty()) return;
+  const auto written = file_.append(std::exchange(buffer_, {}));
+  if (written || std::exchange(warned_, true)) return;
+  log_.warning("the timeline lacks rows: {}", written.failure().message);
+}
+
+}  // namespace tailrace::scheduler
