@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/view/chart.h"
+#include "cli/view/worker_chart.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/version.h"
@@ -280,13 +281,13 @@ std::string make_report_page(const ReportData& data) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
-      "report</title>\n<style>{1}</style></head>\n"
+      "report</title>\n<style>{1}{9}</style></head>\n"
       "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace "
-      "{2}</p>\n{3}{4}<h2>Curves</h2>\n{5}{6}{7}"
+      "{2}</p>\n{3}{4}<h2>Curves</h2>\n{5}{10}{6}{7}"
       "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{8}</pre></details>\n</"
       "main></body></html>\n",
       escape_markup(data.name), kStyle, version(), notes, tiles(data), charts(data), samples(data),
-      table(data), escape_markup(data.config));
+      table(data), escape_markup(data.config), kWorkerStyle, worker_section(data.timeline));
 }
 
 std::string make_learning_curve(const ReportData& data) {
@@ -308,6 +309,21 @@ std::string make_learning_curve(const ReportData& data) {
   return draw_chart(chart);
 }
 
+std::vector<TimelineRow> read_timeline_of(const RunPaths& paths, std::vector<std::string>& notes) {
+  // Switched off, or of a run that began before there was one.
+  if (!std::filesystem::exists(paths.timeline())) return {};
+  auto file = read_timeline(paths.timeline());
+  if (!file) {
+    notes.push_back(file.failure().message);
+    return {};
+  }
+  for (const std::string& damaged : file.value().damaged) notes.push_back(damaged);
+  if (file.value().num_damaged > std::ssize(file.value().damaged))
+    notes.push_back(fmt::format("{} rows of {} are damaged in all", file.value().num_damaged,
+                                paths.timeline().string()));
+  return std::move(file).value().rows;
+}
+
 Result<ReportData> read_report_data(const RunPaths& paths) {
   auto rows = read_metrics(paths.metrics());
   if (!rows) return rows.failure();
@@ -325,6 +341,7 @@ Result<ReportData> read_report_data(const RunPaths& paths) {
     data.config = std::move(config).value();
   else
     data.notes.push_back(config.failure().message);
+  data.timeline = read_timeline_of(paths, data.notes);
   if (std::filesystem::exists(paths.samples())) {
     try {
       auto tokenizer = text::load_tokenizer(paths.tokenizer());

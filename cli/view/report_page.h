@@ -9,13 +9,15 @@
 #include "core/base/metrics.h"
 #include "core/base/result.h"
 #include "core/base/run_directory.h"
+#include "core/trajectory/timeline_rows.h"
 
 namespace tailrace {
 
 struct ReportData {
   std::string name;
   std::vector<MetricsRow> rows;
-  std::vector<Sample> samples;     // empty: none were kept
+  std::vector<Sample> samples;  // empty: none were kept
+  std::vector<TimelineRow> timeline;
   std::string config;              // config.yaml
   std::vector<std::string> notes;  // what could not be read
 };
@@ -25,6 +27,9 @@ std::string make_report_page(const ReportData& data);
 
 // The learning curve alone, for a README: training reward and, where the run has them, evaluations.
 std::string make_learning_curve(const ReportData& data);
+
+// The rows of its timeline; none where it has no such file. What of it is damaged becomes a note.
+std::vector<TimelineRow> read_timeline_of(const RunPaths& paths, std::vector<std::string>& notes);
 
 // What of a run directory is there. A Failure when it has no metrics.
 Result<ReportData> read_report_data(const RunPaths& paths);
