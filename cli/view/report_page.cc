@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/view/chart.h"
+#include "cli/view/lengths_section.h"
 #include "cli/view/worker_chart.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -283,11 +284,12 @@ std::string make_report_page(const ReportData& data) {
       "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
       "report</title>\n<style>{1}{9}</style></head>\n"
       "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace "
-      "{2}</p>\n{3}{4}<h2>Curves</h2>\n{5}{10}{6}{7}"
+      "{2}</p>\n{3}{4}<h2>Curves</h2>\n{5}{10}{11}{6}{7}"
       "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{8}</pre></details>\n</"
       "main></body></html>\n",
       escape_markup(data.name), kStyle, version(), notes, tiles(data), charts(data), samples(data),
-      table(data), escape_markup(data.config), kWorkerStyle, worker_section(data.timeline));
+      table(data), escape_markup(data.config), kWorkerStyle, worker_section(data.timeline),
+      lengths_section(data.timeline));
 }
 
 std::string make_learning_curve(const ReportData& data) {
