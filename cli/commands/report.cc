@@ -1,9 +1,12 @@
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/view/perfetto.h"
 #include "cli/view/report_page.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -12,11 +15,27 @@ namespace tailrace {
 namespace {
 
 struct ReportArguments {
-  std::string run, svg, title;
+  std::string run, svg, title, perfetto;
 };
+
+// Of the timeline alone: a run may be under way, before its first row of metrics.
+void write_perfetto(const RunPaths& paths, const std::string& file) {
+  if (!std::filesystem::exists(paths.timeline()))
+    throw UserError(
+        "{} has no timeline.jsonl: 'tailrace launch' writes one unless scheduler.timeline_rows=0.",
+        paths.root.string());
+  std::vector<std::string> notes;
+  const std::vector<TimelineRow> rows = read_timeline_of(paths, notes);
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  if (auto written = write_file_atomic(file, make_perfetto_trace(paths.root.string(), rows));
+      !written)
+    throw UserError("{}", written.failure().message);
+  fmt::print("{}\n", file);
+}
 
 void report(const ReportArguments& arguments) {
   RunPaths paths{arguments.run};
+  if (!arguments.perfetto.empty()) return write_perfetto(paths, arguments.perfetto);
   auto data = read_report_data(paths);
   if (!data)
     throw UserError("{}. A run directory holds metrics.jsonl; 'tailrace launch' makes one.",
@@ -42,9 +61,16 @@ void add_report(CLI::App& app) {
   command->add_option("run", arguments->run, "run directory")->required()->type_name("RUN");
   command->add_option("--svg", arguments->svg, "write the learning curve to this file instead")
       ->type_name("FILE");
+  command
+      ->add_option("--perfetto", arguments->perfetto,
+                   "write what each worker did when to this file instead, for ui.perfetto.dev")
+      ->type_name("FILE")
+      ->excludes("--svg");
   command->add_option("--title", arguments->title, "instead of the directory's name");
   command->footer(
-      "Writes RUN/report.html and prints its path.\n\nExample:\n  tailrace report runs/quickstart");
+      "Writes RUN/report.html and prints its path.\n\nExample:\n  tailrace report "
+      "runs/quickstart\n"
+      "  tailrace report runs/quickstart --perfetto trace.json    # open it in ui.perfetto.dev");
   command->callback([arguments] { report(*arguments); });
 }
 
