@@ -319,6 +319,11 @@ std::vector<TimelineRow> read_timeline_of(const RunPaths& paths, std::vector<std
     notes.push_back(file.failure().message);
     return {};
   }
+  if (file.value().skipped_bytes > 0)
+    notes.push_back(
+        fmt::format("{} is large: what is shown of workers and samples begins at its byte "
+                    "{} (scheduler.timeline_rows bounds what a step writes)",
+                    paths.timeline().string(), file.value().skipped_bytes));
   for (const std::string& damaged : file.value().damaged) notes.push_back(damaged);
   if (file.value().num_damaged > std::ssize(file.value().damaged))
     notes.push_back(fmt::format("{} rows of {} are damaged in all", file.value().num_damaged,

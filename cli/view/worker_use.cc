@@ -178,7 +178,9 @@ int64_t places_of(const Known& known) {
     held += change.by;
     most = std::max(most, held);
   }
-  return std::min(known.slots, static_cast<int64_t>(std::ceil(most - 1e-6)));
+  const auto places = static_cast<int64_t>(std::ceil(most - 1e-6));
+  // Its slots are not known where its first row was left out.
+  return known.has_role ? std::min(known.slots, places) : places;
 }
 
 // Gathers what a worker does from moment to moment.
@@ -230,7 +232,11 @@ UseShares shares_now(const Counts& counts, int64_t places, Use why) {
     give(use, share);
     busy += share;
   }
-  // A trainer may be asked for a checkpoint before its step is over.
+  // A trainer has its next step while it writes a checkpoint, and begins it after that.
+  const double saving = shares[static_cast<size_t>(Use::kSave)];
+  double& training = shares[static_cast<size_t>(Use::kTrain)];
+  if (saving > 0) busy -= std::exchange(training, 0);
+  // Rounding, and slots that were left out.
   if (busy > 1) {
     for (double& share : shares) share /= busy;
     return shares;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -216,19 +218,46 @@ Result<TimelineRow> parse_timeline_row(std::string_view line) {
   return row;
 }
 
-Result<TimelineFile> read_timeline(const std::filesystem::path& path) {
-  auto text = read_file(path);
-  if (!text) return text.failure();
+namespace {
+
+// The whole lines in the last `max_bytes` of a file, and how many bytes stand before them.
+Result<std::pair<std::string, int64_t>> read_end(const std::filesystem::path& path,
+                                                 int64_t max_bytes) {
+  std::error_code error;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error || size <= max_bytes) {
+    auto text = read_file(path);
+    if (!text) return text.failure();
+    return std::pair(std::move(text).value(), int64_t{0});
+  }
+  std::string text(static_cast<size_t>(max_bytes), '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.seekg(size - max_bytes);
+  in.read(text.data(), max_bytes);
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, in.gcount())));
+  // It begins in the middle of a line.
+  text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  return std::pair(text, size - std::ssize(text));
+}
+
+}  // namespace
+
+Result<TimelineFile> read_timeline(const std::filesystem::path& path, int64_t max_bytes) {
+  auto read = read_end(path, max_bytes);
+  if (!read) return read.failure();
+  const auto& [text, skipped] = read.value();
   TimelineFile file;
-  LineReader lines(text.value());
+  file.skipped_bytes = skipped;
+  LineReader lines(text);
   while (auto line = lines.next()) {
     if (!line->complete || line->text.empty()) continue;
     auto row = parse_timeline_row(line->text);
     if (row) {
       file.rows.push_back(std::move(row).value());
     } else if (++file.num_damaged <= kMaxDamagedNotes) {
+      const std::string behind = skipped > 0 ? fmt::format(" (behind byte {})", skipped) : "";
       file.damaged.push_back(
-          fmt::format("{}:{}: {}", path.string(), line->number, row.failure().message));
+          fmt::format("{}:{}{}: {}", path.string(), line->number, behind, row.failure().message));
     }
   }
   return file;

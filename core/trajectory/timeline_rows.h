@@ -113,9 +113,12 @@ struct TimelineFile {
   std::vector<TimelineRow> rows;
   std::vector<std::string> damaged;  // "FILE:LINE: why", of the first few
   int64_t num_damaged = 0;
+  int64_t skipped_bytes = 0;  // in front, of a file beyond `max_bytes`
 };
 // All rows but damaged ones; a last line without its newline may still be written, and is ignored.
-// A Failure where the file cannot be read at all.
-Result<TimelineFile> read_timeline(const std::filesystem::path& path);
+// Of a larger file than `max_bytes` its end, since a row takes more memory than its line. A Failure
+// where the file cannot be read at all.
+Result<TimelineFile> read_timeline(const std::filesystem::path& path,
+                                   int64_t max_bytes = int64_t{256} << 20);
 
 }  // namespace tailrace

@@ -17,7 +17,7 @@ struct StorageOptions {
   // Keeps every journal file (law 13.1).
   bool archive = false;
   // Of spans in timeline.jsonl, a step; 0: no file.
-  int64_t timeline_rows = 5000;
+  int64_t timeline_rows = 2000;
 };
 
 // What one step is. Its keys stand in the section `rollout`, where people look for them.

@@ -125,6 +125,26 @@ TEST(WriteReport, GoesOnWithoutSamplesThatCannotBeRead) {
             std::string::npos);
 }
 
+TEST(WriteReport, ADamagedRowOfTheTimelineIsANoteAndTheOthersAreShown) {
+  TemporaryDirectory folder;
+  folder.write("metrics.jsonl", "{\"step\":0,\"version\":0,\"time\":1,\"reward/mean\":0.25}\n");
+  folder.write("config.yaml", "");
+  const auto up = [](const char* worker) {
+    return format_timeline_row({.what = TimelineWhat::kUp, .worker = worker, .slots = 1}) + "\n";
+  };
+  std::string damaged = up("rollout-1");
+  damaged[3] ^= 1;
+  const TimelineRow step{.what = TimelineWhat::kStep, .at = Time(9), .from = Time(9), .number = 1};
+  folder.write("timeline.jsonl", up("rollout-0") + damaged + format_timeline_row(step) + "\n");
+  const RunPaths paths{folder.path()};
+  ASSERT_TRUE(write_report(paths));
+  const std::string page = read_file(paths.report()).value();
+  EXPECT_NE(page.find("timeline.jsonl:2: the row was changed or damaged"), std::string::npos);
+  EXPECT_NE(page.find(">rollout-0</text>"), std::string::npos);
+  EXPECT_EQ(page.find(">rollout-1</text>"), std::string::npos);
+  EXPECT_NE(page.find("Samples by decile"), std::string::npos);
+}
+
 TEST(FormatSample, ReadsBack) {
   TemporaryDirectory folder;
   std::vector<std::string> words = {"up", "down"};

@@ -84,6 +84,15 @@ TEST(WorkerUse, IdleTimeIsForWhatTheOthersDo) {
   EXPECT_NEAR(all[static_cast<size_t>(kGenerate)], (6 + 9) / 44.0, 1e-9);
 }
 
+TEST(WorkerUse, AStepThatWaitsForACheckpointIsNotTrainedMeanwhile) {
+  const std::vector<TimelineRow> rows = {up(0, "t", Role::kTrainer, 1),
+                                         span(kWarmUp, 0, 1, "t", -1), span(kSave, 1, 4, "t", 1),
+                                         span(kTrain, 2, 6, "t", 2)};
+  const RunUse use = use_of_workers(rows, s(0), s(6), 3);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "t"), Use::kSave), 3);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "t"), Use::kTrain), 2);
+}
+
 TEST(WorkerUse, AWindowCutsSpans) {
   const RunUse use = use_of_workers(one_step(), s(9), s(11), 2);
   using enum Use;

@@ -143,5 +143,18 @@ TEST(TimelineRows, DamagedRowsAreNamedAndTheOthersAreRead) {
   EXPECT_FALSE(read_timeline(folder / "none.jsonl"));
 }
 
+TEST(TimelineRows, OfALargeFileTheEndIsRead) {
+  TemporaryDirectory folder;
+  std::string text;
+  for (const TimelineRow& row : one_of_each()) text += format_timeline_row(row) + "\n";
+  folder.write("timeline.jsonl", text);
+  const std::string last = format_timeline_row(one_of_each().back());
+  const auto file = read_timeline(folder / "timeline.jsonl", std::ssize(last) + 20);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file.value().rows, (std::vector<TimelineRow>{one_of_each().back()}));
+  EXPECT_EQ(file.value().skipped_bytes, std::ssize(text) - std::ssize(last) - 1);
+  EXPECT_EQ(file.value().num_damaged, 0);
+}
+
 }  // namespace
 }  // namespace tailrace
