@@ -78,6 +78,8 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
       options.sampling_mask == SamplingMask::kKeep && !segment.kept_counts.empty();
   if (has_sets) sequence.kept_offsets.push_back(0);
   auto next_set = segment.kept_ids.begin();
+  sequence.lease = t.lease;
+  sequence.segment = static_cast<int32_t>(index);
   sequence.tokens = context_of(t, index);
   sequence.inv_temperature = inverse_temperature(t.sampling);
   sequence.positive = *t.reward > 0;

@@ -41,6 +41,8 @@ struct TrainSequence {
   // With SamplingMask::kKeep, of truncated sampling: the set of each target, as PackedSets has it.
   std::vector<int64_t> kept_offsets;
   std::vector<TokenId> kept_ids;
+  LeaseId lease = {};  // whose, and which of its segments
+  int32_t segment = 0;
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
   float inv_temperature = 1;
   bool positive = false;  // the trajectory's reward is above 0

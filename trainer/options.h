@@ -42,6 +42,7 @@ struct TrainOptions {
   int64_t ppo_epochs = 1;
   int64_t gradient_slots = 1;
   int64_t threads = 0;
+  int64_t trace_steps = 2;
 
   void visit(OptionVisitor& v);
 };

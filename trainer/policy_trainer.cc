@@ -288,6 +288,8 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
                                 counts, dlogprob, dentropy));
     size_t row = 0;
     for (size_t i = begin; i < end; ++i) {
+      if (logprob_sink_)
+        logprob_sink_(sequences[i], output.logprob.subspan(row, sequences[i].targets.size()));
       for (size_t k = 0; k < sequences[i].targets.size(); ++k, ++row) {
         if (sequences[i].versions[k] != version) continue;
         double difference =

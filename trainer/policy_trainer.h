@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/base/metric_list.h"
@@ -104,6 +105,11 @@ class PolicyTrainer {
   // mismatch/..., staleness/..., and the batch's own. A batch without sequences makes no update.
   MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
+  // Hears of each sequence of an update, in every pass, the log-probabilities of its targets that
+  // the loss is made of.
+  using LogprobSink = std::function<void(const TrainSequence&, std::span<const float> logprobs)>;
+  void watch_logprobs(LogprobSink sink) { logprob_sink_ = std::move(sink); }
+
   // The gradient that the last update used, before clipping.
   const Parameters& gradients() const { return *gradients_.front(); }
 
@@ -142,6 +148,7 @@ class PolicyTrainer {
   // One a level of the tree; [0] is the result.
   std::vector<std::unique_ptr<Parameters>> gradients_;
   std::vector<float> dlogprob_, dentropy_;  // [targets of a micro-batch]
+  LogprobSink logprob_sink_;                // empty: nobody listens
 };
 
 }  // namespace tailrace

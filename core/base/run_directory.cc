@@ -98,9 +98,9 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
 }
 
 void RunDirectory::sweep() const {
-  for (const auto& directory :
-       {paths_.root, paths_.trajectories(), paths_.checkpoints(), paths_.reference(),
-        paths_.journal(), paths_.weights(), paths_.tokenizer(), paths_.logs(), paths_.roles()})
+  for (const auto& directory : {paths_.root, paths_.trajectories(), paths_.checkpoints(),
+                                paths_.reference(), paths_.journal(), paths_.weights(),
+                                paths_.tokenizer(), paths_.logs(), paths_.roles(), paths_.traces()})
     // Through a link it would be somebody else's folder.
     if (directory == paths_.root || !std::filesystem::is_symlink(directory))
       remove_unfinished(directory);

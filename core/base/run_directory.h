@@ -5,6 +5,7 @@
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens, for the report
 //   timeline.jsonl what each worker did when
+//   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   checkpoints/reference      the weights that algo.kl holds the policy to
 //   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
@@ -31,6 +32,7 @@ struct RunPaths {
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path samples() const { return root / "samples.jsonl"; }
   std::filesystem::path timeline() const { return root / "timeline.jsonl"; }
+  std::filesystem::path traces() const { return root / "traces"; }
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }

@@ -24,6 +24,7 @@
 #include "trainer/policy_trainer.h"
 #include "trainer/sft.h"
 #include "trainer/worker/batch_fetch.h"
+#include "trainer/worker/step_traces.h"
 
 namespace tailrace {
 namespace {
@@ -62,7 +63,13 @@ class TrainerWorker {
         trainer_(Stream{{}, &pool_, nullptr}, config.model, config.train,
                  config.max_sequence_tokens),
         loss_(policy_loss_config(config.algo)),
-        checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last) {}
+        checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
+        traces_(config.run.traces(), config.train.trace_steps) {
+    if (traces_.enabled())
+      trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
+        traces_.saw(sequence, seen);
+      });
+  }
 
   ExitCode run() {
     try {
@@ -302,7 +309,7 @@ class TrainerWorker {
       TrainBatch batch = build(step, trajectories.value());
       // With the version that the step starts from: it decides which tokens are fresh.
       MetricList metrics = trainer_.policy_step(batch, version_, loss_);
-      return publish_step(step, batch, std::move(metrics), seconds());
+      return publish_step(step, trajectories.value(), batch, std::move(metrics), seconds());
     }
     if (!streamed_)
       streamed_.emplace(std::vector<Trajectory>{},
@@ -317,7 +324,8 @@ class TrainerWorker {
     if (!samples) fail(step, samples.failure().message);
     streamed_->step.batch.metrics = std::move(samples).value();
     MetricList metrics = trainer_.finish(streamed_->step, version_, loss_);
-    publish_step(step, streamed_->step.batch, std::move(metrics), streamed_->seconds + seconds());
+    publish_step(step, streamed_->trajectories, streamed_->step.batch, std::move(metrics),
+                 streamed_->seconds + seconds());
   }
 
   // One after the other, so that it does not matter which of them came together.
@@ -349,7 +357,8 @@ class TrainerWorker {
     return std::move(batch).value();
   }
 
-  void publish_step(int64_t step, const TrainBatch& batch, MetricList metrics, double seconds) {
+  void publish_step(int64_t step, std::span<const Trajectory> trajectories, const TrainBatch& batch,
+                    MetricList metrics, double seconds) {
     if (without_signal(metrics))
       log_.warning("step={} without signal: the rewards of each group are equal", step);
     else if (config_.max_staleness && batch.num_groups() == 0)
@@ -365,6 +374,9 @@ class TrainerWorker {
     version_ = step;
     metrics_ = std::move(metrics);
     publish();
+    // Others have their weights meanwhile. A run is worth more than its traces.
+    if (auto traced = traces_.write(step, trajectories, batch); !traced)
+      log_.warning("step={} is not traced: {}", step, traced.failure().message);
   }
 
   [[noreturn]] static void fail(int64_t step, const std::string& reason) {
@@ -426,6 +438,7 @@ class TrainerWorker {
   PolicyTrainer trainer_;
   PolicyLossConfig loss_;
   CheckpointFolder checkpoints_;
+  StepTraces traces_;
 
   bool started_ = false, ended_ = false;
   int64_t version_ = -1;        // of the weights in hand
