@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   add_status(app);
   add_tokenize(app);
   add_report(app);
+  add_trace(app);
   add_bench(app);
   add_doctor(app);
   add_worker(app, registries);

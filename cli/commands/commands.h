@@ -21,6 +21,7 @@ void add_report(CLI::App& app);
 void add_score(CLI::App& app);
 void add_status(CLI::App& app);
 void add_tokenize(CLI::App& app);
+void add_trace(CLI::App& app);
 void add_worker(CLI::App& app, const Registries& registries);
 
 }  // namespace tailrace

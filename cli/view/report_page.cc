@@ -217,6 +217,7 @@ std::string sample_card(const Sample& sample) {
   if (!sample.dataset.empty())
     head += fmt::format("<span>{}</span>", escape_markup(sample.dataset));
   if (sample.reward) head += fmt::format("<span>reward {}</span>", format_value(*sample.reward));
+  if (!sample.name.empty()) head += fmt::format("<code>{}</code>", escape_markup(sample.name));
   std::string text;
   for (size_t i = 0; i < sample.segments.size(); ++i) {
     // Another segment is a history that was rewritten.

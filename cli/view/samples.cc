@@ -36,6 +36,7 @@ Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokeni
   const SampleRow& found = row.value();
   Sample sample{.step = found.step,
                 .version = found.version,
+                .name = found.sample,
                 .reward = found.reward,
                 .success = found.success,
                 .segments = {},

@@ -21,6 +21,7 @@ struct SampleText {
 
 struct Sample {
   int64_t step = 0, version = 0;
+  std::string name = {};  // for `tailrace trace`; empty: not known
   std::optional<double> reward, success;
   std::vector<std::vector<SampleText>> segments;
   std::string dataset = {};  // its name, where a run has several

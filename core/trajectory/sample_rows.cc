@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_file.h"
+#include "core/trajectory/sample_name.h"
 
 namespace tailrace {
 namespace {
@@ -19,7 +20,12 @@ std::optional<double> number_of(const Json& row, const char* key) {
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
   SampleRow row{
-      .step = step, .version = version, .reward = trajectory.reward, .success = {}, .segments = {}};
+      .step = step,
+      .version = version,
+      .sample = sample_name({trajectory.lane, trajectory.lease}),
+      .reward = trajectory.reward,
+      .success = {},
+      .segments = {}};
   // An environment without this metric has no success, which is not the same as 0.
   for (const auto& [name, value] : trajectory.metrics) {
     if (name == "success") row.success = value;
@@ -34,6 +40,7 @@ std::string format_sample_row(const SampleRow& row) {
   json["step"] = row.step;
   json["version"] = row.version;
   if (!row.dataset.empty()) json["dataset"] = row.dataset;
+  if (!row.sample.empty()) json["sample"] = row.sample;
   // null and not 0: no verifier has spoken, or the environment counts no success.
   json["reward"] = row.reward ? Json(*row.reward) : Json();
   json["success"] = row.success ? Json(*row.success) : Json();
@@ -55,6 +62,7 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
     row.step = json.at("step").get<int64_t>();
     row.version = json.value("version", int64_t{0});
     row.dataset = json.value("dataset", std::string());
+    row.sample = json.value("sample", std::string());
     row.reward = number_of(json, "reward");
     row.success = number_of(json, "success");
     for (const Json& segment : json.at("segments")) {

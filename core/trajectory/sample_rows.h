@@ -1,6 +1,7 @@
 // A few episodes of a run, for people: the rows of RUN/samples.jsonl.
 //
-//   {"step": 0, "version": 0, "dataset": "grid", "reward": 0.5, "success": 1,
+//   {"step": 0, "version": 0, "sample": "policy=0 domain=0 epoch=0 prompt=1 launch=0 member=0
+//    attempt=1", "dataset": "grid", "reward": 0.5, "success": 1,
 //    "segments": [{"tokens": [...], "roles": [...]}], "proof": "9f.."}
 //
 // Roles as in TokenRole (0 prompt, 1 sampled, 2 observation); reward and success may be absent or
@@ -27,6 +28,7 @@ struct SampleRow {
     std::vector<TokenRole> roles;  // same length
   };
   int64_t step = 0, version = 0;
+  std::string sample = {};  // its name (sample_name.h); empty: of an older build
   std::optional<double> reward, success;
   std::vector<Tokens> segments;
   std::string dataset = {};  // its name; empty: the run has one

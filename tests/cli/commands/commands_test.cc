@@ -28,7 +28,7 @@ std::vector<json> rows_of(const std::string& text) {
 
 TEST(Commands, EachHasHelpWithAnExample) {
   for (const char* command :
-       {"tokenize", "score", "generate", "eval", "report", "doctor", "bench", "launch"}) {
+       {"tokenize", "score", "generate", "eval", "report", "trace", "doctor", "bench", "launch"}) {
     auto result = run_binary(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:"), std::string::npos)

@@ -283,6 +283,13 @@ TEST_F(Messages, OfCommands) {
   call("eval --model model --env frozen_gird");
   call("eval --run none");
   call("report none");
+  call("report none --perfetto trace.json");
+  call("trace none");
+  call("trace none prompt=1");
+  write("run/config.yaml", "run: {steps: 4}\n");
+  call("trace run 12");
+  call("trace run prompt=x");
+  call("trace run prompt=1 member=2");
   call("bench none");
   call("worker --role cook");
   expect("commands");

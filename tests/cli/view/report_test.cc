@@ -166,6 +166,7 @@ TEST(FormatSample, ReadsBack) {
   EXPECT_EQ(samples.value()[0].step, 12);
   EXPECT_EQ(samples.value()[0].dataset, "");
   EXPECT_EQ(samples.value()[0].version, 7);
+  EXPECT_EQ(samples.value()[0].name, to_string(trajectory.lease));
   EXPECT_EQ(samples.value()[0].reward, 0.75);
   EXPECT_EQ(samples.value()[0].success, 1);
   ASSERT_EQ(samples.value()[0].segments[0].size(), 2u);

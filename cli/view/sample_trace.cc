@@ -1,0 +1,328 @@
+#include "cli/view/sample_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/view/report_page.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Member = std::pair<Lane, MemberId>;
+
+constexpr size_t kMaxNamed = 8;  // samples that a message lists
+
+Member member_of(const BodyId& id) { return {id.lane, id.lease.member}; }
+
+double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
+
+// A row of a trace file that is not read yet.
+struct TraceLine {
+  std::filesystem::path file;
+  int64_t number = 0;
+  std::string text;
+};
+
+// What a run directory knows of samples.
+struct Found {
+  std::vector<TimelineRow> rows;
+  std::map<BodyId, TraceLine> traced;  // those that fit the query
+  std::set<BodyId> known;              // the same, of both sources
+  int64_t num_known = 0;               // whether they fit or not
+  std::optional<BodyId> example;       // of these
+  std::vector<int64_t> traced_steps;
+  std::vector<std::string> notes;
+};
+
+void note_known(const BodyId& id, const SampleQuery& query, Found& found) {
+  ++found.num_known;
+  if (!found.example || id.lane == Lane::kTrain) found.example = id;
+  if (query.matches(id)) found.known.insert(id);
+}
+
+void read_history(const RunPaths& paths, const SampleQuery& query, Found& found) {
+  if (!std::filesystem::exists(paths.timeline())) {
+    found.notes.push_back(
+        fmt::format("{} has no timeline.jsonl: scheduler.timeline_rows is 0, or an older build "
+                    "began the run. Nothing is known of leases",
+                    paths.root.string()));
+    return;
+  }
+  found.rows = read_timeline_of(paths, found.notes);
+  for (const TimelineRow& row : found.rows) {
+    if (row.sample && row.what == TimelineWhat::kGenerate) note_known(*row.sample, query, found);
+  }
+}
+
+void read_trace_file(const std::filesystem::path& path, const SampleQuery& query, Found& found) {
+  const auto text = read_file(path);
+  if (!text) return found.notes.push_back(text.failure().message);
+  LineReader lines(text.value());
+  int64_t of = 0, rows = 0;
+  while (auto line = lines.next()) {
+    if (line->number == 1) {
+      const auto head = parse_trace_head(line->text);
+      if (!head)
+        found.notes.push_back(
+            fmt::format("{}:1: it does not say how many samples the step had", path.string()));
+      of = head.value_or(0);
+      continue;
+    }
+    ++rows;
+    const auto name = sample_of_trace_line(line->text);
+    const auto id = name ? parse_sample_name(*name) : Result<BodyId>(Failure{"no sample's row"});
+    if (!id) {
+      found.notes.push_back(
+          fmt::format("{}:{}: {}", path.string(), line->number, id.failure().message));
+      continue;
+    }
+    note_known(id.value(), query, found);
+    if (query.matches(id.value()))
+      found.traced[id.value()] = {path, line->number, std::string(line->text)};
+  }
+  if (rows < of)
+    found.notes.push_back(
+        fmt::format("{} has {} of the step's {} samples: those of its batch that came first",
+                    path.string(), rows, of));
+}
+
+void read_traces(const RunPaths& paths, const SampleQuery& query, Found& found) {
+  std::error_code error;
+  std::map<int64_t, std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(paths.traces(), error)) {
+    if (const auto step = trace_file_step(entry.path())) files[*step] = entry.path();
+  }
+  for (const auto& [step, path] : files) {
+    found.traced_steps.push_back(step);
+    read_trace_file(path, query, found);
+  }
+}
+
+Failure nothing_fits(const RunPaths& paths, const Found& found) {
+  if (found.num_known == 0)
+    return Failure{
+        fmt::format("{} knows of no sample yet: it has neither leases in timeline.jsonl "
+                    "(scheduler.timeline_rows) nor tokens in traces/ (train.trace_steps).",
+                    paths.root.string())};
+  return Failure{fmt::format(
+      "{} knows no such sample. It knows {} leases and traces, for example \"{}\"; traces/ holds "
+      "the tokens of steps [{}].{}",
+      paths.root.string(), found.num_known, sample_name(*found.example),
+      fmt::join(found.traced_steps, ", "),
+      found.notes.empty() ? "" : "\n       " + found.notes.front())};
+}
+
+// Attempts of one member are one sample; a prompt alone, or one launched twice, names several.
+Result<Member> choose_member(const RunPaths& paths, const SampleQuery& query, const Found& found) {
+  std::set<Member> members;
+  for (const BodyId& id : found.known) members.insert(member_of(id));
+  const bool has_trained = std::ranges::any_of(
+      members, [](const Member& member) { return member.first == Lane::kTrain; });
+  // Held-out prompts are numbered like those of training, which are mostly meant.
+  if (!query.lane && has_trained)
+    std::erase_if(members, [](const Member& member) { return member.first == Lane::kEval; });
+  if (members.empty()) return nothing_fits(paths, found);
+  if (members.size() == 1) return *members.begin();
+  std::string names;
+  for (const Member& member : members) {
+    if (const auto shown = std::ranges::count(names, '\n'); std::cmp_equal(shown, kMaxNamed)) break;
+    names += fmt::format("\n         {}{}", to_string(member.second),
+                         member.first == Lane::kEval ? " lane=eval" : "");
+  }
+  return Failure{fmt::format("{} samples have this name; say more of it:{}{}", members.size(),
+                             names, members.size() > kMaxNamed ? "\n         ..." : "")};
+}
+
+std::vector<TimelineRow> history_of(const Found& found, const Member& member,
+                                    const std::optional<TraceRow>& tokens) {
+  std::vector<TimelineRow> history;
+  for (const TimelineRow& row : found.rows) {
+    const bool is_its = row.sample && member_of(*row.sample) == member;
+    const bool trains_it = tokens && row.what == TimelineWhat::kTrain && row.number == tokens->step;
+    if (is_its || trains_it) history.push_back(row);
+  }
+  std::ranges::stable_sort(history, {}, &TimelineRow::from);
+  return history;
+}
+
+std::string why_untraced(const SampleTrace& trace, const Found& found) {
+  if (trace.sample.lane == Lane::kEval)
+    return "it is held out: no step trained it, and its tokens are not kept";
+  if (found.traced_steps.empty())
+    return "no tokens are kept: train.trace_steps is 0, or no step is published yet";
+  return fmt::format(
+      "its tokens are not kept: no step trained it, or none of the last ones (train.trace_steps); "
+      "traces/ holds steps {}",
+      fmt::join(found.traced_steps, ", "));
+}
+
+// ---- for people
+
+std::string what_came(const TimelineRow& row) {
+  std::string text = row.end;
+  if (row.tokens >= 0) {
+    text += row.min_version == row.max_version
+                ? fmt::format(", {} tokens of version {}", row.tokens, row.max_version)
+                : fmt::format(", {} tokens of versions {} to {}", row.tokens, row.min_version,
+                              row.max_version);
+  }
+  if (row.reward) text += fmt::format(", reward {}", *row.reward);
+  return text;
+}
+
+// What it waited for between two spans of its history.
+std::string_view wait_before(const TimelineRow& next) {
+  if (next.what == TimelineWhat::kVerify) return "waits for a reward worker";
+  if (next.what == TimelineWhat::kTrain) return "waits for its group, its step and the trainer";
+  return "waits to be tried again";
+}
+
+std::string show_history(const std::vector<TimelineRow>& history) {
+  if (history.empty()) return "";
+  std::string out = "history (seconds of the run)\n";
+  Time last = history.front().from;
+  for (const TimelineRow& row : history) {
+    if (row.from > last)
+      out += fmt::format("  {:>10.3f} {:>8.3f}  {}\n", seconds(last), seconds(row.from - last),
+                         wait_before(row));
+    std::string what(name_of(row.what));
+    if (row.sample && row.sample->lease.attempt > 1)
+      what += fmt::format(" attempt {}", row.sample->lease.attempt);
+    if (row.what == TimelineWhat::kVerify && row.verify_attempt > 1)
+      what += fmt::format(", verification {}", row.verify_attempt);
+    if (row.what == TimelineWhat::kTrain) what += fmt::format(" step {}", row.number);
+    out += fmt::format("  {:>10.3f} {:>8.3f}  {:<10} {:<12} {}\n", seconds(row.from),
+                       seconds(row.at - row.from), what, row.worker, what_came(row));
+    last = std::max(last, row.at);
+  }
+  return out;
+}
+
+// A token on one line: what would break it is escaped.
+std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
+  if (tokenizer == nullptr || id >= tokenizer->vocab_size()) return "";
+  std::string out;
+  for (const char c : tokenizer->decode(std::span(&id, 1))) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else {
+      out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    }
+  }
+  return out;
+}
+
+std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tokenizer) {
+  constexpr std::array<std::string_view, 3> kRoles = {"prompt", "sampled", "observation"};
+  std::string out =
+      fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n", "at", "token",
+                  "role", "version", "sampled", "old", "new", "ratio", "text");
+  size_t target = 0;
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    const bool sampled = segment.roles[i] == TokenRole::kSampled;
+    const bool trained = segment.mask[i] == 1;
+    const auto number = [](double value) { return fmt::format("{:.5f}", value); };
+    std::string before = "", after = "", ratio = sampled ? "masked" : "";
+    if (trained) {
+      before = number(segment.old_logprobs[target]);
+      after = number(segment.new_logprobs[target]);
+      ratio = fmt::format(
+          "{:.4f}", std::exp(double{segment.new_logprobs[target]} - segment.old_logprobs[target]));
+      ++target;
+    }
+    out += fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n", i,
+                       segment.tokens[i], kRoles[static_cast<size_t>(segment.roles[i])],
+                       sampled ? std::to_string(segment.versions[i]) : "",
+                       sampled ? number(segment.logprobs[i]) : "", before, after, ratio,
+                       token_text(tokenizer, segment.tokens[i]));
+  }
+  return out;
+}
+
+std::string show_tokens(const TraceRow& row, const text::Tokenizer* tokenizer) {
+  std::string out = fmt::format(
+      "tokens (natural logs at temperature {}; old: under the weights that step {} started from, "
+      "new: under those of its last pass)\n",
+      row.temperature, row.step);
+  for (size_t i = 0; i < row.segments.size(); ++i) {
+    const TraceSegment& segment = row.segments[i];
+    if (i > 0 && segment.parent >= 0)
+      out += fmt::format("  segment {}: goes on behind token {} of segment {}\n", i,
+                         segment.parent_tokens, segment.parent);
+    out += show_segment(segment, tokenizer);
+  }
+  return out;
+}
+
+Json without_proof(std::string_view line) {
+  Json json = Json::parse(line);
+  json.erase("proof");
+  return json;
+}
+
+}  // namespace
+
+Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query) {
+  Found found;
+  read_history(paths, query, found);
+  read_traces(paths, query, found);
+  const auto member = choose_member(paths, query, found);
+  if (!member) return member.failure();
+  SampleTrace trace{.sample = {}, .history = {}, .tokens = {}, .notes = std::move(found.notes)};
+  for (const BodyId& id : found.known) {
+    if (member_of(id) == member.value()) trace.sample = id;  // in the order of attempts
+  }
+  bool is_damaged = false;
+  for (const auto& [id, line] : found.traced) {
+    if (member_of(id) != member.value()) continue;
+    auto row = parse_trace_row(line.text);
+    if (row) {
+      trace.tokens = std::move(row).value();
+      continue;
+    }
+    is_damaged = true;
+    trace.notes.push_back(
+        fmt::format("{}:{}: {}", line.file.string(), line.number, row.failure().message));
+  }
+  trace.history = history_of(found, member.value(), trace.tokens);
+  if (!trace.tokens && !is_damaged) trace.notes.push_back(why_untraced(trace, found));
+  return trace;
+}
+
+std::string show_sample_trace(const SampleTrace& trace, const text::Tokenizer* tokenizer) {
+  std::string out = fmt::format("sample   {}\n", sample_name(trace.sample));
+  if (trace.tokens) {
+    const TraceRow& row = *trace.tokens;
+    out +=
+        fmt::format("step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome), row.reward,
+                    row.advantage ? fmt::format("advantage {}", *row.advantage)
+                                  : "not in the loss: its group had no signal, or it is too old");
+  }
+  out += show_history(trace.history);
+  if (trace.tokens) out += show_tokens(*trace.tokens, tokenizer);
+  return out;
+}
+
+std::string sample_trace_json(const SampleTrace& trace) {
+  Json json;
+  json["sample"] = sample_name(trace.sample);
+  json["history"] = Json::array();
+  for (const TimelineRow& row : trace.history)
+    json["history"].push_back(without_proof(format_timeline_row(row)));
+  json["tokens"] = trace.tokens ? without_proof(format_trace_row(*trace.tokens)) : Json();
+  json["notes"] = trace.notes;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tailrace

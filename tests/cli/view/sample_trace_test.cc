@@ -1,0 +1,177 @@
+// What `tailrace trace` finds in a run directory, whole and damaged.
+#include "cli/view/sample_trace.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+using enum TimelineWhat;
+using std::chrono::milliseconds;
+
+BodyId body(int64_t prompt, int32_t member, int32_t attempt = 1, Lane lane = Lane::kTrain) {
+  return {lane, {{.prompt = prompt, .member = member}, attempt}};
+}
+
+TimelineRow lease(TimelineWhat what, int64_t from, int64_t at, const BodyId& id,
+                  const std::string& worker, const std::string& end) {
+  return {.what = what,
+          .at = milliseconds(at),
+          .from = milliseconds(from),
+          .worker = worker,
+          .end = end,
+          .sample = id,
+          .lane = id.lane,
+          .verify_attempt = what == kVerify ? 1 : 0};
+}
+
+TraceRow trained(const BodyId& id) {
+  TraceSegment segment{.tokens = {5, 9, 11},
+                       .roles = {TokenRole::kPrompt, TokenRole::kSampled, TokenRole::kSampled},
+                       .versions = {-1, 3, 4},
+                       .logprobs = {0, -0.5f, -0.25f},
+                       .log_masses = {},
+                       .mask = {0, 0, 1},
+                       .old_logprobs = {-0.25f},
+                       .new_logprobs = {-0.5f},
+                       .ref_logprobs = {}};
+  return {.lease = id.lease, .step = 5, .reward = 1, .advantage = 0.5f, .segments = {segment}};
+}
+
+struct RunFolder {
+  TemporaryDirectory folder;
+  RunPaths paths{folder.path()};
+
+  RunFolder() {
+    TimelineRow failed = lease(kGenerate, 100, 200, body(12, 3), "rollout-0", "env_failed");
+    TimelineRow again = lease(kGenerate, 250, 500, body(12, 3, 2), "rollout-1", "finished");
+    again.tokens = 2, again.min_version = 3, again.max_version = 4;
+    TimelineRow scored = lease(kVerify, 510, 530, body(12, 3, 2), "reward-0", "scored");
+    scored.reward = 1;
+    const std::vector<TimelineRow> rows = {
+        failed,
+        again,
+        lease(kGenerate, 250, 510, body(12, 4), "rollout-1", "finished"),
+        scored,
+        lease(kGenerate, 520, 525, body(12, 3, 1, Lane::kEval), "rollout-0", "finished"),
+        {.what = kTrain,
+         .at = milliseconds(900),
+         .from = milliseconds(600),
+         .worker = "trainer-0",
+         .end = "published",
+         .number = 5}};
+    std::string text;
+    for (const TimelineRow& row : rows) text += format_timeline_row(row) + "\n";
+    folder.write("timeline.jsonl", text);
+    std::filesystem::create_directories(paths.traces());
+    write_trace(format_trace_row(trained(body(12, 3, 2))));
+  }
+  void write_trace(const std::string& row) {
+    ASSERT_TRUE(write_file_atomic(paths.traces() / trace_file_name(5),
+                                  format_trace_head(5, 2) + "\n" + row + "\n"));
+  }
+  Result<SampleTrace> find(const std::string& words) const {
+    const auto query = parse_sample_query(std::vector<std::string>{words});
+    EXPECT_TRUE(query);
+    return find_sample(paths, query.value());
+  }
+  std::string failure(const std::string& words) const {
+    const auto found = find(words);
+    return found ? "found" : found.failure().message;
+  }
+};
+
+TEST(SampleTrace, TellsOfEveryAttemptAndWait) {
+  const RunFolder run;
+  const auto found = run.find("prompt=12 member=3");
+  ASSERT_TRUE(found) << found.failure().message;
+  EXPECT_EQ(found.value().sample, body(12, 3, 2)) << "of training, its latest attempt";
+  EXPECT_EQ(found.value().history.size(), 4u);
+  EXPECT_EQ(found.value().tokens, trained(body(12, 3, 2)));
+  const std::string text = show_sample_trace(found.value(), nullptr);
+  size_t at = 0;
+  for (const char* part :
+       {"sample   policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3 attempt=2",
+        "step     5: finished, reward 1, advantage 0.5", "0.100    0.100  generate   rollout-0",
+        "env_failed", "0.200    0.050  waits to be tried again",
+        "0.250    0.250  generate attempt 2 rollout-1    finished, 2 tokens of versions 3 to 4",
+        "0.500    0.010  waits for a reward worker", "verify", "scored, reward 1",
+        "0.070  waits for its group, its step and the trainer", "train step 5", "masked",
+        "0.7788"}) {
+    at = text.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(SampleTrace, JsonHoldsTheRowsWithEveryDigit) {
+  const RunFolder run;
+  const auto json =
+      nlohmann::json::parse(sample_trace_json(run.find("prompt=12 member=3").value()));
+  EXPECT_EQ(json.at("sample"), sample_name(body(12, 3, 2)));
+  EXPECT_EQ(json.at("history").size(), 4u);
+  EXPECT_EQ(json.at("tokens").at("advantage"), 0.5);
+  EXPECT_EQ(json.at("tokens").at("segments").at(0).at("mask"), (std::vector<int>{0, 0, 1}));
+  EXPECT_FALSE(json.at("tokens").contains("proof"));
+}
+
+TEST(SampleTrace, SaysWhatItKnowsInsteadAndWhatItMisses) {
+  const RunFolder run;
+  EXPECT_NE(run.failure("prompt=12")
+                .find("2 samples have this name; say more of it:\n         "
+                      "policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3"),
+            std::string::npos)
+      << run.failure("prompt=12");
+  EXPECT_NE(run.failure("prompt=99")
+                .find("knows no such sample. It knows 5 leases and traces, for "
+                      "example \"policy=0"),
+            std::string::npos)
+      << run.failure("prompt=99");
+  const auto untraced = run.find("prompt=12 member=4");
+  ASSERT_TRUE(untraced);
+  EXPECT_FALSE(untraced.value().tokens);
+  ASSERT_FALSE(untraced.value().notes.empty());
+  EXPECT_NE(untraced.value().notes.back().find("its tokens are not kept"), std::string::npos);
+  EXPECT_NE(untraced.value().notes.back().find("traces/ holds steps 5"), std::string::npos);
+  const auto held_out = run.find("prompt=12 member=3 lane=eval");
+  ASSERT_TRUE(held_out);
+  EXPECT_NE(held_out.value().notes.back().find("it is held out"), std::string::npos);
+  // Of a step's two samples one is there.
+  EXPECT_NE(held_out.value().notes.front().find("has 1 of the step's 2 samples"),
+            std::string::npos);
+
+  const RunFolder empty;
+  std::filesystem::remove(empty.paths.timeline());
+  std::filesystem::remove_all(empty.paths.traces());
+  EXPECT_NE(empty.failure("prompt=1").find("knows of no sample yet"), std::string::npos);
+}
+
+TEST(SampleTrace, DamagedRowsAreNamedAndTheRestIsShown) {
+  RunFolder run;
+  std::string row = format_trace_row(trained(body(12, 3, 2)));
+  row[row.find("\"mask\"") + 8] ^= 1;
+  run.write_trace(row);
+  const auto found = run.find("prompt=12 member=3");
+  ASSERT_TRUE(found) << found.failure().message;
+  EXPECT_FALSE(found.value().tokens);
+  EXPECT_EQ(found.value().history.size(), 3u);
+  bool named = false;
+  for (const std::string& note : found.value().notes)
+    named = named || note.find("step_000005.jsonl:2: the row was changed or damaged") != note.npos;
+  EXPECT_TRUE(named) << found.value().notes.front();
+
+  std::string text = read_file(run.paths.timeline()).value();
+  text[3] ^= 1;
+  run.folder.write("timeline.jsonl", text + "{\"at_ns\":");
+  const auto later = run.find("prompt=12 member=3");
+  ASSERT_TRUE(later);
+  EXPECT_EQ(later.value().history.size(), 2u);
+  EXPECT_NE(later.value().notes.front().find("timeline.jsonl:1: the row was changed or damaged"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace
