@@ -63,10 +63,9 @@ std::string_view why_ended(const Lease& lease, const Event& event, const State& 
   return lease.deadline <= state.now ? "expired" : "aborted";
 }
 
-// A worker came or went, or the scheduler did: leases may have ended that no action names.
+// A worker came or went, or the scheduler did.
 bool moves_workers(const Event& event) {
-  return worker_of(event) != nullptr || std::holds_alternative<Restarted>(event) ||
-         std::holds_alternative<StopRequested>(event) || std::holds_alternative<RolledBack>(event);
+  return worker_of(event) != nullptr || std::holds_alternative<Restarted>(event);
 }
 
 // The trainer has a batch, or a part of one: between two parts it may wait.
@@ -203,8 +202,9 @@ void Timeline::compare_leases(const Event& event, const Actions& actions, const 
     if (const auto* abort = std::get_if<Abort>(&action))
       compare_lease({abort->lane, abort->lease.member}, event, state);
   }
-  // A worker that is away hears of no abort, so there is no action that names it.
-  if (!moves_workers(event) && leases_.size() == state.leases.size()) return;
+  // Every lease begins with an action, so that none is missing here. One that ends may have none: a
+  // worker that is away hears of no abort.
+  if (leases_.size() == state.leases.size()) return;
   std::set<WorkId> all;
   for (const auto& [work, lease] : leases_) all.insert(work);
   for (const auto& [work, lease] : state.leases) all.insert(work);

@@ -10,7 +10,7 @@
 // other rows are counted only; deciles and discarded samples are always whole.
 //
 // Cost: a map entry a lease and a held sample, and a row of some 300 bytes a lease. An event costs
-// what it touches; all leases are looked at when a worker comes or goes.
+// what it touches; all leases are looked at when some end that no action names.
 //
 // Thread: one at a time (the service's).
 #pragma once

@@ -281,7 +281,7 @@ void check_world(const std::vector<TimelineRow>& rows, const std::map<BodyId, Ti
 
 TEST(Timeline, HoldsEveryLeaseOnceInWorldsWhereEverythingGoesWrong) {
   Fixture f;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
     std::filesystem::remove(f.paths.timeline());
     std::optional<Timeline> timeline;
     std::map<BodyId, Time> granted;  // as far as anybody remembers
