@@ -60,13 +60,13 @@ Use why_idle(Role role, const Counts& counts) {
       if (evaluates) return kForEvaluation;
       if (any(counts, kGenerate)) return kForSamples;
       if (any(counts, kVerify)) return kForVerification;
+      if (any(counts, kSave)) return kForCheckpoint;  // before the step that is handed over already
       if (any(counts, kTrain)) return kForTraining;
-      if (any(counts, kSave)) return kForCheckpoint;
       return any(counts, kInstall) ? kForInstall : kOther;
     case Role::kReward:
       if (any(counts, kGenerate) || any(counts, kEvaluate)) return kForSamples;
+      if (any(counts, kSave)) return kForCheckpoint;  // before the step that is handed over already
       if (any(counts, kTrain)) return kForTraining;
-      if (any(counts, kSave)) return kForCheckpoint;
       return any(counts, kInstall) ? kForInstall : kOther;
     case Role::kTrainer:
       if (any(counts, kGenerate)) return kForSamples;

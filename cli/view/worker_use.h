@@ -6,10 +6,10 @@
 // quarter is idle. What idle time is for is read off what the others do at the same moment, the
 // first of these that holds: nobody has weights yet; the worker installs, is in quarantine, or
 // away; a rollout worker then waits for an evaluation, for samples that still run elsewhere, for
-// verifications, for the step that is trained, for a checkpoint, for installs of others; the
-// trainer for samples, verifications, an evaluation, installs; a verifier for samples, for the step
-// that is trained. What is left is called other: messages, fetching, publishing, and what nobody
-// knows.
+// verifications, for a checkpoint, for the step that is trained, for installs of others; the
+// trainer for samples, verifications, an evaluation, installs; a verifier for samples, for a
+// checkpoint, for the step that is trained. What is left is called other: messages, fetching,
+// publishing, and what nobody knows.
 #pragma once
 
 #include <array>

@@ -85,12 +85,14 @@ TEST(WorkerUse, IdleTimeIsForWhatTheOthersDo) {
 }
 
 TEST(WorkerUse, AStepThatWaitsForACheckpointIsNotTrainedMeanwhile) {
-  const std::vector<TimelineRow> rows = {up(0, "t", Role::kTrainer, 1),
-                                         span(kWarmUp, 0, 1, "t", -1), span(kSave, 1, 4, "t", 1),
-                                         span(kTrain, 2, 6, "t", 2)};
+  const std::vector<TimelineRow> rows = {
+      up(0, "t", Role::kTrainer, 1), up(0, "r", Role::kRollout, 1), span(kWarmUp, 0, 1, "t", -1),
+      span(kSave, 1, 4, "t", 1), span(kTrain, 2, 6, "t", 2)};
   const RunUse use = use_of_workers(rows, s(0), s(6), 3);
   EXPECT_DOUBLE_EQ(spent(worker(use, "t"), Use::kSave), 3);
   EXPECT_DOUBLE_EQ(spent(worker(use, "t"), Use::kTrain), 2);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r"), Use::kForCheckpoint), 3);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r"), Use::kForTraining), 2);
 }
 
 TEST(WorkerUse, AWindowCutsSpans) {
