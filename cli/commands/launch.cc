@@ -146,6 +146,7 @@ class Launch {
     };
     SupervisorOptions supervision;
     supervision.begun = [this] { return endpoint_.begun(); };
+    supervision.joined = [this](RoleKind kind) { return has_joined(kind, options_, paths_); };
     supervision.stall = std::chrono::seconds(options_.run.stall_seconds);
     if (!in_process) {
       return end(supervise(child_specs(paths_, options_), supervision, say, tick));

@@ -76,6 +76,7 @@ std::string how_it_stands(const State& state, const std::string& run, bool runs)
 
 std::string describe(const State& state, const WorkerId& id, const scheduler::Worker& worker) {
   std::vector<std::string> parts;
+  if (worker.joined) parts.push_back("joined");
   if (!worker.connected) parts.push_back("away");
   if (worker.role != Role::kTrainer)
     parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));

@@ -1,92 +1,216 @@
+#include <atomic>
+#include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "cli/commands/commands.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
 #include "cli/run/roles.h"
+#include "cli/view/progress.h"
 #include "core/base/error.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct WorkerArguments {
-  RoleName name;
-  std::string run;
+  std::optional<RoleKind> kind;
+  std::optional<int> index;
+  std::string run, join;
   int status = -1;  // descriptor; -1: no supervisor looks
 };
 
-// SIGTERM and SIGINT ask for a clean end. Must be made before any other thread, so that all inherit
-// the mask.
+// What a person who ends this process may send it, as a wait that ends. Must be made before any
+// other thread, so that all inherit the mask.
+class Signals {
+ public:
+  explicit Signals(std::initializer_list<int> signals) {
+    sigemptyset(&set_);
+    for (int signal : signals) sigaddset(&set_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  // True when one came. Waits a tenth of a second at most.
+  bool wait() const {
+    const timespec piece{0, 100'000'000};
+    return ::sigtimedwait(&set_, nullptr, &piece) > 0;
+  }
+
+ private:
+  sigset_t set_{};
+};
+
+// SIGTERM and SIGINT ask for a clean end.
 class StopOnSignal {
  public:
   StopOnSignal() {
-    sigemptyset(&set_);
-    for (int signal : {SIGINT, SIGTERM}) sigaddset(&set_, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     thread_ = std::jthread([this](std::stop_token end) {
-      const timespec piece{0, 100'000'000};  // a wait that its end can interrupt
       while (!end.stop_requested()) {
-        if (::sigtimedwait(&set_, nullptr, &piece) > 0) source_.request_stop();
+        if (signals_.wait()) source_.request_stop();
       }
     });
   }
   std::stop_token token() const { return source_.get_token(); }
 
  private:
-  sigset_t set_{};
+  const Signals signals_{SIGINT, SIGTERM};
   std::stop_source source_;
   std::jthread thread_;
 };
 
-ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
+void say(const std::string& line) { show(stdout, line + "\n"); }
+
+// When one that joined has to leave: a person said so, or the launch is over. The next launch may
+// want its name for a worker of its own.
+class Leave {
+ public:
+  Leave(const fs::path& run, const std::string& endpoint) {
+    thread_ = std::jthread([this, run, endpoint](std::stop_token end) {
+      int missed = 0;
+      while (!end.stop_requested()) {
+        if (signals_.wait()) {
+          if (asked_.exchange(true)) ::_exit(kExitInterrupted);
+          say("leaving: its work goes to others (once more ends at once)");
+          source_.request_stop();
+        }
+        missed = is_endpoint_of(run, endpoint) ? 0 : missed + 1;
+        if (missed < kMissed) continue;
+        over_.store(true);
+        source_.request_stop();
+      }
+    });
+  }
+  std::stop_token token() const { return source_.get_token(); }
+  bool asked() const { return asked_.load(); }
+  bool over() const { return over_.load(); }
+
+ private:
+  // One look may fail for another reason; the launch's own word comes sooner as a rule.
+  static constexpr int kMissed = 3;
+
+  const Signals signals_{SIGINT, SIGTERM, SIGHUP};
+  std::atomic<bool> asked_ = false, over_ = false;
+  std::stop_source source_;
+  std::jthread thread_;
+};
+
+StatusPage status_page(const WorkerArguments& arguments) {
   auto page = arguments.status < 0 ? StatusPage::create() : StatusPage::adopt(arguments.status);
   if (!page) throw UserError("{}", page.failure().message);
+  return std::move(page).value();
+}
+
+// Adds a worker to a living run. A person has started it: the terminal tells what becomes of it.
+ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
+  const RunPaths paths{arguments.join};
+  const std::string run = paths.root.string();
+  if (!fs::exists(paths.config()))
+    throw UserError("{} holds no run (no config.yaml).\n       Try the directory of a living run.",
+                    run);
+  const std::string endpoint = endpoint_to_join(paths.root);
+  const Leave leave(paths.root, endpoint);
+  StatusPage page = status_page(arguments);
+  const LoadedRun loaded = load_stored_run(paths, {}, registries);
+  const HeldRole role =
+      hold_role_to_join(arguments.kind.value_or(RoleKind::kRollout), loaded.options, paths);
+  const RoleContext context{paths, loaded.options, endpoint, registries, /*joined=*/true};
+  const fs::path file = paths.log(name_of(role.name.kind), role.name.index);
+  Log log(role.name.text(), file, loaded.options.log.level);
+  say(fmt::format("joined {} as {}; Ctrl-C leaves it (log: {})", run, role.name.text(),
+                  file.string()));
+  const ExitCode status = play_role(role, context, page, log, leave.token());
+  if (leave.asked()) {
+    say(fmt::format("{} has left {}", role.name.text(), run));
+    return kExitInterrupted;
+  }
+  if (status != kExitDone && !leave.over()) return status;  // the log's last line, on stderr too
+  say(fmt::format("{} has ended or was stopped; 'tailrace status {}' says which", run, run));
+  return kExitDone;
+}
+
+ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
+  const RoleName name{arguments.kind.value(), arguments.index.value_or(0)};
+  StatusPage page = status_page(arguments);
   // From here on, and not only in the role: a run's datasets may be large.
-  const PulseScope pulse(page.value().pulse());
+  const PulseScope pulse(page.pulse());
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
-  Log log(arguments.name.text(), "", run.options.log.level);
+  Log log(name.text(), "", run.options.log.level);
   // Only the scheduler has to do something at a SIGTERM: it has the others save and end. These end
   // by its word, or at once by the signal.
-  if (arguments.name.kind == RoleKind::kScheduler) {
+  if (name.kind == RoleKind::kScheduler) {
     const StopOnSignal stop;
-    return run_role(arguments.name, context, page.value(), log, stop.token());
+    return run_role(name, context, page, log, stop.token());
   }
-  return run_role(arguments.name, context, page.value(), log, {});
+  return run_role(name, context, page, log, {});
+}
+
+// Which of the two ways to start one is meant, and whether all that it wants was given.
+ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
+  if (arguments.join.empty() == arguments.run.empty())
+    throw UserError(
+        "worker wants --join RUN, which adds a worker to a living run; or --run RUN with --role, "
+        "as 'launch' starts its own.\n       Try 'tailrace worker --join runs/quickstart'.");
+  if (arguments.join.empty()) {
+    if (!arguments.kind)
+      throw UserError("--role is missing: scheduler, rollout, reward or trainer.");
+    return work(arguments, registries);
+  }
+  if (arguments.index)
+    throw UserError("--index has no use with --join: who joins gets the first name that is free.");
+  if (arguments.kind && *arguments.kind != RoleKind::kRollout &&
+      *arguments.kind != RoleKind::kReward)
+    throw UserError("a run has one {}; rollout and reward workers can join it.",
+                    name_of(*arguments.kind));
+  return join(arguments, registries);
 }
 
 }  // namespace
 
 void add_worker(CLI::App& app, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
-  auto* command = app.add_subcommand("worker", "One role of a run; 'launch' starts these");
+  auto* command = app.add_subcommand(
+      "worker", "Add a worker to a living run; or one role of a run, as 'launch' starts these");
   const std::vector<std::string> kinds(kEnumNames<RoleKind>.begin(), kEnumNames<RoleKind>.end());
   const auto choose = [arguments](const std::string& name) {
-    arguments->name.kind = value_of<RoleKind>(name).value();  // checked before: it is one of them
+    arguments->kind = value_of<RoleKind>(name).value();  // checked before: it is one of them
   };
   command
-      ->add_option_function<std::string>("--role", choose, "scheduler, rollout, reward or trainer")
-      ->required()
+      ->add_option("--join", arguments->join,
+                   "directory of a living run of this machine, which gets one worker more")
+      ->type_name("RUN");
+  command
+      ->add_option_function<std::string>(
+          "--role", choose, "scheduler, rollout, reward or trainer; with --join rollout or reward")
       ->check(CLI::IsMember(kinds));
-  command->add_option("--index", arguments->name.index, "which of the workers of this role")
+  command->add_option("--index", arguments->index, "which of the workers of this role")
       ->type_name("N");
   command->add_option("--run", arguments->run, "run directory of a launch that is under way")
-      ->required()
       ->type_name("RUN");
   // Hidden: only a supervisor has something to say here.
   command->add_option("--status", arguments->status)->group("");
-  command->footer("Example:\n  tailrace worker --role rollout --index 1 --run runs/quickstart");
+  command->footer(
+      "A worker that joins takes its options from the run and shares the work at once. Ctrl-C "
+      "makes "
+      "it leave: what it holds goes to others. Exit status: 0 the run has ended, 130 it has left, "
+      "1 failed, 2 something to mend.\n\n"
+      "Example:\n  tailrace worker --join runs/quickstart");
   command->callback([arguments, &registries] {
-    const ExitCode status = work(*arguments, registries);
+    const ExitCode status = run(*arguments, registries);
     if (status != kExitDone) throw CLI::RuntimeError(status);
   });
 }

@@ -128,6 +128,7 @@ class Supervisor {
 
   // Somebody else does this child's work, or will when it is started again.
   bool has_substitute(const Child& child, SteadyTime now) const {
+    if (options_.joined(child.spec.role.kind)) return true;
     return std::ranges::any_of(children_, [&](const auto& other) {
       return other.get() != &child && other->spec.role.kind == child.spec.role.kind &&
              !other->finished && !broke_too_often(*other, now);

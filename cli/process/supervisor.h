@@ -51,6 +51,8 @@ struct SupervisorOptions {
   std::chrono::seconds quiet{60};
   // The run has begun: a worker has been of use. From then on no single one ends it.
   std::function<bool()> begun = [] { return false; };
+  // Somebody plays this role who is no child: a person added it to the run.
+  std::function<bool(RoleKind)> joined = [](RoleKind) { return false; };
 };
 
 struct SupervisorResult {

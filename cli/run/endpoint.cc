@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/base/unique_number.h"
 #include "core/base/unix_socket.h"
+#include "core/base/version.h"
 
 namespace tailrace {
 namespace {
@@ -39,6 +40,35 @@ fs::path base_folder() {
                   describe_errno("use", set != nullptr ? set : "/tmp", error.value()));
 }
 
+// What RUN/endpoint says.
+struct Record {
+  std::string name, build;
+};
+
+Result<Record> read_record(const fs::path& run_directory) {
+  const auto text = read_file(record_of(run_directory), 4096);
+  if (!text) return text.failure();
+  LineReader lines(text.value());
+  Record record;
+  if (const auto line = lines.next()) record.name = line->text;
+  if (const auto line = lines.next()) record.build = line->text;
+  return record;
+}
+
+std::string text_of(const std::string& name) { return fmt::format("{}\n{}\n", name, build_id()); }
+
+// The socket's path; empty where the endpoint is none of ours.
+fs::path socket_of(const std::string& name) {
+  return name.starts_with(kScheme) ? fs::path(name.substr(kScheme.size())) : fs::path();
+}
+
+// Some worker of the launch of this endpoint has had its weights. Of another launch it means
+// nothing.
+bool has_begun(const fs::path& run_directory, const std::string& name) {
+  const auto marked = read_file(begun_of(run_directory), 4096);
+  return marked && marked.value() == name;
+}
+
 // Only what this class made, and only its known parts, which hold nothing: the record may have been
 // edited, and lead to a folder of somebody's data.
 void remove_folder(const fs::path& folder) {
@@ -63,26 +93,19 @@ std::string random_suffix() {
   return suffix;
 }
 
-// The socket that the record names; empty: there is none.
-fs::path recorded_socket(const fs::path& record) {
-  const auto text = read_file(record, 4096);
-  if (!text || !text.value().starts_with(kScheme)) return {};
-  const std::string path = text.value().substr(kScheme.size());
-  return path.substr(0, path.find('\n'));
-}
-
-void remove_left_behind(const fs::path& record) {
-  const fs::path socket = recorded_socket(record);
+void remove_left_behind(const fs::path& run_directory) {
+  const auto record = read_record(run_directory);
+  if (!record) return;
+  const fs::path path = socket_of(record.value().name);
   // It may be a copy of a living run's.
-  if (!socket.empty() && !somebody_listens(socket)) remove_folder(socket.parent_path());
+  if (!path.empty() && !somebody_listens(path)) remove_folder(path.parent_path());
 }
 
 }  // namespace
 
-RunEndpoint::RunEndpoint(const fs::path& run_directory)
-    : record_(record_of(run_directory)), begun_(begun_of(run_directory)) {
+RunEndpoint::RunEndpoint(const fs::path& run_directory) : run_(run_directory) {
   // The directory is locked by this launch, so whoever wrote the record is gone.
-  remove_left_behind(record_);
+  remove_left_behind(run_);
   const fs::path base = base_folder();
   constexpr int kTries = 100;
   for (int attempt = 0;; ++attempt) {
@@ -92,12 +115,12 @@ RunEndpoint::RunEndpoint(const fs::path& run_directory)
     if (fs::exists(fs::symlink_status(folder_, ignored)) && attempt < kTries) continue;
     name_ = std::string(kScheme) + (folder_ / kSocket).string();
     // First, so that a kill between the two leaves nothing that the next launch does not find.
-    if (auto written = write_file_atomic(record_, name_ + "\n"); !written)
+    if (auto written = write_file_atomic(record_of(run_), text_of(name_)); !written)
       throw UserError("{}", written.failure().message);
     if (::mkdir(folder_.c_str(), 0700) == 0) return;
     const int error = errno;
     if (error == EEXIST && attempt < kTries) continue;
-    fs::remove(record_, ignored);
+    fs::remove(record_of(run_), ignored);
     throw UserError("{}\n       Try another TMPDIR.", describe_errno("create", folder_, error));
   }
 }
@@ -107,17 +130,12 @@ RunEndpoint::~RunEndpoint() { remove(); }
 void RunEndpoint::remove() {
   remove_folder(folder_);
   std::error_code ignored;
-  if (begun()) fs::remove(begun_, ignored);
+  if (begun()) fs::remove(begun_of(run_), ignored);
   // Last: until then it leads the next launch to what is left. Not what another has written since.
-  if (const auto text = read_file(record_, 4096); text && text.value() == name_ + "\n")
-    fs::remove(record_, ignored);
+  if (is_endpoint_of(run_, name_)) fs::remove(record_of(run_), ignored);
 }
 
-bool RunEndpoint::begun() const {
-  const auto marked = read_file(begun_, 4096);
-  // Of another launch it means nothing.
-  return marked && marked.value() == name_;
-}
+bool RunEndpoint::begun() const { return has_begun(run_, name_); }
 
 void mark_begun(const fs::path& run_directory, const std::string& endpoint) {
   // Where this fails the run goes on: the supervisor is only stricter with workers that break.
@@ -125,19 +143,58 @@ void mark_begun(const fs::path& run_directory, const std::string& endpoint) {
 }
 
 bool is_running(const fs::path& run_directory) {
-  const fs::path socket = recorded_socket(record_of(run_directory));
+  const auto record = read_record(run_directory);
+  if (!record) return false;
+  const fs::path socket = socket_of(record.value().name);
   return !socket.empty() && somebody_listens(socket);
 }
 
 std::string read_endpoint(const fs::path& run_directory) {
-  auto text = read_file(record_of(run_directory), 4096);
-  if (!text) {
+  const auto record = read_record(run_directory);
+  if (!record) {
     throw UserError("{}: nobody runs it now ({}).\n       Try 'tailrace launch --run-dir {}'.",
-                    run_directory.string(), text.failure().message, run_directory.string());
+                    run_directory.string(), record.failure().message, run_directory.string());
   }
-  std::string name = text.value();
-  while (name.ends_with('\n')) name.pop_back();
+  return record.value().name;
+}
+
+std::string endpoint_to_join(const fs::path& run_directory) {
+  const std::string run = run_directory.string();
+  const auto record = read_record(run_directory);
+  if (!record) {
+    throw UserError(
+        "{}: nobody runs it now: it has ended or was stopped.\n       'tailrace status {}' says "
+        "how it stands. Try 'tailrace launch --run-dir {}', and join it then.",
+        run, run, run);
+  }
+  const auto& [name, build] = record.value();
+  // Each process of a run must be of one build: of one law, one protocol, one arithmetic.
+  if (build != build_id()) {
+    throw UserError(
+        "{} is run by another build of tailrace ({}; this one is {} {}).\n       Join it with the "
+        "binary that launched it.",
+        run, build.empty() ? "it does not say which" : build, version(), build_id());
+  }
+  const bool begun = has_begun(run_directory, name);
+  if (!somebody_listens(socket_of(name))) {
+    throw UserError(
+        "{}: its scheduler does not answer: it {}, or the launch was killed.\n       Try again in "
+        "a few seconds, and if that does not help 'tailrace launch --run-dir {}'.",
+        run, begun ? "is being started again" : "is still starting", run);
+  }
+  if (!begun) {
+    throw UserError(
+        "{} is still starting: no worker of it has weights yet, so what is wrong with the run "
+        "itself would not be told from what is wrong with a worker that joins.\n       Try again "
+        "when its first step is under way.",
+        run);
+  }
   return name;
+}
+
+bool is_endpoint_of(const fs::path& run_directory, const std::string& endpoint) {
+  const auto record = read_record(run_directory);
+  return record && record.value().name == endpoint;
 }
 
 }  // namespace tailrace

@@ -1,7 +1,8 @@
 // Where the processes of one launch meet: a socket in a private folder with a short path (a
 // socket's path may have 107 characters, and a run directory may lie deep). RUN/endpoint names it,
-// from before it is made until it is gone: whenever a launch is killed, the next one finds it. The
-// socket's file and folder may be taken away by a cleaner; the scheduler puts them back.
+// from before it is made until it is gone: whenever a launch is killed, the next one finds it. Its
+// second line names the build that runs there. The socket's file and folder may be taken away by a
+// cleaner; the scheduler puts them back.
 //
 // Thread: the owner's only.
 #pragma once
@@ -28,7 +29,7 @@ class RunEndpoint {
   bool begun() const;
 
  private:
-  std::filesystem::path record_, begun_, folder_;
+  std::filesystem::path run_, folder_;
   std::string name_;
 };
 
@@ -42,5 +43,13 @@ bool is_running(const std::filesystem::path& run_directory);
 
 // What RUN/endpoint says. Throws UserError when the run is not being run.
 std::string read_endpoint(const std::filesystem::path& run_directory);
+
+// The same, for one that a person adds to a living run. Throws UserError for a person: nobody runs
+// it, its scheduler does not answer, another build runs it, or it is still starting.
+std::string endpoint_to_join(const std::filesystem::path& run_directory);
+
+// The launch of this endpoint goes on, as far as RUN/endpoint says: else it has ended, or another
+// one has begun.
+bool is_endpoint_of(const std::filesystem::path& run_directory, const std::string& endpoint);
 
 }  // namespace tailrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
 #include <latch>
 #include <system_error>
@@ -69,10 +70,12 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   return result.end == scheduler::ServiceResult::End::kStopped ? kExitInterrupted : kExitDone;
 }
 
-ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log) {
+ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
+                     std::stop_token stop) {
   const RunOptions& o = context.options;
   RolloutWorkerConfig config;
   config.worker = name.text();
+  config.joined = context.joined;
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.seed = static_cast<uint64_t>(o.run.seed);
@@ -95,7 +98,9 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log)
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
   const SteadyClock clock;
-  return run_rollout_worker(config, context.registries.environments, log, clock);
+  // Those of a launch take no stop: the scheduler has them end.
+  if (!context.joined) stop = {};
+  return run_rollout_worker(config, context.registries.environments, log, clock, stop);
 }
 
 ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
@@ -103,6 +108,7 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
+  options.joined = context.joined;
   options.endpoint = context.endpoint;
   // A little less, so that the scheduler hears which verifier it was instead of nothing.
   options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
@@ -140,15 +146,44 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   return run_trainer_worker(config, log, clock);
 }
 
+// Far more than a machine has room for.
+constexpr int kMaxJoined = 512;
+
+// Of this role; their indices come first.
+int num_launched(RoleKind kind, const RunOptions& options) {
+  switch (kind) {
+    case RoleKind::kRollout:
+      return static_cast<int>(options.rollout_processes.workers);
+    case RoleKind::kReward:
+      return static_cast<int>(options.reward.workers);
+    default:
+      return 1;
+  }
+}
+
+// Of a lock file of this role: "rollout-2.lock".
+std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  const std::string prefix = fmt::format("{}-", name_of(kind));
+  constexpr std::string_view kSuffix = ".lock";
+  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  const char* begin = name.data() + prefix.size();
+  const char* end = name.data() + name.size() - kSuffix.size();
+  int index = 0;
+  const auto [rest, error] = std::from_chars(begin, end, index);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return index;
+}
+
 }  // namespace
 
 std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
 
 std::vector<RoleName> roles_of(const RunOptions& options) {
   std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}, {RoleKind::kTrainer, 0}};
-  for (int i = 0; i < options.rollout_processes.workers; ++i)
-    roles.push_back({RoleKind::kRollout, i});
-  for (int i = 0; i < options.reward.workers; ++i) roles.push_back({RoleKind::kReward, i});
+  for (const RoleKind kind : {RoleKind::kRollout, RoleKind::kReward}) {
+    for (int i = 0; i < num_launched(kind, options); ++i) roles.push_back({kind, i});
+  }
   return roles;
 }
 
@@ -210,25 +245,55 @@ void check_threads(const RunOptions& options) {
   let_go();
 }
 
-ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
-                  std::stop_token stop) {
-  const PulseScope pulse(page.pulse());
-  const LockFile role(context.run.role(name_of(name.kind), name.index));
-  if (!role.held())
+HeldRole hold_role(const RoleName& name, const RunPaths& run) {
+  LockFile lock(run.role(name_of(name.kind), name.index));
+  if (!lock.held())
     throw UserError("{} of {} is played already, by process {}. A role has one holder.",
-                    name.text(), context.run.root.string(), role.holder());
-  // The rollout workers and the trainer take no stop: the scheduler has them end.
-  switch (name.kind) {
+                    name.text(), run.root.string(), lock.holder());
+  return {name, std::move(lock)};
+}
+
+HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run) {
+  const int first = num_launched(kind, options);
+  for (int index = first; index < first + kMaxJoined; ++index) {
+    LockFile lock(run.role(name_of(kind), index));
+    if (lock.held()) return {{kind, index}, std::move(lock)};
+  }
+  throw UserError("{} {} workers have joined {} already.", kMaxJoined, name_of(kind),
+                  run.root.string());
+}
+
+bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(run.roles(), error)) {
+    const auto index = index_of(kind, entry.path());
+    if (index && *index >= num_launched(kind, options) && !LockFile(entry.path()).held())
+      return true;
+  }
+  return false;
+}
+
+ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage& page, Log& log,
+                   std::stop_token stop) {
+  const PulseScope pulse(page.pulse());
+  switch (role.name.kind) {
     case RoleKind::kScheduler:
       return run_scheduler(context, page, log, stop);
     case RoleKind::kTrainer:
-      return run_trainer(name, context, log);
+      // It takes no stop: the scheduler has it end.
+      return run_trainer(role.name, context, log);
     case RoleKind::kRollout:
-      return run_rollout(name, context, log);
+      return run_rollout(role.name, context, log, stop);
     case RoleKind::kReward:
-      return run_reward(name, context, log, stop);
+      return run_reward(role.name, context, log, stop);
   }
   return kExitFailed;  // not reached
+}
+
+ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
+                  std::stop_token stop) {
+  const HeldRole role = hold_role(name, context.run);
+  return play_role(role, context, page, log, stop);
 }
 
 }  // namespace tailrace

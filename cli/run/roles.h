@@ -14,6 +14,7 @@
 #include "cli/run/registries.h"
 #include "core/base/enum_names.h"
 #include "core/base/exit_code.h"
+#include "core/base/lock_file.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
@@ -51,11 +52,29 @@ struct RoleContext {
   const RunOptions& options;  // resolved and valid
   std::string endpoint;
   const Registries& registries;
+  bool joined = false;  // a person added it to the run: nobody starts it again
 };
 
+// A role of a run that this process alone plays, as long as this lives.
+struct HeldRole {
+  RoleName name;
+  LockFile lock;
+};
+// Throws UserError when somebody else plays it.
+HeldRole hold_role(const RoleName& name, const RunPaths& run);
+// The first free one beyond those that the launch plays itself. `kind`: rollout or reward. Throws
+// UserError when there are too many.
+HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run);
+// Somebody plays such a role.
+bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run);
+
 // Plays the role to its end; the result is the exit status of its process. `stop` asks the
-// scheduler for a clean end of the run; the others end by the scheduler's word, and hear `stop`
-// only to end early. Its progress is seen on `page`. Throws UserError for what a person must mend.
+// scheduler for a clean end of the run, and one that joined to leave it with a goodbye; the others
+// end by the scheduler's word, and hear `stop` only to end early. Its progress is seen on `page`.
+// Throws UserError for what a person must mend.
+ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage& page, Log& log,
+                   std::stop_token stop);
+// The same for one that is named.
 ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
                   std::stop_token stop);
 

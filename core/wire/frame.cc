@@ -25,7 +25,7 @@ Offset write(Builder& b, const Hello& m) {
   const auto worker = b.CreateString(m.worker);
   const auto numerics_class = b.CreateString(m.numerics_class);
   return fbs::CreateHello(b, static_cast<uint8_t>(m.role), worker, m.incarnation, m.pid, m.slots,
-                          numerics_class)
+                          numerics_class, m.joined)
       .Union();
 }
 Offset write(Builder& b, const Heartbeat&) { return fbs::CreateHeartbeat(b).Union(); }
@@ -181,8 +181,8 @@ Message read(const fbs::Hello& t) {
   }
   if (t.slots() < 1 || t.slots() > kMaxSlots) throw Malformed("{} slots", t.slots());
   return Hello{
-      static_cast<Role>(t.role()),       t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
-      read_text(*t.numerics_class(), 64)};
+      static_cast<Role>(t.role()),        t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
+      read_text(*t.numerics_class(), 64), t.joined()};
 }
 Message read(const fbs::Heartbeat&) { return Heartbeat{}; }
 Message read(const fbs::TrajectoryResult& t) { return TrajectoryResult{read_bytes(*t.body())}; }

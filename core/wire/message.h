@@ -31,6 +31,7 @@ struct Hello {  // first message of a session
   int32_t pid = 0;
   int64_t slots = 1;           // how many leases it holds at once
   std::string numerics_class;  // backend, instruction set, dtypes (design rule 3)
+  bool joined = false;         // a person added it to the run: nobody starts it again when it ends
 };
 struct Heartbeat {};
 // Also of failed attempts: the outcome says so. The body is an encoded trajectory

@@ -54,7 +54,8 @@ RewardWorker::Ending RewardWorker::run() {
                     .incarnation = 0,
                     .pid = static_cast<int32_t>(getpid()),
                     .slots = options_.threads,
-                    .numerics_class = ""};
+                    .numerics_class = "",
+                    .joined = options_.joined};
   wire::WorkerClient client(hello, options_.endpoint, options_.link);
   using Executor = DeadlineExecutor<wire::Verdict>;
   // Its Failures are put behind "verifier NAME: ".

@@ -23,6 +23,7 @@ namespace tailrace {
 
 struct RewardWorkerOptions {
   std::string worker = "reward-0";  // unique in the run
+  bool joined = false;              // wire::Hello::joined
   std::string endpoint;             // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time

@@ -31,7 +31,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kPoll{100};          // without work
+constexpr std::chrono::milliseconds kPoll{100};  // without work
+// Then a person who looks at the log is told; heartbeats come far more often.
+constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
 
 std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
@@ -66,11 +68,12 @@ struct Played {
 class RolloutWorker {
  public:
   RolloutWorker(const RolloutWorkerConfig& config, const sandbox::EnvironmentRegistry& environments,
-                wire::WorkerClient& client, Log& log, const Clock& clock)
+                wire::WorkerClient& client, Log& log, const Clock& clock, std::stop_token stop)
       : config_(config),
         environments_(environments),
         client_(client),
         log_(log),
+        stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
         model_(config.model),
         parameters_(model_.layout()),
@@ -93,6 +96,10 @@ class RolloutWorker {
   ExitCode run() {
     while (!ended_) {
       beat();
+      if (stop_.stop_requested()) {
+        log_.info("leaving episodes={}", runner_.num_running() + std::ssize(granted_));
+        return kExitInterrupted;
+      }
       bool busy = runner_.num_running() > 0;
       while (auto message = client_.receive(busy ? 0ms : kPoll)) {
         std::visit([this](auto& m) { on(m); }, *message);
@@ -102,15 +109,24 @@ class RolloutWorker {
       }
       proceed();
       for (FinishedEpisode& episode : runner_.poll(kEnvironment)) report(episode);
-      if (client_.silence() > config_.patience) {
-        log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
-        return kExitFailed;
-      }
+      if (is_forsaken()) return kExitFailed;
     }
     return status();
   }
 
  private:
+  // The scheduler has been silent for longer than this worker waits.
+  bool is_forsaken() {
+    const std::chrono::milliseconds silence = client_.silence();
+    const bool told = std::exchange(silent_, silence > kWorthAWord);
+    if (silent_ && !told)
+      log_.warning("scheduler silent seconds={} patience_seconds={}", silence.count() / 1000,
+                   config_.patience.count() / 1000);
+    if (silence <= config_.patience) return false;
+    log_.error("scheduler silent seconds={}", silence.count() / 1000);
+    return true;
+  }
+
   // A message that is not for a rollout worker changes nothing.
   template <class Other>
   void on(const Other&) {}
@@ -199,6 +215,8 @@ class RolloutWorker {
       engine_.install(packed_, message.version);
       installed_ = packed_;
     }
+    if (!std::exchange(told_weights_, true))
+      log_.info("weights installed version={}", message.version);
     client_.send(wire::Installed{message.policy, message.version, digest_});
   }
 
@@ -307,6 +325,7 @@ class RolloutWorker {
   const sandbox::EnvironmentRegistry& environments_;
   wire::WorkerClient& client_;
   Log& log_;
+  const std::stop_token stop_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   Model model_;
   Parameters parameters_;  // of the last proved version
@@ -328,13 +347,15 @@ class RolloutWorker {
   int64_t num_evaluating_ = 0;
   EngineStats logged_;
   bool ended_ = false;
+  bool silent_ = false;        // the scheduler is, and that was told
+  bool told_weights_ = false;  // that it has its first
 };
 
 }  // namespace
 
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,
-                            const Clock& clock) {
+                            const Clock& clock, std::stop_token stop) {
   // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
   wire::WorkerClient client({.role = Role::kRollout,
@@ -342,10 +363,11 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .incarnation = 0,
                              .pid = static_cast<int32_t>(::getpid()),
                              .slots = slots,
-                             .numerics_class = numerics_class()},
+                             .numerics_class = numerics_class(),
+                             .joined = config.joined},
                             config.endpoint, config.link);
   try {
-    return RolloutWorker(config, environments, client, log, clock).run();
+    return RolloutWorker(config, environments, client, log, clock, std::move(stop)).run();
   } catch (const UserError& error) {
     log.error("stopped: {}", error.what());
     client.send(wire::WorkerFailed{error.what()});

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct RolloutDataset {
 
 struct RolloutWorkerConfig {
   std::string worker = "rollout-0";
+  bool joined = false;  // wire::Hello::joined
   std::string endpoint;
   wire::LinkOptions link = {};
   std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up
@@ -56,11 +58,12 @@ struct RolloutWorkerConfig {
   bool keeps_sets = false;  // what trains carries what each token was drawn from
 };
 
-// Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or
+// Until the scheduler says Shutdown: kExitDone. Until `stop`: it says goodbye, which gives back
+// what it holds, and that is kExitInterrupted. kExitFailed when the scheduler stayed silent or
 // another process has the name; kExitUserError after saying so to the scheduler (WorkerFailed) and
 // to the log.
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,
-                            const Clock& clock);
+                            const Clock& clock, std::stop_token stop = {});
 
 }  // namespace tailrace

@@ -20,12 +20,19 @@ Health& health_of(State& state, const WorkerId& id) {
   Health& health = state.health[id];
   health.role = worker.role;
   health.policy = worker.policy;
+  health.joined = worker.joined;
   return health;
 }
 
-// Of one that has left: not for ever, or a name that never comes would keep a dead run alive.
-bool may_return(const State& state, const Health& health) {
+// Of one that has left: what is held against its name is not forgotten yet.
+bool is_remembered(const State& state, const Health& health) {
   return std::max(health.until, health.left) + state.config.quarantine.longest > state.now;
+}
+
+// The same: not for ever, or a name that never comes would keep a dead run alive; and not of one
+// that joined, which nobody starts again.
+bool may_return(const State& state, const Health& health) {
+  return !health.joined && is_remembered(state, health);
 }
 
 // All who could do the work of this one: who is away is counted as well, as long as it may return,
@@ -180,7 +187,7 @@ void record_leaving(Context& context, const WorkerId& id) {
   // nothing is held against it any more.
   std::erase_if(state.health, [&](const auto& entry) {
     return entry.first != id && !state.workers.contains(entry.first) &&
-           !may_return(state, entry.second);
+           !is_remembered(state, entry.second);
   });
 }
 

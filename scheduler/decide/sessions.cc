@@ -33,7 +33,10 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
     had_work = had_work || policy->second.handed || policy->second.told > 0;
     on_trainer_lost(policy->second);
   }
-  if (had_work) record_fault(context, id, Fault::kLost, "it went away with work in hand");
+  // Law 6.1: a person who added a worker may take it away again, whatever it does just then.
+  const bool takes_leave = worker.joined && how == Leaving::kGoodbye;
+  if (had_work && !takes_leave)
+    record_fault(context, id, Fault::kLost, "it went away with work in hand");
   record_leaving(context, id);
   const bool was_trainer = worker.role == Role::kTrainer;
   const PolicyId policy_id = worker.policy;
@@ -56,6 +59,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.session = event.session;
   worker.connected = true;
   worker.slots = event.slots;
+  worker.joined = event.joined;
   // It proves its weights anew in every session: it may have come by others since.
   worker.phase = WorkerPhase::kClosed;
   worker.greeting.reset();
@@ -85,9 +89,11 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
   State& state = context.state;
   const auto it = state.workers.find(event.worker);
   if (it == state.workers.end()) return;
-  // Law 7.1: before anything worked, it is most likely the start that is wrong.
-  if (!state.begun) return halt(context, fmt::format("{}: {}", event.worker, event.reason));
   Worker& worker = it->second;
+  // Law 7.1: before anything worked, it is most likely the start that is wrong. Not of one that a
+  // person added: the start is another's.
+  if (!state.begun && !worker.joined)
+    return halt(context, fmt::format("{}: {}", event.worker, event.reason));
   end_leases(context, event.worker, Leaving::kLost);
   worker.phase = WorkerPhase::kClosed;
   touch(state, event.worker);

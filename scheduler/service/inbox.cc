@@ -92,8 +92,8 @@ void Inbox::acknowledge() {
 void Inbox::on_up(const wire::WorkerUp& up) {
   const wire::Hello& hello = up.hello;
   if (may_tell_of_session()) {
-    log_.info("{} is here: {} pid={} slots={} {}", hello.worker, name_of(hello.role), hello.pid,
-              hello.slots, hello.numerics_class);
+    log_.info("{} {}: {} pid={} slots={} {}", hello.worker, hello.joined ? "has joined" : "is here",
+              name_of(hello.role), hello.pid, hello.slots, hello.numerics_class);
     const auto known = state_.workers.find(hello.worker);
     if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
       log_.warning(
@@ -107,7 +107,8 @@ void Inbox::on_up(const wire::WorkerUp& up) {
                  .role = hello.role,
                  .policy = kPolicy,
                  .incarnation = hello.incarnation,
-                 .slots = hello.slots});
+                 .slots = hello.slots,
+                 .joined = hello.joined});
 }
 
 // Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected

@@ -26,9 +26,10 @@ struct WorkerUp {
   PolicyId policy = 0;
   uint64_t incarnation = 0;
   int64_t slots = 1;
+  bool joined = false;  // a person added it: when it goes, nobody starts it again
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, role, policy, incarnation, slots);
+    visit(worker, session, role, policy, incarnation, slots, joined);
   }
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };

@@ -283,6 +283,7 @@ struct Worker {
   PolicyId policy = 0;
   uint64_t incarnation = 0;
   uint64_t session = 0;
+  bool joined = false;        // WorkerUp::joined
   bool connected = true;      // false: not heard of since a restart, or silent
   Time reconnect_deadline{};  // while not connected; then it is lost
   int64_t slots = 1;
@@ -299,8 +300,8 @@ struct Worker {
   Index::Entry indexed;  // what the index says of it; derived, so never archived
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, session, connected, reconnect_deadline, slots, leased, phase,
-          version, digest, target, target_digest, install_deadline, greeting, question);
+    visit(role, policy, incarnation, session, joined, connected, reconnect_deadline, slots, leased,
+          phase, version, digest, target, target_digest, install_deadline, greeting, question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -327,6 +328,7 @@ constexpr auto enum_names(Fault) {
 struct Health {
   Role role = Role::kRollout;
   PolicyId policy = 0;
+  bool joined = false;      // nobody starts it again
   int64_t faults = 0;       // since the last quarantine, of different tasks
   int64_t quarantines = 0;  // in a row
   Time until{};             // of the last one: no work before
@@ -336,7 +338,7 @@ struct Health {
   std::set<std::pair<Lane, TaskId>> tasks;  // that the faults are about, if they are about one
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, faults, quarantines, until, left, fault, reason, tasks);
+    visit(role, policy, joined, faults, quarantines, until, left, fault, reason, tasks);
   }
   friend bool operator==(const Health&, const Health&) = default;
 };

@@ -82,7 +82,12 @@ struct Harness {
 
   // A rollout worker that has installed whatever it was asked to.
   void add_rollout(const WorkerId& id, int64_t slots) {
-    const Actions actions = tell(WorkerUp{.worker = id, .slots = slots});
+    install_all(tell(WorkerUp{.worker = id, .slots = slots}));
+  }
+  void add_joined(const WorkerId& id, int64_t slots) {
+    install_all(tell(WorkerUp{.worker = id, .slots = slots, .joined = true}));
+  }
+  void install_all(const Actions& actions) {
     for (const Install& install : only<Install>(actions)) tell_installed(install);
   }
   Actions tell_installed(const Install& install) {

@@ -337,6 +337,70 @@ TEST(Health, AGoodbyeHasItsBoundToo) {
   EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 1);
 }
 
+// A person has added it, and may take it away with work in hand.
+TEST(Health, AJoinedWorkerThatTakesItsLeaveHasDoneNothingWrong) {
+  for (const bool goodbye : {true, false}) {
+    Harness h(small_config(1, 2));
+    h.add_rollout("stays", 1);
+    h.add_joined("joined", 1);
+    publish(h, 0);
+    ASSERT_EQ(h.state.workers.at("joined").leased, 1);
+    h.tell(WorkerDown{"joined", 0, /*silent=*/!goodbye});
+    h.wait(h.state.config.deadlines.reconnect);
+    EXPECT_FALSE(h.state.workers.contains("joined"));
+    EXPECT_EQ(h.policy().attempts.lost, goodbye ? 0 : 1);
+    EXPECT_EQ(h.state.health.at("joined").faults, goodbye ? 0 : 1);
+    h.answer_running();
+    EXPECT_EQ(h.count(Place::kReady), 1);
+  }
+}
+
+// Nobody starts it again: who stays behind is judged as what it is, alone.
+TEST(Health, AJoinedWorkerThatIsGoneIsNobodysHope) {
+  for (const bool joined : {true, false}) {
+    Harness h(small_config(1, 2));
+    h.state.config.breaker.window = 0;
+    h.add_rollout("stays", 2);
+    publish(h, 0);
+    for (int i = 0; i < h.state.config.quarantine.limit; ++i) {
+      EXPECT_EQ(h.state.halted, "");
+      // It comes and goes, last a moment before the end.
+      h.tell(WorkerUp{.worker = "guest", .slots = 1, .joined = joined});
+      h.tell(WorkerDown{"guest"});
+      h.tell(WorkerFailed{"stays", "no disk"});
+      h.wait(h.state.config.quarantine.longest);
+    }
+    EXPECT_EQ(h.state.halted.empty(), !joined) << h.state.halted;
+  }
+}
+
+TEST(Breaker, DoesNotCountOneThatJoinedAndIsGone) {
+  for (const bool joined : {true, false}) {
+    Harness h(small_config(32, 4));
+    h.add_rollout("stays", 128);
+    publish(h, 0);
+    h.tell(WorkerUp{.worker = "guest", .slots = 1, .joined = joined});
+    h.tell(WorkerDown{"guest"});
+    for (const auto& [work, lease] : std::map(h.state.leases)) {
+      if (!h.state.halted.empty()) break;
+      h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
+    }
+    EXPECT_EQ(h.state.halted.empty(), !joined) << h.state.halted;
+  }
+}
+
+// The start is the launch's: what a worker lacks that was added to it says nothing about it.
+TEST(Health, AJoinedWorkerEndsNoStart) {
+  Harness h(small_config(1, 2));
+  h.tell(WorkerUp{.worker = "w0", .slots = 2});
+  h.tell(WorkerUp{.worker = "joined", .slots = 2, .joined = true});
+  h.tell(published(0));
+  h.tell(WorkerFailed{"joined", "no disk"});
+  EXPECT_EQ(h.state.halted, "");
+  h.tell(WorkerFailed{"w0", "no disk"});
+  EXPECT_EQ(h.state.halted, "w0: no disk");
+}
+
 TEST(Health, AFailedWorkerHoldsNothingMore) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 1);

@@ -38,6 +38,7 @@ class World {
     int64_t slots = 1, version = -1;
     bool alive = true;      // its process runs
     bool connected = true;  // it has a session with the scheduler that runs now
+    bool joined = false;    // nobody starts it again
     bool hangs = false;     // it heartbeats and does nothing
     std::vector<Grant> grants;
     std::map<BodyId, int64_t> begun;  // the version that each was begun on
