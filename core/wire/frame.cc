@@ -28,7 +28,7 @@ Offset write(Builder& b, const Hello& m) {
                           numerics_class, m.joined)
       .Union();
 }
-Offset write(Builder& b, const Heartbeat&) { return fbs::CreateHeartbeat(b).Union(); }
+Offset write(Builder& b, const Heartbeat& m) { return fbs::CreateHeartbeat(b, m.progress).Union(); }
 flatbuffers::Offset<flatbuffers::Vector<uint8_t>> write_bytes(Builder& b,
                                                               std::span<const std::byte> bytes) {
   return b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
@@ -184,7 +184,7 @@ Message read(const fbs::Hello& t) {
       static_cast<Role>(t.role()),        t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
       read_text(*t.numerics_class(), 64), t.joined()};
 }
-Message read(const fbs::Heartbeat&) { return Heartbeat{}; }
+Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
 Message read(const fbs::TrajectoryResult& t) { return TrajectoryResult{read_bytes(*t.body())}; }
 Message read(const fbs::Verdict& t) {
   Verdict m;

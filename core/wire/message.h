@@ -33,7 +33,11 @@ struct Hello {  // first message of a session
   std::string numerics_class;  // backend, instruction set, dtypes (design rule 3)
   bool joined = false;         // a person added it to the run: nobody starts it again when it ends
 };
-struct Heartbeat {};
+struct Heartbeat {
+  // Another number whenever a worker that samples has got on since its last one; 0: nothing is said
+  // of that.
+  uint64_t progress = 0;
+};
 // Also of failed attempts: the outcome says so. The body is an encoded trajectory
 // (trajectory_codec.h), written once by the worker and stored as it arrives.
 struct TrajectoryResult {

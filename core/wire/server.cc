@@ -36,6 +36,7 @@ struct WorkerServer::Impl {
     Link link;
     Assembly assembly = {};
     Time blocked_until = Time::min();
+    uint64_t progress = 0;                   // Heartbeat::progress, its latest
     std::optional<uint64_t> suspected = {};  // of being lost, since num_rounds was so
     // Incoming::sequence, the link's sequence.
     std::deque<std::pair<uint64_t, uint64_t>> unacknowledged = {};
@@ -143,6 +144,7 @@ struct WorkerServer::Impl {
       drop(std::string(worker->second), "said goodbye", /*silent=*/false, out);
       return;
     }
+    if (verdict == Link::Verdict::kHeartbeat) return on_heartbeat(peer, frame);
     if (verdict != Link::Verdict::kDeliver) return;
     auto taken = peer.assembly.take(frame);
     if (!taken) return;
@@ -157,6 +159,13 @@ struct WorkerServer::Impl {
     // it.
     peer.unacknowledged.emplace_back(++last_incoming, header.sequence);
     out.push_back(Incoming{worker->second, last_incoming, std::move(message).value()});
+  }
+
+  void on_heartbeat(Peer& peer, std::span<const std::byte> frame) {
+    const auto decoded = decode(frame);
+    if (!decoded) return;
+    const auto* heartbeat_in = std::get_if<Heartbeat>(&decoded.value().message);
+    if (heartbeat_in != nullptr) peer.progress = heartbeat_in->progress;
   }
 
   void close_session(std::map<std::string, Peer>::iterator peer) {
@@ -332,6 +341,14 @@ void WorkerServer::flush(std::chrono::milliseconds timeout) {
     impl_->wait_until(deadline);
     impl_->turn(impl_->held_back);
   }
+}
+
+std::optional<uint64_t> WorkerServer::progress(const std::string& worker, uint64_t session) const {
+  const auto peer = impl_->peers.find(worker);
+  if (peer == impl_->peers.end() || peer->second.link.session() != session ||
+      peer->second.progress == 0)
+    return std::nullopt;
+  return peer->second.progress + static_cast<uint64_t>(peer->second.link.counters().received);
 }
 
 LinkCounters WorkerServer::counters() const {

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -65,6 +66,10 @@ class WorkerServer {
   [[nodiscard]] bool send(const std::string& worker, uint64_t session, const Message& message);
   // Waits until all sent messages are acknowledged or the deadline has passed (for Shutdown).
   void flush(std::chrono::milliseconds timeout);
+
+  // How the worker of this session gets on: another number whenever a heartbeat has said another
+  // one, and with each of its messages. Nothing: no heartbeat has said anything of that.
+  std::optional<uint64_t> progress(const std::string& worker, uint64_t session) const;
 
   LinkCounters counters() const;       // of all workers and sessions together
   std::string last_malformed() const;  // why the latest frame was refused, for the log

@@ -23,9 +23,11 @@ Time now() { return SteadyClock().now(); }
 }  // namespace
 
 struct WorkerClient::Impl {
-  Impl(Hello hello_in, const std::string& endpoint, LinkOptions options_in)
+  Impl(Hello hello_in, const std::string& endpoint, LinkOptions options_in,
+       std::function<uint64_t()> progress_in)
       : hello(std::move(hello_in)),
         options(options_in),
+        progress(std::move(progress_in)),
         socket(Socket::Kind::kDealer),
         last_heard(now()) {
     // By it the scheduler tells a further session of this process from another process of its name.
@@ -147,6 +149,7 @@ struct WorkerClient::Impl {
   // False: there is something to send and no room for it.
   bool transmit(Time time) {
     for (const auto& transmission : link->due(time)) {
+      if (!transmission.body && progress) heartbeat = encode({}, Heartbeat{progress()});
       const auto& frame = transmission.body ? *transmission.body : heartbeat;
       if (!socket.send("", frame, transmission.header)) {
         link->not_sent(transmission.header);
@@ -195,6 +198,7 @@ struct WorkerClient::Impl {
 
   Hello hello;
   const LinkOptions options;
+  const std::function<uint64_t()> progress;
   Wakeup wakeup;
 
   // The I/O thread's.
@@ -207,7 +211,7 @@ struct WorkerClient::Impl {
   bool refused = false;
   std::atomic<bool> displaced = false;  // `refused`, for the owner
   int64_t num_taken = 0;                // from the outbox
-  const std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
+  std::vector<std::byte> heartbeat = encode({}, Heartbeat{});
 
   std::atomic<Time> last_heard;
 
@@ -238,8 +242,9 @@ struct WorkerClient::Impl {
   std::jthread thread;  // last: starts after, and is joined before, all that it uses
 };
 
-WorkerClient::WorkerClient(Hello hello, std::string endpoint, LinkOptions options)
-    : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options)) {}
+WorkerClient::WorkerClient(Hello hello, std::string endpoint, LinkOptions options,
+                           std::function<uint64_t()> progress)
+    : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options, std::move(progress))) {}
 
 WorkerClient::~WorkerClient() {
   {

@@ -18,6 +18,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +31,9 @@ namespace tailrace::wire {
 
 class WorkerClient {
  public:
-  WorkerClient(Hello hello, std::string endpoint, LinkOptions options);
+  // `progress`: what heartbeats say (Heartbeat::progress); called on the I/O thread.
+  WorkerClient(Hello hello, std::string endpoint, LinkOptions options,
+               std::function<uint64_t()> progress = {});
   ~WorkerClient();
   WorkerClient(const WorkerClient&) = delete;
 

@@ -24,6 +24,7 @@
 #include "rollout/engine/sampler.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
+#include "rollout/worker/progress_meter.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -68,10 +69,12 @@ struct Played {
 class RolloutWorker {
  public:
   RolloutWorker(const RolloutWorkerConfig& config, const sandbox::EnvironmentRegistry& environments,
-                wire::WorkerClient& client, Log& log, const Clock& clock, std::stop_token stop)
+                wire::WorkerClient& client, ProgressMeter& meter, Log& log, const Clock& clock,
+                std::stop_token stop)
       : config_(config),
         environments_(environments),
         client_(client),
+        meter_(meter),
         log_(log),
         stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
@@ -96,6 +99,8 @@ class RolloutWorker {
   ExitCode run() {
     while (!ended_) {
       beat();
+      const EngineStats stats = engine_.stats();
+      meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) {
         log_.info("leaving episodes={}", runner_.num_running() + std::ssize(granted_));
         return kExitInterrupted;
@@ -324,6 +329,7 @@ class RolloutWorker {
   const RolloutWorkerConfig& config_;
   const sandbox::EnvironmentRegistry& environments_;
   wire::WorkerClient& client_;
+  ProgressMeter& meter_;
   Log& log_;
   const std::stop_token stop_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
@@ -358,6 +364,8 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const Clock& clock, std::stop_token stop) {
   // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
+  // Before the client, whose thread reads it.
+  ProgressMeter meter(bound_pulse());
   wire::WorkerClient client({.role = Role::kRollout,
                              .worker = config.worker,
                              .incarnation = 0,
@@ -365,9 +373,9 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .slots = slots,
                              .numerics_class = numerics_class(),
                              .joined = config.joined},
-                            config.endpoint, config.link);
+                            config.endpoint, config.link, [&meter] { return meter.value(); });
   try {
-    return RolloutWorker(config, environments, client, log, clock, std::move(stop)).run();
+    return RolloutWorker(config, environments, client, meter, log, clock, std::move(stop)).run();
   } catch (const UserError& error) {
     log.error("stopped: {}", error.what());
     client.send(wire::WorkerFailed{error.what()});

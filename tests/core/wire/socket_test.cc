@@ -104,6 +104,26 @@ TEST_F(WireTest, CarriesALargePayload) {
   EXPECT_EQ(received.bytes, payload.bytes);
 }
 
+TEST_F(WireTest, HeartbeatsSayHowAWorkerGetsOn) {
+  start_server();
+  std::atomic<uint64_t> progress = 0;
+  WorkerClient client(Hello{Role::kRollout, "rollout-0", 0, ::getpid(), 4, "test"}, endpoint_,
+                      options_, [&] { return progress.load(); });
+  ASSERT_TRUE(welcome(client));
+  const uint64_t session = ups_.back().session;
+  const auto said = [&] { return server_->progress("rollout-0", session); };
+  EXPECT_EQ(said(), std::nullopt) << "0 says nothing";
+  progress = 5;
+  ASSERT_TRUE(serve_until([&] { return said() == 5; }));
+  progress = 9;
+  ASSERT_TRUE(serve_until([&] { return said() == 9; }));
+  // A message of it is a sign as well.
+  client.send(TrainerWants{0, 1});
+  ASSERT_TRUE(serve_until([&] { return said() == 10; }));
+  EXPECT_EQ(server_->progress("rollout-0", session + 1), std::nullopt);
+  EXPECT_EQ(server_->progress("rollout-1", session), std::nullopt);
+}
+
 TEST_F(WireTest, StartsInAnyOrder) {
   auto client = make_client();
   client->send(TrainerWants{0, 1});
