@@ -78,6 +78,7 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   std::vector<std::string> parts;
   if (worker.joined) parts.push_back("joined");
   if (!worker.connected) parts.push_back("away");
+  if (worker.stalled) parts.push_back("makes no progress");
   if (worker.role != Role::kTrainer)
     parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));
   if (worker.role == Role::kRollout) {

@@ -49,6 +49,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.paths = context.run;
   options.datasets = dataset_names(o);
   options.storage = o.scheduler.storage;
+  options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.
   options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
                     .max_context_tokens = o.rollout.engine.max_context_tokens,

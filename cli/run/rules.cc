@@ -420,6 +420,16 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                   "scheduler.breaker_window is 0");
 }
 
+// Its workers say twice a second how they get on; below two of these everybody would stand still.
+void validate_progress(const RunOptions& o) {
+  const double seconds = std::chrono::duration<double>(o.scheduler.no_progress).count();
+  if (seconds == 0 || seconds >= 1) return;
+  throw UserError::at("scheduler.no_progress_seconds",
+                      "is {}; it must be at least 1, or 0 (never): workers say twice a second how "
+                      "they get on.\n       Try scheduler.no_progress_seconds=1.",
+                      seconds);
+}
+
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   validate(o.algo, "algo");
   validate(o.optim, "optim");
@@ -435,6 +445,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_batches(o);
   validate_streaming(o);
   validate_sampling_mask(o);
+  validate_progress(o);
   refuse_without_effect(o, keys, environments);
 
   // Last, so that the rules above still see what a person has given.

@@ -158,6 +158,28 @@ bool fits_its_launch(const State& state, const Task& task, const AttemptResult& 
          result.min_version <= result.max_version;
 }
 
+// A sample of the attempt that this member was taken from, by weights that are no older than those
+// of its present grant. One without tokens says nothing of weights.
+bool crosses(const State& state, const Task& task, const Member& member,
+             const AttemptResult& result) {
+  return has_sample(result.outcome) && result.tokens > 0 && fault_of(result).empty() &&
+         fits_its_launch(state, task, result) && result.min_version >= member.granted_version;
+}
+
+void take_sample(Context& context, const WorkId& work, Task& task, const AttemptResult& result) {
+  State& state = context.state;
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
+  record_outcome(context, result.worker, work, result.outcome, "");
+  // An answer without a sampled token still rests on weights: those of its grant.
+  member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
+  member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
+  if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
+  member.has_body = true;
+  if (result.reward) return give_reward(context, work, task, *result.reward);
+  member.phase = Phase::kToVerify;
+  state.to_verify.insert(work);
+}
+
 }  // namespace
 
 bool complete(const Config& config, const Task& task) {
@@ -177,15 +199,30 @@ void begin_lease(Context& context, const WorkId& work, const Task& task, Worker&
   tell_lease(context, worker, work, task, it->second);
 }
 
+Lease take_back(Context& context, const WorkId& work) { return abort_lease(context, work); }
+
 void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
   const WorkId work{result.lane, result.lease.member};
   const auto held = state.leases.find(work);
   if (held == state.leases.end() || !expects_result(held->second, result.worker, result.lease))
     return;
-  const Lease lease = end_lease(state, held);
+  // The other holder, whose attempt crosses its abort, must still be there.
+  if (!state.workers.contains(result.worker)) return;
   Task& task = *find_task(state, work.lane, work.member);
   Member& member = task.members[static_cast<size_t>(work.member.member)];
+  if (result.lease.attempt != member.attempt) {
+    // Law 6.4: it crosses its abort. Taken if it is what the attempt in its place would be, or
+    // newer; as a failure it is nobody's any more.
+    if (!crosses(state, task, member, result)) {
+      if (has_sample(result.outcome)) context.act(Release{{{work.lane, result.lease}}});
+      return;
+    }
+    abort_lease(context, work);
+    member.attempt = result.lease.attempt;
+    return take_sample(context, work, task, result);
+  }
+  const Lease lease = end_lease(state, held);
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kEnvFailed) {
       record_outcome(context, result.worker, work, Outcome::kEnvFailed, result.reason);
@@ -207,15 +244,7 @@ void on_result(Context& context, const AttemptResult& result) {
     if (!fault.empty()) record_outcome(context, result.worker, work, Outcome::kEnvFailed, fault);
     return fail(context, work, lease, fault.empty() ? Outcome::kLost : Outcome::kEnvFailed);
   }
-  record_outcome(context, result.worker, work, result.outcome, "");
-  // An answer without a sampled token still rests on weights: those of its grant.
-  member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
-  member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
-  if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
-  member.has_body = true;
-  if (result.reward) return give_reward(context, work, task, *result.reward);
-  member.phase = Phase::kToVerify;
-  state.to_verify.insert(work);
+  take_sample(context, work, task, result);
 }
 
 void on_reward(Context& context, const Reward& reward) {

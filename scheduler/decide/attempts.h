@@ -21,6 +21,9 @@ bool complete(const Config& config, const Task& task);
 void begin_lease(Context& context, const WorkId& work, const Task& task, Worker& worker,
                  Lease lease);
 
+// Takes an attempt from its worker, which is told; the member runs nowhere then. Returns its lease.
+Lease take_back(Context& context, const WorkId& work);
+
 // Everything leased to this worker is void, and counts as lost, or as given back by one that said
 // goodbye (law 6.1). Returns how many leases there were.
 enum class Leaving { kLost, kGoodbye };

@@ -23,6 +23,7 @@ void apply(Context& context, const AttemptResult& event) { on_result(context, ev
 void apply(Context& context, const Reward& event) { on_reward(context, event); }
 void apply(Context& context, const Installed& event) { on_installed(context, event); }
 void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
+void apply(Context& context, const Stalled& event) { on_stalled(context, event); }
 void apply(Context& context, const RolledBack& event) { on_rolled_back(context, event); }
 void apply(Context& context, const TrainerWants& event) { on_trainer_wants(context, event); }
 void apply(Context& context, const Published& event) { on_published(context, event); }
@@ -87,6 +88,8 @@ void proceed(Context& context) {
   // begin. Grants last, when all work that this event makes is there to choose from.
   refresh_workers(context);
   grant_waiting(context);
+  // After what has nobody at all.
+  move_stalled(context);
   verify_waiting(context);
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -212,19 +214,21 @@ void fail_install(Context& context, const WorkerId& id, Worker& worker, const st
   record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", worker.target, reason));
 }
 
-void begin_attempt(Context& context, const WorkId& work, Task& task, const WorkerId& worker) {
+void begin_attempt(Context& context, const WorkId& work, Task& task, const WorkerId& worker,
+                   std::optional<Lease::Before> before = {}) {
   State& state = context.state;
   Member& member = task.members[static_cast<size_t>(work.member.member)];
   member.phase = Phase::kRunning;
   Worker& holder = state.workers.at(worker);
   member.granted_version = holder.version;
-  ++member.attempt;
+  member.attempt = ++member.last_attempt;
   begin_lease(context, work, task, holder,
               {.kind = LeaseKind::kGenerate,
                .worker = worker,
                .attempt = member.attempt,
                .verify_attempt = 0,
-               .deadline = state.now + context.config().deadlines.lease});
+               .deadline = state.now + context.config().deadlines.lease,
+               .before = std::move(before)});
 }
 
 // What nobody has room for is asked once a need, and not for each that waits: the queue may be
@@ -315,6 +319,36 @@ void grant_waiting(Context& context) {
                           [&](const auto& entry) { return proves_itself(state, entry.first); }))
     grant(context, Ask::kProving);
   grant(context, Ask::kAll);
+}
+
+void on_stalled(Context& context, const Stalled& event) {
+  if (!expects(context.state, event)) return;
+  context.state.workers.at(event.worker).stalled = event.stalled;
+  touch(context.state, event.worker);
+}
+
+// As long as nobody has room it stays where it is: it may go on there.
+void move_stalled(Context& context) {
+  State& state = context.state;
+  const Index& index = state.index;
+  if (index.stuck().empty() || index.rollouts().empty()) return;
+  std::vector<WorkId> held;
+  for (const auto& [work, lease] : state.leases) {
+    if (index.stuck().contains(lease.worker)) held.push_back(work);
+  }
+  for (const WorkId& work : held) {
+    if (index.rollouts().empty()) return;
+    Task& task = *find_task(state, work.lane, work.member);
+    Member& member = task.members[static_cast<size_t>(work.member.member)];
+    // Each of its workers stands still: its deadline will tell (law 8.6).
+    if (member.moves >= context.config().retries.returned) continue;
+    const Need need{work.lane, work.member.policy, task.weight_floor};
+    const WorkerId worker = Chooser(state, need, Ask::kAll).pick(work, member);
+    if (worker.empty()) continue;
+    const Lease lease = take_back(context, work);
+    ++member.moves;
+    begin_attempt(context, work, task, worker, Lease::Before{lease.worker, lease.attempt});
+  }
 }
 
 void verify_waiting(Context& context) {

@@ -7,6 +7,7 @@ namespace tailrace::scheduler {
 
 void on_installed(Context& context, const Installed& event);
 void on_install_failed(Context& context, const InstallFailed& event);
+void on_stalled(Context& context, const Stalled& event);
 
 // Installs that took too long.
 void expire_installs(Context& context);
@@ -18,6 +19,9 @@ void refresh_workers(Context& context);
 // Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
 // it has room: they share the prompt's KV cache.
 void grant_waiting(Context& context);
+
+// What workers hold that stand still, to others with room (law 8.6).
+void move_stalled(Context& context);
 
 // Results that need a score to reward workers.
 void verify_waiting(Context& context);

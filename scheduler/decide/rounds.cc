@@ -89,7 +89,7 @@ bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, 
   task.weight_floor = policy.frontier;
   // Leases of what was before are never given again.
   Member fresh;
-  fresh.attempt = task.attempts;
+  fresh.attempt = fresh.last_attempt = task.attempts;
   task.members.assign(static_cast<size_t>(members_to_launch(context.config(), round)), fresh);
   add_all_waiting(context.state, Lane::kTrain, id, task);
   ++round.shares[static_cast<size_t>(index)].running;
@@ -555,7 +555,7 @@ void relaunch(Context& context, Policy& policy, const TaskId& id) {
 void sample_again(Context& context, Policy& policy, const TaskId& id) {
   const Task& task = policy.tasks.at(id);
   const int32_t launch = task.launch;
-  const int32_t attempts = std::ranges::max(task.members, {}, &Member::attempt).attempt;
+  const int32_t attempts = std::ranges::max(task.members, {}, &Member::last_attempt).last_attempt;
   relaunch(context, policy, id);
   policy.tasks.at(id).launch = launch;
   policy.tasks.at(id).attempts = attempts;

@@ -58,6 +58,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.incarnation = event.incarnation;
   worker.session = event.session;
   worker.connected = true;
+  worker.stalled = false;
   worker.slots = event.slots;
   worker.joined = event.joined;
   // It proves its weights anew in every session: it may have come by others since.
@@ -119,7 +120,10 @@ void on_restarted(Context& context, const Restarted& event) {
   state.breakers.clear();
   forget_rests(state);
   state.stopping = false;
-  for (auto& [id, worker] : state.workers) leave_absent(state, id);
+  for (auto& [id, worker] : state.workers) {
+    worker.stalled = false;
+    leave_absent(state, id);
+  }
   for (auto& [id, policy] : state.policies) {
     on_trainer_lost(policy);
     policy.greeted = false;

@@ -12,6 +12,7 @@
 #include "scheduler/decide/rounds.h"
 #include "scheduler/service/inbox.h"
 #include "scheduler/service/outbox.h"
+#include "scheduler/service/progress_watch.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
 #include "scheduler/service/timeline.h"
@@ -41,7 +42,10 @@ struct Service::Impl {
         metrics(options.paths, policy(), options.num_samples, options.datasets, log),
         timeline(options.paths, state, options.storage.timeline_rows, log),
         inbox(state, feeder(), store, server, metrics, log),
-        outbox(feeder(), store, server, metrics, options.datasets, log) {
+        outbox(feeder(), store, server, metrics, options.datasets, log),
+        progress(options.no_progress, [this](const WorkerId& worker, uint64_t session) {
+          return server.progress(worker, session);
+        }) {
     // Last: what it feeds may reach all of the above.
     if (resumed) begin_again();
   }
@@ -169,6 +173,7 @@ struct Service::Impl {
       // Before the new messages: answers belong to older ones.
       store.run_answers();
       for (wire::ServerEvent& event : events) inbox.take(std::move(event));
+      for (const Stalled& change : progress.look(state, clock.now())) tell_progress(change);
       if (stop.load() && !stop_told) {
         stop_told = true;
         log.info("a stop was asked for");
@@ -218,6 +223,17 @@ struct Service::Impl {
       options.on_begun();
     }
     if (state.begun != begun) log.info("the first worker has its weights");
+  }
+
+  void tell_progress(const Stalled& change) {
+    const auto held = state.workers.at(change.worker).leased;
+    feed(change);
+    if (!change.stalled) return log.info("{} makes progress again", change.worker);
+    const auto kept = state.workers.at(change.worker).leased;
+    log.warning(
+        "{} makes no progress; of its {} samples {} went to others, and the rest will where there "
+        "is room",
+        change.worker, held, held - kept);
   }
 
   // Bodies first: neither the journal nor a snapshot may remember what the store has forgotten.
@@ -308,6 +324,7 @@ struct Service::Impl {
   Timeline timeline;
   Inbox inbox;
   Outbox outbox;
+  ProgressWatch progress;
 
   Time last_event{};  // of this process's clock
   Time told_waits{}, logged_waits{};

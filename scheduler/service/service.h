@@ -44,6 +44,7 @@ struct ServiceOptions {
   std::chrono::milliseconds disk_patience{40'000};
   int64_t num_samples = 4;                        // episodes written for people at an evaluation
   std::chrono::milliseconds flush_timeout{2000};  // for workers to hear that it is over
+  Time no_progress{std::chrono::seconds(2)};      // of a rollout worker (law 8.6); 0: for ever
   std::chrono::seconds watchdog{30};              // of silence, then who waits for what is logged
   std::function<void(const Waits&)> on_waits = [](const Waits&) {};  // about once a second
   std::function<void()> on_begun = [] {};  // the first install of this process's time

@@ -28,6 +28,9 @@ struct DescribeEvent {
   std::string operator()(const WorkerFailed& e) const {
     return fmt::format("worker_failed {}{}", e.worker, because(e.reason));
   }
+  std::string operator()(const Stalled& e) const {
+    return (e.stalled ? "stands_still " : "moves_again ") + e.worker;
+  }
   std::string operator()(const Tick&) const { return "tick"; }
   std::string operator()(const AttemptResult& e) const {
     return fmt::format("result {} {}{} {} versions={}..{} reward={}{}", e.worker, lane_mark(e.lane),

@@ -223,9 +223,22 @@ struct BodiesLost {
   friend bool operator==(const BodiesLost&, const BodiesLost&) = default;
 };
 
+// A rollout worker holds work and says nothing new of it, or moves again: a new session does (law
+// 8.6).
+struct Stalled {
+  WorkerId worker;
+  uint64_t session = 0;
+  bool stalled = true;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, stalled);
+  }
+  friend bool operator==(const Stalled&, const Stalled&) = default;
+};
+
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event = std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward,
                            Installed, InstallFailed, RolledBack, TrainerWants, Published, Durable,
-                           EvalReported, Restarted, StopRequested, BodiesLost>;
+                           EvalReported, Restarted, StopRequested, BodiesLost, Stalled>;
 
 }  // namespace tailrace::scheduler

@@ -36,7 +36,8 @@ using Seats = std::set<Seat>;
 
 class Index {
  public:
-  // A rollout worker that is connected and has no faults, and all of these of a policy together.
+  // A rollout worker that is connected, moves and has no faults, and all of these of a policy
+  // together.
   struct Part {
     int64_t slots = 0, leased = 0;
     int64_t installing = 0;  // workers
@@ -54,6 +55,7 @@ class Index {
     std::optional<Seat> reward;
     std::optional<std::pair<PolicyId, Part>> part;
     std::optional<PolicyId> behind;
+    bool stuck = false;
     std::optional<Time> deadline, quarantine_end;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
@@ -66,6 +68,8 @@ class Index {
   const Pool& pool(PolicyId policy) const;
   // Rollout workers that should install, and can: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
+  // Those that stand still and hold work.
+  const std::set<WorkerId>& stuck() const { return stuck_; }
   // Of absences and installs; and the ends of quarantines that lie ahead, of workers that are here.
   const std::set<std::pair<Time, WorkerId>>& deadlines() const { return deadlines_; }
   const std::set<std::pair<Time, WorkerId>>& quarantine_ends() const { return quarantine_ends_; }
@@ -80,6 +84,7 @@ class Index {
   Seats rewards_;
   std::map<PolicyId, Pool> pools_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
+  std::set<WorkerId> stuck_;
   std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;
 };
 

@@ -54,6 +54,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
         !member.has_body) {
       return fmt::format("{}: a result without a body", print(work));
     }
+    if (member.attempt > member.last_attempt || member.verify_attempt < 0)
+      return fmt::format("{}: an attempt beyond its last", print(work));
     if (member.attempt > task.attempts && member.phase != Phase::kFailed &&
         member.granted_version < task.weight_floor) {
       return fmt::format("{}: granted at version {}, its launch needs {}", print(work),

@@ -10,10 +10,11 @@ constexpr double kMaxTries = 1e6;  // retries, faults, attempts that the breaker
 constexpr double kMaxFileBytes = int64_t{1} << 40;
 
 // A person writes seconds.
-void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::string_view help) {
+void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::string_view help,
+                   double least = 0.001) {
   using Seconds = std::chrono::duration<double>;
   double seconds = Seconds(value).count();
-  v.field(key, seconds, {.help = help, .min = 0.001, .max = 1e8, .resume = Resume::kMayChange});
+  v.field(key, seconds, {.help = help, .min = least, .max = 1e8, .resume = Resume::kMayChange});
   value = std::chrono::duration_cast<Time>(Seconds(seconds));
 }
 
@@ -95,6 +96,11 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
   seconds_field(v, "reconnect_seconds", deadlines.reconnect,
                 "how long a silent worker keeps its work, also after a restart of the scheduler");
+  seconds_field(v, "no_progress_seconds", no_progress,
+                "a rollout worker that holds samples and computes nothing for so long is passed "
+                "over, and its samples go to others that have room; time that environments take "
+                "does not count. Its heartbeats say it twice a second. 0: never",
+                0);
   // One key for two waits: a stop gives the step that is being trained as long as its checkpoint.
   seconds_field(v, "save_seconds", deadlines.save,
                 "longest time for the last checkpoint of a run, and for the step before a stop");

@@ -1,9 +1,11 @@
 // The scheduler's keys in a configuration file, and the Config that they make.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "core/base/time.h"
 #include "scheduler/state/config.h"
 
 namespace tailrace::scheduler {
@@ -35,6 +37,9 @@ struct SchedulerOptions {
   Deadlines deadlines;
   QuarantineConfig quarantine;
   BreakerConfig breaker;
+  // Of a rollout worker, before its work goes to others (law 8.6); 0: for ever. The service's: what
+  // decide() hears is who stands still.
+  Time no_progress{std::chrono::seconds(2)};
   StorageOptions storage;
 
   void visit(OptionVisitor& v);

@@ -105,12 +105,14 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
 
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease) {
   const auto it = state.leases.find({lane, lease.member});
-  return it != state.leases.end() && expects_result(it->second, worker, lease);
+  return it != state.leases.end() && expects_result(it->second, worker, lease) &&
+         state.workers.contains(worker);
 }
 
 bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease) {
-  return held.kind == LeaseKind::kGenerate && held.attempt == lease.attempt &&
-         held.worker == worker;
+  if (held.kind != LeaseKind::kGenerate) return false;
+  if (held.attempt == lease.attempt) return held.worker == worker;
+  return held.before == Lease::Before{worker, lease.attempt};
 }
 
 bool expects_verdict(const State& state, const Reward& reward) {
@@ -185,6 +187,12 @@ bool expects(const State& state, const WorkerFailed& event) {
   const auto worker = state.workers.find(event.worker);
   if (worker == state.workers.end()) return false;
   return !state.begun || !in_quarantine(state, event.worker) || worker->second.leased > 0;
+}
+
+bool expects(const State& state, const Stalled& event) {
+  const auto it = state.workers.find(event.worker);
+  return it != state.workers.end() && it->second.role == Role::kRollout &&
+         it->second.session == event.session && it->second.stalled != event.stalled;
 }
 
 StepStart step_start_at(const Policy& policy, Time now) {
@@ -344,13 +352,15 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   const bool faults = has_faults(health);
   const int64_t room = worker.connected ? usable_slots(state, health, worker) - worker.leased : 0;
   if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
-  if (room > 0 && worker.role == Role::kRollout && worker.phase == WorkerPhase::kOpen)
+  const bool moves = worker.role == Role::kRollout && !worker.stalled;
+  if (room > 0 && moves && worker.phase == WorkerPhase::kOpen)
     entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
-  // One that has failed is not waited for: it may hang.
-  if (worker.role == Role::kRollout && worker.connected && !faults) {
+  // One that has failed, or stands still, is not waited for: it may hang.
+  if (moves && worker.connected && !faults) {
     const bool installing = worker.phase == WorkerPhase::kInstalling;
     entry.part = {worker.policy, Index::Part{worker.slots, worker.leased, installing ? 1 : 0}};
   }
+  entry.stuck = worker.stalled && worker.leased > 0;
   if (should_install(state, health, worker)) entry.behind = worker.policy;
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;

@@ -55,10 +55,12 @@ enum class Phase : uint8_t {
 
 struct Member {
   Phase phase = Phase::kWaiting;
-  int32_t attempt = 0;         // the newest lease, counted from 1
+  int32_t attempt = 0;         // whose lease or body counts
+  int32_t last_attempt = 0;    // the newest lease, counted from 1
   int32_t verify_attempt = 0;  // the newest verification of this attempt, counted from 1
   int32_t env_failures = 0, verifier_failures = 0, losses = 0;
   int32_t returns = 0;                         // by workers that said goodbye
+  int32_t moves = 0;                           // away from workers that stood still
   int64_t granted_version = -1;                // weights of its worker at the grant
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
   bool has_body = false;                       // the store holds the body of `attempt`
@@ -66,8 +68,8 @@ struct Member {
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
-    visit(phase, attempt, verify_attempt, env_failures, verifier_failures, losses, returns,
-          granted_version, min_version, max_version, has_body, rests, reward);
+    visit(phase, attempt, last_attempt, verify_attempt, env_failures, verifier_failures, losses,
+          returns, moves, granted_version, min_version, max_version, has_body, rests, reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -268,9 +270,21 @@ struct Lease {
   int32_t attempt = 0;
   int32_t verify_attempt = 0;
   Time deadline{};
+  // The attempt that it took the place of: its worker stood still, and may have finished it by now
+  // (law 6.4).
+  struct Before {
+    WorkerId worker;
+    int32_t attempt = 0;
+    template <class V>
+    void fields(V& visit) {
+      visit(worker, attempt);
+    }
+    friend bool operator==(const Before&, const Before&) = default;
+  };
+  std::optional<Before> before = {};
   template <class V>
   void fields(V& visit) {
-    visit(kind, worker, attempt, verify_attempt, deadline);
+    visit(kind, worker, attempt, verify_attempt, deadline, before);
   }
   friend bool operator==(const Lease&, const Lease&) = default;
 };
@@ -285,6 +299,7 @@ struct Worker {
   uint64_t session = 0;
   bool joined = false;        // WorkerUp::joined
   bool connected = true;      // false: not heard of since a restart, or silent
+  bool stalled = false;       // it stands still (law 8.6)
   Time reconnect_deadline{};  // while not connected; then it is lost
   int64_t slots = 1;
   int64_t leased = 0;
@@ -300,8 +315,9 @@ struct Worker {
   Index::Entry indexed;  // what the index says of it; derived, so never archived
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, session, joined, connected, reconnect_deadline, slots, leased,
-          phase, version, digest, target, target_digest, install_deadline, greeting, question);
+    visit(role, policy, incarnation, session, joined, connected, stalled, reconnect_deadline, slots,
+          leased, phase, version, digest, target, target_digest, install_deadline, greeting,
+          question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -496,6 +512,8 @@ bool expects(const State& state, const Durable& event);
 bool expects(const State& state, const TrainerWants& event);
 // Said again while it is given up, it is the same trouble (law 7.2).
 bool expects(const State& state, const WorkerFailed& event);
+// A change, of the present session.
+bool expects(const State& state, const Stalled& event);
 
 // Now, with what is counted up to now.
 StepStart step_start_at(const Policy& policy, Time now);

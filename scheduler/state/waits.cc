@@ -103,6 +103,7 @@ std::string describe_waits(const State& state, Time now) {
     if (!worker.connected)
       text += fmt::format("; {} has been away{}", id,
                           since(worker.reconnect_deadline - state.config.deadlines.reconnect, now));
+    if (worker.stalled) text += fmt::format("; {} makes no progress", id);
     if (in_quarantine(state, id))
       text += fmt::format("; {} is in quarantine: {}", id, state.health.at(id).reason);
   }

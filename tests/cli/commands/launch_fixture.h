@@ -25,6 +25,7 @@
 #include "core/base/metrics.h"
 #include "core/base/run_directory.h"
 #include "core/weights/manifest.h"
+#include "tests/cli/run_binary.h"
 
 namespace tailrace {
 
@@ -180,6 +181,17 @@ class LaunchTest : public testing::Test {
     EXPECT_TRUE(reached) << output();
     EXPECT_FALSE(has_step(kSteps - 1)) << "too late";
     return reached ? trainers[0] : -1;
+  }
+  // Work is leased to a worker that is stopped, by the line of `status` that begins so. Looked at
+  // twice: what it had finished before it was stopped may be on its way.
+  bool holds_work(const std::string& line) const {
+    for (int i = 0; i < 2; ++i) {
+      const std::string status = run_binary("status " + paths().root.string()).out;
+      if (status.find(line) == std::string::npos || status.find(line + "0 of") != std::string::npos)
+        return false;
+      if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    return true;
   }
   // Root digest of the last version: the proof that two runs are one.
   std::string final_digest(const std::string& run = "run", int steps = kSteps) const {

@@ -1,7 +1,6 @@
 // Workers that a person adds to a living run, and takes away again: the work is shared, and the
 // weights stay what they would have been.
 #include "tests/cli/commands/launch_fixture.h"
-#include "tests/cli/run_binary.h"
 
 namespace tailrace {
 namespace {
@@ -54,10 +53,7 @@ class LaunchJoin : public LaunchTest {
   void stop_with_work_in_hand(Joined& joined) {
     EXPECT_TRUE(wait_until([&] {
       joined.process.send_signal(SIGSTOP);
-      const std::string said = status();
-      if (said.find("rollout-2: joined, ") != std::string::npos &&
-          said.find("rollout-2: joined, 0 of") == std::string::npos)
-        return true;
+      if (holds_work("rollout-2: joined, ")) return true;
       joined.process.send_signal(SIGCONT);
       return false;
     })) << status();

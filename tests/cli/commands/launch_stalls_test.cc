@@ -94,6 +94,36 @@ TEST_F(LaunchStalls, DeadlockedProcessesAreNamedAndReplaced) {
   EXPECT_TRUE(said_of("scheduler-0", scheduler, why)) << output();
 }
 
+// With nobody to kill it, and long before any deadline: what it holds goes on elsewhere.
+TEST_F(LaunchStalls, ARolloutWorkerThatDeadlocksHoldsNobodyUp) {
+  constexpr int kLongSteps = 40;  // so that it is met with work in hand
+  const std::string steps = fmt::format("run.steps={}", kLongSteps);
+  start_run("other", {steps});
+  expect_done();
+  {
+    const EnvironmentVariable preload("LD_PRELOAD", HANG_ON_SIGNAL);
+    start_run("run", {"run.stall_seconds=0", steps});
+  }
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  const pid_t hangs = one("rollout", 1);
+  ASSERT_TRUE(wait_until([&] {
+    ::kill(hangs, SIGSTOP);
+    if (holds_work("rollout-1: ")) return true;
+    ::kill(hangs, SIGCONT);
+    return false;
+  }));
+  hang_main_thread(hangs);
+  ::kill(hangs, SIGCONT);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_done();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
+  EXPECT_EQ(final_digest("run", kLongSteps), final_digest("other", kLongSteps));
+  expect_each_step_once("run", kLongSteps);
+  const std::string log = read_file(paths().log("scheduler", 0)).value();
+  EXPECT_NE(log.find("rollout-1 makes no progress"), std::string::npos) << log;
+  EXPECT_EQ(output().find("rollout-1: "), std::string::npos) << output();
+}
+
 TEST_F(LaunchStalls, WhatADebuggerHoldsIsLeftAlone) {
   const std::string expected = undisturbed_digest();
   start_watched();

@@ -72,6 +72,71 @@ TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
   expect_golden("scheduler/S02.txt", h.transcript);
 }
 
+TEST(SchedulerLaw, S06_WhatAWorkerThatStandsStillHoldsGoesOnElsewhere) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  const auto first = only<Grant>(publish(h, 0));
+  ASSERT_EQ(first.size(), 2u);
+  const auto held = credit_held(h.policy(), 0);
+  const RoundId round = h.policy().tasks.begin()->second.round;
+  // Nobody else is there: it may go on, and keeps its work.
+  EXPECT_TRUE(h.tell(Stalled{"w0"}).empty());
+  EXPECT_EQ(h.state.workers.at("w0").leased, 2);
+  h.tell(WorkerUp{.worker = "w1", .slots = 8});
+  const Actions moved = h.tell_installed({.worker = "w1",
+                                          .session = 0,
+                                          .policy = 0,
+                                          .version = 0,
+                                          .digest = digest_of(0),
+                                          .manifest = ""});
+  const auto aborts = only<Abort>(moved);
+  const auto again = only<Grant>(moved);
+  ASSERT_EQ(aborts.size(), 2u);
+  ASSERT_EQ(again.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(aborts[i].worker, "w0");
+    EXPECT_EQ(aborts[i].lease, first[i].lease);
+    EXPECT_EQ(again[i].worker, "w1");
+    EXPECT_EQ(again[i].lease.member, first[i].lease.member);  // the same launch
+    EXPECT_EQ(again[i].lease.attempt, 2);
+  }
+  EXPECT_EQ(credit_held(h.policy(), 0), held);
+  EXPECT_EQ(h.policy().tasks.begin()->second.round, round);
+  EXPECT_EQ(h.policy().attempts.lost, 0);
+  EXPECT_FALSE(h.state.health.contains("w0"));
+  expect_golden("scheduler/S06.txt", h.transcript);
+}
+
+TEST(SchedulerLaw, S07_AResultThatCrossesItsAbortIsAccepted) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  const auto first = only<Grant>(publish(h, 0));
+  h.add_rollout("w1", 8);
+  const auto second = only<Grant>(h.tell(Stalled{"w0"}));
+  ASSERT_EQ(second.size(), 2u);
+  // It had finished one of them before it heard.
+  EXPECT_TRUE(expects_result(h.state, "w0", Lane::kTrain, first[0].lease));
+  const Actions accepted = h.tell(h.result(first[0], 1.0));
+  const auto aborts = only<Abort>(accepted);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].worker, "w1");
+  EXPECT_EQ(aborts[0].lease, second[0].lease);
+  EXPECT_TRUE(only<Release>(accepted).empty());
+  const Member& member = h.policy().tasks.begin()->second.members[0];
+  EXPECT_EQ(member.phase, Phase::kRewarded);
+  EXPECT_TRUE(holds_body(h.state, {Lane::kTrain, first[0].lease}));
+  // The attempt in its place is fenced, also when it has finished as well.
+  const State before = h.state;
+  EXPECT_TRUE(h.tell(h.result(second[0], 0.0)).empty());
+  EXPECT_EQ(h.state, before);
+  h.tell(h.result(second[1], 0.0));
+  const auto batch = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].items[0].lease, first[0].lease);
+  EXPECT_EQ(batch[0].items[1].lease, second[1].lease);
+  expect_golden("scheduler/S07.txt", h.transcript);
+}
+
 TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
   Config config = small_config(2, 2);
   config.replace_zero_signal = true;

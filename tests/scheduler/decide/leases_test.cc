@@ -93,6 +93,112 @@ TEST(Leases, OfAWorkerThatDoesNotComeBackAreGivenToOthers) {
   EXPECT_FALSE(h.state.workers.contains("w0"));
 }
 
+TEST(Stalled, IsGrantedNothingUntilItMovesAgain) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("w0", 2);
+  h.tell(Stalled{"w0"});
+  publish(h, 0);
+  EXPECT_TRUE(h.state.leases.empty());
+  EXPECT_EQ(num_waiting(h.state), 4);
+  EXPECT_TRUE(h.tell(Stalled{"w0"}).empty());  // said twice
+  EXPECT_EQ(only<Grant>(h.tell(Stalled{"w0", 0, false})).size(), 2u);
+  h.tell(Stalled{"w0"});
+  // A new session, and another scheduler, begin anew.
+  h.tell(WorkerUp{.worker = "w0", .session = 1, .slots = 2});
+  EXPECT_FALSE(h.state.workers.at("w0").stalled);
+  EXPECT_TRUE(h.tell(Stalled{"w0"}).empty()) << "of the session before";
+  h.tell(Stalled{"w0", 1});
+  h.tell(Restarted{});
+  EXPECT_FALSE(h.state.workers.at("w0").stalled);
+}
+
+TEST(Stalled, GivesItsWorkAwayAfterWhatWaits) {
+  Harness h(small_config(2, 2));
+  h.add_rollout("w0", 2);
+  publish(h, 0);
+  ASSERT_EQ(num_waiting(h.state), 2);
+  h.tell(Stalled{"w0"});
+  h.add_rollout("w1", 3);
+  EXPECT_EQ(num_waiting(h.state), 0);
+  EXPECT_EQ(h.state.workers.at("w1").leased, 3);
+  EXPECT_EQ(h.state.workers.at("w0").leased, 1);
+  // As soon as there is room.
+  for (const auto& [work, lease] : std::map(h.state.leases)) {
+    if (lease.worker != "w1") continue;
+    h.tell(h.result(Harness::grant_of(work, lease), 1.0));
+    break;
+  }
+  EXPECT_EQ(h.state.workers.at("w0").leased, 0);
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 2);
+}
+
+TEST(Stalled, IsNotWaitedForWhileItInstalls) {
+  Harness h(small_config(5, 4));
+  for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
+  const auto installs = only<Install>(h.tell(published(0)));
+  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 12u);  // its part
+  EXPECT_EQ(only<Grant>(h.tell(Stalled{"w0"})).size(), 8u);
+}
+
+// Not as a failure, and not by weights that are older than those of the grant in its place.
+TEST(Stalled, AnswersLateAndIsHeardOnlyWhereNothingIsLost) {
+  Harness h(small_config(2, 2));
+  h.state.config.mode.ahead = {1, 1};
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  for (const auto& [work, lease] : std::map(h.state.leases)) {
+    if (work.member.prompt < 2) h.tell(h.result(Harness::grant_of(work, lease), 1.0));
+  }
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  // The second step's groups run on version 0 when 1 comes out.
+  const std::map<WorkId, Lease> running = h.state.leases;
+  h.tell(Stalled{"w0"});
+  h.tell(published(1));
+  for (const auto& [id, worker] : std::map(h.state.workers)) {
+    if (worker.phase == WorkerPhase::kInstalling)
+      h.tell(Installed{id, 0, worker.target, worker.target_digest});
+  }
+  h.add_rollout("w1", 16);
+  for (const auto& [work, before] : running) {
+    const Lease& lease = h.state.leases.at(work);
+    ASSERT_EQ(lease.worker, "w1");
+    ASSERT_TRUE(lease.before.has_value());
+    const Grant grant = Harness::grant_of(work, before);
+    AttemptResult old = h.result(grant, 1.0);
+    old.min_version = 0;
+    const Actions refused = h.tell(old);
+    EXPECT_TRUE(only<Abort>(refused).empty());
+    EXPECT_EQ(only<Release>(refused).size(), 1u);
+    EXPECT_TRUE(h.tell(h.failure(grant, Outcome::kEnvFailed)).empty());
+    EXPECT_EQ(h.state.leases.at(work), lease);
+    // Its engine has the new weights by now: that is as good.
+    AttemptResult good = h.result(grant, 1.0);
+    good.min_version = good.max_version = 1;
+    EXPECT_EQ(only<Abort>(h.tell(good)).size(), 1u);
+  }
+  EXPECT_EQ(running.size(), 4u);
+}
+
+// Where all stand still in turn, its deadline has the last word.
+TEST(Stalled, GivesAMemberAwaySoManyTimesAndNoMore) {
+  Harness h(small_config(1, 2));
+  h.state.config.retries.returned = 3;
+  h.add_rollout("w0", 2);
+  h.add_rollout("w1", 2);
+  publish(h, 0);
+  int moves = 0;
+  for (int i = 0; i < 10; ++i) {
+    for (const char* id : {"w0", "w1"}) {
+      moves += static_cast<int>(only<Grant>(h.tell(Stalled{id})).size());
+      h.tell(Stalled{id, 0, false});
+    }
+  }
+  EXPECT_EQ(moves, 2 * 3);
+  EXPECT_EQ(h.state.leases.size(), 2u);
+  EXPECT_EQ(h.policy().attempts.lost, 0);
+}
+
 TEST(Placement, SiblingsGoToOneWorker) {
   Harness h(small_config(2, 4));
   h.add_rollout("w0", 4);

@@ -75,7 +75,15 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "drop in rounds",
                            "parts of a batch",
                            "part damaged",
-                           "published while evaluated"}) {
+                           "published while evaluated",
+                           "stands_still",
+                           "moves_again",
+                           "false alarm",
+                           "moved",
+                           "crossed",
+                           "crossed in vain",
+                           "joined",
+                           "left"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }

@@ -155,6 +155,7 @@ void World::check(const Event& event, const Actions& actions) {
     }
   }
   if (rng_.chance(0.02)) check_deadlines();
+  check_stalled();
   for (const Action& action : actions) {
     const auto* hold = std::get_if<Hold>(&action);
     if (hold != nullptr && std::ssize(hold->leases) > nodes_.at(hold->worker).slots)
@@ -199,6 +200,28 @@ void World::check_deadlines() {
   }
 }
 
+// Nothing stays with a worker that stands still and would fit one that moves. Only where that is
+// plain; the finer points are the law's (6.6).
+void World::check_stalled() {
+  if (!state_.halted.empty() || state_.end || state_.stopping) return;
+  for (const auto& [work, lease] : state_.leases) {
+    if (lease.kind != LeaseKind::kGenerate || !state_.workers.at(lease.worker).stalled) continue;
+    const Policy& policy = state_.policies.at(work.member.policy);
+    const Task& task = *find_task(state_, work.lane, work.member);
+    const Member& member = task.members.at(static_cast<size_t>(work.member.member));
+    if (state_.index.pool(work.member.policy).sum.installing > 0) continue;
+    if (member.moves >= state_.config.retries.returned) continue;
+    for (const auto& [id, worker] : state_.workers) {
+      const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
+                        worker.phase == WorkerPhase::kOpen && !member.rests.contains(id) &&
+                        usable_slots(state_, id, worker) > worker.leased &&
+                        (work.lane == Lane::kEval ? worker.version == task.weight_floor
+                                                  : worker.version == policy.frontier);
+      if (fits) return (void)fail(lease.worker + " stands still, and keeps what " + id + " could");
+    }
+  }
+}
+
 namespace {
 
 // Of the events that the service lets through only when they are expected; of others nothing.
@@ -206,7 +229,7 @@ template <class E>
 std::optional<bool> is_expected(const State& state, const E& event) {
   constexpr bool kFiltered = std::is_same_v<E, Installed> || std::is_same_v<E, InstallFailed> ||
                              std::is_same_v<E, RolledBack> || std::is_same_v<E, Published> ||
-                             std::is_same_v<E, Durable>;
+                             std::is_same_v<E, Durable> || std::is_same_v<E, Stalled>;
   if constexpr (kFiltered) {
     return expects(state, event);
   } else {
@@ -227,12 +250,31 @@ void World::check_expected(const Event& event) {
     fail("nobody expects it, and it changes something: " + describe(event));
 }
 
+namespace {
+
+// Of the attempt that this member was taken from.
+bool is_of_before(const State& state, const AttemptResult& result) {
+  const auto lease = state.leases.find({result.lane, result.lease.member});
+  return lease != state.leases.end() &&
+         expects_result(state, result.worker, result.lane, result.lease) &&
+         lease->second.attempt != result.lease.attempt;
+}
+
+}  // namespace
+
 void World::tell(const Event& event) {
   if (!failure.empty()) return;
   check_expected(event);
-  if (const auto* result = std::get_if<AttemptResult>(&event)) store(*result);
+  int64_t samples = 0;
+  const auto* result = std::get_if<AttemptResult>(&event);
+  if (result != nullptr) store(*result);
+  const bool late = result != nullptr && is_of_before(state_, *result);
+  if (late) samples = state_.policies.at(0).attempts.samples;
   if (watch) watch(state_, event, now_);
   const Actions actions = decide(state_, event, now_);
+  if (late && result->lane == Lane::kTrain)
+    ++seen[state_.policies.at(0).attempts.samples > samples ? "crossed" : "crossed in vain"];
+  for (const auto& [work, lease] : state_.leases) seen["moved"] += lease.before.has_value();
   Written written{to_bytes(event), now_, {}};
   for (const Action& action : actions) {
     if (const auto* done = std::get_if<TaskDone>(&action)) {
@@ -368,7 +410,10 @@ void World::restart(bool power_lost) {
 
 void World::fault() {
   auto& [id, node] = *std::next(nodes_.begin(), rng_.below(std::ssize(nodes_)));
-  switch (rng_.below(9)) {
+  switch (rng_.below(10)) {
+    case 8:
+      if (rng_.chance(0.5)) come_or_go();
+      break;
     case 0:  // a worker dies, and is noticed now or when it is back
       cut_session(id);
       if (node.alive && node.connected && rng_.chance(0.5))
@@ -417,15 +462,47 @@ void World::fault() {
   }
 }
 
+// What the service sees of heartbeats: who hangs, and now and then somebody who is only slow.
+void World::watch_progress() {
+  for (auto& [id, node] : nodes_) {
+    if (node.role != Role::kRollout || !node.alive || !node.connected) continue;
+    const bool told = node.stalled;
+    if (!told && faults_ && rng_.chance(node.hangs ? 0.5 : 0.05)) {
+      seen["false alarm"] += !node.hangs;
+      node.stalled = true;
+    }
+    if (told && !node.hangs && rng_.chance(0.5)) node.stalled = false;
+    if (node.stalled != told) tell(Stalled{id, node.session, node.stalled});
+    if (!failure.empty()) return;
+  }
+}
+
+// A person adds a worker, or takes it away again.
+void World::come_or_go() {
+  const WorkerId id = "joined";
+  const auto known = nodes_.find(id);
+  if (known == nodes_.end() || !known->second.alive) {
+    ++seen["joined"];
+    return start_worker(id, Role::kRollout, /*joined=*/true);
+  }
+  Node& node = known->second;
+  if (!node.connected) return;
+  ++seen["left"];
+  cut_session(id);
+  tell(WorkerDown{id, node.session, /*silent=*/false});
+  node.alive = node.connected = false;
+}
+
 void World::revive() {
   for (auto& [id, node] : nodes_) {
-    if (!node.alive && rng_.chance(0.5)) {
+    if (!node.alive && !node.joined && rng_.chance(0.5)) {
       start_worker(id, node.role);
     } else if (node.alive && !node.connected && rng_.chance(0.5)) {
       connect(id, node);
     }
     if (!faults_) node.hangs = false;
   }
+  if (!faults_) watch_progress();
   if (!trainer_alive_) {
     start_trainer();
   } else if (!trainer_connected_) {
@@ -438,6 +515,7 @@ void World::step() {
   now_ += std::chrono::milliseconds(rng_.below(200));
   if (faults_ && rng_.chance(0.05)) return fault();
   if (rng_.chance(0.05)) revive();
+  if (faults_ && rng_.chance(0.1)) watch_progress();
   if (!failure.empty()) return;
   const int64_t what = rng_.below(10);
   if (what == 0) return train();

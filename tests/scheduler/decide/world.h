@@ -40,6 +40,7 @@ class World {
     bool connected = true;  // it has a session with the scheduler that runs now
     bool joined = false;    // nobody starts it again
     bool hangs = false;     // it heartbeats and does nothing
+    bool stalled = false;   // and that was told, or is a false alarm
     std::vector<Grant> grants;
     std::map<BodyId, int64_t> begun;  // the version that each was begun on
     std::vector<Verify> verifies;
@@ -56,6 +57,9 @@ class World {
   void check_expected(const Event& event);
   void check(const Event& event, const Actions& actions);
   void check_deadlines();
+  void check_stalled();
+  void watch_progress();
+  void come_or_go();
   void note(const Event& event, const Actions& actions);
   void store(const AttemptResult& result);
 
@@ -82,7 +86,7 @@ class World {
   void act(const Halt& halt) { fail("halted: " + halt.reason); }
 
   Node* session_of(const WorkerId& id, uint64_t session);
-  void start_worker(const WorkerId& id, Role role);
+  void start_worker(const WorkerId& id, Role role, bool joined = false);
   void connect(const WorkerId& id, Node& node);
   void cut_session(const WorkerId& id);
   void start_trainer();

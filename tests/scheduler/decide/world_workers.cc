@@ -180,10 +180,11 @@ void World::act(const EvalDone& report) {
 
 // ---- what the world does
 
-void World::start_worker(const WorkerId& id, Role role) {
+void World::start_worker(const WorkerId& id, Role role, bool joined) {
   Node& node = nodes_[id];
   node = {};
   node.role = role;
+  node.joined = joined;
   node.incarnation = ++incarnations_;
   node.slots = 1 + rng_.below(5);
   connect(id, node);
@@ -192,11 +193,13 @@ void World::start_worker(const WorkerId& id, Role role) {
 void World::connect(const WorkerId& id, Node& node) {
   node.session = ++sessions_;
   node.connected = true;
+  node.stalled = false;
   tell(WorkerUp{.worker = id,
                 .session = node.session,
                 .role = node.role,
                 .incarnation = node.incarnation,
-                .slots = node.slots});
+                .slots = node.slots,
+                .joined = node.joined});
 }
 
 // Answers of an old session other than results are fenced by the connection.
