@@ -120,6 +120,7 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
     throw UserError("{} holds no run (no config.yaml).\n       Try the directory of a living run.",
                     run);
   const std::string endpoint = endpoint_to_join(paths.root);
+  ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
   const Leave leave(paths.root, endpoint);
   StatusPage page = status_page(arguments);
   const LoadedRun loaded = load_stored_run(paths, {}, registries);

@@ -134,6 +134,19 @@ TEST_F(SupervisorTest, AUserErrorOfOneWorkerEndsNothingOnceTheRunHasBegun) {
   EXPECT_GE(said_.size(), 7u);  // tried again, also after more than max_restarts
 }
 
+TEST_F(SupervisorTest, SomebodyElseMayBeOneThatJoined) {
+  options_.begun = [] { return true; };
+  options_.joined = [](RoleKind kind) { return kind == RoleKind::kRollout; };
+  options_.max_restarts = 2;
+  options_.max_delay = 20ms;
+  add("scheduler-0",
+      "n=0; while [ $n -lt 8 ]; do sleep 0.01; n=$(wc -l < rollout-0.log); done; exit 0");
+  add("rollout-0", "echo 'error: the disk is full'; exit 2");
+  const auto result = run();
+  EXPECT_EQ(result.end, End::kDone) << result.message;
+  EXPECT_GE(said_.size(), 7u);
+}
+
 TEST_F(SupervisorTest, WhenNobodyElseDoesItsWorkAUserErrorEndsTheRunAfterSomeTries) {
   options_.begun = [] { return true; };
   options_.max_restarts = 2;
