@@ -88,8 +88,13 @@ void proceed(Context& context) {
   // begin. Grants last, when all work that this event makes is there to choose from.
   refresh_workers(context);
   grant_waiting(context);
-  // After what has nobody at all.
-  move_stalled(context);
+  // After what has nobody at all. In a mode that drains, who stands still is drained by it; its
+  // install takes no room from anybody.
+  while (move_stalled(context)) {
+    refresh_workers(context);
+    // What runs at others is more by it, and so is the part of each (law 6.6).
+    grant_waiting(context);
+  }
   verify_waiting(context);
 }
 

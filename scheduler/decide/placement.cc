@@ -328,16 +328,17 @@ void on_stalled(Context& context, const Stalled& event) {
 }
 
 // As long as nobody has room it stays where it is: it may go on there.
-void move_stalled(Context& context) {
+bool move_stalled(Context& context) {
   State& state = context.state;
   const Index& index = state.index;
-  if (index.stuck().empty() || index.rollouts().empty()) return;
+  if (index.stuck().empty() || index.rollouts().empty()) return false;
+  bool moved = false;
   std::vector<WorkId> held;
   for (const auto& [work, lease] : state.leases) {
     if (index.stuck().contains(lease.worker)) held.push_back(work);
   }
   for (const WorkId& work : held) {
-    if (index.rollouts().empty()) return;
+    if (index.rollouts().empty()) break;
     Task& task = *find_task(state, work.lane, work.member);
     Member& member = task.members[static_cast<size_t>(work.member.member)];
     // Each of its workers stands still: its deadline will tell (law 8.6).
@@ -347,8 +348,10 @@ void move_stalled(Context& context) {
     if (worker.empty()) continue;
     const Lease lease = take_back(context, work);
     ++member.moves;
+    moved = true;
     begin_attempt(context, work, task, worker, Lease::Before{lease.worker, lease.attempt});
   }
+  return moved;
 }
 
 void verify_waiting(Context& context) {

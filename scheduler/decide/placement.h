@@ -20,8 +20,9 @@ void refresh_workers(Context& context);
 // it has room: they share the prompt's KV cache.
 void grant_waiting(Context& context);
 
-// What workers hold that stand still, to others with room (law 8.6).
-void move_stalled(Context& context);
+// What workers hold that stand still, to others with room (law 8.6). True: something was moved,
+// which may make other installs and grants possible.
+[[nodiscard]] bool move_stalled(Context& context);
 
 // Results that need a score to reward workers.
 void verify_waiting(Context& context);

@@ -180,6 +180,42 @@ TEST(Stalled, AnswersLateAndIsHeardOnlyWhereNothingIsLost) {
   EXPECT_EQ(running.size(), 4u);
 }
 
+// Where new weights wait for the work of the old ones, they need not wait any more.
+TEST(Stalled, IsDrainedWhenItsWorkIsElsewhere) {
+  Harness h(small_config(1, 2));
+  h.state.config.mode.ahead = {1, 1};
+  h.state.config.mode.install = InstallWhen::kDrained;
+  h.add_rollout("w0", 4);
+  publish(h, 0);
+  for (const auto& [work, lease] : std::map(h.state.leases)) {
+    if (work.member.prompt == 0) h.tell(h.result(Harness::grant_of(work, lease), 1.0));
+  }
+  ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
+  h.tell(Stalled{"w0"});
+  EXPECT_TRUE(only<Install>(h.tell(published(1))).empty());
+  ASSERT_EQ(h.state.workers.at("w0").leased, 2);
+  const Actions up = h.tell(WorkerUp{.worker = "w1", .slots = 8});
+  ASSERT_EQ(only<Install>(up).size(), 1u);
+  const auto installs = only<Install>(h.tell_installed(only<Install>(up)[0]));
+  ASSERT_EQ(installs.size(), 1u);
+  EXPECT_EQ(installs[0].worker, "w0");
+  EXPECT_TRUE(h.tell(Tick{}).empty());
+}
+
+// An attempt that was given up for the one before it has had its number all the same.
+TEST(Stalled, NoAttemptHasTheNumberOfAnother) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 2);
+  const auto first = only<Grant>(publish(h, 0));
+  h.add_rollout("w1", 2);
+  ASSERT_EQ(only<Grant>(h.tell(Stalled{"w0"})).size(), 2u);
+  h.tell(h.result(first[0], 1.0));
+  h.tell(Stalled{"w0", 0, false});
+  const auto again = only<Grant>(h.tell(BodiesLost{{{Lane::kTrain, first[0].lease}}}));
+  ASSERT_FALSE(again.empty());
+  for (const Grant& grant : again) EXPECT_EQ(grant.lease.attempt, 3);
+}
+
 // Where all stand still in turn, its deadline has the last word.
 TEST(Stalled, GivesAMemberAwaySoManyTimesAndNoMore) {
   Harness h(small_config(1, 2));

@@ -76,6 +76,7 @@ Config random_config(Rng& rng) {
 
 World::World(uint64_t seed) : rng_(seed), state_(random_config(rng_)), snapshot_(to_bytes(state_)) {
   faults_ = rng_.chance(0.8);
+  alarms_ = rng_.chance(0.3) ? 0.4 : 0.05;
   keep_last_ = 1 + rng_.below(3);
   for (int i = 0; i < 1 + rng_.below(3); ++i) start_worker(fmt::format("w{}", i), Role::kRollout);
   for (int i = 0; i < 1 + rng_.below(2); ++i) start_worker(fmt::format("r{}", i), Role::kReward);
@@ -467,7 +468,7 @@ void World::watch_progress() {
   for (auto& [id, node] : nodes_) {
     if (node.role != Role::kRollout || !node.alive || !node.connected) continue;
     const bool told = node.stalled;
-    if (!told && faults_ && rng_.chance(node.hangs ? 0.5 : 0.05)) {
+    if (!told && faults_ && rng_.chance(node.hangs ? 0.5 : alarms_)) {
       seen["false alarm"] += !node.hangs;
       node.stalled = true;
     }

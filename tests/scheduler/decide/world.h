@@ -112,6 +112,7 @@ class World {
   State state_;
   Time now_{seconds(100)};
   bool faults_ = false;
+  double alarms_ = 0;  // how often somebody is said to stand still that does not
   std::string snapshot_;
   std::vector<Written> journal_;  // since the snapshot
   size_t synced_ = 0;             // of these are on disk
