@@ -63,8 +63,12 @@ class World {
   void note(const Event& event, const Actions& actions);
   void store(const AttemptResult& result);
 
+  // Not told once more, in a session after the one that it was given in.
   bool is_new(const Grant& grant) const {
-    return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease});
+    const auto lease = state_.leases.find({grant.lane, grant.lease.member});
+    return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease}) &&
+           lease != state_.leases.end() &&
+           lease->second.deadline == state_.now + state_.config.deadlines.lease;
   }
   void damage_a_part();
   void check_short(const HandOver& batch);
