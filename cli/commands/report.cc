@@ -18,6 +18,18 @@ struct ReportArguments {
   std::string run, svg, title, perfetto;
 };
 
+// A file of the run itself is not for a report: a run is continued from it.
+std::filesystem::path target_of(const std::string& file, const RunPaths& paths) {
+  const std::filesystem::path target = file;
+  std::error_code ignored;
+  const bool is_inside = std::filesystem::equivalent(
+      target.has_parent_path() ? target.parent_path() : ".", paths.root, ignored);
+  if (is_inside && target.filename() != paths.report().filename() &&
+      std::filesystem::exists(target, ignored))
+    throw UserError("{} is a file of the run.\n       Try another name.", target.string());
+  return target;
+}
+
 // Of the timeline alone: a run may be under way, before its first row of metrics.
 void write_perfetto(const RunPaths& paths, const std::string& file) {
   if (!std::filesystem::exists(paths.timeline()))
@@ -27,7 +39,8 @@ void write_perfetto(const RunPaths& paths, const std::string& file) {
   std::vector<std::string> notes;
   const std::vector<TimelineRow> rows = read_timeline_of(paths, notes);
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
-  if (auto written = write_file_atomic(file, make_perfetto_trace(paths.root.string(), rows));
+  const std::filesystem::path target = target_of(file, paths);
+  if (auto written = write_file_atomic(target, make_perfetto_trace(paths.root.string(), rows));
       !written)
     throw UserError("{}", written.failure().message);
   fmt::print("{}\n", file);
@@ -44,7 +57,7 @@ void report(const ReportArguments& arguments) {
   // Not on stdout, which holds the path of the page alone.
   for (const std::string& note : data.value().notes) fmt::print(stderr, "note: {}\n", note);
   std::filesystem::path target =
-      arguments.svg.empty() ? paths.report() : std::filesystem::path(arguments.svg);
+      arguments.svg.empty() ? paths.report() : target_of(arguments.svg, paths);
   auto written =
       write_file_atomic(target, arguments.svg.empty() ? make_report_page(data.value())
                                                       : make_learning_curve(data.value()));

@@ -225,6 +225,11 @@ void remove_unfinished(const std::filesystem::path& directory) {
 }
 
 Result<void> write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
+  // The rename below would take the place of a device.
+  std::error_code ignored;
+  const auto there = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
+    return Failure{fmt::format("cannot write {}: it is no regular file", path.string())};
   Result<AtomicFile> file = AtomicFile::create(path);
   if (!file) return file.failure();
   if (Result<void> written = file.value().write(bytes); !written) return written;

@@ -201,5 +201,13 @@ TEST(LineReader, NumbersLinesAndKnowsACutOne) {
   EXPECT_FALSE(lines.next());
 }
 
+TEST(WriteFileAtomic, TakesThePlaceOfFilesAlone) {
+  TemporaryDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(write_file_atomic(folder / "pipe", "x"));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  EXPECT_FALSE(write_file_atomic(folder.path(), "x"));
+}
+
 }  // namespace
 }  // namespace tailrace
