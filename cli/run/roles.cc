@@ -249,8 +249,11 @@ void check_threads(const RunOptions& options) {
 HeldRole hold_role(const RoleName& name, const RunPaths& run) {
   LockFile lock(run.role(name_of(name.kind), name.index));
   if (!lock.held())
-    throw UserError("{} of {} is played already, by process {}. A role has one holder.",
-                    name.text(), run.root.string(), lock.holder());
+    throw UserError(
+        "{} of {} is played already, by process {}. A role has one holder.\n       End it (Ctrl-C "
+        "where it is a worker that joined), or wait a minute: a worker whose launch is gone goes "
+        "too.",
+        name.text(), run.root.string(), lock.holder());
   return {name, std::move(lock)};
 }
 
