@@ -289,6 +289,7 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
     auto row = parse_trace_row(line.text);
     if (row) {
       trace.tokens = std::move(row).value();
+      trace.sample = id;  // an attempt in its place may have been let go
       continue;
     }
     is_damaged = true;

@@ -144,6 +144,7 @@ RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_
     : paths_(paths), num_samples_(num_samples), datasets_(std::move(datasets)), log_(log) {
   open(policy.frontier + 1);
   published_ = policy.frontier;
+  evaluates_ = policy.evaluated >= 0;
   warn_of_missing(published_);
 }
 
@@ -218,7 +219,7 @@ void RunMetrics::write(int64_t step, int64_t version, MetricList values) {
 std::vector<BodyId> RunMetrics::samples_of_batch(const HandOver& batch) const {
   // Without evaluations the first and every tenth batch show what the policy writes.
   const int64_t row = batch.step - 1;
-  if (!evaluations_.empty() || row % 10 != 0 || steps_.contains(row)) return {};
+  if (evaluates_ || !evaluations_.empty() || row % 10 != 0 || steps_.contains(row)) return {};
   return choose_samples(Lane::kTrain, batch.items, num_samples_);
 }
 
@@ -312,6 +313,7 @@ MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& bat
 void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                               const MetricList& sent) {
   const int64_t version = policy.published, row = version - 1;
+  evaluates_ = policy.evaluated >= 0;
   keep();
   published_ = version;
   const auto batch = policy.batches.find(version);

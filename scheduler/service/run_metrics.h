@@ -83,7 +83,8 @@ class RunMetrics {
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
   int64_t published_ = -1;
-  Pending pending_;  // of the batch that the trainer has
+  bool evaluates_ = false;  // a version was, or is being, evaluated
+  Pending pending_;         // of the batch that the trainer has
 };
 
 }  // namespace tailrace::scheduler

@@ -237,17 +237,7 @@ void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event&
       .busy = state.now - open.begin,
       .verify_attempt = lease.verify_attempt};
   if (const AttemptResult* result = result_of(work, lease, event)) {
-    row.end = name_of(result->outcome);
-    row.reward = result->reward;
-    if (has_sample(result->outcome)) {
-      row.tokens = result->tokens;
-      row.min_version = result->min_version;
-      row.max_version = result->max_version;
-      if (work.lane == Lane::kTrain)
-        bodies_[id] = {.tokens = result->tokens,
-                       .min_version = result->min_version,
-                       .truncated = result->outcome == Outcome::kTruncated};
-    }
+    take_result(row, *result);
   } else if (const Reward* verdict = verdict_of(work, lease, event)) {
     row.reward = verdict->reward;
     row.end = verdict->reward ? "scored" : name_of(Outcome::kVerifierFailed);
@@ -255,6 +245,35 @@ void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event&
     row.end = why_ended(lease, event, state);
   }
   write_bounded(std::move(row));
+  // Law 6.4: the attempt before was taken after all. It has its row, of when it was let go; this
+  // one says what it brought, and took no time.
+  const auto* result = std::get_if<AttemptResult>(&event);
+  if (result == nullptr || result->lane != work.lane || !lease.before ||
+      *lease.before != Lease::Before{result->worker, result->lease.attempt})
+    return;
+  const BodyId crossed{work.lane, result->lease};
+  if (result->lease.member != work.member || !holds_body(state, crossed)) return;
+  TimelineRow late{.what = TimelineWhat::kGenerate,
+                   .at = state.now,
+                   .from = state.now,
+                   .worker = result->worker,
+                   .sample = crossed,
+                   .lane = work.lane};
+  take_result(late, *result);
+  write_bounded(std::move(late));
+}
+
+void Timeline::take_result(TimelineRow& row, const AttemptResult& result) {
+  row.end = name_of(result.outcome);
+  row.reward = result.reward;
+  if (!has_sample(result.outcome)) return;
+  row.tokens = result.tokens;
+  row.min_version = result.min_version;
+  row.max_version = result.max_version;
+  if (result.lane == Lane::kTrain)
+    bodies_[{result.lane, result.lease}] = {.tokens = result.tokens,
+                                            .min_version = result.min_version,
+                                            .truncated = result.outcome == Outcome::kTruncated};
 }
 
 void Timeline::compare_installs(const Event& event, const Actions& actions, const State& state) {

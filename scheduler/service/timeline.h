@@ -75,6 +75,8 @@ class Timeline {
   void compare_leases(const Event& event, const Actions& actions, const State& state);
   void compare_lease(const WorkId& work, const Event& event, const State& state);
   void end_lease(const WorkId& work, const OpenLease& open, const Event& event, const State& state);
+  // What it brought, in its row and for the step that trains it.
+  void take_result(TimelineRow& row, const AttemptResult& result);
   void compare_installs(const Event& event, const Actions& actions, const State& state);
   void compare_workers(const Event& event, const Actions& actions, const State& state);
   void compare_trainer(const Event& event, const Actions& actions, const State& state);
