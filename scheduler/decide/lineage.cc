@@ -209,14 +209,19 @@ void on_rolled_back(Context& context, const RolledBack& event) {
                             "checkpoints back, or start a new run directory",
                             policy.published));
   }
-  if (event.version > policy.published || !policy.lineage.contains(event.version)) {
+  // A version may be kept for its evaluation alone, without the batches that lead away from it.
+  const bool leads_on =
+      event.version == policy.frontier || policy.batches.contains(event.version + 1);
+  if (event.version > policy.published || !policy.lineage.contains(event.version) || !leads_on) {
+    const int64_t oldest =
+        policy.batches.empty() ? policy.frontier : policy.batches.begin()->first - 1;
     return halt(
         context,
         fmt::format(
             "the trainer holds version {}, but the run is at version {} and can go back to {} at "
             "most: what was trained since is no longer kept. Put the newest checkpoint back, or "
             "start a new run directory",
-            event.version, policy.published, policy.lineage.begin()->first));
+            event.version, policy.published, oldest));
   }
   on_trainer_lost(policy);
   // The frontier stays where it is: what lies between is the replay (law 9.3).

@@ -655,6 +655,10 @@ int64_t cut_off(Context& context, Policy& policy) {
     domain.ready.clear();
   }
   policy.rounds.clear();
+  // One that was handed over and is not trained: its prompts end here.
+  policy.batches.erase(policy.batches.upper_bound(policy.published), policy.batches.end());
+  policy.told = 0;
+  policy.handed = false;
   for (const TaskId& id : live)
     end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
   // Those that were never launched have no task to end: they are only counted.

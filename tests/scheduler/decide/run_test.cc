@@ -80,6 +80,23 @@ TEST(Evaluation, BehindTheFrontierALostBodyIsAMemberThatFailed) {
   EXPECT_EQ(only<Install>(last).size(), 1u);
 }
 
+// Its weights stay for workers that come, but nothing leads from them to the present any more.
+TEST(Evaluation, AVersionThatIsKeptForItIsNoneToGoBackTo) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 0};
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  for (const Grant& grant : only<Grant>(publish(h, 0))) {
+    if (grant.lane == Lane::kTrain) h.tell(h.result(grant, grant.lease.member.member));
+  }
+  h.tell(wants(1));
+  h.tell(published(1));
+  h.tell(durable(1));
+  ASSERT_TRUE(h.policy().lineage.contains(0));
+  h.tell(WorkerDown{"t"});
+  EXPECT_EQ(only<Halt>(h.add_trainer(0)).size(), 1u);
+}
+
 // New rules come with a restart, at any moment: also while the trainer makes the next version.
 TEST(Evaluation, OpensOnAVersionWhoseNextOneIsBeingTrained) {
   Harness h(small_config(1, 2));
@@ -571,6 +588,30 @@ TEST(Archive, RefusesCutAndOverlongBytes) {
   for (size_t size = 0; size < bytes.size(); size += 7)
     EXPECT_FALSE(from_bytes<State>(bytes.substr(0, size)));
   EXPECT_FALSE(from_bytes<State>(bytes + "x"));
+}
+
+// A batch that was handed over and not trained ends with the run, and not as an empty one later.
+TEST(End, FewerStepsThanAreHandedOverLeaveNoBatchBehind) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  train_step(h, 1);
+  h.answer_running();
+  ASSERT_EQ(only<HandOver>(h.tell(wants(2))).size(), 1u);
+  h.tell(StopRequested{});
+  h.wait(h.state.config.deadlines.save + seconds(1));
+  ASSERT_TRUE(h.state.end);
+  Config config = h.state.config;
+  config.steps = 1;
+  h.tell(Restarted{.config = config});
+  h.add_trainer(1);
+  h.tell(durable(1));
+  ASSERT_TRUE(h.state.ended);
+  EXPECT_FALSE(h.policy().batches.contains(2));
+  config.steps = 3;
+  h.tell(Restarted{.config = config});
+  h.add_trainer(1);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(2))).empty()) << "its prompts are sampled again";
 }
 
 }  // namespace
