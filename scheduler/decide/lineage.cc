@@ -84,11 +84,6 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   policy.step_start = step_start_at(policy, context.state.now);
 }
 
-void forget_told(Policy& policy) {
-  policy.told = 0;
-  policy.handed = false;
-}
-
 // The groups of a batch are consumed.
 void finish_batch(Context& context, Policy& policy, int64_t step) {
   const auto batch = policy.batches.find(step);

@@ -214,14 +214,18 @@ bool zero_signal(const Task& task) {
   return true;
 }
 
+// With so many groups the domain has what a step takes of it, or has run dry: short, and nothing is
+// reserved that could still come (law 3.7).
+bool has_its_part(const State& state, const Policy& policy, int32_t index, int64_t groups) {
+  return groups >= state.config.domains[static_cast<size_t>(index)].prompts_per_step ||
+         reserved(policy, index) == 0;
+}
+
 bool step_complete(const State& state, const Policy& policy) {
   int64_t ready = 0;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const int64_t in_domain = std::ssize(policy.domains[static_cast<size_t>(i)].ready);
-    const int64_t q = state.config.domains[static_cast<size_t>(i)].prompts_per_step;
-    // Short, and something is still to come: wait. Short and nothing reserved: the domain has run
-    // dry.
-    if (in_domain < q && reserved(policy, i) > 0) return false;
+    if (!has_its_part(state, policy, i, in_domain)) return false;
     ready += in_domain;
   }
   return ready > 0;
@@ -340,12 +344,10 @@ bool grow_batch(const State& state, Policy& policy, int64_t step) {
   if (found == policy.batches.end() && !any) return false;
   Batch& batch = policy.batches[step];
   take_ready(state, policy, step, batch);
-  // As in step_complete(): what is short and has nothing reserved has run dry.
   batch.whole = true;
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const int64_t q = state.config.domains[static_cast<size_t>(i)].prompts_per_step;
-    batch.whole =
-        batch.whole && (batch.domains[static_cast<size_t>(i)] >= q || reserved(policy, i) == 0);
+    const int64_t groups = batch.domains[static_cast<size_t>(i)];
+    batch.whole = batch.whole && has_its_part(state, policy, i, groups);
   }
   return true;
 }
@@ -512,6 +514,11 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
   if (!stale.empty()) advance_rounds(context, policy_id, policy);
 }
 
+void forget_told(Policy& policy) {
+  policy.told = 0;
+  policy.handed = false;
+}
+
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   if (!policy.wanted || policy.handed) return;
   if (trainer_of(context.state, policy) == nullptr || in_quarantine(context.state, policy.trainer))
@@ -592,7 +599,7 @@ void take_apart(Policy& policy, int64_t step) {
     domain_of(policy, *id).ready.push_front(*id);
   }
   policy.batches.erase(batch);
-  policy.told = 0;
+  forget_told(policy);
 }
 
 void on_bodies_lost(Context& context, const BodiesLost& event) {
@@ -657,8 +664,7 @@ int64_t cut_off(Context& context, Policy& policy) {
   policy.rounds.clear();
   // One that was handed over and is not trained: its prompts end here.
   policy.batches.erase(policy.batches.upper_bound(policy.published), policy.batches.end());
-  policy.told = 0;
-  policy.handed = false;
+  forget_told(policy);
   for (const TaskId& id : live)
     end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
   // Those that were never launched have no task to end: they are only counted.

@@ -33,6 +33,9 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy);
 // be reported (workers hold it until then).
 void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 
+// The trainer is told the list of its step from the beginning, when it asks or is there.
+void forget_told(Policy& policy);
+
 // The list of a step whose batch is formed, without the first `told` groups.
 HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0);
 
