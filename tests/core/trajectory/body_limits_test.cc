@@ -83,9 +83,11 @@ TEST(BodyLimits, BoundTheSegments) {
     for (int i = 0; i < 500; ++i) t.segments.push_back(t.segments[1]);
   };
   EXPECT_EQ(unfit(many, of_run), "has 502 segments; its turns allow 2");
-  EXPECT_EQ(unfit([](Trajectory& t) { t.segments.push_back({.parent = 1, .parent_tokens = 2}); },
-                  limits()),
-            "has a segment without tokens");
+  const auto empty = [](Trajectory& t) {
+    t.segments.emplace_back().parent = 1;
+    t.segments.back().parent_tokens = 2;
+  };
+  EXPECT_EQ(unfit(empty, limits()), "has a segment without tokens");
 }
 
 TEST(BodyLimits, WantSetsOfTruncatedSamplingThatIsTrainedOn) {

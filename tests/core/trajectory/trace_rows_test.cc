@@ -21,13 +21,16 @@ TraceRow example() {
                        .old_logprobs = {-0.0f},
                        .new_logprobs = {-0.7f},
                        .ref_logprobs = {-1e-9f}};
+  TraceSegment child;
+  child.parent = 0;
+  child.parent_tokens = 2;
   return {.lease = {{.epoch = 1, .prompt = 12, .member = 3}, 2},
           .step = 12,
           .outcome = Outcome::kTruncated,
           .reward = 0.1,
           .advantage = 0.70710677f,
           .temperature = 0.7,
-          .segments = {segment, {.parent = 0, .parent_tokens = 2}}};
+          .segments = {segment, child}};
 }
 
 TEST(TraceRows, ARowComesBack) {
