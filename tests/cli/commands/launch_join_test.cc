@@ -1,12 +1,15 @@
 // Workers that a person adds to a living run, and takes away again: the work is shared, and the
 // weights stay what they would have been.
+#include <chrono>
+#include <thread>
+
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
 namespace {
 
 // Long enough that a worker is met with work in hand.
-constexpr int kLongSteps = 40;
+constexpr int kLongSteps = 120;
 
 class LaunchJoin : public LaunchTest {
  protected:
@@ -55,6 +58,8 @@ class LaunchJoin : public LaunchTest {
       joined.process.send_signal(SIGSTOP);
       if (holds_work("rollout-2: joined, ")) return true;
       joined.process.send_signal(SIGCONT);
+      // Time to install what the run has come to meanwhile.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return false;
     })) << status();
   }
