@@ -55,7 +55,7 @@ std::vector<BodyId> read_bodies(const flatbuffers::Vector<const fbs::BodyName*>&
 }
 
 Offset write(Builder& b, const TrajectoryResult& m) {
-  return fbs::CreateTrajectoryResult(b, write_bytes(b, m.body)).Union();
+  return fbs::CreateTrajectoryResult(b, write_bytes(b, m.body), m.goes_on).Union();
 }
 Offset write(Builder& b, const Verdict& m) {
   const fbs::Lease lease = to_fbs(m.lease);
@@ -108,7 +108,9 @@ Offset write(Builder& b, const Hold& m) {
 Offset write(Builder& b, const Welcome& m) { return fbs::CreateWelcome(b, m.session).Union(); }
 Offset write(Builder& b, const Grant& m) {
   const fbs::Lease lease = to_fbs(m.lease);
-  return fbs::CreateGrant(b, &lease, code(m.lane), m.version).Union();
+  // Mostly there is none.
+  const auto prefix = m.prefix.empty() ? 0 : write_bytes(b, m.prefix);
+  return fbs::CreateGrant(b, &lease, code(m.lane), m.version, prefix).Union();
 }
 Offset write(Builder& b, const Abort& m) {
   const fbs::Lease lease = to_fbs(m.lease);
@@ -185,7 +187,9 @@ Message read(const fbs::Hello& t) {
       read_text(*t.numerics_class(), 64), t.joined()};
 }
 Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
-Message read(const fbs::TrajectoryResult& t) { return TrajectoryResult{read_bytes(*t.body())}; }
+Message read(const fbs::TrajectoryResult& t) {
+  return TrajectoryResult{read_bytes(*t.body()), t.goes_on()};
+}
 Message read(const fbs::Verdict& t) {
   Verdict m;
   m.lease = read_lease(*t.lease());
@@ -240,7 +244,8 @@ Message read(const fbs::Fetch& t) {
 Message read(const fbs::Hold& t) { return Hold{read_bodies(*t.leases())}; }
 Message read(const fbs::Welcome& t) { return Welcome{t.session()}; }
 Message read(const fbs::Grant& t) {
-  return Grant{read_lease(*t.lease()), read_lane(t.lane()), at_least(0, t.version(), "version")};
+  return Grant{read_lease(*t.lease()), read_lane(t.lane()), at_least(0, t.version(), "version"),
+               t.prefix() != nullptr ? read_bytes(*t.prefix()) : std::vector<std::byte>()};
 }
 Message read(const fbs::Abort& t) { return Abort{read_lease(*t.lease()), read_lane(t.lane())}; }
 Message read(const fbs::VerifyRequest& t) {
@@ -359,6 +364,7 @@ size_t expected_bytes(const Message& message) {
   // A builder that is too small doubles and copies: for a large body, several times over.
   size_t bytes = 512;
   if (const auto* result = std::get_if<TrajectoryResult>(&message)) bytes += result->body.size();
+  if (const auto* grant = std::get_if<Grant>(&message)) bytes += grant->prefix.size();
   if (const auto* payload = std::get_if<Payload>(&message)) bytes += payload->bytes.size();
   if (const auto* batch = std::get_if<Batch>(&message))
     bytes += batch->items.size() * sizeof(fbs::BatchItem);

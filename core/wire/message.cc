@@ -21,7 +21,7 @@ struct Describe {
   }
   std::string operator()(const Heartbeat&) const { return "Heartbeat"; }
   std::string operator()(const TrajectoryResult& m) const {
-    return fmt::format("TrajectoryResult bytes={}", m.body.size());
+    return fmt::format("TrajectoryResult bytes={}{}", m.body.size(), m.goes_on ? " goes on" : "");
   }
   std::string operator()(const Verdict& m) const {
     const std::string result =
@@ -64,7 +64,8 @@ struct Describe {
     return fmt::format("Welcome session={:x}", m.session);
   }
   std::string operator()(const Grant& m) const {
-    return fmt::format("Grant {}{} version={}", short_name(m.lease), lane_mark(m.lane), m.version);
+    return fmt::format("Grant {}{} version={}{}", short_name(m.lease), lane_mark(m.lane), m.version,
+                       m.prefix.empty() ? "" : fmt::format(" prefix={}", m.prefix.size()));
   }
   std::string operator()(const Abort& m) const {
     return fmt::format("Abort {}{}", short_name(m.lease), lane_mark(m.lane));

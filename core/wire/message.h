@@ -42,6 +42,9 @@ struct Heartbeat {
 // (trajectory_codec.h), written once by the worker and stored as it arrives.
 struct TrajectoryResult {
   std::vector<std::byte> body;
+  // Of an attempt that is not over: the turns so far, from which another may go on. Its outcome is
+  // kAborted.
+  bool goes_on = false;
 };
 struct Verdict {  // a reward worker's answer
   LeaseId lease;
@@ -122,6 +125,9 @@ struct Grant {
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int64_t version = 0;  // runs on weights >= version (evaluation: exactly)
+  // The turns of an attempt before it, as that worker encoded them: the episode goes on behind
+  // them. Empty: from its beginning.
+  std::vector<std::byte> prefix = {};
 };
 struct Abort {
   LeaseId lease;

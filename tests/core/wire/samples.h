@@ -65,7 +65,7 @@ inline std::vector<Message> one_of_each() {
                                           {sample_lease(), 1, 5, 6}};
   return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true},
           Heartbeat{7},
-          TrajectoryResult{encode_trajectory(unrewarded)},
+          TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
           Installed{1, 7, "0123456789abcdef0123456789abcdef"},
           InstallFailed{1, 7, "tensor x block 3"},
@@ -78,7 +78,7 @@ inline std::vector<Message> one_of_each() {
           Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},
           Welcome{77},
           Hold{{{Lane::kTrain, sample_lease()}}},
-          Grant{sample_lease(), Lane::kTrain, 3},
+          Grant{sample_lease(), Lane::kTrain, 3, encode_trajectory(unrewarded)},
           Abort{sample_lease(), Lane::kEval},
           Verify{sample_lease(), Lane::kTrain, 1, "countdown", "{}"},
           Install{1, 9, "0123456789abcdef0123456789abcdef", "v9.json"},
