@@ -41,6 +41,7 @@ Json arguments_of(const TimelineRow& row) {
     args["versions"] = fmt::format("{}..{}", row.min_version, row.max_version);
   }
   if (row.reward) args["reward"] = *row.reward;
+  if (row.prefix_turns > 0) args["prefix_turns"] = row.prefix_turns;
   if (row.what == TimelineWhat::kVerify && row.sample) args["verify"] = row.verify_attempt;
   if (is_lease(row.what) && !row.sample) args["leases"] = row.leases;
   return args;

@@ -197,6 +197,7 @@ std::string show_history(const std::vector<TimelineRow>& history) {
     std::string what(name_of(row.what));
     if (row.sample && row.sample->lease.attempt > 1)
       what += fmt::format(" attempt {}", row.sample->lease.attempt);
+    if (row.prefix_turns > 0) what += fmt::format(" from turn {}", row.prefix_turns + 1);
     if (row.what == TimelineWhat::kVerify && row.verify_attempt > 1)
       what += fmt::format(", verification {}", row.verify_attempt);
     if (row.what == TimelineWhat::kTrain) what += fmt::format(" step {}", row.number);

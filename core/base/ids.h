@@ -73,6 +73,8 @@ struct LeaseId {
 struct BodyId {
   Lane lane = Lane::kTrain;
   LeaseId lease;
+  int32_t turns =
+      0;  // of a body: so many first turns of an attempt that was not over; 0: all of it
   friend auto operator<=>(const BodyId&, const BodyId&) = default;
 };
 

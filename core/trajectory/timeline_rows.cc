@@ -41,6 +41,7 @@ void write_lease(const TimelineRow& row, Json& json) {
   }
   json["sample"] = sample_name(*row.sample);
   if (row.what == TimelineWhat::kVerify) json["verify"] = row.verify_attempt;
+  if (row.prefix_turns > 0) json["prefix_turns"] = row.prefix_turns;
   json["end"] = row.end;
   if (row.tokens >= 0) {
     json["tokens"] = row.tokens;
@@ -63,6 +64,8 @@ void read_lease(const Json& json, TimelineRow& row) {
   row.lane = row.sample->lane;
   row.busy = row.at - row.from;
   if (row.what == TimelineWhat::kVerify) row.verify_attempt = json.at("verify").get<int32_t>();
+  row.prefix_turns = json.value("prefix_turns", 0);
+  require(row.prefix_turns >= 0, "prefix_turns is negative");
   row.end = json.at("end").get<std::string>();
   if (json.contains("tokens")) {
     row.tokens = json.at("tokens").get<int64_t>();

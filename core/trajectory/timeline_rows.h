@@ -90,6 +90,7 @@ struct TimelineRow {
   int64_t leases = 1;
   Time busy{};
   int32_t verify_attempt = 0;
+  int32_t prefix_turns = 0;  // of an attempt before it, that it went on from
   int64_t tokens = -1, min_version = -1, max_version = -1;  // -1: it has no sample
   std::optional<double> reward = {};
 

@@ -48,8 +48,10 @@ void void_work(Context& context, const WorkId& work) {
 // Samples that are there, and that no step trains.
 void discard(Context& context, Lane lane, PolicyId policy, Release release) {
   if (release.bodies.empty()) return;
-  if (lane == Lane::kTrain)
-    context.state.policies.at(policy).attempts.discarded += std::ssize(release.bodies);
+  if (lane == Lane::kTrain) {
+    context.state.policies.at(policy).attempts.discarded +=
+        std::ranges::count(release.bodies, 0, &BodyId::turns);
+  }
   context.act(std::move(release));
 }
 
@@ -64,13 +66,15 @@ void tell_lease(Context& context, const Worker& worker, const WorkId& work, cons
                         .lane = work.lane,
                         .verify_attempt = lease.verify_attempt});
   } else {
+    const auto& prefix = task.members[static_cast<size_t>(work.member.member)].prefix;
     // The floor, not the newest version: the worker may install another one before it starts.
     context.tell(lease.worker, worker,
                  Grant{.worker = {},
                        .session = 0,
                        .lease = id,
                        .lane = work.lane,
-                       .version = task.weight_floor});
+                       .version = task.weight_floor,
+                       .prefix = prefix ? std::optional(prefix_of(work, *prefix)) : std::nullopt});
   }
 }
 
@@ -96,7 +100,9 @@ void try_again(Context& context, const WorkId& work, LeaseKind kind, int32_t& co
                int64_t bound) {
   if (++count <= bound) return queue_again(context.state, work, kind);
   Task& task = *find_task(context.state, work.lane, work.member);
-  task.members[static_cast<size_t>(work.member.member)].phase = Phase::kFailed;
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
+  drop_prefix(context, work, member);
+  member.phase = Phase::kFailed;
   settle_member(context, work, task);
 }
 
@@ -146,16 +152,18 @@ std::string fault_of(const AttemptResult& result) {
 
 // Sampled by weights that its launch may use and that the state knows of. A scheduler that lost
 // power may have forgotten a version that workers had already: nobody's fault, sampled again.
-bool fits_its_launch(const State& state, const Task& task, const AttemptResult& result) {
-  if (result.tokens == 0) return true;
-  const Policy& policy = state.policies.at(result.lease.member.policy);
+// Sampled is an AttemptResult, or TurnsStored.
+template <class Sampled>
+bool fits_its_launch(const State& state, const Task& task, const Sampled& sampled) {
+  if (sampled.tokens == 0) return true;
+  const Policy& policy = state.policies.at(sampled.lease.member.policy);
   // By a worker that had been told to stop, and to install, by a scheduler that forgot it.
   if (state.config.mode.install == InstallWhen::kDrained &&
-      result.min_version != result.max_version)
+      sampled.min_version != sampled.max_version)
     return false;
-  const int64_t newest = result.lane == Lane::kEval ? task.weight_floor : policy.frontier;
-  return result.min_version >= task.weight_floor && result.max_version <= newest &&
-         result.min_version <= result.max_version;
+  const int64_t newest = sampled.lane == Lane::kEval ? task.weight_floor : policy.frontier;
+  return sampled.min_version >= task.weight_floor && sampled.max_version <= newest &&
+         sampled.min_version <= sampled.max_version;
 }
 
 // A sample of the attempt that this member was taken from, by weights that are no older than those
@@ -201,6 +209,33 @@ void begin_lease(Context& context, const WorkId& work, const Task& task, Worker&
 
 Lease take_back(Context& context, const WorkId& work) { return abort_lease(context, work); }
 
+void drop_prefix(Context& context, const WorkId& work, Member& member) {
+  if (!member.prefix) return;
+  context.act(Release{{prefix_of(work, *member.prefix)}});
+  member.prefix.reset();
+}
+
+void on_turns_stored(Context& context, const TurnsStored& event) {
+  State& state = context.state;
+  if (!expects(state, event)) return;
+  const WorkId work{event.lane, event.lease.member};
+  Task& task = *find_task(state, work.lane, work.member);
+  // What it brings in the end will be refused; it is not gone on from.
+  if (event.tokens == 0 || !fits_its_launch(state, task, event)) return;
+  Member& member = task.members[static_cast<size_t>(work.member.member)];
+  drop_prefix(context, work, member);
+  member.prefix = Prefix{.attempt = event.lease.attempt,
+                         .turns = event.turns,
+                         .tokens = event.tokens,
+                         .min_version = event.min_version,
+                         .max_version = event.max_version};
+  // Who gets on keeps its lease (law 8.6).
+  Lease& lease = state.leases.at(work);
+  state.expiries.erase({lease.deadline, work});
+  lease.deadline = state.now + context.config().deadlines.lease;
+  state.expiries.emplace(lease.deadline, work);
+}
+
 void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
   const WorkId work{result.lane, result.lease.member};
@@ -219,10 +254,13 @@ void on_result(Context& context, const AttemptResult& result) {
       return;
     }
     abort_lease(context, work);
+    drop_prefix(context, work, member);
     member.attempt = result.lease.attempt;
     return take_sample(context, work, task, result);
   }
   const Lease lease = end_lease(state, held);
+  // What an answer has ended begins anew, or is whole (law 6.8).
+  drop_prefix(context, work, member);
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kEnvFailed) {
       record_outcome(context, result.worker, work, Outcome::kEnvFailed, result.reason);
@@ -335,6 +373,7 @@ void abort_all(Context& context) {
 void fail_for_good(Context& context, const WorkId& work) {
   void_work(context, work);
   Member& member = member_of(context.state, work);
+  drop_prefix(context, work, member);
   member.phase = Phase::kFailed;
   member.has_body = false;
   member.reward.reset();
@@ -357,6 +396,7 @@ void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& t
     if (settled(member)) continue;
     const WorkId work{lane, member_id(id, task.launch, i)};
     void_work(context, work);
+    drop_prefix(context, work, member);
     if (std::exchange(member.has_body, false))
       release.bodies.push_back({lane, {work.member, member.attempt}});
     member.phase = Phase::kSurplus;
@@ -366,8 +406,13 @@ void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& t
 
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task) {
   Release release{bodies_of(lane, id, task)};
-  // A task outlives its bodies; nobody may count on them or release them once more.
-  for (Member& member : task.members) member.has_body = false;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    Member& member = task.members[static_cast<size_t>(i)];
+    // A task outlives its bodies; nobody may count on them or release them once more.
+    member.has_body = false;
+    if (const auto prefix = std::exchange(member.prefix, std::nullopt))
+      release.bodies.push_back(prefix_of({lane, member_id(id, task.launch, i)}, *prefix));
+  }
   discard(context, lane, id.policy, std::move(release));
 }
 

@@ -13,6 +13,7 @@ namespace tailrace::scheduler {
 
 void on_result(Context& context, const AttemptResult& result);
 void on_reward(Context& context, const Reward& reward);
+void on_turns_stored(Context& context, const TurnsStored& event);
 
 // group_size of its members have a reward, or all are settled.
 bool complete(const Config& config, const Task& task);
@@ -23,6 +24,9 @@ void begin_lease(Context& context, const WorkId& work, const Task& task, Worker&
 
 // Takes an attempt from its worker, which is told; the member runs nowhere then. Returns its lease.
 Lease take_back(Context& context, const WorkId& work);
+
+// The member's next attempt begins anew.
+void drop_prefix(Context& context, const WorkId& work, Member& member);
 
 // Everything leased to this worker is void, and counts as lost, or as given back by one that said
 // goodbye (law 6.1). Returns how many leases there were.

@@ -23,6 +23,7 @@ void apply(Context& context, const AttemptResult& event) { on_result(context, ev
 void apply(Context& context, const Reward& event) { on_reward(context, event); }
 void apply(Context& context, const Installed& event) { on_installed(context, event); }
 void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
+void apply(Context& context, const TurnsStored& event) { on_turns_stored(context, event); }
 void apply(Context& context, const Stalled& event) { on_stalled(context, event); }
 void apply(Context& context, const RolledBack& event) { on_rolled_back(context, event); }
 void apply(Context& context, const TrainerWants& event) { on_trainer_wants(context, event); }

@@ -222,13 +222,23 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
   Worker& holder = state.workers.at(worker);
   member.granted_version = holder.version;
   member.attempt = ++member.last_attempt;
+  const Need need{work.lane, work.member.policy, task.weight_floor};
+  // Law 6.8: what it could not be sampled by today is sampled again.
+  if (member.prefix && member.prefix->min_version < least_version(state, need))
+    drop_prefix(context, work, member);
+  if (member.prefix) {
+    member.granted_version = std::min(member.granted_version, member.prefix->min_version);
+    if (work.lane == Lane::kTrain)
+      state.policies.at(work.member.policy).attempts.resumed_tokens += member.prefix->tokens;
+  }
   begin_lease(context, work, task, holder,
               {.kind = LeaseKind::kGenerate,
                .worker = worker,
                .attempt = member.attempt,
                .verify_attempt = 0,
                .deadline = state.now + context.config().deadlines.lease,
-               .before = std::move(before)});
+               .before = std::move(before),
+               .turns = member.prefix ? member.prefix->turns : 0});
 }
 
 // What nobody has room for is asked once a need, and not for each that waits: the queue may be

@@ -608,6 +608,11 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     Task* task = find_task(context.state, body.lane, member);
     // Of an attempt that no longer counts: nothing rests on it.
     if (task == nullptr || !holds_body(context.state, body)) continue;
+    if (body.turns > 0) {
+      // The next attempt begins anew.
+      task->members[static_cast<size_t>(member.member)].prefix.reset();
+      continue;
+    }
     Policy& policy = context.state.policies.at(member.policy);
     if (body.lane == Lane::kEval) {
       on_eval_body_lost(context, policy, body);

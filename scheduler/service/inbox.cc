@@ -128,9 +128,14 @@ void Inbox::check_numerics(const wire::Hello& hello) {
 // Workers may come and go as they like; a log that tells of thousands tells nothing.
 bool Inbox::may_tell_of_session() { return session_lines_.take(state_.now); }
 
+// What it said before is heard before: a worker that leaves hands its turns in, and they may be at
+// the store still.
 void Inbox::on_down(const wire::WorkerDown& down) {
   if (may_tell_of_session()) log_.warning("{} is gone: {}", down.worker, down.reason);
-  feed_(WorkerDown{down.worker, down.session, down.silent});
+  const WorkerDown event{down.worker, down.session, down.silent};
+  const auto unsettled = unsettled_.find(down.worker);
+  if (unsettled == unsettled_.end() || unsettled->second.at_store.empty()) return feed_(event);
+  store_.after([this, event] { feed_(event); });
 }
 
 void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
@@ -138,6 +143,7 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   // Which lease it meant is not known: it runs out, and counts against the worker then.
   if (!read) return drop(unreadable_, from);
   const TrajectoryHeader& header = read.value();
+  if (message.goes_on) return on_turns(from, header, std::move(message.body));
   // Late: fenced.
   if (!expects_result(state_, from.worker, header.lane, header.lease))
     return drop(unexpected_, from);
@@ -155,6 +161,34 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
                end_storing(worker, part);
                on_stored(worker, header, stored);
              });
+}
+
+// An attempt goes on, and what it has so far is kept for the one that may have to follow it.
+void Inbox::on_turns(const wire::Incoming& from, const TrajectoryHeader& header,
+                     std::vector<std::byte> body) {
+  const TurnsStored event{.worker = from.worker,
+                          .lease = header.lease,
+                          .lane = header.lane,
+                          .turns = header.turns,
+                          .tokens = header.num_sampled,
+                          .min_version = header.min_version,
+                          .max_version = header.max_version};
+  if (!expects(state_, event)) return drop(unexpected_, from);
+  const BodyId id{header.lane, header.lease, header.turns};
+  const Part part{id, std::nullopt};
+  if (!begin_storing(from, part)) return drop(unexpected_, from);
+  store_.put(id, std::move(body), [this, event, part](const StoreActor::Stored& stored) {
+    end_storing(event.worker, part);
+    if (!stored.failure.empty()) {
+      if (failure_.empty()) failure_ = stored.failure;
+      return;
+    }
+    // Its result will be refused like them, and counts.
+    if (!stored.ok())
+      return log_.warning("{} sent turns that are refused: {}", event.worker, stored.refused);
+    feed_(event);
+    if (!holds_body(state_, part.first)) store_.release({part.first});
+  });
 }
 
 // Until end_storing() nothing from this message on is acknowledged. False: a copy of it is at the

@@ -88,6 +88,8 @@ class Inbox {
 
   void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
                  const StoreActor::Stored& stored);
+  void on_turns(const wire::Incoming& from, const TrajectoryHeader& header,
+                std::vector<std::byte> body);
   void check_numerics(const wire::Hello& hello);
   bool may_tell_of_session();
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);

@@ -4,13 +4,15 @@
 #include <map>
 #include <utility>
 
+#include "core/wire/frame.h"
 #include "scheduler/service/lost_bodies.h"
 
 namespace tailrace::scheduler {
 
-Outbox::Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
-               const std::vector<std::string>& datasets, Log& log)
-    : feed_(std::move(feed)),
+Outbox::Outbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
+               RunMetrics& metrics, const std::vector<std::string>& datasets, Log& log)
+    : state_(state),
+      feed_(std::move(feed)),
       store_(store),
       server_(server),
       metrics_(metrics),
@@ -23,7 +25,6 @@ void Outbox::perform(const Action& action) {
 
 // Messages that are all in their action. The others need something of a body first.
 void Outbox::act(const Hold& a) { send(a, wire::Hold{a.leases}); }
-void Outbox::act(const Grant& a) { send(a, wire::Grant{a.lease, a.lane, a.version}); }
 void Outbox::act(const Abort& a) { send(a, wire::Abort{a.lease, a.lane}); }
 void Outbox::act(const Install& a) {
   send(a, wire::Install{a.policy, a.version, a.digest, a.manifest});
@@ -41,6 +42,20 @@ void Outbox::warn_of_unread(const StoreActor::Described& body) const {
   if (!body.unread.empty())
     log_.warning("what the verifier of {} measured is missing from the metrics: {}",
                  to_string(body.header.lease), body.unread);
+}
+
+// With the turns that it goes on from. Of what cannot be read back there is nothing to go on from;
+// of what was taken back meanwhile, nobody.
+void Outbox::act(const Grant& a) {
+  if (!a.prefix) return send(a, wire::Grant{a.lease, a.lane, a.version});
+  store_.read({*a.prefix}, 0, wire::kMaxMessageBytes,
+              [this, a](std::vector<std::byte> turns, const auto& lost) {
+                const auto lease = state_.leases.find({a.lane, a.lease.member});
+                if (lease == state_.leases.end() || lease->second.attempt != a.lease.attempt)
+                  return;
+                if (!lost.empty()) lose_bodies(lost, feed_, log_), turns.clear();
+                send(a, wire::Grant{a.lease, a.lane, a.version, std::move(turns)});
+              });
 }
 
 void Outbox::act(const Verify& a) {

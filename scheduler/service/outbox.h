@@ -25,8 +25,8 @@ class Outbox {
   using Feed = std::function<void(const Event&)>;
 
   // All are borrowed.
-  Outbox(Feed feed, StoreActor& store, wire::WorkerServer& server, RunMetrics& metrics,
-         const std::vector<std::string>& datasets, Log& log);
+  Outbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
+         RunMetrics& metrics, const std::vector<std::string>& datasets, Log& log);
 
   void perform(const Action& action);
 
@@ -61,6 +61,7 @@ class Outbox {
   void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
                     std::function<void()> then);
 
+  const State& state_;
   Feed feed_;
   StoreActor& store_;
   wire::WorkerServer& server_;

@@ -339,6 +339,8 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
   add_missing(values,
               {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
                {"rollout/discarded_frac", samples > 0 ? discarded / samples : 0},
+               {"rollout/resumed_tokens",
+                static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
                {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
                {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
                {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)}});

@@ -42,7 +42,7 @@ struct Service::Impl {
         metrics(options.paths, policy(), options.num_samples, options.datasets, log),
         timeline(options.paths, state, options.storage.timeline_rows, log),
         inbox(state, feeder(), store, server, metrics, log),
-        outbox(feeder(), store, server, metrics, options.datasets, log),
+        outbox(state, feeder(), store, server, metrics, options.datasets, log),
         progress(options.no_progress, [this](const WorkerId& worker, uint64_t session) {
           return server.progress(worker, session);
         }) {

@@ -240,6 +240,10 @@ void StoreActor::release(std::vector<BodyId> bodies) {
   });
 }
 
+void StoreActor::after(std::function<void()> then) {
+  post([then = std::move(then)](TrajectoryStore&) -> Answer { return then; });
+}
+
 Result<void> StoreActor::sync() {
   // Shared with the job: it may come to its turn after we have given up waiting.
   auto done = std::make_shared<std::promise<Result<void>>>();

@@ -82,6 +82,9 @@ class StoreActor {
 
   void release(std::vector<BodyId> bodies);
 
+  // Calls `then` once all that was asked before is answered.
+  void after(std::function<void()> then);
+
   // Waits until all that was put before is on disk.
   Result<void> sync();
 

@@ -133,7 +133,7 @@ std::string_view Timeline::keep_until(std::string_view text, Time now) {
 
 void Timeline::remember_bodies(const State& state) {
   for (const BodyId& id : held_bodies(state)) {
-    if (id.lane != Lane::kTrain) continue;
+    if (id.lane != Lane::kTrain || id.turns > 0) continue;
     const Task* task = find_task(state, id.lane, id.lease.member);
     Known known;
     if (task != nullptr) {
@@ -235,7 +235,8 @@ void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event&
       .sample = id,
       .lane = work.lane,
       .busy = state.now - open.begin,
-      .verify_attempt = lease.verify_attempt};
+      .verify_attempt = lease.verify_attempt,
+      .prefix_turns = lease.turns};
   if (const AttemptResult* result = result_of(work, lease, event)) {
     take_result(row, *result);
   } else if (const Reward* verdict = verdict_of(work, lease, event)) {

@@ -4,6 +4,7 @@
 // doing one twice does no harm.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,9 +37,10 @@ struct Grant {
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int64_t version = 0;
+  std::optional<BodyId> prefix = {};  // stored turns that it goes on from; absent: it begins anew
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, lease, lane, version);
+    visit(worker, session, lease, lane, version, prefix);
   }
   friend bool operator==(const Grant&, const Grant&) = default;
 };
@@ -231,9 +233,13 @@ using Actions = std::vector<Action>;
 // delete or end something that a machine without power has forgotten. Grants, aborts and
 // verifications need no disk: what is lost of them is asked for again. Ends of prompts, reports of
 // evaluations and halts may be forgotten too: they follow again from the events that are left.
+// So may the release of a prefix: the attempt that would miss it begins anew.
 inline bool needs_disk(const Action& action) {
+  if (const auto* release = std::get_if<Release>(&action)) {
+    return std::ranges::any_of(release->bodies, [](const BodyId& body) { return body.turns == 0; });
+  }
   return std::holds_alternative<HandOver>(action) || std::holds_alternative<Save>(action) ||
-         std::holds_alternative<Release>(action) || std::holds_alternative<RunDone>(action);
+         std::holds_alternative<RunDone>(action);
 }
 
 }  // namespace tailrace::scheduler

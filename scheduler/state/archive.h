@@ -29,7 +29,7 @@ namespace tailrace::scheduler {
 static_assert(std::endian::native == std::endian::little);
 
 // Raised when a field list changes (law 13.4): files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 13;
+constexpr uint32_t kArchiveFormat = 14;
 
 template <class V>
 void fields(TaskId& id, V& visit) {
@@ -45,7 +45,7 @@ void fields(LeaseId& id, V& visit) {
 }
 template <class V>
 void fields(BodyId& id, V& visit) {
-  visit(id.lane, id.lease);
+  visit(id.lane, id.lease, id.turns);
 }
 template <class T, class V>
 requires requires(T& value, V& visit) { value.fields(visit); }

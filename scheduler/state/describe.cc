@@ -31,6 +31,10 @@ struct DescribeEvent {
   std::string operator()(const Stalled& e) const {
     return (e.stalled ? "stands_still " : "moves_again ") + e.worker;
   }
+  std::string operator()(const TurnsStored& e) const {
+    return fmt::format("turns_stored {} {}{} turns={} versions={}..{}", e.worker, lane_mark(e.lane),
+                       to_string(e.lease), e.turns, e.min_version, e.max_version);
+  }
   std::string operator()(const Tick&) const { return "tick"; }
   std::string operator()(const AttemptResult& e) const {
     return fmt::format("result {} {}{} {} versions={}..{} reward={}{}", e.worker, lane_mark(e.lane),
@@ -76,8 +80,11 @@ struct DescribeAction {
     return fmt::format("hold {} leases={}", a.worker, a.leases.size());
   }
   std::string operator()(const Grant& a) const {
-    return fmt::format("grant {} {}{} v{}", a.worker, lane_mark(a.lane), to_string(a.lease),
-                       a.version);
+    return fmt::format(
+        "grant {} {}{} v{}{}", a.worker, lane_mark(a.lane), to_string(a.lease), a.version,
+        a.prefix
+            ? fmt::format(" from turn {} of attempt {}", a.prefix->turns, a.prefix->lease.attempt)
+            : "");
   }
   std::string operator()(const Abort& a) const {
     return fmt::format("abort {} {}{}", a.worker, lane_mark(a.lane), to_string(a.lease));

@@ -236,9 +236,26 @@ struct Stalled {
   friend bool operator==(const Stalled&, const Stalled&) = default;
 };
 
+// The first turns of an attempt that goes on are in the store: another attempt may go on from there
+// (law 6.8).
+struct TurnsStored {
+  WorkerId worker;
+  LeaseId lease;
+  Lane lane = Lane::kTrain;
+  int32_t turns = 0;                           // at least 1
+  int64_t tokens = 0;                          // sampled in them
+  int64_t min_version = -1, max_version = -1;  // of these
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, lease, lane, turns, tokens, min_version, max_version);
+  }
+  friend bool operator==(const TurnsStored&, const TurnsStored&) = default;
+};
+
 // The order is part of the journal's format: append only within one kArchiveFormat.
-using Event = std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward,
-                           Installed, InstallFailed, RolledBack, TrainerWants, Published, Durable,
-                           EvalReported, Restarted, StopRequested, BodiesLost, Stalled>;
+using Event =
+    std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward, Installed,
+                 InstallFailed, RolledBack, TrainerWants, Published, Durable, EvalReported,
+                 Restarted, StopRequested, BodiesLost, Stalled, TurnsStored>;
 
 }  // namespace tailrace::scheduler

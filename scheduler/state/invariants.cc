@@ -46,6 +46,13 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
       if (until > state.now && !state.rest_ends.contains(until))
         return fmt::format("{}: nobody knows when its rest ends", print(work));
     }
+    const bool to_sample = member.phase == Phase::kWaiting || member.phase == Phase::kRunning;
+    if (const auto& prefix = member.prefix;
+        prefix && (!active || !to_sample || prefix->attempt > member.last_attempt ||
+                   prefix->min_version < task.weight_floor ||
+                   (member.phase == Phase::kRunning && lease->second.turns > prefix->turns))) {
+      return fmt::format("{}: turns are kept that nobody goes on from", print(work));
+    }
     if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
       return fmt::format("{}: reward and phase disagree", print(work));
     }

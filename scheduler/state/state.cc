@@ -195,6 +195,18 @@ bool expects(const State& state, const Stalled& event) {
          it->second.session == event.session && it->second.stalled != event.stalled;
 }
 
+bool expects(const State& state, const TurnsStored& event) {
+  const auto it = state.leases.find({event.lane, event.lease.member});
+  if (it == state.leases.end() || !state.workers.contains(event.worker)) return false;
+  const Lease& lease = it->second;
+  if (lease.kind != LeaseKind::kGenerate || lease.worker != event.worker ||
+      lease.attempt != event.lease.attempt)
+    return false;
+  const Task& task = *find_task(state, event.lane, event.lease.member);
+  const auto& prefix = task.members[static_cast<size_t>(event.lease.member.member)].prefix;
+  return event.turns > (prefix ? prefix->turns : 0);
+}
+
 StepStart step_start_at(const Policy& policy, Time now) {
   StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0, .stale = 0};
   for (const Domain& domain : policy.domains) {
@@ -272,6 +284,9 @@ bool holds_body(const State& state, const BodyId& id) {
   const Task* task = find_task(state, id.lane, member);
   if (task == nullptr) return false;
   const Member& found = task->members[static_cast<size_t>(member.member)];
+  if (id.turns > 0)
+    return found.prefix && found.prefix->attempt == id.lease.attempt &&
+           found.prefix->turns == id.turns;
   // Of a member one body counts, that of its newest attempt.
   return found.has_body && found.attempt == id.lease.attempt;
 }
@@ -306,13 +321,22 @@ std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task) {
   return bodies;
 }
 
+BodyId prefix_of(const WorkId& work, const Prefix& prefix) {
+  return {work.lane, {work.member, prefix.attempt}, prefix.turns};
+}
+
 // Of tasks that are done as well, until the oldest checkpoint covers their step: a rollback hands
 // their batch over once more.
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
   const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {
-    for (const auto& [id, task] : tasks)
+    for (const auto& [id, task] : tasks) {
       std::ranges::copy(bodies_of(lane, id, task), std::back_inserter(bodies));
+      for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+        const auto& prefix = task.members[static_cast<size_t>(i)].prefix;
+        if (prefix) bodies.push_back(prefix_of({lane, member_id(id, task.launch, i)}, *prefix));
+      }
+    }
   };
   for (const auto& [id, policy] : state.policies) {
     add(Lane::kTrain, policy.tasks);

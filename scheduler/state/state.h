@@ -53,23 +53,39 @@ enum class Phase : uint8_t {
   kSurplus
 };
 
+// The stored turns of an attempt that was not over: the next one goes on from there (law 6.8).
+struct Prefix {
+  int32_t attempt = 0;  // that sampled it, or went on from another prefix
+  int32_t turns = 0;
+  int64_t tokens = 0;                        // sampled
+  int64_t min_version = 0, max_version = 0;  // of these
+  template <class V>
+  void fields(V& visit) {
+    visit(attempt, turns, tokens, min_version, max_version);
+  }
+  friend bool operator==(const Prefix&, const Prefix&) = default;
+};
+
 struct Member {
   Phase phase = Phase::kWaiting;
   int32_t attempt = 0;         // whose lease or body counts
   int32_t last_attempt = 0;    // the newest lease, counted from 1
   int32_t verify_attempt = 0;  // the newest verification of this attempt, counted from 1
   int32_t env_failures = 0, verifier_failures = 0, losses = 0;
-  int32_t returns = 0;                         // by workers that said goodbye
-  int32_t moves = 0;                           // away from workers that stood still
-  int64_t granted_version = -1;                // weights of its worker at the grant
+  int32_t returns = 0;  // by workers that said goodbye
+  int32_t moves = 0;    // away from workers that stood still
+  // Of its worker's weights at the grant and of the prefix that it went on from, the older.
+  int64_t granted_version = -1;
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
+  std::optional<Prefix> prefix;                // only while it waits or runs
   bool has_body = false;                       // the store holds the body of `attempt`
   std::map<WorkerId, Time> rests;  // where it failed, and until when it does not go back there
   std::optional<double> reward;
   template <class V>
   void fields(V& visit) {
     visit(phase, attempt, last_attempt, verify_attempt, env_failures, verifier_failures, losses,
-          returns, moves, granted_version, min_version, max_version, has_body, rests, reward);
+          returns, moves, granted_version, min_version, max_version, prefix, has_body, rests,
+          reward);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -210,9 +226,10 @@ struct AttemptCounts {
   int64_t samples = 0;
   int64_t discarded = 0;  // of these, those that no step trains: of groups and members not kept
   int64_t env_failed = 0, verifier_failed = 0, lost = 0;
+  int64_t resumed_tokens = 0;  // of prefixes that attempts went on from: not sampled again
   template <class V>
   void fields(V& visit) {
-    visit(samples, discarded, env_failed, verifier_failed, lost);
+    visit(samples, discarded, env_failed, verifier_failed, lost, resumed_tokens);
   }
   friend bool operator==(const AttemptCounts&, const AttemptCounts&) = default;
 };
@@ -282,9 +299,10 @@ struct Lease {
     friend bool operator==(const Before&, const Before&) = default;
   };
   std::optional<Before> before = {};
+  int32_t turns = 0;  // of the prefix that it began with
   template <class V>
   void fields(V& visit) {
-    visit(kind, worker, attempt, verify_attempt, deadline, before);
+    visit(kind, worker, attempt, verify_attempt, deadline, before, turns);
   }
   friend bool operator==(const Lease&, const Lease&) = default;
 };
@@ -514,6 +532,8 @@ bool expects(const State& state, const TrainerWants& event);
 bool expects(const State& state, const WorkerFailed& event);
 // A change, of the present session.
 bool expects(const State& state, const Stalled& event);
+// Of the present attempt, and more than is stored.
+bool expects(const State& state, const TurnsStored& event);
 
 // Now, with what is counted up to now.
 StepStart step_start_at(const Policy& policy, Time now);
@@ -552,8 +572,10 @@ bool holds_body(const State& state, const BodyId& id);
 // does what is due.
 std::optional<Time> next_deadline(const State& state);
 
-// The bodies of a task's members that have one.
+// The samples of a task's members that have one.
 std::vector<BodyId> bodies_of(Lane lane, const TaskId& id, const Task& task);
+// The stored turns of a member that has some.
+BodyId prefix_of(const WorkId& work, const Prefix& prefix);
 
 // The bodies that the state still counts on. All others in the store can go.
 std::vector<BodyId> held_bodies(const State& state);

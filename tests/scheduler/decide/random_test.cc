@@ -80,6 +80,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "moves_again",
                            "false alarm",
                            "moved",
+                           "turns stored",
+                           "resumed",
                            "crossed",
                            "crossed in vain",
                            "joined",

@@ -167,6 +167,7 @@ void World::check(const Event& event, const Actions& actions) {
     if (grant != nullptr && grant->lane == Lane::kTrain && newest_only && is_new(*grant) &&
         state_.workers.at(grant->worker).version != state_.policies.at(0).frontier)
       fail("granted on weights that are not the newest");
+    if (grant != nullptr && grant->prefix) check_prefix(*grant);
     const auto* install = std::get_if<Install>(&action);
     if (install != nullptr && state_.config.mode.install == InstallWhen::kDrained &&
         state_.workers.at(install->worker).leased > 0)
@@ -230,7 +231,8 @@ template <class E>
 std::optional<bool> is_expected(const State& state, const E& event) {
   constexpr bool kFiltered = std::is_same_v<E, Installed> || std::is_same_v<E, InstallFailed> ||
                              std::is_same_v<E, RolledBack> || std::is_same_v<E, Published> ||
-                             std::is_same_v<E, Durable> || std::is_same_v<E, Stalled>;
+                             std::is_same_v<E, Durable> || std::is_same_v<E, Stalled> ||
+                             std::is_same_v<E, TurnsStored>;
   if constexpr (kFiltered) {
     return expects(state, event);
   } else {
@@ -269,6 +271,8 @@ void World::tell(const Event& event) {
   int64_t samples = 0;
   const auto* result = std::get_if<AttemptResult>(&event);
   if (result != nullptr) store(*result);
+  const auto* turns = std::get_if<TurnsStored>(&event);
+  if (turns != nullptr) store(*turns);
   const bool late = result != nullptr && is_of_before(state_, *result);
   if (late) samples = state_.policies.at(0).attempts.samples;
   if (watch) watch(state_, event, now_);
@@ -298,6 +302,9 @@ void World::tell(const Event& event) {
   check(event, actions);
   for (const Action& action : actions) std::visit([this](const auto& a) { act(a); }, action);
   const auto held = held_bodies(state_);
+  // As the service does: what was not taken goes again.
+  if (turns != nullptr && !holds_body(state_, {turns->lane, turns->lease, turns->turns}))
+    bodies_.erase({turns->lane, turns->lease, turns->turns});
   for (const BodyId& body : held) {
     if (!bodies_.contains(body)) fail("a body that is needed is gone: " + to_string(body.lease));
   }
@@ -312,6 +319,34 @@ void World::store(const AttemptResult& result) {
   const BodyId id{result.lane, result.lease};
   if (!bodies_.insert(id).second) fail("a body is stored twice");
   unsynced_bodies_.insert(id);
+}
+
+void World::store(const TurnsStored& turns) {
+  if (!expects(state_, turns)) return;
+  const BodyId id{turns.lane, turns.lease, turns.turns};
+  if (!bodies_.insert(id).second) fail("turns are stored twice");
+  unsynced_bodies_.insert(id);
+  turns_[id] = turns;
+  ++seen["turns stored"];
+}
+
+// Nothing is gone on from that could not be sampled today.
+void World::check_prefix(const Grant& grant) {
+  const TurnsStored& turns = turns_.at(*grant.prefix);
+  const Mode& mode = state_.config.mode;
+  const int64_t frontier = state_.policies.at(0).frontier;
+  if (task_of(turns.lease.member) != task_of(grant.lease.member) ||
+      turns.lease.member.launch != grant.lease.member.launch ||
+      turns.lease.attempt > grant.lease.attempt)
+    fail("granted from turns of another launch");
+  if (turns.min_version < grant.version) fail("granted from turns below the floor");
+  if (grant.lane == Lane::kEval && turns.max_version != grant.version)
+    fail("an evaluation goes on from another version");
+  if (grant.lane == Lane::kEval || !is_new(grant)) return;
+  const bool newest_only = mode.install == InstallWhen::kDrained || mode.on_stale == OnStale::kWait;
+  if (newest_only && turns.min_version != frontier) fail("granted from turns that are not new");
+  if (mode.on_stale == OnStale::kDrop && frontier - turns.min_version > mode.max_staleness)
+    fail("granted from turns that are too old");
 }
 
 // What the journal gives back: the snapshot and all events that are still there.

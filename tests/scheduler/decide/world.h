@@ -42,7 +42,8 @@ class World {
     bool hangs = false;     // it heartbeats and does nothing
     bool stalled = false;   // and that was told, or is a false alarm
     std::vector<Grant> grants;
-    std::map<BodyId, int64_t> begun;  // the version that each was begun on
+    std::map<BodyId, int64_t> begun;      // the version that each was begun on
+    std::map<BodyId, TurnsStored> turns;  // of what it plays: what it began with, or has stored
     std::vector<Verify> verifies;
   };
   // What the scheduler has written, and how it can be taken back.
@@ -62,6 +63,8 @@ class World {
   void come_or_go();
   void note(const Event& event, const Actions& actions);
   void store(const AttemptResult& result);
+  void store(const TurnsStored& turns);
+  void check_prefix(const Grant& grant);
 
   // Not told once more, in a session after the one that it was given in.
   bool is_new(const Grant& grant) const {
@@ -103,6 +106,7 @@ class World {
   void forget_abandoned(const Event& event);
   void work(const WorkerId& id, Node& node);
   AttemptResult answer(const WorkerId& id, const Node& node, const Grant& grant);
+  void store_turns(const WorkerId& id, Node& node, const Grant& grant);
   void train();
 
   void restart(bool power_lost);
@@ -122,6 +126,7 @@ class World {
   size_t synced_ = 0;             // of these are on disk
   std::set<BodyId> bodies_, unsynced_bodies_;
   std::set<BodyId> lost_;
+  std::map<BodyId, TurnsStored> turns_;  // what is in bodies of turns
   std::map<WorkerId, Node> nodes_;
   std::vector<Event> wire_;            // from workers: any order, doubled
   std::vector<Event> service_;         // from the scheduler's own process: gone with it

@@ -37,7 +37,13 @@ void World::act(const Grant& grant) {
     fail("a lease is given twice");
   }
   node->grants.push_back(grant);
-  node->begun[{grant.lane, grant.lease}] = std::max(node->version, grant.version);
+  const BodyId played{grant.lane, grant.lease};
+  node->begun[played] = std::max(node->version, grant.version);
+  node->turns.erase(played);
+  if (!grant.prefix) return;
+  if (!bodies_.contains(*grant.prefix)) fail("granted from turns that are not there");
+  node->turns[played] = turns_.at(*grant.prefix);
+  ++seen["resumed"];
 }
 
 void World::act(const Abort& abort) {
@@ -316,6 +322,8 @@ void World::work(const WorkerId& id, Node& node) {
     const size_t index = static_cast<size_t>(rng_.below(std::ssize(node.grants)));
     const Grant grant = node.grants[index];
     if (node.version < grant.version) return;  // its weights are on their way
+    const bool may_play = grant.lane == Lane::kTrain || node.version == grant.version;
+    if (may_play && rng_.chance(0.4)) return store_turns(id, node, grant);
     node.grants.erase(node.grants.begin() + static_cast<std::ptrdiff_t>(index));
     if (grant.lane == Lane::kEval && node.version != grant.version) {
       AttemptResult late;
@@ -336,6 +344,28 @@ void World::work(const WorkerId& id, Node& node) {
   }
 }
 
+// Some turns more are played, and stored.
+void World::store_turns(const WorkerId& id, Node& node, const Grant& grant) {
+  const BodyId played{grant.lane, grant.lease};
+  const auto before = node.turns.find(played);
+  TurnsStored stored{.worker = id,
+                     .lease = grant.lease,
+                     .lane = grant.lane,
+                     .turns = 1 + static_cast<int32_t>(rng_.below(2)),
+                     .tokens = 5,
+                     .min_version = std::min(node.version, node.begun.at(played)),
+                     .max_version = node.version};
+  if (grant.lane == Lane::kEval) stored.min_version = node.version;
+  if (before != node.turns.end()) {
+    stored.turns += before->second.turns;
+    stored.tokens += before->second.tokens;
+    stored.min_version = std::min(stored.min_version, before->second.min_version);
+    stored.max_version = std::max(stored.max_version, before->second.max_version);
+  }
+  node.turns[played] = stored;
+  wire_.push_back(stored);
+}
+
 AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& grant) {
   AttemptResult result;
   result.worker = id;
@@ -348,6 +378,13 @@ AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& g
     result.min_version = std::min(node.version, node.begun.at({grant.lane, grant.lease}));
     if (result.min_version < grant.version || rng_.chance(0.5)) result.min_version = node.version;
     seen["mixed versions"] += result.min_version < result.max_version;
+  }
+  if (const auto played = node.turns.find({grant.lane, grant.lease}); played != node.turns.end()) {
+    const TurnsStored& turns = played->second;
+    const bool more = result.tokens > 0;
+    result.tokens += turns.tokens;
+    result.min_version = more ? std::min(result.min_version, turns.min_version) : turns.min_version;
+    result.max_version = std::max(result.max_version, turns.max_version);
   }
   if (faults_ && rng_.chance(0.08)) {
     result.outcome = rng_.chance(0.5) ? Outcome::kEnvFailed : Outcome::kLost;

@@ -2,6 +2,7 @@
 // trainer.
 #include "core/wire/trajectory_codec.h"
 #include "tests/scheduler/service/allocation_watch.h"
+#include "tests/scheduler/service/script.h"
 #include "tests/scheduler/service/test_run.h"
 
 namespace tailrace::scheduler {
@@ -14,55 +15,6 @@ using std::chrono::milliseconds;
 constexpr int64_t kPiece = int64_t{4} << 20;  // core/wire/README.md
 constexpr int kTokens = 600'011;              // about 5.5 MB, and a size that nothing else has
 constexpr size_t kMark = kTokens * sizeof(TokenId);
-
-// A trainer that a test plays line by line.
-class Script {
- public:
-  explicit Script(const std::string& endpoint)
-      : client_({.role = Role::kTrainer,
-                 .worker = "trainer-0",
-                 .incarnation = 0,
-                 .pid = 1,
-                 .slots = 1,
-                 .numerics_class = "x"},
-                endpoint, fakes::fast_link()) {}
-
-  void say(const wire::Message& message) { client_.send(message); }
-
-  // The next message of this type; others are passed over.
-  template <class T>
-  T expect() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!testing::Test::HasFailure() && std::chrono::steady_clock::now() < deadline) {
-      auto message = client_.receive(milliseconds(50));
-      if (!message) continue;
-      if (T* wanted = std::get_if<T>(&*message)) return std::move(*wanted);
-      if (const auto* over = std::get_if<wire::Shutdown>(&*message)) {
-        ADD_FAILURE() << "the run ended: " << over->reason;
-        return {};
-      }
-    }
-    ADD_FAILURE() << "it never came";
-    return {};
-  }
-
-  int64_t ask(const std::vector<BodyId>& bodies, int64_t offset, int64_t max_bytes) {
-    say(wire::Fetch{
-        .request = ++requests_, .bodies = bodies, .offset = offset, .max_bytes = max_bytes});
-    return requests_;
-  }
-  std::vector<std::byte> fetch(const std::vector<BodyId>& bodies, int64_t offset,
-                               int64_t max_bytes) {
-    ask(bodies, offset, max_bytes);
-    auto payload = expect<wire::Payload>();
-    EXPECT_EQ(payload.request, requests_);
-    return std::move(payload.bytes);
-  }
-
- private:
-  wire::WorkerClient client_;
-  int64_t requests_ = 0;
-};
 
 struct LargeBodies : testing::Test {
   LargeBodies() : run(1), log("scheduler", run.folder.path() / "log") {
@@ -114,7 +66,7 @@ struct LargeBodies : testing::Test {
   std::thread loop;
   FakeRollout w0{"rollout-0", run.options.endpoint}, w1{"rollout-1", run.options.endpoint};
   FakeReward r0{"reward-0", run.options.endpoint};
-  Script trainer{run.options.endpoint};
+  Script trainer{Role::kTrainer, "trainer-0", run.options.endpoint};
   std::vector<BodyId> ids;
   int64_t total = 0;
 };

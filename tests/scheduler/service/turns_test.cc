@@ -1,0 +1,123 @@
+// Turns that are stored before their attempt is over, and who goes on from them (law 6.8).
+#include <optional>
+
+#include "core/wire/trajectory_codec.h"
+#include "tests/scheduler/service/script.h"
+#include "tests/scheduler/service/test_run.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A run with one prompt of one member a step, a scripted trainer that has published version 0, and
+// the first rollout worker, which has its grant.
+struct StoredTurns : testing::Test {
+  StoredTurns() : run(1), log("scheduler", run.folder.path() / "log") {
+    run.options.config.domains[0].prompts_per_step = 1;
+    run.options.config.group_size = 1;
+    run.options.config.eval.prompts = 0;
+    run.options.num_samples = 0;
+    begin();
+    trainer->expect<wire::Welcome>();
+    trainer->say(wire::TrainerReady{.version = -1, .digest = ""});
+    trainer->say(wire::Published{0, 0, "zero", "m", {}});
+    trainer->say(wire::Durable{0, 0, "c", 0});
+    trainer->say(wire::TrainerWants{0, 1});
+    w0.emplace(Role::kRollout, "rollout-0", run.options.endpoint);
+    grant = install_and_wait(*w0);
+  }
+  ~StoredTurns() override { end(); }
+
+  void begin() {
+    service.reset();  // two do not listen on one endpoint
+    service = run.make_service(log);
+    loop = std::thread([this] { result = run_to_its_end(*service); });
+    if (!trainer) trainer.emplace(Role::kTrainer, "trainer-0", run.options.endpoint);
+  }
+  void end() {
+    service->request_stop();
+    if (loop.joinable()) loop.join();
+  }
+
+  wire::Grant install_and_wait(Script& worker) {
+    const auto install = worker.expect<wire::Install>();
+    worker.say(wire::Installed{install.policy, install.version, install.digest});
+    return worker.expect<wire::Grant>();
+  }
+
+  Trajectory turns(int num_tokens) const {
+    Trajectory t = fakes::make_trajectory(grant.lease, grant.lane, 0, num_tokens);
+    t.outcome = Outcome::kAborted;
+    t.metrics.clear();
+    return t;
+  }
+
+  TestRun run;
+  Log log;
+  std::unique_ptr<Service> service;
+  ServiceResult result;
+  std::thread loop;
+  std::optional<Script> trainer, w0;
+  wire::Grant grant;
+};
+
+TEST_F(StoredTurns, AWorkerThatLeavesHandsThemToTheNext) {
+  EXPECT_TRUE(grant.prefix.empty());
+  const auto body = wire::encode_trajectory(turns(4000));
+  w0->say(wire::TrajectoryResult{body, /*goes_on=*/true});
+  w0.reset();  // its goodbye comes right behind them, and they are still to be proved and stored
+  Script w1(Role::kRollout, "rollout-1", run.options.endpoint);
+  const wire::Grant again = install_and_wait(w1);
+  EXPECT_EQ(again.lease.member, grant.lease.member);
+  EXPECT_EQ(again.lease.attempt, 2);
+  EXPECT_EQ(again.prefix, body);
+  // The sample that comes of them is whole.
+  Trajectory whole = fakes::make_trajectory(again.lease, again.lane, 0, 8000);
+  whole.reward = 1;
+  whole.turns = 2;
+  w1.say(wire::TrajectoryResult{wire::encode_trajectory(whole)});
+  const auto batch = trainer->expect<wire::Batch>();
+  ASSERT_EQ(batch.items.size(), 1u);
+  EXPECT_EQ(batch.items[0].lease, again.lease);
+  trainer->say(wire::Published{0, 1, "one", "m", {}});
+  trainer->expect<wire::Save>();
+  trainer->say(wire::Durable{0, 1, "c", 1});
+  loop.join();
+  EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
+  const auto rows = run.rows();
+  ASSERT_FALSE(rows.empty());
+  std::optional<double> resumed;
+  for (const auto& [key, value] : rows.back().values)
+    if (key == "rollout/resumed_tokens") resumed = value;
+  EXPECT_EQ(resumed, 2000);
+}
+
+TEST_F(StoredTurns, TheyOutliveTheScheduler) {
+  const auto body = wire::encode_trajectory(turns(40));
+  w0->say(wire::TrajectoryResult{body, /*goes_on=*/true});
+  w0.reset();
+  end();
+  EXPECT_EQ(result.end, ServiceResult::End::kStopped) << result.message;
+  trainer.reset();
+  begin();
+  trainer->expect<wire::Welcome>();
+  trainer->say(wire::TrainerReady{.version = 0, .digest = "zero", .manifest = "m"});
+  trainer->say(wire::TrainerWants{0, 1});
+  Script w1(Role::kRollout, "rollout-1", run.options.endpoint);
+  EXPECT_EQ(install_and_wait(w1).prefix, body);
+}
+
+TEST_F(StoredTurns, WhatTheTrainerWouldRefuseIsNotGoneOnFrom) {
+  Trajectory lie = turns(40);
+  lie.segments[0].logprobs.back() = 3;
+  w0->say(wire::TrajectoryResult{wire::encode_trajectory(lie), /*goes_on=*/true});
+  w0.reset();
+  Script w1(Role::kRollout, "rollout-1", run.options.endpoint);
+  const wire::Grant again = install_and_wait(w1);
+  EXPECT_EQ(again.lease.attempt, 2);
+  EXPECT_TRUE(again.prefix.empty());
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler
