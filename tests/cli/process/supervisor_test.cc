@@ -317,9 +317,10 @@ TEST_F(SupervisorTest, ChildrenDieWithTheirParent) {
 // Whoever beats is left alone, however long it takes; what the scheduler says of a quiet run is
 // said.
 TEST_F(SupervisorTest, AChildWithProgressIsLeftAloneAndAQuietRunIsExplained) {
-  options_.stall = 300ms;
+  // A program under a sanitizer takes most of a second to begin, and has no pulse until then.
+  options_.stall = 2s;
   options_.quiet = 60s;
-  add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 1500");
+  add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 5000");
   add("trainer-0", kGoesOn);
   const auto result = run();
   EXPECT_EQ(result.end, End::kDone) << result.message;
