@@ -54,6 +54,12 @@ struct OptionInfo {
   // Names of rival frameworks, accepted with a note: in the same section, or, dotted, from the
   // root.
   std::vector<std::string_view> aliases = {};
+  // Of a choice: switches of rival frameworks that say yes or no to one of its values, from the
+  // root. An empty value: that answer leaves the key as it is.
+  struct Switch {
+    std::string_view name, if_true, if_false;
+  };
+  std::vector<Switch> switches = {};
   bool required = false;  // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
   // (on the command line: to the working directory) and becomes absolute when it is read.

@@ -205,7 +205,16 @@ class ConfigBinder final : public OptionVisitor {
               const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
-    const auto found = std::ranges::find(names, node->text);
+    std::string_view value = node->text;
+    for (const OptionInfo::Switch& other : info.switches) {
+      if (at(other.name) != node) continue;
+      if (value != "true" && value != "false")
+        return add_error(node->place, "{} is {}; it must be true or false", other.name,
+                         node->describe());
+      value = value == "true" ? other.if_true : other.if_false;
+      if (value.empty()) return;
+    }
+    const auto found = std::ranges::find(names, value);
     if (node->kind == Kind::kScalar && found != names.end()) {
       index = static_cast<size_t>(found - names.begin());
       return;
@@ -341,6 +350,8 @@ class ConfigBinder final : public OptionVisitor {
       consider(elsewhere ? at(alias) : here(alias),
                elsewhere ? std::string(alias) : join_key(section.key, alias));
     }
+    for (const OptionInfo::Switch& other : info.switches)
+      consider(at(other.name), std::string(other.name));
 
     if (!found && info.required && !section.is_example) {
       const ConfigPlace& place = section.node ? section.node->place : root_place();

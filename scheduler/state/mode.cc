@@ -59,7 +59,9 @@ void ModeOptions::visit(OptionVisitor& v) {
   v.field("mode", name,
           {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
                    "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
-                   "override them"});
+                   "override them",
+           .switches = {{"rollout.partial.enable", "partial", ""},
+                        {"scheduler.tail_batching.enable", "tail_batching", ""}}});
   // A reader has just set the name: its values come first. A printer leaves it alone.
   if (name != applied_) *this = preset(name);
   v.field("ahead", ahead,
@@ -80,7 +82,8 @@ void ModeOptions::visit(OptionVisitor& v) {
   v.field("on_stale", on_stale,
           {.help = "what is done about older groups: mask: old tokens leave the loss; drop: the "
                    "group is replaced; wait: a step waits so that none can arise",
-           .aliases = {"async.on_stale"}});
+           .aliases = {"async.on_stale"},
+           .switches = {{"rollout.partial.mask_old_tokens", "mask", ""}}});
   v.field("launch_prompts_ratio", launch_prompts,
           {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
                    "that are complete",
@@ -99,7 +102,8 @@ void ModeOptions::visit(OptionVisitor& v) {
                "new weights, for the next step"});
   v.field("install", install,
           {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
-                   "that has ended (no sample mixes versions)"});
+                   "that has ended (no sample mixes versions)",
+           .switches = {{"async.inflight_update", "at_once", "drained"}}});
   v.field("hand_over", hand_over,
           {.help = "what the trainer gets: step: a whole step at once; groups: each group as it is "
                    "complete, so that it computes gradients while the others are sampled (one "

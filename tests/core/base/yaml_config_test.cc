@@ -52,7 +52,9 @@ struct Root {
   Rollout rollout;
   void visit(OptionVisitor& v) {
     v.field("name", name, {.help = "of the run"});
-    v.field("mode", mode, {.help = "how"});
+    v.field("mode", mode,
+            {.help = "how",
+             .switches = {{"old.async.enable", "async", ""}, {"old.wait", "sync", "async"}}});
     v.field("verbose", verbose, {.help = "says more", .resume = Resume::kMayChange});
     v.field("settings", settings, {.help = "of the environment"});
     v.section("rollout", rollout, "how episodes are made");
@@ -435,6 +437,24 @@ TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
   EXPECT_TRUE(sections[1].options[1].required);
   EXPECT_EQ(sections[1].options[1].value, "0");  // required; what it holds is still told
   EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
+  EXPECT_EQ(sections[0].options[1].aliases,
+            (std::vector<std::string>{"old.async.enable = true for async",
+                                      "old.wait = true for sync, false for async"}));
+}
+
+TEST(YamlConfig, AnothersSwitchChoosesAValue) {
+  const std::string minimal = kMinimal;
+  ConfigKeys keys;
+  EXPECT_EQ(read(minimal + "old: {async: {enable: true}}", {}, &keys).mode, Mode::kAsync);
+  EXPECT_EQ(keys.notes(), std::vector<std::string>{"a.yaml:2: old.async.enable is read as mode"});
+  // Off says nothing of what else it may be.
+  EXPECT_EQ(read(minimal + "old: {async: {enable: false}}").mode, Mode::kSync);
+  EXPECT_EQ(read(minimal + "old: {wait: false}").mode, Mode::kAsync);
+  EXPECT_EQ(read(minimal + "old: {wait: true}", {"mode=async"}).mode, Mode::kAsync);
+  EXPECT_EQ(error_of(minimal + "old: {wait: maybe}"),
+            "a.yaml:2: old.wait is maybe; it must be true or false");
+  EXPECT_EQ(error_of(minimal + "mode: sync\nold: {wait: true}"),
+            "a.yaml:3: old.wait and mode (at a.yaml:2) are two names of mode. Remove one of them.");
 }
 
 }  // namespace
