@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +14,45 @@
 #include "rollout/episode/task_source.h"
 
 namespace tailrace {
+namespace {
+
+size_t turn_begin(const Segment& segment, size_t turn) {
+  return turn < segment.turn_begins.size() ? static_cast<size_t>(segment.turn_begins[turn])
+                                           : segment.tokens.size();
+}
+
+// Behind the answer of a turn.
+size_t answer_end(const Segment& segment, size_t turn) {
+  const auto roles = segment.roles.begin();
+  const auto begin = static_cast<int64_t>(turn_begin(segment, turn));
+  const auto next = static_cast<int64_t>(turn_begin(segment, turn + 1));
+  return static_cast<size_t>(
+      std::find_if(roles + begin, roles + next,
+                   [](TokenRole role) { return role != TokenRole::kSampled; }) -
+      roles);
+}
+
+void shorten(Segment& segment, size_t tokens, size_t turns) {
+  segment.kept_counts.resize(tokens);
+  segment.kept_ids.resize(static_cast<size_t>(
+      std::accumulate(segment.kept_counts.begin(), segment.kept_counts.end(), int64_t{0})));
+  segment.tokens.resize(tokens);
+  segment.roles.resize(tokens);
+  segment.logprobs.resize(tokens);
+  segment.versions.resize(tokens);
+  segment.classes.resize(tokens);
+  segment.log_masses.resize(tokens);
+  segment.turn_begins.resize(turns);
+}
+
+// Where truncation has cut nothing there is nothing to say.
+void drop_empty_sets(Segment& segment) {
+  if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
+    segment.log_masses.clear();
+  if (segment.kept_ids.empty()) segment.kept_counts.clear();
+}
+
+}  // namespace
 
 EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::EnvironmentInfo& info) {
   auto or_else = [](int64_t value, int64_t other) { return value > 0 ? value : other; };
@@ -50,6 +91,28 @@ Episode::Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& 
   trajectory_.sampling.max_new_tokens = limits.max_action_tokens;
   trajectory_.numerics_classes = {spec_.numerics_class};
   trajectory_.segments.emplace_back();
+  if (spec_.prefix) take_over(*std::exchange(spec_.prefix, std::nullopt));
+}
+
+void Episode::take_over(Trajectory prefix) {
+  TR_CHECK(prefix.segments.size() == 1 && prefix.turns > 0 &&
+               std::ssize(prefix.segments[0].turn_begins) == prefix.turns,
+           "a prefix of {} segments and {} turns", prefix.segments.size(), prefix.turns);
+  trajectory_.segments = std::move(prefix.segments);
+  Segment& segment = trajectory_.segments.back();
+  segment.log_masses.resize(segment.tokens.size(), 0.0f);
+  segment.kept_counts.resize(segment.tokens.size(), 0);
+  unsent_ = segment.tokens;
+  // Those who sampled it keep their places, whoever goes on.
+  auto& classes = trajectory_.numerics_classes = std::move(prefix.numerics_classes);
+  const auto own = std::ranges::find(classes, spec_.numerics_class);
+  numerics_class_ = static_cast<int32_t>(own - classes.begin());
+  if (own == classes.end()) classes.push_back(spec_.numerics_class);
+  // What the sample has cost; telling the environment again adds to it.
+  trajectory_.env_seconds = prefix.env_seconds;
+  trajectory_.generate_seconds = prefix.generate_seconds;
+  storable_turns_ = recorded_turns_ = prefix.turns;
+  storable_tokens_ = std::ssize(segment.tokens);
 }
 
 Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
@@ -69,7 +132,29 @@ Episode::Next Episode::observed(const Result<sandbox::Observation>& first, doubl
                     "rollout.max_context_tokens)",
                     prompt_tokens_, longest));
   }
-  append(std::move(prompt), TokenRole::kPrompt);
+  return heard(std::move(prompt), TokenRole::kPrompt);
+}
+
+// Behind the prompt or an observation: the next answer is generated, or was recorded.
+Episode::Next Episode::heard(std::vector<TokenId> tokens, TokenRole role) {
+  const Segment& segment = trajectory_.segments.back();
+  const auto turn = static_cast<size_t>(trajectory_.turns);
+  if (repeats()) {
+    const size_t begin = turn > 0 ? answer_end(segment, turn - 1) : 0,
+                 end = turn_begin(segment, turn);
+    if (!std::ranges::equal(tokens, std::span(segment.tokens).subspan(begin, end - begin)))
+      return did_not_repeat(turn > 0 ? "another observation" : "another prompt");
+  } else {
+    append(std::move(tokens), role);
+  }
+  if (trajectory_.turns < recorded_turns_) {
+    const size_t begin = turn_begin(segment, turn), end = answer_end(segment, turn);
+    action_ = tokenizer_.decode(std::span(segment.tokens).subspan(begin, end - begin));
+    ++trajectory_.turns;
+    return Next::kStep;
+  }
+  storable_turns_ = trajectory_.turns;
+  storable_tokens_ = std::ssize(segment.tokens);
   return Next::kGenerate;
 }
 
@@ -114,6 +199,7 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
   // An environment without a cut() of its own has no metrics there.
   if (!asked_to_cut_ || !result.metrics.empty()) trajectory_.metrics = result.metrics;
   if (asked_to_cut_ || result.terminated || result.truncated) {
+    if (repeats()) return did_not_repeat("its end");
     trajectory_.verifier = result.verifier;
     trajectory_.evidence = result.evidence;
     // With a verifier there is no reward yet, and 0 would be one.
@@ -126,14 +212,14 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
     return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns,
                             encoded.failure().message));
   std::vector<TokenId> seen = std::move(encoded).value();
+  if (repeats()) return heard(std::move(seen), TokenRole::kObservation);
   // Less than, because one token must be sampled behind it.
   bool fits = static_cast<int64_t>(seen.size()) < room();
   if (cut_ || !fits || trajectory_.turns >= spec_.limits.max_turns) {
     asked_to_cut_ = true;
     return Next::kCut;
   }
-  append(std::move(seen), TokenRole::kObservation);
-  return Next::kGenerate;
+  return heard(std::move(seen), TokenRole::kObservation);
 }
 
 Episode::Next Episode::abort() { return end(Outcome::kAborted); }
@@ -164,15 +250,31 @@ Episode::Next Episode::fail(std::string reason) {
   return end(Outcome::kEnvFailed);
 }
 
+Episode::Next Episode::did_not_repeat(const std::string& what) {
+  return fail(
+      fmt::format("the environment did not repeat itself: {} in turn {} of the {} that an "
+                  "attempt before had played",
+                  what, trajectory_.turns, recorded_turns_));
+}
+
 Episode::Next Episode::end(Outcome outcome) {
   trajectory_.outcome = outcome;
-  // Where truncation has cut nothing there is nothing to say.
-  for (Segment& segment : trajectory_.segments) {
-    if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
-      segment.log_masses.clear();
-    if (segment.kept_ids.empty()) segment.kept_counts.clear();
-  }
+  // The tokens of the prefix are there, however far the environment has come.
+  trajectory_.turns = std::max(trajectory_.turns, recorded_turns_);
+  for (Segment& segment : trajectory_.segments) drop_empty_sets(segment);
   return Next::kDone;
+}
+
+Trajectory Episode::stored() const {
+  TR_CHECK(storable_turns_ > 0, "no turn of {} is over", to_string(spec_.lease));
+  Trajectory stored = trajectory_;
+  stored.outcome = Outcome::kAborted;
+  stored.turns = storable_turns_;
+  stored.metrics.clear();  // the environment says them again
+  Segment& segment = stored.segments.back();
+  shorten(segment, static_cast<size_t>(storable_tokens_), static_cast<size_t>(storable_turns_));
+  drop_empty_sets(segment);
+  return stored;
 }
 
 void Episode::append(std::vector<TokenId> tokens, TokenRole role) {
@@ -194,7 +296,7 @@ void Episode::append(const GeneratedToken& token) {
   segment.roles.push_back(TokenRole::kSampled);
   segment.logprobs.push_back(token.logprob);
   segment.versions.push_back(token.version);
-  segment.classes.push_back(0);  // the only one: an episode stays with one generator
+  segment.classes.push_back(numerics_class_);
   segment.log_masses.push_back(token.log_mass);
   segment.kept_counts.push_back(static_cast<int32_t>(token.kept.size()));
   segment.kept_ids.insert(segment.kept_ids.end(), token.kept.begin(), token.kept.end());

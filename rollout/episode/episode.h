@@ -18,10 +18,15 @@
 //   - the environment fails, its first observation is no prompt, or the tokenizer cannot read what
 //     it says: env_failed, without a reward.
 //
+// An episode that has a prefix, the turns of an attempt before it, goes on behind them: their
+// tokens stay as they were recorded, and the environment is told the recorded answers again, which
+// brings it to where it stood. It must say what it said then, token by token; else env_failed.
+//
 // Thread: one at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +66,8 @@ struct EpisodeSpec {
   EpisodeLimits limits;
   std::string numerics_class = {};  // of the generator; needed where the trajectory is trained on
   bool keeps_sets = false;          // record what each token was drawn from
+  // Begins behind these turns; find_misfit() has nothing against them (prefix.h).
+  std::optional<Trajectory> prefix = {};
 };
 
 class Episode {
@@ -87,6 +94,12 @@ class Episode {
   const std::string& action() const { return action_; }
   GenerateRequest request(SessionId session);
 
+  // The turns that are over, as the prefix of another attempt: what has come since the last
+  // kGenerate is not among them. Where num_storable() > 0.
+  Trajectory stored() const;
+  int64_t num_storable() const { return storable_turns_ > 0 ? storable_tokens_ : 0; }  // its tokens
+  int64_t num_prompt_tokens() const { return prompt_tokens_; }
+
   // When done. `failure` says why it is env_failed.
   Trajectory& trajectory() { return trajectory_; }
   const std::string& failure() const { return failure_; }
@@ -95,6 +108,10 @@ class Episode {
   Result<std::vector<TokenId>> encode(const std::string& text, bool framed) const;
   Next fail(std::string reason);
   Next end(Outcome outcome);
+  void take_over(Trajectory prefix);
+  Next heard(std::vector<TokenId> tokens, TokenRole role);
+  Next did_not_repeat(const std::string& what);
+  bool repeats() const { return recorded_turns_ > 0 && trajectory_.turns <= recorded_turns_; }
   void append(std::vector<TokenId> tokens, TokenRole role);
   void append(const GeneratedToken& token);
   int64_t room() const;  // tokens that may still follow
@@ -106,6 +123,11 @@ class Episode {
   std::string action_;
   std::string failure_;
   int64_t prompt_tokens_ = 0;
+  int32_t recorded_turns_ = 0;  // of the prefix; trajectory_.turns counts them again
+  int32_t numerics_class_ = 0;  // of the generator, in trajectory_.numerics_classes
+  // When it was last about to generate.
+  int64_t storable_tokens_ = 0;
+  int32_t storable_turns_ = 0;
   double reward_ = 0;
   bool cut_ = false;           // nothing can follow the last answer
   bool asked_to_cut_ = false;  // the next StepResult is cut()'s

@@ -1,6 +1,8 @@
 #include "rollout/episode/episode.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -333,6 +335,121 @@ TEST(Episode, AnEmptyObservationMergesNoTurns) {
   EXPECT_EQ(t.turns, 2);
   EXPECT_EQ(t.segments[0].turn_begins, (std::vector<int32_t>{1, 3}));
   EXPECT_EQ(find_fault(t), std::nullopt);
+}
+
+// Two turns, about to generate the third.
+Episode after_two_turns(const std::string& second_observation) {
+  Episode episode(spec_of(), "scripted", pieces());
+  episode.observed(sandbox::Observation{"cab"}, 0);
+  episode.request(1);
+  episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
+  episode.stepped(seen("?c", 0.25), 0);
+  episode.request(1);
+  episode.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(episode.stepped(seen(second_observation, 0.5), 0), Next::kGenerate);
+  return episode;
+}
+
+TEST(Episode, StoresTheTurnsThatAreOver) {
+  Episode young(spec_of(), "scripted", pieces());
+  young.observed(sandbox::Observation{"cab"}, 0);
+  EXPECT_EQ(young.num_storable(), 0);
+  young.answered(sampled({4}, FinishReason::kStopString), 0);
+  EXPECT_EQ(young.num_storable(), 0) << "what the environment says to it is not known";
+  for (const std::string observation : {"", "?"}) {
+    Episode episode = after_two_turns(observation);
+    const Trajectory stored = episode.stored();
+    EXPECT_EQ(stored.num_tokens(), episode.num_storable());
+    EXPECT_EQ(stored.turns, 2);
+    EXPECT_EQ(stored.outcome, Outcome::kAborted);
+    EXPECT_FALSE(stored.reward.has_value());
+    EXPECT_EQ(find_fault(stored), std::nullopt);
+    // Whatever the third turn comes to, until something follows it.
+    episode.answered(sampled({3, 3, 3}, FinishReason::kLength), 0);
+    const Trajectory later = episode.stored();
+    EXPECT_EQ(later.segments[0].tokens, stored.segments[0].tokens);
+    EXPECT_EQ(later.segments[0].turn_begins, stored.segments[0].turn_begins);
+    EXPECT_EQ(later.turns, 2);
+    EXPECT_EQ(find_fault(later), std::nullopt);
+    episode.stepped(seen("c"), 0);
+    EXPECT_EQ(episode.stored().turns, 3);
+  }
+}
+
+TEST(Episode, GoesOnBehindItsPrefixWithoutSamplingItAgain) {
+  for (const std::string observation : {"", "?"}) {
+    EpisodeSpec spec = spec_of();
+    spec.prefix = after_two_turns(observation).stored();
+    const Segment recorded = spec.prefix->segments[0];
+    Episode episode(spec, "scripted", pieces());
+    EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 0), Next::kStep);
+    EXPECT_EQ(episode.action(), "ab");
+    sandbox::StepResult pending;
+    pending.pending = true;
+    EXPECT_EQ(episode.stepped(pending, 0), Next::kStep);
+    EXPECT_EQ(episode.action(), "ab");
+    EXPECT_EQ(episode.stepped(seen("?c", 0.25), 0), Next::kStep);
+    EXPECT_EQ(episode.action(), "\n");
+    EXPECT_EQ(episode.stepped(seen(observation, 0.5), 0), Next::kGenerate);
+    // All of it: the generator has not seen the session.
+    EXPECT_EQ(episode.request(1).new_tokens, recorded.tokens);
+    EXPECT_EQ(episode.stored().segments[0].tokens, recorded.tokens);
+    episode.answered(sampled({4}, FinishReason::kStopString, 9), 0);
+    EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
+    const Trajectory& trajectory = episode.trajectory();
+    EXPECT_EQ(trajectory.turns, 3);
+    EXPECT_EQ(trajectory.reward, 1.75);
+    EXPECT_EQ(trajectory.outcome, Outcome::kFinished);
+    const Segment& segment = trajectory.segments[0];
+    // The ids 0 and 1 stay what they are, here as well.
+    EXPECT_TRUE(std::ranges::equal(recorded.tokens,
+                                   std::span(segment.tokens).first(recorded.tokens.size())));
+    EXPECT_TRUE(std::ranges::equal(recorded.logprobs,
+                                   std::span(segment.logprobs).first(recorded.tokens.size())));
+    EXPECT_EQ(segment.turn_begins.size(), 3u);
+    EXPECT_EQ(segment.versions.back(), 9);
+    expect_sound(episode);
+  }
+}
+
+TEST(Episode, AnEnvironmentThatDoesNotRepeatItselfFails) {
+  EpisodeSpec spec = spec_of();
+  spec.prefix = after_two_turns("?").stored();
+  const auto expect_failed = [](Episode& episode, const std::string& reason) {
+    EXPECT_EQ(episode.failure(), "the environment did not repeat itself: " + reason +
+                                     " of the 2 that an attempt before had played");
+    EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
+    EXPECT_FALSE(episode.trajectory().reward.has_value());
+    expect_sound(episode);
+  };
+  Episode other_prompt(spec, "scripted", pieces());
+  EXPECT_EQ(other_prompt.observed(sandbox::Observation{"caba"}, 0), Next::kDone);
+  expect_failed(other_prompt, "another prompt in turn 0");
+
+  Episode shorter(spec, "scripted", pieces());
+  shorter.observed(sandbox::Observation{"cab"}, 0);
+  EXPECT_EQ(shorter.stepped(seen("?"), 0), Next::kDone);
+  expect_failed(shorter, "another observation in turn 1");
+
+  Episode longer(spec, "scripted", pieces());
+  longer.observed(sandbox::Observation{"cab"}, 0);
+  longer.stepped(seen("?c"), 0);
+  EXPECT_EQ(longer.stepped(seen("?c"), 0), Next::kDone);
+  expect_failed(longer, "another observation in turn 2");
+
+  for (bool terminated : {false, true}) {
+    Episode ended(spec, "scripted", pieces());
+    ended.observed(sandbox::Observation{"cab"}, 0);
+    ended.stepped(seen("?c"), 0);
+    EXPECT_EQ(ended.stepped(terminated ? over(1) : cut_off(), 0), Next::kDone);
+    expect_failed(ended, "its end in turn 2");
+  }
+  // One that says why keeps its word.
+  Episode failed(spec, "scripted", pieces());
+  failed.observed(sandbox::Observation{"cab"}, 0);
+  EXPECT_EQ(failed.stepped(Failure{"disk full"}, 0), Next::kDone);
+  EXPECT_EQ(failed.failure(), "disk full");
+  expect_sound(failed);
 }
 
 }  // namespace
