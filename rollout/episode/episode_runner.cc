@@ -27,7 +27,8 @@ double seconds_since(Time start, Time now) {
 RunnerSettings runner_settings(const RolloutOptions& options) {
   return {.env_threads = static_cast<int>(options.env_threads),
           .step_timeout = std::chrono::duration_cast<Time>(
-              std::chrono::duration<double>(options.step_timeout_s))};
+              std::chrono::duration<double>(options.step_timeout_s)),
+          .store_turns_tokens = options.store_turns_tokens};
 }
 
 EpisodeRunner::EpisodeRunner(Generator& generator, const text::Tokenizer& tokenizer,
@@ -53,6 +54,7 @@ void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment
           .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), tokenizer_),
                                .environment = std::move(environment)})
           .first;
+  at->second.stored_tokens = at->second.episode.num_storable();
   call_environment(id, at->second, CallKind::kReset);
 }
 
@@ -81,6 +83,22 @@ std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
   return std::exchange(finished_, {});
 }
 
+std::vector<Trajectory> EpisodeRunner::take_turns(bool leaving) {
+  std::vector<Trajectory> turns;
+  if (!leaving && settings_.store_turns_tokens == 0) return turns;
+  for (const auto& [lane_and_lease, id] : by_lease_) {
+    Running& running = running_.at(id);
+    const int64_t tokens = running.episode.num_storable(), stored = running.stored_tokens;
+    const int64_t grown = tokens - std::max(stored, running.episode.num_prompt_tokens());
+    const bool is_worth_it =
+        leaving ? tokens > stored : grown >= settings_.store_turns_tokens && 2 * grown >= stored;
+    if (!is_worth_it) continue;
+    turns.push_back(running.episode.stored());
+    running.stored_tokens = tokens;
+  }
+  return turns;
+}
+
 void EpisodeRunner::hear_environments(microseconds max_wait) {
   // What the last hand-over will take if all goes as usual: so many calls, divided among the
   // threads.
@@ -107,8 +125,7 @@ void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
     running.in_environment = false;
     // Its thread may be in it still; the call owns it now.
     if (answer.abandoned) running.environment.reset();
-    // Only a reset comes before there are tokens.
-    bool is_reset = running.episode.trajectory().num_tokens() == 0;
+    bool is_reset = running.last_call == CallKind::kReset;
     if (!is_reset) {
       if (answer.result && answer.result.value().pending) {
         Time now = clock_.now();

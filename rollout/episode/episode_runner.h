@@ -35,6 +35,7 @@ struct FinishedEpisode {
 struct RunnerSettings {
   int env_threads = 1;
   Time step_timeout = std::chrono::seconds(30);
+  int64_t store_turns_tokens = 0;  // take_turns(); 0: never while an episode runs
 };
 RunnerSettings runner_settings(const RolloutOptions& options);
 
@@ -61,6 +62,13 @@ class EpisodeRunner {
   // for an environment.
   std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait = {});
 
+  // Turns to be stored, so that another attempt may go on behind them (Episode::stored()). Of each
+  // episode that has grown by store_turns_tokens since it gave some, and by half of what those had:
+  // all that one gives together is at most three times its length. What it began with, its prompt
+  // or its prefix, is no growth. When the caller leaves: of each that has turns that it did not
+  // give yet.
+  std::vector<Trajectory> take_turns(bool leaving = false);
+
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
 
  private:
@@ -71,8 +79,9 @@ class EpisodeRunner {
     std::shared_ptr<sandbox::Environment> environment;  // null: lost to a call that does not return
     bool in_environment = false;                        // a call was handed over and not answered
     CallKind last_call = CallKind::kReset;
-    Time submitted{};      // the request to the generator
-    Time pending_since{};  // 0: the environment has not answered `pending` in this turn
+    Time submitted{};           // the request to the generator
+    Time pending_since{};       // 0: the environment has not answered `pending` in this turn
+    int64_t stored_tokens = 0;  // that take_turns() gave last, or of the prefix
   };
   using Id = SessionId;  // of an episode, its session and its environment calls
   using RunningMap = std::unordered_map<Id, Running>;

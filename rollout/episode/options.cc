@@ -47,6 +47,13 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 1e-3,
            .max = 1e8,
            .resume = Resume::kMayChange});
+  v.field("store_turns_tokens", store_turns_tokens,
+          {.help = "finished turns of an episode go to the trajectory store whenever it has grown "
+                   "by so many tokens (and by half) since the last time; an attempt that is lost "
+                   "or moved goes on from there; 0: only when its worker leaves",
+           .min = 0,
+           .max = kMaxSequenceTokens,
+           .resume = Resume::kMayChange});
 }
 
 void RolloutOptions::validate() {

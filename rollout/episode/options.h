@@ -20,6 +20,7 @@ struct RolloutOptions {
   int64_t threads = 1;            // of one worker's decode engine
   int64_t env_threads = 1;
   double step_timeout_s = 30;
+  int64_t store_turns_tokens = 256;  // 0: only when a worker leaves
 
   void visit(OptionVisitor& v);
   // Rules over several fields, and the default of max_context_tokens. Throws UserError.

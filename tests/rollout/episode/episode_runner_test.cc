@@ -1,5 +1,6 @@
 #include "rollout/episode/episode_runner.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -150,11 +151,15 @@ EpisodeSpec spec_of(int64_t prompt, int32_t member) {
 }
 
 struct Table {
-  explicit Table(EngineSetup setup = {}, int env_threads = 1)
+  explicit Table(EngineSetup setup = {}, int env_threads = 1, int64_t store_turns_tokens = 0)
       : model(tiny_config()),
         tokenizer(letters()),
         engine(model, setup, &tokenizer),
-        runner(*engine, tokenizer, {.env_threads = env_threads, .step_timeout = 10s}, clock) {}
+        runner(*engine, tokenizer,
+               {.env_threads = env_threads,
+                .step_timeout = 10s,
+                .store_turns_tokens = store_turns_tokens},
+               clock) {}
 
   std::map<LeaseId, FinishedEpisode> play(int64_t count) {
     std::map<LeaseId, FinishedEpisode> done;
@@ -163,6 +168,7 @@ struct Table {
         LeaseId lease = episode.trajectory.lease;
         done[lease] = std::move(episode);
       }
+      for (Trajectory& turns : runner.take_turns()) stored[turns.lease].push_back(std::move(turns));
       // Environments that are pending are asked again by this clock, not by the time that passes.
       clock.advance(1ms);
     }
@@ -174,6 +180,7 @@ struct Table {
   FakeTokenizer tokenizer;
   TestEngine engine;
   EpisodeRunner runner;
+  std::map<LeaseId, std::vector<Trajectory>> stored;  // while play() ran
 };
 
 std::map<LeaseId, FinishedEpisode> play_groups(EngineSetup setup, int env_threads, Script script) {
@@ -349,6 +356,76 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   EXPECT_TRUE(table.engine->idle());
   EXPECT_EQ(table.engine->num_free_blocks() + table.engine->num_cached_blocks(),
             table.engine->num_blocks());
+}
+
+// Whole numbers of turns, each further than the one before by the threshold and by half.
+TEST(EpisodeRunner, GivesTheTurnsOfAnEpisodeThatHasGrown) {
+  constexpr int64_t kThreshold = 12, kPrompt = 5;
+  Table table({}, 1, kThreshold);
+  for (int32_t member = 0; member < 4; ++member)
+    table.runner.start(spec_of(0, member),
+                       std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+  const auto done = table.play(4);
+  ASSERT_EQ(table.stored.size(), 4u);
+  for (const auto& [lease, stored] : table.stored) {
+    const Trajectory& whole = done.at(lease).trajectory;
+    int64_t before = 0, together = 0;
+    for (const Trajectory& turns : stored) {
+      const int64_t tokens = turns.num_tokens();
+      EXPECT_GE(tokens - std::max(before, kPrompt), kThreshold);
+      EXPECT_GE(2 * (tokens - before), before);
+      // Not much later than it could be: a turn is 11 tokens at most.
+      EXPECT_LT(tokens, std::max(std::max(before, kPrompt) + kThreshold, before * 3 / 2) + 12);
+      const Segment &a = turns.segments.at(0), &b = whole.segments.at(0);
+      EXPECT_TRUE(std::equal(a.tokens.begin(), a.tokens.end(), b.tokens.begin()));
+      EXPECT_EQ(find_fault(turns), std::nullopt);
+      before = tokens;
+      together += tokens;
+    }
+    EXPECT_GE(stored.size(), 2u);
+    EXPECT_LE(together, 3 * whole.num_tokens());
+  }
+}
+
+TEST(EpisodeRunner, GivesNoTurnsWhileItRunsWhereTheThresholdIsZero) {
+  Table table;
+  table.runner.start(spec_of(0, 0), std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+  table.play(1);
+  EXPECT_TRUE(table.stored.empty());
+}
+
+// What it leaves behind goes on elsewhere, to the same end.
+TEST(EpisodeRunner, GivesAllTurnsWhenItsCallerLeaves) {
+  const Script script{.turns = 6, .pending = 1};
+  Table table;
+  for (int32_t member = 0; member < 4; ++member)
+    table.runner.start(spec_of(0, member), std::make_unique<ScriptedEnvironment>(script));
+  std::map<LeaseId, Trajectory> left;
+  while (left.size() < 4) {
+    table.runner.poll(10ms);
+    table.clock.advance(1ms);
+    for (Trajectory& turns : table.runner.take_turns(/*leaving=*/true)) {
+      EXPECT_FALSE(left.contains(turns.lease) && left[turns.lease].turns >= turns.turns)
+          << "what was given is not given again";
+      left[turns.lease] = std::move(turns);
+    }
+  }
+  const auto whole = play_groups({}, 1, script);
+  Table other;
+  for (const auto& [lease, turns] : left) {
+    EpisodeSpec spec = spec_of(0, lease.member.member);
+    spec.prefix = turns;
+    other.runner.start(spec, std::make_unique<ScriptedEnvironment>(script));
+  }
+  EXPECT_TRUE(other.runner.take_turns(/*leaving=*/true).empty()) << "a prefix is stored already";
+  const auto resumed = other.play(4);
+  for (const auto& [lease, episode] : resumed) {
+    const Trajectory &a = episode.trajectory, &b = whole.at(lease).trajectory;
+    EXPECT_EQ(a.outcome, Outcome::kFinished) << episode.failure;
+    EXPECT_EQ(a.segments.at(0).tokens, b.segments.at(0).tokens);
+    EXPECT_EQ(a.segments.at(0).logprobs, b.segments.at(0).logprobs);
+    EXPECT_EQ(a.reward, b.reward);
+  }
 }
 
 }  // namespace
