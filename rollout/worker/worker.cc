@@ -23,6 +23,7 @@
 #include "rollout/engine/engine.h"
 #include "rollout/engine/sampler.h"
 #include "rollout/episode/episode_runner.h"
+#include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"
 #include "rollout/worker/progress_meter.h"
 #include "sandbox/registry.h"
@@ -101,10 +102,7 @@ class RolloutWorker {
       beat();
       const EngineStats stats = engine_.stats();
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
-      if (stop_.stop_requested()) {
-        log_.info("leaving episodes={}", runner_.num_running() + std::ssize(granted_));
-        return kExitInterrupted;
-      }
+      if (stop_.stop_requested()) return leave();
       bool busy = runner_.num_running() > 0;
       while (auto message = client_.receive(busy ? 0ms : kPoll)) {
         std::visit([this](auto& m) { on(m); }, *message);
@@ -114,12 +112,22 @@ class RolloutWorker {
       }
       proceed();
       for (FinishedEpisode& episode : runner_.poll(kEnvironment)) report(episode);
+      store(runner_.take_turns());
       if (is_forsaken()) return kExitFailed;
     }
     return status();
   }
 
  private:
+  // The client's goodbye gives back what is held here, and goes out behind all that was sent.
+  ExitCode leave() {
+    const std::vector<Trajectory> turns = runner_.take_turns(/*leaving=*/true);
+    log_.info("leaving episodes={} with_turns={}", runner_.num_running() + std::ssize(granted_),
+              turns.size());
+    store(turns);
+    return kExitInterrupted;
+  }
+
   // The scheduler has been silent for longer than this worker waits.
   bool is_forsaken() {
     const std::chrono::milliseconds silence = client_.silence();
@@ -237,11 +245,10 @@ class RolloutWorker {
 
   void start_granted() {
     std::vector<wire::Grant> waiting;
-    for (const wire::Grant& grant : granted_) {
-      bool evaluates = grant.lane == Lane::kEval;
+    for (wire::Grant& grant : granted_) {
       if (engine_.version() < grant.version) {
-        waiting.push_back(grant);  // its weights are on their way
-      } else if (evaluates && engine_.version() != grant.version) {
+        waiting.push_back(std::move(grant));  // its weights are on their way
+      } else if (grant.lane == Lane::kEval && engine_.version() != grant.version) {
         // Training may go on under newer weights, each token says by which. An evaluation is a
         // number about one version.
         refuse(grant, Outcome::kStale);
@@ -250,20 +257,48 @@ class RolloutWorker {
                    played_.size());
         refuse(grant, Outcome::kLost);
       } else {
-        const Played& played = played_of(grant);
-        num_evaluating_ += evaluates;
-        runner_.start({.lease = grant.lease,
-                       .lane = grant.lane,
-                       .task = played.tasks.task(grant.lane, grant.lease.member),
-                       .key = member_key(config_.seed, grant.lane, grant.lease.member),
-                       .sampling = played.sampling,
-                       .limits = played.limits,
-                       .numerics_class = numerics_class_,
-                       .keeps_sets = config_.keeps_sets && !evaluates},
-                      environments_.make(played.dataset->env, played.dataset->settings));
+        start(grant);
       }
     }
     granted_.swap(waiting);
+  }
+
+  void start(const wire::Grant& grant) {
+    const Played& played = played_of(grant);
+    const bool evaluates = grant.lane == Lane::kEval;
+    num_evaluating_ += evaluates;
+    EpisodeSpec spec{.lease = grant.lease,
+                     .lane = grant.lane,
+                     .task = played.tasks.task(grant.lane, grant.lease.member),
+                     .key = member_key(config_.seed, grant.lane, grant.lease.member),
+                     .sampling = played.sampling,
+                     .limits = played.limits,
+                     .numerics_class = numerics_class_,
+                     .keeps_sets = config_.keeps_sets && !evaluates};
+    spec.prefix = usable_prefix(grant, spec);
+    runner_.start(std::move(spec),
+                  environments_.make(played.dataset->env, played.dataset->settings));
+  }
+
+  // The turns that a grant carries. Those that do not fit cost their time again and nothing else.
+  std::optional<Trajectory> usable_prefix(const wire::Grant& grant, const EpisodeSpec& spec) {
+    if (grant.prefix.empty()) return std::nullopt;
+    const std::string name = fmt::format("{} lane={}", to_string(grant.lease), name_of(grant.lane));
+    const auto ignore = [&](const std::string& reason) {
+      log_.warning("prefix ignored {} reason=it {}", name, reason);
+      return std::nullopt;
+    };
+    auto decoded = wire::decode_trajectory(grant.prefix);
+    if (!decoded) return ignore("cannot be read: " + decoded.failure().message);
+    Trajectory& prefix = decoded.value();
+    if (auto misfit =
+            find_misfit(prefix, spec, played_of(grant).info.name, config_.model.vocab_size))
+      return ignore(*misfit);
+    if (grant.lane == Lane::kEval &&
+        (prefix.min_version() != grant.version || prefix.max_version() != grant.version))
+      return ignore("was sampled by another version");
+    log_.info("goes on {} turns={} tokens={}", name, prefix.turns, prefix.num_tokens());
+    return std::move(prefix);
   }
 
   // A scheduler with another config than ours could ask for what we do not know.
@@ -292,6 +327,25 @@ class RolloutWorker {
         client_.send(wire::TrajectoryResult{wire::encode_trajectory(trajectory)});
   }
 
+  // So that another attempt may go on behind them. No result, and nothing waits for it: of a lease
+  // that has ended meanwhile nobody wants them.
+  void store(const std::vector<Trajectory>& turns) {
+    for (const Trajectory& trajectory : turns) {
+      check_numbers(trajectory);
+      client_.send(wire::TrajectoryResult{wire::encode_trajectory(trajectory), /*goes_on=*/true});
+    }
+  }
+
+  // The environment's numbers have been checked; what is left is the policy.
+  static void check_numbers(const Trajectory& trajectory) {
+    if (auto fault = find_fault(trajectory)) {
+      throw UserError(
+          "weights of version {} give no usable log-probabilities ({}): training has diverged.\n"
+          "       Try a smaller optim.lr, or an earlier checkpoint.",
+          trajectory.max_version(), *fault);
+    }
+  }
+
   void report(FinishedEpisode& episode) {
     Trajectory& trajectory = episode.trajectory;
     // Aborted ones too: an install may be waiting for them.
@@ -302,13 +356,7 @@ class RolloutWorker {
                    name_of(trajectory.lane), episode.failure);
       trajectory.evidence = episode.failure;  // the breaker names it
     }
-    // The environment's numbers have been checked; what is left is the policy.
-    if (auto fault = find_fault(trajectory)) {
-      throw UserError(
-          "weights of version {} give no usable log-probabilities ({}): training has diverged.\n"
-          "       Try a smaller optim.lr, or an earlier checkpoint.",
-          trajectory.max_version(), *fault);
-    }
+    check_numbers(trajectory);
     send_result(trajectory);
   }
 

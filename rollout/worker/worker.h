@@ -1,8 +1,9 @@
 // The rollout worker process: it plays the episodes that the scheduler grants, under the weights
 // that it has been told to install. What it says and when: core/wire/README.md.
 //
-// It keeps nothing that matters: killed at any moment, its leases are granted again, and the same
-// members sample the same tokens under the same weights.
+// It keeps nothing that matters: killed at any moment, its leases are granted again, behind the
+// turns that it had stored or from the beginning, and the same members sample the same tokens under
+// the same weights.
 //
 // Thread: run_rollout_worker() occupies the thread that calls it, and starts its own pools beside
 // it.
@@ -58,10 +59,10 @@ struct RolloutWorkerConfig {
   bool keeps_sets = false;  // what trains carries what each token was drawn from
 };
 
-// Until the scheduler says Shutdown: kExitDone. Until `stop`: it says goodbye, which gives back
-// what it holds, and that is kExitInterrupted. kExitFailed when the scheduler stayed silent or
-// another process has the name; kExitUserError after saying so to the scheduler (WorkerFailed) and
-// to the log.
+// Until the scheduler says Shutdown: kExitDone. Until `stop`: it stores the turns of what it plays
+// and says goodbye, which gives back what it holds, and that is kExitInterrupted. kExitFailed when
+// the scheduler stayed silent or another process has the name; kExitUserError after saying so to
+// the scheduler (WorkerFailed) and to the log.
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,
                             const Clock& clock, std::stop_token stop = {});

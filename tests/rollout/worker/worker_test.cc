@@ -7,8 +7,12 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -69,9 +73,20 @@ class Desk {
     serve_until([&] { return session_ != 0; });
     ASSERT_NE(session_, 0u);
   }
+  // What has come by now.
+  void serve() {
+    bool once = false;
+    serve_until([&] { return std::exchange(once, true); });
+  }
   void shut_down() {
     send(wire::Shutdown{"test"});
     server_.flush(5s);
+  }
+  // Serves until the worker has said goodbye; what it had said before is still to be awaited.
+  void await_goodbye() {
+    serve_until([&] { return down_.has_value(); });
+    ASSERT_TRUE(down_.has_value());
+    EXPECT_FALSE(down_->silent) << down_->reason;
   }
 
  private:
@@ -82,6 +97,7 @@ class Desk {
     while (!done() && std::chrono::steady_clock::now() < deadline) {
       for (wire::ServerEvent& event : server_.receive(5ms)) {
         if (auto* up = std::get_if<wire::WorkerUp>(&event)) session_ = up->session;
+        if (auto* down = std::get_if<wire::WorkerDown>(&event)) down_ = *down;
         auto* incoming = std::get_if<wire::Incoming>(&event);
         if (incoming == nullptr) continue;
         if (acknowledges) server_.acknowledge(incoming->worker, incoming->sequence);
@@ -92,6 +108,7 @@ class Desk {
 
   wire::WorkerServer server_;
   uint64_t session_ = 0;
+  std::optional<wire::WorkerDown> down_;
   std::deque<wire::Message> heard_;
 };
 
@@ -136,12 +153,18 @@ class RolloutWorkerTest : public ::testing::Test {
   }
 
   // The worker in a thread beside the test.
-  std::future<ExitCode> start(const RolloutWorkerConfig& config) {
-    return std::async(std::launch::async, [this, config] {
+  std::future<ExitCode> start(const RolloutWorkerConfig& config, std::stop_token stop = {}) {
+    return std::async(std::launch::async, [this, config, stop] {
       Log log("rollout-0", folder_.path() / "log");
       SteadyClock clock;
-      return run_rollout_worker(config, environments_, log, clock);
+      return run_rollout_worker(config, environments_, log, clock, stop);
     });
+  }
+
+  // When the worker has ended.
+  std::string log_text() const {
+    std::ifstream file(folder_.path() / "log");
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
   static wire::Grant grant(int64_t prompt, int32_t member, int64_t version,
@@ -170,6 +193,39 @@ std::map<LeaseId, Trajectory> by_lease(const std::vector<wire::TrajectoryResult>
     trajectories[trajectory.lease] = std::move(trajectory);
   }
   return trajectories;
+}
+
+// Turns and results of `count` leases, up to the result of the last.
+struct Heard {
+  std::map<LeaseId, std::vector<std::vector<std::byte>>> turns;
+  std::map<LeaseId, Trajectory> results;
+};
+Heard hear(Desk& desk, size_t count) {
+  Heard heard;
+  while (heard.results.size() < count && !::testing::Test::HasFailure()) {
+    for (wire::TrajectoryResult& message : desk.await<wire::TrajectoryResult>(1)) {
+      Trajectory trajectory = trajectory_in(message);
+      EXPECT_EQ(message.goes_on, trajectory.outcome == Outcome::kAborted);
+      EXPECT_FALSE(heard.results.contains(trajectory.lease));
+      if (message.goes_on) {
+        heard.turns[trajectory.lease].push_back(std::move(message.body));
+      } else {
+        heard.results[trajectory.lease] = std::move(trajectory);
+      }
+    }
+  }
+  return heard;
+}
+
+void expect_same_sample(const Trajectory& a, const Trajectory& b) {
+  EXPECT_EQ(a.segments.at(0).tokens, b.segments.at(0).tokens);
+  EXPECT_EQ(a.segments.at(0).logprobs, b.segments.at(0).logprobs);
+  EXPECT_EQ(a.segments.at(0).versions, b.segments.at(0).versions);
+  EXPECT_EQ(a.numerics_classes, b.numerics_classes);
+  EXPECT_EQ(a.outcome, b.outcome);
+  EXPECT_EQ(a.reward, b.reward);
+  EXPECT_EQ(a.metrics, b.metrics);
+  EXPECT_EQ(a.turns, b.turns);
 }
 
 TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
@@ -386,6 +442,190 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
   EXPECT_EQ(trajectories.at(grant(1, 0, 0).lease).verifier, "text_rules");
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, StoresTurnsAndGoesOnBehindThem) {
+  RolloutWorkerConfig config = this->config();
+  config.rollout.store_turns_tokens = 10;
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  for (Lane lane : {Lane::kTrain, Lane::kEval}) {
+    desk.send(grant(0, 0, 0, lane));
+    Heard first = hear(desk, 1);
+    const auto [lease, whole] = *first.results.begin();
+    ASSERT_GE(first.turns[lease].size(), 2u);
+    wire::Grant again = grant(0, 0, 0, lane, /*attempt=*/1);
+    again.prefix = first.turns[lease][1];
+    desk.send(again);
+    desk.send(again);  // twice: it is the same lease
+    Heard second = hear(desk, 1);
+    const Trajectory& resumed = second.results.at(again.lease);
+    expect_same_sample(resumed, whole);
+    // What an attempt before had stored is stored.
+    const int32_t turns = wire::read_trajectory_header(again.prefix).value().turns;
+    for (const auto& body : second.turns[again.lease])
+      EXPECT_GT(wire::read_trajectory_header(body).value().turns, turns);
+  }
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+  const std::string log = log_text();
+  EXPECT_NE(log.find("goes on policy=0 domain=0 epoch=0 prompt=0 launch=0 member=0 attempt=1 "
+                     "lane=eval turns="),
+            std::string::npos)
+      << log;
+}
+
+TEST_F(RolloutWorkerTest, KeepsAGrantedPrefixUntilItsWeightsAreInstalled) {
+  RolloutWorkerConfig config = this->config();
+  config.rollout.store_turns_tokens = 10;
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.send(grant(0, 0, 0));
+  Heard first = hear(desk, 1);
+  wire::Grant later = grant(0, 0, 1, Lane::kTrain, /*attempt=*/1);
+  later.prefix = first.turns[grant(0, 0, 0).lease].at(1);
+  desk.send(later);
+  desk.send(grant(1, 0, 0));
+  hear(desk, 1);
+  desk.send(publish(1, 2));
+  const Trajectory resumed = hear(desk, 1).results.at(later.lease);
+  EXPECT_EQ(resumed.min_version(), 0) << "what was sampled under the old weights stays";
+  EXPECT_EQ(resumed.max_version(), 1);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+TEST_F(RolloutWorkerTest, BeginsAnewWhereAPrefixDoesNotFit) {
+  RolloutWorkerConfig config = this->config();
+  config.rollout.store_turns_tokens = 10;
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.send(grant(0, 0, 0));
+  desk.send(grant(0, 1, 0));
+  desk.send(grant(0, 0, 0, Lane::kEval));
+  // In two lanes, so that the results are awaited by hand.
+  std::map<BodyId, Trajectory> whole;
+  std::map<BodyId, std::vector<std::byte>> turns;
+  while (whole.size() < 3 && !HasFailure()) {
+    for (wire::TrajectoryResult& message : desk.await<wire::TrajectoryResult>(1)) {
+      Trajectory trajectory = trajectory_in(message);
+      const BodyId id{trajectory.lane, trajectory.lease};
+      if (message.goes_on) {
+        turns[id] = std::move(message.body);
+      } else {
+        whole[id] = std::move(trajectory);
+      }
+    }
+  }
+  const BodyId own{Lane::kTrain, grant(0, 0, 0).lease};
+  const auto altered = [&](const std::function<void(Trajectory&)>& alter) {
+    Trajectory trajectory = wire::decode_trajectory(turns.at(own)).value();
+    alter(trajectory);
+    return wire::encode_trajectory(trajectory);
+  };
+  const std::vector<std::pair<std::vector<std::byte>, std::string>> lies = {
+      {turns.at({Lane::kTrain, grant(0, 1, 0).lease}), "is of policy=0"},
+      {turns.at({Lane::kEval, grant(0, 0, 0).lease}), "lane=eval"},
+      {std::vector(turns.at(own).begin(), turns.at(own).end() - 9), "cannot be read: "},
+      {altered([](Trajectory& t) { t.seed += 1; }), "began with the seed"},
+      {altered([](Trajectory& t) { t.segments[0].versions[0] = 3; }), "was not sampled but has"},
+      {altered([](Trajectory& t) { t.segments[0].tokens[0] = 1 << 20; }), "holds token 1048576"}};
+  int32_t attempt = 0;
+  for (const auto& [prefix, reason] : lies) {
+    wire::Grant again = grant(0, 0, 0, Lane::kTrain, ++attempt);
+    again.prefix = prefix;
+    desk.send(again);
+    expect_same_sample(hear(desk, 1).results.at(again.lease), whole.at(own));
+  }
+  // An evaluation is a number about one version.
+  desk.send(publish(1, 1));
+  wire::Grant older = grant(0, 0, 1, Lane::kEval, 1);
+  older.prefix = turns.at({Lane::kEval, grant(0, 0, 0).lease});
+  desk.send(older);
+  EXPECT_EQ(hear(desk, 1).results.at(older.lease).min_version(), 1);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+  const std::string log = log_text();
+  EXPECT_EQ(log.find("goes on"), std::string::npos) << log;
+  EXPECT_NE(log.find("was sampled by another version"), std::string::npos) << log;
+  size_t at = 0;
+  for (const auto& [prefix, reason] : lies) {
+    at = log.find("prefix ignored", at);
+    ASSERT_NE(at, std::string::npos) << log;
+    const std::string line = log.substr(at, log.find('\n', at) - at);
+    EXPECT_NE(line.find(reason), std::string::npos) << line;
+    ++at;
+  }
+}
+
+// Two turns, and then it is not ready for ever.
+class StuckEnvironment final : public sandbox::Environment {
+ public:
+  explicit StuckEnvironment(std::function<void()> reached) : reached_(std::move(reached)) {
+    info_.name = "stuck";
+    info_.stop_strings = {"\n"};
+    info_.max_turns = 9;
+    info_.max_action_tokens = 3;
+  }
+  const sandbox::EnvironmentInfo& info() const override { return info_; }
+  Result<sandbox::Observation> reset(const sandbox::Task&) override {
+    return sandbox::Observation{"ice >"};
+  }
+  Result<sandbox::StepResult> step(const std::string&) override {
+    sandbox::StepResult result;
+    if (turns_ == 2) {
+      if (!std::exchange(result.pending, true)) std::exchange(reached_, [] {})();
+      return result;
+    }
+    ++turns_;
+    result.observation.text = "hole >";
+    return result;
+  }
+  std::string sample_action(Rng&) override { return "up\n"; }
+
+ private:
+  sandbox::EnvironmentInfo info_;
+  std::function<void()> reached_;
+  int turns_ = 0;
+};
+
+TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
+  std::promise<void> reached;
+  environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+    return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
+  });
+  RolloutWorkerConfig config = this->config();
+  config.link.linger = 30s;  // under a sanitizer an acknowledgement may take a while
+  config.datasets = {{.env = "stuck"}};
+  config.rollout.store_turns_tokens = 0;
+  Desk desk(config.endpoint);
+  std::stop_source stop;
+  auto status = start(config, stop.get_token());
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.send(grant(0, 0, 0));
+  desk.send(grant(1, 0, 1));  // not begun: there is nothing of it
+  desk.await<wire::Installed>(1);
+  // The desk has to be served meanwhile.
+  auto played = reached.get_future();
+  while (played.wait_for(0s) != std::future_status::ready) desk.serve();
+  stop.request_stop();
+  desk.await_goodbye();
+  EXPECT_EQ(status.get(), kExitInterrupted);
+  const auto messages = desk.await<wire::TrajectoryResult>(1);
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_TRUE(messages[0].goes_on);
+  const Trajectory turns = trajectory_in(messages[0]);
+  EXPECT_EQ(turns.lease, grant(0, 0, 0).lease);
+  EXPECT_EQ(turns.turns, 2);
+  EXPECT_EQ(turns.outcome, Outcome::kAborted);
+  EXPECT_NE(log_text().find("leaving episodes=2 with_turns=1"), std::string::npos) << log_text();
 }
 
 }  // namespace
