@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/wire/server.h"
 #include "kernels/base/pulse.h"
 #include "scheduler/decide/decide.h"
@@ -62,6 +63,7 @@ struct Service::Impl {
     auto restored = restore(options.paths.journal());
     if (!restored) throw UserError("{}", restored.failure().message);
     for (const std::string& note : restored.value().notes) log.warning("{}", note);
+    left_out = restored.value().left_out;
     start_time = clock.now();
     State found =
         restored.value().state ? *std::move(restored.value().state) : State(options.config);
@@ -113,9 +115,13 @@ struct Service::Impl {
   }
 
   Journal open_journal() {
-    auto opened = Journal::open(
-        options.paths.journal(), state,
-        {.segment_bytes = options.storage.journal_bytes, .archive = options.storage.archive});
+    std::error_code error;
+    if (!left_out.empty() && !std::filesystem::remove(left_out, error))
+      throw UserError("{}", describe_errno("remove", left_out, error.value()));
+    auto opened = Journal::open(options.paths.journal(), state,
+                                {.segment_bytes = options.storage.journal_bytes,
+                                 .archive = options.storage.archive,
+                                 .patience = options.disk_patience});
     if (!opened) throw UserError("{}", opened.failure().message);
     return std::move(opened).value();
   }
@@ -241,15 +247,21 @@ struct Service::Impl {
     // One action that needs the disk takes all events before it along: they are what led to it.
     timeline.flush();
     const bool sync = std::ranges::any_of(actions, needs_disk);
-    const bool rotates = journal.is_large();
-    if (sync || rotates) {
+    if (sync) {
       if (auto synced = store.sync(); !synced) return fail(synced.failure().message);
     }
     if (auto committed = journal.commit(sync); !committed) return fail(committed.failure().message);
-    if (rotates) {
-      // Its actions may not be performed yet. After a kill here `restarted` gives them again.
-      if (auto rotated = journal.rotate(state); !rotated) return fail(rotated.failure().message);
-    }
+    if (journal.is_due()) cut();
+    if (auto written = journal.look(); !written) fail(written.failure().message);
+  }
+
+  // Its actions may not be performed yet. After a kill here `restarted` gives them again.
+  void cut() {
+    if (auto done = journal.cut(state); !done) return fail(done.failure().message);
+    store.sync([this](const Result<void>& synced) {
+      if (!synced) return fail(synced.failure().message);
+      journal.bodies_are_on_disk();
+    });
   }
 
   void perform() {
@@ -315,6 +327,7 @@ struct Service::Impl {
   Log& log;
   Time start_time{}, base_time{};
   bool resumed = false;
+  std::filesystem::path left_out;  // of the journal
   State state;
   BodiesLost missing;
   wire::WorkerServer server;

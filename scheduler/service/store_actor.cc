@@ -260,4 +260,10 @@ Result<void> StoreActor::sync() {
   return synced.get();
 }
 
+void StoreActor::sync(std::function<void(const Result<void>&)> then) {
+  post([then = std::move(then)](TrajectoryStore& store) -> Answer {
+    return [then, synced = store.sync()] { then(synced); };
+  });
+}
+
 }  // namespace tailrace::scheduler

@@ -87,6 +87,8 @@ class StoreActor {
 
   // Waits until all that was put before is on disk.
   Result<void> sync();
+  // The same without waiting.
+  void sync(std::function<void(const Result<void>&)> then);
 
   // Calls `then` of what has been answered. Wants to be called every now and then: it also looks
   // whether the store makes progress.

@@ -1,7 +1,8 @@
 #include "scheduler/store/journal.h"
 
-#include <map>
+#include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include <fmt/ranges.h>
 #include <xxhash.h>
@@ -11,6 +12,7 @@
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
 #include "scheduler/state/describe.h"
+#include "scheduler/store/snapshot.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -18,69 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint32_t kJournalKind = 1;
-constexpr std::string_view kSnapshotMagic{"TRSNAP\0\0", 8};
-
-fs::path snapshot_path(const fs::path& directory, int64_t number) {
-  return directory / fmt::format("snapshot-{:06}.bin", number);
-}
-fs::path journal_path(const fs::path& directory, int64_t number) {
-  return directory / fmt::format("journal-{:06}.log", number);
-}
-
-// magic, u32 format, u32 law, u64 checksum, bytes of the State
-std::string pack_snapshot(const State& state) {
-  const std::string bytes = to_bytes(state);
-  std::string file(kSnapshotMagic);
-  const uint32_t format[2] = {kArchiveFormat, kLawVersion};
-  const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
-  file.append(reinterpret_cast<const char*>(format), sizeof(format));
-  file.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
-  return file + bytes;
-}
-
-Result<State> read_snapshot(const fs::path& path) {
-  constexpr size_t kHeader = 24;
-  auto file = read_file(path);
-  if (!file) return file.failure();
-  const std::string& bytes = file.value();
-  if (bytes.size() < kHeader || std::string_view(bytes).substr(0, 8) != kSnapshotMagic) {
-    return Failure{path.string() + " is not a snapshot, or was cut"};
-  }
-  uint32_t format = 0;
-  uint64_t checksum = 0;
-  std::memcpy(&format, bytes.data() + 8, sizeof(format));
-  std::memcpy(&checksum, bytes.data() + 16, sizeof(checksum));
-  // The law's number is not looked at: a snapshot alone crosses laws (law 13.2), not formats (law
-  // 13.4).
-  if (format != kArchiveFormat) {
-    return Failure{fmt::format(
-        "{} has format {}, this build reads {}. Continue the run with the build that began it",
-        path.string(), format, kArchiveFormat)};
-  }
-  const std::string_view body = std::string_view(bytes).substr(kHeader);
-  if (XXH3_64bits(body.data(), body.size()) != checksum)
-    return Failure{path.string() + " is damaged"};
-  auto state = from_bytes<State>(body);
-  if (!state) return Failure{path.string() + " is damaged"};
-  return *std::move(state);
-}
-
-std::map<int64_t, fs::path> list(const fs::path& directory, std::string_view prefix,
-                                 std::string_view suffix) {
-  std::map<int64_t, fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (const auto number = file_number(entry.path(), prefix, suffix))
-      files[*number] = entry.path();
-  }
-  return files;
-}
-std::map<int64_t, fs::path> snapshots(const fs::path& directory) {
-  return list(directory, "snapshot-", ".bin");
-}
-std::map<int64_t, fs::path> journals(const fs::path& directory) {
-  return list(directory, "journal-", ".log");
-}
 
 }  // namespace
 
@@ -96,7 +35,10 @@ Result<JournalFile> read_journal(const fs::path& file, std::vector<std::string>*
   auto report = scan_records(
       file, kJournalKind, /*skip_damaged=*/false, [&](int64_t offset, std::string_view payload) {
         auto entry = readable ? from_bytes<JournalEntry>(payload) : std::nullopt;
-        if (entry) return journal.entries.push_back(*std::move(entry));
+        if (entry) {
+          journal.bytes = offset + RecordFile::kRecordHeaderBytes + std::ssize(payload);
+          return journal.entries.push_back(*std::move(entry));
+        }
         // Its checksum fits, so another build wrote it under our format number. What follows rests
         // on it.
         if (readable && notes != nullptr) {
@@ -108,6 +50,7 @@ Result<JournalFile> read_journal(const fs::path& file, std::vector<std::string>*
       });
   if (!report) return report.failure();
   journal.law = report.value().law;
+  journal.after = report.value().after;
   if (notes != nullptr && !report.value().note.empty()) notes->push_back(report.value().note);
   return journal;
 }
@@ -141,6 +84,19 @@ Result<void> replay(const fs::path& path, const JournalFile& journal, State& sta
 
 }  // namespace
 
+namespace {
+
+// What is left of several files does not fit together. No wonder where some of it is damaged: say
+// so, or a person would look for another build.
+Failure misfit(const fs::path& directory, const std::vector<std::string>& notes,
+               const std::string& why) {
+  if (notes.empty()) return Failure{why};
+  return Failure{fmt::format("{} is damaged: {}.\n       What is left does not fit together: {}",
+                             directory.string(), fmt::join(notes, "; "), why)};
+}
+
+}  // namespace
+
 Result<Restored> restore(const fs::path& directory) {
   Restored restored;
   const auto found = snapshots(directory);
@@ -165,8 +121,9 @@ Result<Restored> restore(const fs::path& directory) {
     from = it->first;
   }
   if (!restored.state) return Failure{"no snapshot of this run can be read: " + reason};
-  int64_t last = from - 1;
-  for (const auto& [number, path] : journals(directory)) {
+  int64_t last = from - 1, end = 0;  // of the file before, and where its events end
+  const auto files = journals(directory);
+  for (const auto& [number, path] : files) {
     if (number < from) continue;
     // A snapshot that a kill left alone has an empty journal. Without either, events are gone, and
     // those after them would be replayed on another state than theirs.
@@ -180,13 +137,21 @@ Result<Restored> restore(const fs::path& directory) {
     last = number;
     auto journal = read_journal(path, &restored.notes);
     if (!journal) return journal.failure();
-    if (auto replayed = replay(path, journal.value(), *restored.state); !replayed) {
-      if (restored.notes.empty()) return replayed.failure();
-      // No wonder that they do not fit: say so, or a person would look for another build.
-      return Failure{fmt::format(
-          "{} is damaged: {}.\n       What is left does not fit together: {}", directory.string(),
-          fmt::join(restored.notes, "; "), replayed.failure().message)};
+    const uint32_t after = journal.value().after;
+    if (number > from && after != 0 && after != RecordFile::mark_of_end(end)) {
+      const std::string why =
+          fmt::format("the events of {} go on from others that are gone", path.string());
+      // Only the newest pair may be without its snapshot, and until the events before it have
+      // reached the disk, nothing rests on its own.
+      if (found.contains(number) || number != files.rbegin()->first)
+        return misfit(directory, restored.notes, why);
+      restored.notes.push_back(why + " and are left out");
+      restored.left_out = path;
+      break;
     }
+    end = journal.value().bytes;
+    if (auto replayed = replay(path, journal.value(), *restored.state); !replayed)
+      return misfit(directory, restored.notes, replayed.failure().message);
   }
   return restored;
 }
@@ -206,12 +171,12 @@ Result<Journal> Journal::open(const fs::path& directory, const State& state, Opt
 
 Result<void> Journal::rotate(const State& state) {
   TR_CHECK(pending_.empty(), "{} bytes of events are not committed", pending_.size());
+  bodies_are_on_disk();
+  if (auto written = writer_->wait(); !written) return written;
   const int64_t next = number_ + 1;
   // The snapshot first: if we die before the journal is there, it is an empty journal.
-  if (auto written = write_file_atomic(snapshot_path(directory_, next), pack_snapshot(state));
-      !written) {
-    return written.failure();
-  }
+  if (auto written = write_snapshot(snapshot_path(directory_, next), state); !written)
+    return written;
   auto file = RecordFile::create(journal_path(directory_, next), kJournalKind, kLawVersion);
   if (!file) {
     // It must not stay: a restore would begin with it and never see the events that go on in the
@@ -221,16 +186,33 @@ Result<void> Journal::rotate(const State& state) {
     return file.failure();
   }
   file_ = std::move(file).value();
-  if (auto synced = sync_directory(directory_); !synced) return synced.failure();
-  for (const auto& files : {snapshots(directory_), journals(directory_)}) {
-    for (const auto& [number, path] : files) {
-      std::error_code ignored;
-      // `number_` is the pair before the new one: it stays in case the new snapshot is damaged.
-      if (number < number_ && !options_.archive) fs::remove(path, ignored);
-    }
-  }
   number_ = next;
+  if (auto synced = sync_directory(directory_); !synced) return synced;
+  if (!options_.archive) remove_before(directory_, number_);
   return {};
+}
+
+Result<void> Journal::cut(const State& state) {
+  TR_CHECK(pending_.empty(), "{} bytes of events are not committed", pending_.size());
+  TR_CHECK(!waiting_ && writer_->idle(), "a snapshot is still being written");
+  const fs::path path = journal_path(directory_, number_ + 1);
+  auto file =
+      RecordFile::create(path, kJournalKind, kLawVersion, RecordFile::mark_of_end(file_.bytes()));
+  if (!file) {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    return file.failure();
+  }
+  ++number_;
+  // A copy costs less than the bytes, and the rest is done beside us.
+  waiting_ = SnapshotWriter::Job{.number = number_,
+                                 .state = std::make_unique<const State>(state),
+                                 .left = std::exchange(file_, std::move(file).value())};
+  return {};
+}
+
+void Journal::bodies_are_on_disk() {
+  if (waiting_) writer_->begin(*std::exchange(waiting_, std::nullopt));
 }
 
 void Journal::append(const Event& event, Time now, const Actions& actions) {
@@ -243,8 +225,11 @@ Result<void> Journal::commit(bool sync) {
     // Only now: a write that failed is tried again, with all of it.
     pending_.clear();
   }
-  if (sync) return file_.sync();
-  return {};
+  if (!sync) return {};
+  bodies_are_on_disk();
+  // These events say nothing without those before them.
+  if (auto synced = writer_->wait_for_events(); !synced) return synced;
+  return file_.sync();
 }
 
 }  // namespace tailrace::scheduler

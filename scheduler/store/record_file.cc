@@ -74,7 +74,7 @@ bool joins(int file, int64_t offset, int64_t file_bytes) {
 }  // namespace
 
 Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_t kind,
-                                      uint32_t law) {
+                                      uint32_t law, uint32_t after) {
   RecordFile record_file;
   record_file.path_ = path;
   // Never a file that is there: its tail may be cut, and what is behind a cut is not read.
@@ -85,7 +85,7 @@ Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_
   put(header, kind);
   put(header, kArchiveFormat);
   put(header, law);
-  put(header, uint32_t{0});
+  put(header, after);
   if (auto written = record_file.write(header); !written) return written.failure();
   return record_file;
 }
@@ -146,7 +146,9 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
   const int64_t file_bytes = info.st_size;
   if (file_bytes < RecordFile::kFileHeaderBytes) {
     return ScanReport{
-        .law = 0, .note = fmt::format("{} was cut in its header: nothing in it", path.string())};
+        .law = 0,
+        .after = 0,
+        .note = fmt::format("{} was cut in its header: nothing in it", path.string())};
   }
   char header[RecordFile::kFileHeaderBytes];
   if (!read_fully(file.get(), header, sizeof(header), 0)) return failure("read", path);
@@ -161,7 +163,7 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
         path.string(), found[1], kArchiveFormat)};
   }
 
-  ScanReport report{.law = found[2], .note = {}};
+  ScanReport report{.law = found[2], .after = found[3], .note = {}};
   int64_t damaged = 0;
   for (int64_t offset = RecordFile::kFileHeaderBytes; offset < file_bytes;) {
     beat();

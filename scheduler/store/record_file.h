@@ -1,6 +1,7 @@
 // Append-only files of checksummed records, for the journal and the store of bodies.
 //
-//   file    "TRREC\0\0\0", u32 kind, u32 format, u32 law (0: none), u32 0, then records
+//   file    "TRREC\0\0\0", u32 kind, u32 format, u32 law (0: none), u32 after (0: none), then
+//           records
 //   record  u32 mark, u32 payload bytes, u64 XXH3-64 of the payload, payload
 //
 // A kill can cut the last record; a disk can damage any. Reading says which bytes it left out.
@@ -29,9 +30,11 @@ class RecordFile {
   RecordFile() = default;
 
   // A new file; one of that name must not exist. `law`: under which its records were written, where
-  // that matters to who reads them.
+  // that matters to who reads them. `after`: mark_of_end() of the file whose records they go on
+  // from.
   static Result<RecordFile> create(const std::filesystem::path& path, uint32_t kind,
-                                   uint32_t law = 0);
+                                   uint32_t law = 0, uint32_t after = 0);
+  static uint32_t mark_of_end(int64_t bytes) { return static_cast<uint32_t>(bytes); }
 
   // The offset of the record. All of it or a Failure that leaves the file as it was (a full disk).
   Result<int64_t> append(std::string_view payload);
@@ -54,8 +57,8 @@ class RecordFile {
 
 // What reading a file found besides good records; empty: nothing.
 struct ScanReport {
-  uint32_t law = 0;  // of the header
-  std::string note;  // for the log: what was dropped and why
+  uint32_t law = 0, after = 0;  // of the header
+  std::string note;             // for the log: what was dropped and why
 };
 
 // Calls `use(offset, payload)` for each record in order. A record whose checksum does not fit is

@@ -71,6 +71,7 @@ std::string watched_path(int file) {
 bool note_sync(int file) {
   const std::string path = watched_path(file);
   if (path.empty()) return false;
+  tell(&DiskWitness::before_sync, path);
   const Moment moment;
   struct stat info {};
   if (::fstat(file, &info) != 0) return false;

@@ -24,6 +24,10 @@ class DiskWitness {
   // far as images go.
   std::function<void(const std::filesystem::path&)> on_remove;
 
+  // Called likewise when somebody is about to sync a file or a folder; he may be held up, and
+  // others are not.
+  std::function<void(const std::filesystem::path&)> before_sync;
+
   // Called likewise when a file or a folder has just been synced.
   std::function<void(const std::filesystem::path&)> on_sync;
 
