@@ -30,7 +30,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
           {"rl-step", "--steps 1 --warmup 0"},
-          {"scheduler", "--workers 2 --members 64 --events 100 --runs 1"},
+          {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
                                 "sft.demonstrations=20 env.settings.latency_ms=1",
                                 (folder / "modes").string())},
