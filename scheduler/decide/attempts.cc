@@ -181,6 +181,7 @@ void take_sample(Context& context, const WorkId& work, Task& task, const Attempt
   // An answer without a sampled token still rests on weights: those of its grant.
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
+  learn_length(state, work, task, result.tokens);
   if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
   if (result.reward) return give_reward(context, work, task, *result.reward);

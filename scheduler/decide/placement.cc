@@ -243,11 +243,11 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
 
 // What nobody has room for is asked once a need, and not for each that waits: the queue may be
 // long, and the room of no use to it.
-void grant(Context& context, const Need& need, std::set<WorkId>& queue, Ask ask) {
+void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask) {
   State& state = context.state;
   const Chooser chooser(state, need, ask);
   for (auto it = queue.begin(); it != queue.end() && chooser.has_seat();) {
-    const WorkId work = *it;
+    const WorkId work = it->work;
     Task& task = *find_task(state, work.lane, work.member);
     const Member& member = task.members[static_cast<size_t>(work.member.member)];
     const bool tried = tried_before(member);

@@ -112,8 +112,10 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
 void on_restarted(Context& context, const Restarted& event) {
   State& state = context.state;
   // The cursors are one a domain; with others they would mean nothing.
-  if (event.config && event.config->domains.size() == state.config.domains.size())
+  if (event.config && event.config->domains.size() == state.config.domains.size()) {
     state.config = *event.config;
+    rank_waiting(state);
+  }
   // A person has looked: everybody gets another chance.
   state.halted.clear();
   state.health.clear();

@@ -35,7 +35,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
       return fmt::format("{}: the lease is of another attempt", print(work));
     }
     const auto queue = state.waiting.find(Need{lane, id.policy, task.weight_floor});
-    const bool waits = queue != state.waiting.end() && queue->second.contains(work);
+    const bool waits = queue != state.waiting.end() &&
+                       queue->second.contains({rank_of(state, lane, task, i), work});
     if (waits != (active && member.phase == Phase::kWaiting)) {
       return fmt::format("{}: waiting list and phase disagree", print(work));
     }
@@ -61,6 +62,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
         !member.has_body) {
       return fmt::format("{}: a result without a body", print(work));
     }
+    if (member.has_body && task.longest < 0)
+      return fmt::format("{}: a sample, and its task knows no length", print(work));
     if (member.attempt > member.last_attempt || member.verify_attempt < 0)
       return fmt::format("{}: an attempt beyond its last", print(work));
     if (member.attempt > task.attempts && member.phase != Phase::kFailed &&
@@ -268,11 +271,13 @@ Found check_workers(const State& state) {
   }
   for (const auto& [need, members] : state.waiting) {
     if (members.empty()) return "an empty queue";
-    for (const WorkId& work : members) {
+    for (const auto& [rank, work] : members) {
       const Task* task = find_task(state, work.lane, work.member);
       if (task == nullptr || task->weight_floor != need.floor || work.lane != need.lane ||
           work.member.policy != need.policy)
         return print(work) + ": waits in another queue than its task's";
+      if (rank != rank_of(state, work.lane, *task, work.member.member))
+        return print(work) + ": waits at another rank than its task's";
     }
   }
   if (!index_is_right(state)) return "the index of workers does not say what they do";

@@ -112,6 +112,12 @@ void ModeOptions::visit(OptionVisitor& v) {
           {.help = "a sample goes to the worker that has its siblings (prefix_affine), or most "
                    "room (least_loaded)",
            .resume = Resume::kMayChange});
+  v.field("dispatch_order", dispatch_order,
+          {.help = "which of the samples that wait goes first: launched: the one that was launched "
+                   "first; longest_first: one of each prompt, then those whose siblings' answers "
+                   "were longest, so that a step does not end with a long one (where more samples "
+                   "wait than there are places, and all are kept)",
+           .resume = Resume::kMayChange});
 }
 
 Mode ModeOptions::mode() const {
@@ -123,7 +129,8 @@ Mode ModeOptions::mode() const {
             .on_stale = on_stale,
             .install = install,
             .hand_over = hand_over,
-            .dispatch = dispatch};
+            .dispatch = dispatch,
+            .dispatch_order = dispatch_order};
   if (max_staleness < 0) {
     mode.max_staleness = mode.ahead.rounded_up();
     if (tail == TailPolicy::kKeep) mode.max_staleness += kKeptStaleness;
@@ -211,6 +218,9 @@ std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t gro
     lines.push_back("the trainer gets each prompt as its samples are complete");
   if (mode.install == InstallWhen::kDrained)
     lines.push_back("a worker takes new weights when what it samples has ended");
+  if (mode.dispatch_order == DispatchOrder::kLongestFirst)
+    lines.push_back(
+        "one sample of each prompt goes first, then those of the prompts with the longest answers");
   if (!mode.off_policy()) {
     lines.push_back("every token is of the weights that its step starts from");
     return lines;

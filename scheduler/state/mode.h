@@ -3,7 +3,7 @@
 //
 // Papers: tail batching (RollPacker, 2509.21009), partial rollout (APRIL, 2509.18521), bounded
 // staleness (AReaL, 2505.24298; ROLL Flash, 2510.11345), streaming and delayed weights (AsyncFlow,
-// 2507.01663).
+// 2507.01663), a probe of each group and the longest first (Seer, 2511.14617).
 #pragma once
 
 #include <cstdint>
@@ -88,6 +88,16 @@ constexpr auto enum_names(Dispatch) {
   return name_table<Dispatch>({{kPrefixAffine, "prefix_affine"}, {kLeastLoaded, "least_loaded"}});
 }
 
+// Which of the training samples that wait for the same goes first (law 6.9).
+enum class DispatchOrder : uint8_t {
+  kLaunched,      // the one that was launched first
+  kLongestFirst,  // one of each group, to see how long its answers are; then the longest
+};
+constexpr auto enum_names(DispatchOrder) {
+  return name_table<DispatchOrder>(
+      {{DispatchOrder::kLaunched, "launched"}, {DispatchOrder::kLongestFirst, "longest_first"}});
+}
+
 enum class ModeName : uint8_t { kSync, kTailBatching, kPartial, kAsync, kStreaming };
 constexpr auto enum_names(ModeName) {
   using enum ModeName;
@@ -111,6 +121,7 @@ struct Mode {
   InstallWhen install = InstallWhen::kAtOnce;
   HandOverBy hand_over = HandOverBy::kStep;
   Dispatch dispatch = Dispatch::kPrefixAffine;
+  DispatchOrder dispatch_order = DispatchOrder::kLaunched;
 
   // How many groups a plain or short round starts that keeps `kept`, and how many members a group
   // of it starts that keeps `kept`.
@@ -127,7 +138,7 @@ struct Mode {
   template <class V>
   void fields(V& visit) {
     visit(ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install, hand_over,
-          dispatch);
+          dispatch, dispatch_order);
   }
   friend bool operator==(const Mode&, const Mode&) = default;
 };
@@ -147,6 +158,7 @@ struct ModeOptions {
   InstallWhen install = InstallWhen::kAtOnce;
   HandOverBy hand_over = HandOverBy::kStep;
   Dispatch dispatch = Dispatch::kPrefixAffine;
+  DispatchOrder dispatch_order = DispatchOrder::kLaunched;
 
   static ModeOptions preset(ModeName name);
   Mode mode() const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,29 +15,83 @@ State::State(Config run, int num_policies) : config(std::move(run)) {
 
 namespace {
 
-Need need_of(const State& state, const WorkId& work) {
-  return {work.lane, work.member.policy, find_task(state, work.lane, work.member)->weight_floor};
+Need need_of(const WorkId& work, const Task& task) {
+  return {work.lane, work.member.policy, task.weight_floor};
+}
+
+Waiting waiting_of(const State& state, const WorkId& work, const Task& task) {
+  return {rank_of(state, work.lane, task, work.member.member), work};
 }
 
 }  // namespace
 
 void add_waiting(State& state, const WorkId& work) {
-  state.waiting[need_of(state, work)].insert(work);
+  const Task& task = *find_task(state, work.lane, work.member);
+  state.waiting[need_of(work, task)].insert(waiting_of(state, work, task));
 }
 
 void drop_waiting(State& state, const WorkId& work) {
-  const auto queue = state.waiting.find(need_of(state, work));
+  const Task& task = *find_task(state, work.lane, work.member);
+  const auto queue = state.waiting.find(need_of(work, task));
   if (queue == state.waiting.end()) return;
-  queue->second.erase(work);
+  queue->second.erase(waiting_of(state, work, task));
   if (queue->second.empty()) state.waiting.erase(queue);
 }
 
 void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task) {
-  std::set<WorkId>& queue = state.waiting[Need{lane, id.policy, task.weight_floor}];
-  // One search for all: they stand side by side.
-  auto behind = queue.upper_bound({lane, member_id(id, task.launch, 0)});
-  for (int32_t i = 0; i < std::ssize(task.members); ++i)
-    queue.emplace_hint(behind, WorkId{lane, member_id(id, task.launch, i)});
+  std::set<Waiting>& queue = state.waiting[Need{lane, id.policy, task.weight_floor}];
+  const auto waiting = [&](int32_t i) {
+    return waiting_of(state, {lane, member_id(id, task.launch, i)}, task);
+  };
+  // One search for all but the first, which may have a rank of its own: they stand side by side.
+  const auto last = static_cast<int32_t>(std::ssize(task.members)) - 1;
+  const auto behind = queue.upper_bound(waiting(last));
+  for (int32_t i = 0; i <= last; ++i) queue.emplace_hint(behind, waiting(i));
+}
+
+namespace {
+
+// What is unknown goes before all that is known: its probe runs, and mostly has run longer by now
+// than those that have told.
+constexpr int64_t kProbeRank = std::numeric_limits<int64_t>::min();
+constexpr int64_t kUnknownRank = kProbeRank + 1;
+
+// An evaluation is served first, as it was launched.
+bool has_ranks(const State& state, Lane lane) {
+  return lane == Lane::kTrain && state.config.mode.dispatch_order == DispatchOrder::kLongestFirst;
+}
+
+}  // namespace
+
+int64_t rank_of(const State& state, Lane lane, const Task& task, int32_t member) {
+  if (!has_ranks(state, lane)) return 0;
+  if (task.longest >= 0) return -task.longest;
+  return member == 0 ? kProbeRank : kUnknownRank;
+}
+
+void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens) {
+  if (tokens <= task.longest) return;
+  std::vector<WorkId> siblings;
+  if (has_ranks(state, work.lane)) {
+    for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+      if (task.members[static_cast<size_t>(i)].phase == Phase::kWaiting)
+        siblings.push_back({work.lane, member_id(task_of(work.member), task.launch, i)});
+    }
+  }
+  for (const WorkId& sibling : siblings) drop_waiting(state, sibling);
+  task.longest = tokens;
+  for (const WorkId& sibling : siblings) add_waiting(state, sibling);
+}
+
+void rank_waiting(State& state) {
+  for (auto& [need, queue] : state.waiting) {
+    std::set<Waiting> ranked;
+    for (const Waiting& waiting : queue) {
+      const Task& task = *find_task(state, need.lane, waiting.work.member);
+      ranked.insert(waiting_of(state, waiting.work, task));
+    }
+    queue = std::move(ranked);
+  }
 }
 
 int64_t num_waiting(const State& state) {

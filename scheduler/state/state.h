@@ -124,10 +124,11 @@ struct Task {
   // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
   int64_t step = 0;
   TaskEnd end = TaskEnd::kTrained;  // once done
+  int64_t longest = -1;             // most tokens of a sample of this launch; -1: none has come
   std::vector<Member> members;
   template <class V>
   void fields(V& visit) {
-    visit(place, launch, attempts, weight_floor, round, step, end, members);
+    visit(place, launch, attempts, weight_floor, round, step, end, longest, members);
   }
   friend bool operator==(const Task&, const Task&) = default;
 };
@@ -428,6 +429,19 @@ struct Need {
   }
 };
 
+// A member in its queue: the smaller rank is granted first, and of equals what was launched first.
+// With DispatchOrder::kLaunched all are equal.
+struct Waiting {
+  int64_t rank = 0;
+  WorkId work;
+  template <class V>
+  void fields(V& visit) {
+    visit(rank, work);
+  }
+  friend bool operator==(const Waiting&, const Waiting&) = default;
+  friend auto operator<=>(const Waiting&, const Waiting&) = default;
+};
+
 struct State {
   Config config;
   Time now{};  // never goes back
@@ -435,7 +449,7 @@ struct State {
   std::map<WorkerId, Worker> workers;
   std::map<WorkId, Lease> leases;                         // a member has at most one
   std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
-  std::map<Need, std::set<WorkId>> waiting;               // members in Phase::kWaiting
+  std::map<Need, std::set<Waiting>> waiting;              // members in Phase::kWaiting
   std::set<WorkId> to_verify;                             // members in Phase::kToVerify
   std::set<Time> rest_ends;                               // of members, as far as they lie ahead
   std::map<WorkerId, Health> health;                      // faults, quarantines, and who has left
@@ -480,6 +494,12 @@ void drop_waiting(State& state, const WorkId& work);
 // All members of a task that was just launched.
 void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task);
 int64_t num_waiting(const State& state);
+// The rank of a member under the rules of this state, by what is known of its task (law 6.9).
+int64_t rank_of(const State& state, Lane lane, const Task& task, int32_t member);
+// A sample of the member's task came, and was so long: its siblings' ranks follow.
+void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens);
+// All ranks anew, after other rules have come.
+void rank_waiting(State& state);
 
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);

@@ -92,6 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
                  {"scheduler.mode=async", "scheduler.install=drained",
                   "scheduler.dispatch=least_loaded"},
                  std::nullopt},
+        ModeCase{"longest_first",
+                 {"scheduler.dispatch_order=longest_first", "rollout.max_sequences=2"},
+                 0},
         ModeCase{"streaming", {"scheduler.mode=streaming"}, std::nullopt},
         ModeCase{"tail_batching_streaming",
                  {"scheduler.mode=tail_batching", "scheduler.launch_prompts_ratio=1.5",
@@ -109,6 +112,13 @@ using LaunchModesTest = LaunchTest;
 // A mode is its values, whatever it is called.
 TEST_F(LaunchModesTest, AsyncWithNothingAheadIsSyncBitForBit) {
   start_run("run", {"scheduler.mode=async", "scheduler.ahead=0"});
+  expect_done();
+  EXPECT_EQ(final_digest(), undisturbed_digest());
+}
+
+// Who goes first changes when a sample comes, and not which.
+TEST_F(LaunchModesTest, TheLongestFirstTrainTheSameBitForBit) {
+  start_run("run", {"scheduler.dispatch_order=longest_first", "rollout.max_sequences=2"});
   expect_done();
   EXPECT_EQ(final_digest(), undisturbed_digest());
 }

@@ -84,6 +84,9 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "resumed",
                            "crossed",
                            "crossed in vain",
+                           "another order",
+                           "overtakes",
+                           "the longest goes first",
                            "joined",
                            "left"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;

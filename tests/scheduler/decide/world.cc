@@ -26,6 +26,7 @@ Mode random_mode(Rng& rng) {
     if (rng.chance(0.25)) mode.install = InstallWhen::kDrained;
     if (rng.chance(0.4)) mode.hand_over = HandOverBy::kGroups;
     if (rng.chance(0.3)) mode.dispatch = Dispatch::kLeastLoaded;
+    if (rng.chance(0.4)) mode.dispatch_order = DispatchOrder::kLongestFirst;
     for (; mode.max_staleness < 6; ++mode.max_staleness) {
       try {
         mode.validate();
@@ -164,6 +165,7 @@ void World::check(const Event& event, const Actions& actions) {
     const auto* grant = std::get_if<Grant>(&action);
     const bool newest_only = state_.config.mode.install == InstallWhen::kDrained ||
                              state_.config.mode.on_stale == OnStale::kWait;
+    if (grant != nullptr && is_new(*grant)) check_order(*grant);
     if (grant != nullptr && grant->lane == Lane::kTrain && newest_only && is_new(*grant) &&
         state_.workers.at(grant->worker).version != state_.policies.at(0).frontier)
       fail("granted on weights that are not the newest");
@@ -173,6 +175,29 @@ void World::check(const Event& event, const Actions& actions) {
         state_.workers.at(install->worker).leased > 0)
       fail("an install under work that has not ended");
   }
+}
+
+// What still waits could not have gone there, or its turn comes later (law 6.9).
+void World::check_order(const Grant& grant) {
+  const WorkId work{grant.lane, grant.lease.member};
+  if (state_.leases.at(work).before) return;  // it has not waited
+  const Task& task = *find_task(state_, work.lane, work.member);
+  const auto queue = state_.waiting.find({work.lane, work.member.policy, task.weight_floor});
+  if (queue == state_.waiting.end()) return;
+  const Waiting granted{rank_of(state_, work.lane, task, work.member.member), work};
+  bool overtakes = false;
+  for (const Waiting& waiting : queue->second) {
+    const Member& member = member_of(state_, waiting.work);
+    const auto rest = member.rests.find(grant.worker);
+    const bool avoids = rest != member.rests.end() && rest->second > state_.now;
+    // One that is to prove itself begins with what has not failed yet (law 7.3).
+    const bool proves = on_trial(state_, grant.worker) && tried_before(member);
+    if (waiting < granted && !avoids && !proves)
+      return (void)fail(to_string(work.member) + " goes before its turn");
+    overtakes = overtakes || (granted < waiting && waiting.work < work);
+  }
+  seen["overtakes"] += overtakes;
+  seen["the longest goes first"] += overtakes && task.longest >= 0;
 }
 
 // Nobody says anything any more: each tick comes at the time that the scheduler asked for, and none
@@ -437,6 +462,12 @@ void World::restart(bool power_lost) {
     event.config->eval.prompts = rng_.below(3);
     event.config->eval.interval_steps = rng_.below(4);
     ++seen["other evaluations"];
+  } else if (rng_.chance(0.2)) {
+    event.config = state_.config;
+    DispatchOrder& order = event.config->mode.dispatch_order;
+    order =
+        order == DispatchOrder::kLaunched ? DispatchOrder::kLongestFirst : DispatchOrder::kLaunched;
+    ++seen["another order"];
   }
   tell(event);
   // What the dead scheduler did not acknowledge comes again, before anything new.

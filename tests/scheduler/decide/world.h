@@ -58,6 +58,7 @@ class World {
   void check_expected(const Event& event);
   void check(const Event& event, const Actions& actions);
   void check_deadlines();
+  void check_order(const Grant& grant);
   void check_stalled();
   void watch_progress();
   void come_or_go();

@@ -1,5 +1,7 @@
 #include "scheduler/state/mode.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -72,6 +74,16 @@ TEST(Mode, WhatCouldStandStillIsRefused) {
   Mode too_tight = kept;
   too_tight.max_staleness = 0;
   EXPECT_NE(refused(too_tight).find("scheduler.max_staleness"), std::string::npos);
+}
+
+TEST(Mode, SaysWhoGoesFirst) {
+  const auto says = [](const Mode& mode) {
+    const std::vector<std::string> lines = describe(mode, 4, 2);
+    return std::ranges::count_if(
+        lines, [](const std::string& line) { return line.find("goes first") != line.npos; });
+  };
+  EXPECT_EQ(says({}), 0);
+  EXPECT_EQ(says({.dispatch_order = DispatchOrder::kLongestFirst}), 1);
 }
 
 }  // namespace
