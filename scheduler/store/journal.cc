@@ -51,6 +51,8 @@ Result<JournalFile> read_journal(const fs::path& file, std::vector<std::string>*
   if (!report) return report.failure();
   journal.law = report.value().law;
   journal.after = report.value().after;
+  // A header that is there is of a law.
+  if (journal.law != 0) journal.bytes = std::max(journal.bytes, RecordFile::kFileHeaderBytes);
   if (notes != nullptr && !report.value().note.empty()) notes->push_back(report.value().note);
   return journal;
 }
@@ -81,10 +83,6 @@ Result<void> replay(const fs::path& path, const JournalFile& journal, State& sta
   }
   return {};
 }
-
-}  // namespace
-
-namespace {
 
 // What is left of several files does not fit together. No wonder where some of it is damaged: say
 // so, or a person would look for another build.

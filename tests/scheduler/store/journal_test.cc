@@ -288,6 +288,20 @@ TEST(Journal, GoesOnInTheNextFileBeforeItsSnapshotIsThere) {
   EXPECT_EQ(*again.value().state, state);
 }
 
+TEST(Journal, AFileWithoutEventsMayBeCutToo) {
+  const State start(small_config(2, 2));
+  const auto entries = make_run(start);
+  ScratchFolder folder;
+  State state = start;
+  auto journal = Journal::open(folder.path(), start, {}).value();
+  ASSERT_TRUE(journal.cut(state));
+  append(journal, state, entries[0]);
+  const auto restored = restore(folder.path());
+  ASSERT_TRUE(restored) << restored.failure().message;
+  EXPECT_TRUE(restored.value().notes.empty());
+  EXPECT_EQ(*restored.value().state, state);
+}
+
 TEST(Journal, ASnapshotOfACutThatIsDamagedIsPassedOver) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
