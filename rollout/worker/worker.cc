@@ -1,6 +1,7 @@
 #include "rollout/worker/worker.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -201,27 +202,28 @@ class RolloutWorker {
     start_granted();
   }
 
-  // An evaluation runs on exactly its version, so new weights wait for it.
+  // What was asked for last is staged while the engine goes on under the weights that it has, and
+  // then takes their place between two steps. An evaluation runs on exactly its version, so that
+  // the switch waits for it.
   void install_when_possible() {
-    if (!to_install_ || num_evaluating_ > 0) return;
-    wire::Install message = *std::exchange(to_install_, std::nullopt);
-    auto refuse = [&](const std::string& reason) {
-      log_.error("install failed version={} reason={}", message.version, reason);
-      client_.send(wire::InstallFailed{message.policy, message.version, reason});
-    };
-    if (message.policy != 0) {
-      return refuse(fmt::format("this worker samples policy 0, not {}", message.policy));
+    if (staging_ && !finish_staging()) return;
+    if (!to_install_) return;
+    const wire::Install message = *to_install_;
+    if (message.policy != 0 || message.version < 0) {
+      to_install_.reset();
+      return refuse(message,
+                    message.policy != 0
+                        ? fmt::format("this worker samples policy 0, not {}", message.policy)
+                        : "a negative version");
     }
-    if (message.version < 0) return refuse("a negative version");
     // Asked for once more after a scheduler's restart, it may be what is in hand: then nothing is
     // read.
     if (message.digest != digest_) {
-      auto proved =
-          install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
-      if (!proved) return refuse(proved.failure().message);
-      pack();
-      digest_ = message.digest;
+      begin_staging(message);
+      if (!finish_staging() || message.digest != digest_) return;
     }
+    if (num_evaluating_ > 0) return;
+    to_install_.reset();
     // Not when nothing would change: an install drops all KV.
     if (engine_.version() != message.version || installed_ != packed_) {
       log_stats();
@@ -233,14 +235,50 @@ class RolloutWorker {
     client_.send(wire::Installed{message.policy, message.version, digest_});
   }
 
-  // Into the memory of the version before the running one, when nobody uses it any more.
-  void pack() {
+  void refuse(const wire::Install& message, const std::string& reason) {
+    log_.error("install failed version={} reason={}", message.version, reason);
+    client_.send(wire::InstallFailed{message.policy, message.version, reason});
+  }
+
+  // Where nothing is sampled meanwhile, the engine's threads do it, and it is awaited.
+  void begin_staging(const wire::Install& message) {
+    staging_ = message;
+    const bool beside = runner_.num_running() > 0;
+    staged_ = std::async(beside ? std::launch::async : std::launch::deferred,
+                         [this, message, beside, pulse = bound_pulse()] {
+                           const PulseScope scope(pulse);
+                           return stage(message, beside ? Stream{} : stream_);
+                         });
+  }
+
+  // Until it has ended nobody else touches parameters_ and spare_.
+  Result<void> stage(const wire::Install& message, const Stream& stream) {
+    auto proved =
+        install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
+    if (!proved) return proved;
+    // Into the memory of the version before the running one, when nobody uses it any more.
     if (spare_ != nullptr && spare_.use_count() == 1) {
-      spare_->repack(stream_, parameters_);
+      spare_->repack(stream, parameters_);
     } else {
-      spare_ = std::make_shared<PackedWeights>(stream_, config_.model, parameters_);
+      spare_ = std::make_shared<PackedWeights>(stream, config_.model, parameters_);
     }
-    std::swap(spare_, packed_);
+    return {};
+  }
+
+  // False: it goes on, and so do the episodes.
+  bool finish_staging() {
+    if (runner_.num_running() > 0 && staged_.wait_for(0s) == std::future_status::timeout)
+      return false;
+    const Result<void> proved = staged_.get();
+    const wire::Install message = *std::exchange(staging_, std::nullopt);
+    if (proved) {
+      std::swap(spare_, packed_);
+      digest_ = message.digest;
+    } else if (to_install_ && to_install_->digest == message.digest) {
+      to_install_.reset();
+      refuse(message, proved.failure().message);
+    }
+    return true;
   }
 
   void start_granted() {
@@ -393,7 +431,7 @@ class RolloutWorker {
   Digest digest_;  // of parameters_ and packed_
   std::shared_ptr<PackedWeights> packed_, spare_;
   std::shared_ptr<const PackedWeights> installed_;
-  std::optional<wire::Install> to_install_;
+  std::optional<wire::Install> to_install_, staging_;
   std::vector<wire::Grant> granted_;  // not begun
   // Results, by their number among the client's messages; and those that this session began with.
   std::map<BodyId, int64_t> unacknowledged_;
@@ -401,8 +439,9 @@ class RolloutWorker {
   int64_t num_evaluating_ = 0;
   EngineStats logged_;
   bool ended_ = false;
-  bool silent_ = false;        // the scheduler is, and that was told
-  bool told_weights_ = false;  // that it has its first
+  bool silent_ = false;               // the scheduler is, and that was told
+  bool told_weights_ = false;         // that it has its first
+  std::future<Result<void>> staged_;  // last: it uses what is above, and is awaited at the end
 };
 
 }  // namespace

@@ -628,5 +628,40 @@ TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
   EXPECT_NE(log_text().find("leaving episodes=2 with_turns=1"), std::string::npos) << log_text();
 }
 
+// An evaluation keeps its weights, and what has been asked for is read and proved beside it.
+TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
+  std::promise<void> reached;
+  environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+    return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
+  });
+  RolloutWorkerConfig config = this->config();
+  config.datasets = {{.env = "stuck"}};
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  const wire::Grant evaluated = grant(0, 0, 0, Lane::kEval);
+  desk.send(evaluated);
+  desk.await<wire::Installed>(1);
+  auto played = reached.get_future();
+  while (played.wait_for(0s) != std::future_status::ready) desk.serve();
+  // It never ends, and what is wrong with these weights is said all the same.
+  const wire::Install install = publish(1, 2);
+  wire::Install forged = install;
+  forged.digest[0] = forged.digest[0] == '0' ? '1' : '0';
+  desk.send(forged);
+  EXPECT_EQ(desk.await<wire::InstallFailed>(1)[0].version, 1);
+  // A newer wish takes the place of one that waits; both are sound.
+  desk.send(install);
+  const wire::Install newest = publish(2, 3);
+  desk.send(newest);
+  desk.send(wire::Abort{evaluated.lease, evaluated.lane});
+  const auto installed = desk.await<wire::Installed>(1);
+  EXPECT_EQ(installed[0].version, 2);
+  EXPECT_EQ(installed[0].digest, newest.digest);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
 }  // namespace
 }  // namespace tailrace
