@@ -123,5 +123,30 @@ TEST_F(LaunchModesTest, TheLongestFirstTrainTheSameBitForBit) {
   EXPECT_EQ(final_digest(), undisturbed_digest());
 }
 
+// A worker is killed again and again in the middle of its episodes; who goes on behind the turns
+// that it has stored samples what it would have sampled.
+TEST_F(LaunchModesTest, WhatGoesOnFromStoredTurnsTrainsTheSameBitForBit) {
+  const std::vector<std::string> slow = {"env.name=paced", "env.settings.turns=6",
+                                         "env.settings.latency_ms=40",
+                                         "rollout.store_turns_tokens=1"};
+  start_run("other", slow);
+  expect_done();
+  start_run("run", slow);
+  for (const int64_t step : {1, 3, 5, 7, 9, 11}) {
+    ASSERT_TRUE(wait_until([&] { return has_step(step); })) << output();
+    // Some turns into the next step.
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    for (const pid_t pid : workers("rollout")) ::kill(pid, SIGKILL);
+  }
+  expect_done();
+  double resumed = 0;
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows);
+  for (const MetricsRow& row : rows.value())
+    if (const double* value = row.find("rollout/resumed_tokens")) resumed += *value;
+  EXPECT_GT(resumed, 0) << "nothing had been stored";
+  EXPECT_EQ(final_digest(), final_digest("other"));
+}
+
 }  // namespace
 }  // namespace tailrace
