@@ -98,6 +98,13 @@ TEST_F(WireTest, WhoSendsALargeBodyOverASlowLinkIsNotSilent) {
   EXPECT_EQ(server_->counters().duplicates, 0);
 }
 
+// A sanitizer makes a byte many times as dear.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kManyBytes = 2 << 20;
+#else
+constexpr size_t kManyBytes = 16 << 20;
+#endif
+
 // Many large messages at once take longer than the time after which a message is sent again.
 TEST_F(WireTest, WhatIsOnItsWayIsNotSentAgain) {
   constexpr int kPeers = 8, kEach = 4;
@@ -107,7 +114,7 @@ TEST_F(WireTest, WhatIsOnItsWayIsNotSentAgain) {
     clients.push_back(make_client(fmt::format("rollout-{}", i)));
     ASSERT_TRUE(welcome(*clients.back()));
   }
-  const TrajectoryResult result{std::vector<std::byte>(16 << 20)};
+  const TrajectoryResult result{std::vector<std::byte>(kManyBytes)};
   for (auto& client : clients) {
     for (int i = 0; i < kEach; ++i) client->send(result);
   }
