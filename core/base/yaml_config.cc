@@ -212,7 +212,6 @@ class ConfigBinder final : public OptionVisitor {
         return add_error(node->place, "{} is {}; it must be true or false", other.name,
                          node->describe());
       value = value == "true" ? other.if_true : other.if_false;
-      if (value.empty()) return;
     }
     const auto found = std::ranges::find(names, value);
     if (node->kind == Kind::kScalar && found != names.end()) {
@@ -350,8 +349,19 @@ class ConfigBinder final : public OptionVisitor {
       consider(elsewhere ? at(alias) : here(alias),
                elsewhere ? std::string(alias) : join_key(section.key, alias));
     }
-    for (const OptionInfo::Switch& other : info.switches)
-      consider(at(other.name), std::string(other.name));
+    for (const OptionInfo::Switch& other : info.switches) {
+      const ConfigNode* node = at(other.name);
+      const auto answer = node != nullptr ? std::string_view(node->text) : std::string_view();
+      const bool says_nothing = (answer == "true" && other.if_true.empty()) ||
+                                (answer == "false" && other.if_false.empty());
+      if (!says_nothing) {
+        consider(node, std::string(other.name));
+        continue;
+      }
+      taken_.insert(node);
+      keys_.notes_.push_back(fmt::format("{}: {} = {} leaves {} as it is", node->place.text(),
+                                         other.name, answer, full));
+    }
 
     if (!found && info.required && !section.is_example) {
       const ConfigPlace& place = section.node ? section.node->place : root_place();

@@ -82,8 +82,7 @@ void ModeOptions::visit(OptionVisitor& v) {
   v.field("on_stale", on_stale,
           {.help = "what is done about older groups: mask: old tokens leave the loss; drop: the "
                    "group is replaced; wait: a step waits so that none can arise",
-           .aliases = {"async.on_stale"},
-           .switches = {{"rollout.partial.mask_old_tokens", "mask", ""}}});
+           .aliases = {"async.on_stale"}});
   v.field("launch_prompts_ratio", launch_prompts,
           {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
                    "that are complete",

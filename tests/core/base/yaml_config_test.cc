@@ -449,6 +449,11 @@ TEST(YamlConfig, AnothersSwitchChoosesAValue) {
   EXPECT_EQ(keys.notes(), std::vector<std::string>{"a.yaml:2: old.async.enable is read as mode"});
   // Off says nothing of what else it may be.
   EXPECT_EQ(read(minimal + "old: {async: {enable: false}}").mode, Mode::kSync);
+  EXPECT_EQ(read(minimal + "mode: async\nold: {async: {enable: false}}", {}, &keys).mode,
+            Mode::kAsync);
+  EXPECT_EQ(keys.notes(),
+            std::vector<std::string>{"a.yaml:3: old.async.enable = false leaves mode as it is"});
+  EXPECT_EQ(read(minimal + "mode: async", {"old.async.enable=false"}).mode, Mode::kAsync);
   EXPECT_EQ(read(minimal + "old: {wait: false}").mode, Mode::kAsync);
   EXPECT_EQ(read(minimal + "old: {wait: true}", {"mode=async"}).mode, Mode::kAsync);
   EXPECT_EQ(error_of(minimal + "old: {wait: maybe}"),
