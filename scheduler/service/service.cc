@@ -116,8 +116,10 @@ struct Service::Impl {
 
   Journal open_journal() {
     std::error_code error;
-    if (!left_out.empty() && !std::filesystem::remove(left_out, error))
-      throw UserError("{}", describe_errno("remove", left_out, error.value()));
+    // Out of the way of the next file, and not gone: a person may want to look at it.
+    if (!left_out.empty())
+      std::filesystem::rename(left_out, left_out.string() + ".left_out", error);
+    if (error) throw UserError("{}", describe_errno("rename", left_out, error.value()));
     auto opened = Journal::open(options.paths.journal(), state,
                                 {.segment_bytes = options.storage.journal_bytes,
                                  .archive = options.storage.archive,

@@ -57,7 +57,7 @@ uint64_t digest_of(const Actions& actions);
 struct Restored {
   std::optional<State> state;      // nothing: a new run
   std::vector<std::string> notes;  // for the log: what a crash had cut
-  // Events that a power loss has left without those before them: removed before a journal is
+  // Events that a power loss has left without those before them: to be renamed before a journal is
   // opened. Empty: none.
   std::filesystem::path left_out;
 };

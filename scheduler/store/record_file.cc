@@ -152,6 +152,13 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
   }
   char header[RecordFile::kFileHeaderBytes];
   if (!read_fully(file.get(), header, sizeof(header), 0)) return failure("read", path);
+  // A power loss may keep the size of a file and not its first page.
+  if (std::ranges::all_of(header, [](char byte) { return byte == 0; })) {
+    return ScanReport{
+        .law = 0,
+        .after = 0,
+        .note = fmt::format("{} never reached the disk: nothing in it", path.string())};
+  }
   uint32_t found[4];
   std::memcpy(found, header + 8, sizeof(found));
   if (std::string_view(header, 8) != kMagic || found[0] != kind) {

@@ -302,6 +302,22 @@ TEST(Journal, AFileWithoutEventsMayBeCutToo) {
   EXPECT_EQ(*restored.value().state, state);
 }
 
+// Power was lost before the first page of the new file was written, and after its size was.
+TEST(Journal, AFileThatNeverReachedTheDiskIsEmpty) {
+  const State start(small_config(2, 2));
+  const auto entries = make_run(start);
+  ScratchFolder folder;
+  const State state = cut_once(folder.path(), start, entries, /*with_snapshot=*/false);
+  const auto second = folder.path() / "journal-000002.log";
+  const auto bytes = static_cast<size_t>(size_of(second));
+  std::ofstream(second, std::ios::binary | std::ios::trunc) << std::string(bytes, '\0');
+  const auto restored = restore(folder.path());
+  ASSERT_TRUE(restored) << restored.failure().message;
+  EXPECT_EQ(restored.value().notes,
+            std::vector<std::string>{second.string() + " never reached the disk: nothing in it"});
+  EXPECT_EQ(*restored.value().state, replay(start, entries, entries.size() / 2));
+}
+
 TEST(Journal, ASnapshotOfACutThatIsDamagedIsPassedOver) {
   const State start(small_config(2, 2));
   const auto entries = make_run(start);
