@@ -126,4 +126,10 @@ void Report::add(const std::string& name, const std::string& metric, const std::
   add(Row{name, metric, unit, spread(std::move(values)), limit});
 }
 
+void Report::note(const std::string& text) {
+  if (form_ == Form::kJson) return;
+  fmt::print(out_, "  -> {}\n", text);
+  std::fflush(out_);
+}
+
 }  // namespace tailrace

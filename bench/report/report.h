@@ -79,6 +79,9 @@ class Report {
   // `values` as in spread().
   void add(const std::string& name, const std::string& metric, const std::string& unit,
            std::vector<double> values, std::optional<double> limit = {});
+  // What the rows before it mean, in words, for the reader of a table; not in the JSON form, whose
+  // reader judges for himself.
+  void note(const std::string& text);
 
  private:
   Heading heading_;

@@ -34,6 +34,9 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
                                 "sft.demonstrations=20 env.settings.latency_ms=1",
                                 (folder / "modes").string())},
+          {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
+                                 "eval.prompts=8",
+                                 (folder / "reward").string())},
           {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
                                 "sft.demonstrations=100 eval.prompts=8",
                                 TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};

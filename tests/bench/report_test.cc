@@ -61,6 +61,7 @@ TEST(Report, IsOneJsonObjectARow) {
   const std::string text = printed([](std::FILE* file) {
     Report report(heading(), Report::Form::kJson, file);
     report.add("tiny", "decode", "tokens/s", {30, 10, 20}, 40);
+    report.note("it waits for nothing");
     report.add("tiny", "wait", "ms", {1});
   });
   const size_t end = text.find('\n');
@@ -83,6 +84,7 @@ TEST(Report, IsATableThatNamesACaseOnce) {
         Report report(heading(), Report::Form::kTable, file);
         report.add("tiny", "decode", "tokens/s", {3000, 1000, 2000}, 4000);
         report.add("tiny", "wait", "ms", {0.00123});
+        report.note("it waits for nothing");
       }),
       "engine: tailrace 0.1.0 on a CPU, 2 cores, 2 threads, cpu-plain\n"
       "geometry tiny, layers 4, share 0.5\n"
@@ -90,7 +92,8 @@ TEST(Report, IsATableThatNamesACaseOnce) {
       "                              median         min         max  unit        runs  of limit\n"
       "tiny\n"
       "  decode                        2000        1000        3000  tokens/s       3      50 %\n"
-      "  wait                       0.00123     0.00123     0.00123  ms             1          \n");
+      "  wait                       0.00123     0.00123     0.00123  ms             1          \n"
+      "  -> it waits for nothing\n");
 }
 
 TEST(Report, KnowsThisBuildAndThisMachine) {
