@@ -132,6 +132,9 @@ void fail(Context& context, const WorkId& work, const Lease& lease, Outcome caus
     try_again(context, work, lease.kind, member.env_failures, bounds.env_failed);
   } else {
     ++counts.lost;
+    // It got no further than where it began: what is there may be what it was lost of.
+    if (lease.turns > 0 && member.prefix && member.prefix->turns == lease.turns)
+      drop_prefix(context, work, member);
     try_again(context, work, lease.kind, member.losses, bounds.lost);
   }
 }

@@ -609,8 +609,10 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     // Of an attempt that no longer counts: nothing rests on it.
     if (task == nullptr || !holds_body(context.state, body)) continue;
     if (body.turns > 0) {
-      // The next attempt begins anew.
+      // The next attempt begins anew, and so does one that is to hear of it now.
       task->members[static_cast<size_t>(member.member)].prefix.reset();
+      const auto lease = context.state.leases.find({body.lane, member});
+      if (lease != context.state.leases.end()) lease->second.turns = 0;
       continue;
     }
     Policy& policy = context.state.policies.at(member.policy);

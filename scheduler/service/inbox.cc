@@ -184,8 +184,12 @@ void Inbox::on_turns(const wire::Incoming& from, const TrajectoryHeader& header,
       return;
     }
     // Its result will be refused like them, and counts.
-    if (!stored.ok())
-      return log_.warning("{} sent turns that are refused: {}", event.worker, stored.refused);
+    if (!stored.ok()) {
+      if (doubles(++num_refused_))
+        log_.warning("{} sent turns that are refused: {} ({} times)", event.worker, stored.refused,
+                     num_refused_);
+      return;
+    }
     feed_(event);
     if (!holds_body(state_, part.first)) store_.release({part.first});
   });

@@ -109,7 +109,8 @@ class Inbox {
   // In any run a few: an answer crosses the message that it comes too late for.
   Dropped unexpected_{LogLevel::kInfo, "that nobody waits for"};
   Dropped unreadable_{LogLevel::kWarning, "whose results cannot be read"};
-  int64_t num_unheld_ = 0;  // bodies that were asked for
+  int64_t num_unheld_ = 0;   // bodies that were asked for
+  int64_t num_refused_ = 0;  // turns of attempts that go on
   RateLimit session_lines_;
   std::string failure_;
 };

@@ -98,6 +98,16 @@ void StoreActor::run_answers() {
   look();
 }
 
+namespace {
+
+int64_t num_turns(const Trajectory& trajectory) {
+  int64_t turns = 0;
+  for (const Segment& segment : trajectory.segments) turns += std::ssize(segment.turn_begins);
+  return turns;
+}
+
+}  // namespace
+
 void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
                      std::function<void(Stored)> then) {
   const int64_t bytes = std::ssize(body);
@@ -111,6 +121,10 @@ void StoreActor::put(const BodyId& id, std::vector<std::byte> body,
           // The trainer would refuse the whole batch, and again after each restart.
         } else if (auto unfit = find_unfit(trajectory.value(), limits_)) {
           stored.refused = fmt::format("{} {}", to_string(id.lease), *unfit);
+        } else if (const int64_t turns = num_turns(trajectory.value());
+                   id.turns > 0 && turns != id.turns) {
+          stored.refused = fmt::format("{} says that it has {} turns, and holds {}",
+                                       to_string(id.lease), id.turns, turns);
         } else if (auto put = store.put(id, body); !put) {
           stored.failure = put.failure().message;
         }

@@ -91,7 +91,8 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxTries,
            .resume = Resume::kMayChange});
-  seconds_field(v, "lease_seconds", deadlines.lease, "longest time for one sample, all its turns");
+  seconds_field(v, "lease_seconds", deadlines.lease,
+                "longest time for one sample, from its grant or its last stored turn");
   seconds_field(v, "verify_seconds", deadlines.verify, "longest time for one verification");
   seconds_field(v, "install_seconds", deadlines.install, "longest time for one weight install");
   seconds_field(v, "reconnect_seconds", deadlines.reconnect,

@@ -260,8 +260,10 @@ bool expects(const State& state, const TurnsStored& event) {
     return false;
   const Task& task = *find_task(state, event.lane, event.lease.member);
   const auto& prefix = task.members[static_cast<size_t>(event.lease.member.member)].prefix;
-  // Fewer than it began with are of another life of this lease, which a loss of power has undone.
-  return event.turns > std::max(lease.turns, prefix ? prefix->turns : 0);
+  // Each renews the lease: more turns are more tokens. Fewer than it began with are of another life
+  // of this lease, which a loss of power has undone.
+  return event.turns <= event.tokens && event.tokens > (prefix ? prefix->tokens : 0) &&
+         event.turns > std::max(lease.turns, prefix ? prefix->turns : 0);
 }
 
 StepStart step_start_at(const Policy& policy, Time now) {

@@ -75,6 +75,21 @@ TEST(SchedulerTurns, WhoIsLostOrLeavesLeavesThemBehind) {
   }
 }
 
+// Its prefix may be what each of them is lost of, or take longer to play again than a lease lasts.
+TEST(SchedulerTurns, WhoIsLostWhereItBeganBeginsAnew) {
+  for (const bool gets_on : {false, true}) {
+    Begun h;
+    const Grant second = h.again(h.tell(WorkerDown{"w0"}));
+    ASSERT_TRUE(second.prefix);
+    if (gets_on) h.tell(turns_of(second, 3, 0));
+    h.add_rollout("w2", 8);
+    h.tell(WorkerDown{"w1", 0, /*silent=*/true});
+    const Grant third = h.again(h.wait(h.state.config.deadlines.reconnect));
+    EXPECT_EQ(third.lease.attempt, 3);
+    EXPECT_EQ(third.prefix.has_value(), gets_on);
+  }
+}
+
 TEST(SchedulerTurns, AProcessThatComesBackWithoutItsWorkIsToldThem) {
   Begun h;
   // The same process: it has them, and hears where the turns are all the same.
@@ -133,6 +148,12 @@ TEST(SchedulerTurns, OnlyThePresentHoldersNewTurnsCount) {
   attempt.lease.attempt = 7;
   EXPECT_TRUE(h.tell(attempt).empty());
   EXPECT_TRUE(h.tell(turns_of(h.first[0], 3, 1)).empty());  // by weights that nobody published
+  TurnsStored same = turns_of(h.first[0], 3, 0);
+  same.tokens = h.stored.tokens;  // more turns of the same tokens
+  EXPECT_TRUE(h.tell(same).empty());
+  TurnsStored more = turns_of(h.first[0], 3, 0);
+  more.turns = 1000;  // than it has tokens
+  EXPECT_TRUE(h.tell(more).empty());
   TurnsStored unsaid = turns_of(h.first[0], 3, -1);
   EXPECT_TRUE(h.tell(unsaid).empty());
   EXPECT_EQ(h.state, before);
@@ -204,7 +225,17 @@ TEST(SchedulerTurns, TurnsThatAreLostAreSampledAgain) {
   const Actions actions = h.tell(BodiesLost{{body_of(h.stored)}});
   EXPECT_TRUE(only<Release>(actions).empty());
   EXPECT_TRUE(only<Abort>(actions).empty());
-  EXPECT_FALSE(h.again(h.tell(Stalled{"w0"})).prefix);
+  const Grant anew = h.again(h.tell(Stalled{"w0"}));
+  EXPECT_FALSE(anew.prefix);
+  // Lost while a grant that named them was on its way: it begins anew, and may store its first.
+  const TurnsStored stored = turns_of(anew, 3, 0);
+  h.tell(stored);
+  h.add_rollout("w2", 8);
+  const Grant third = h.again(h.tell(WorkerDown{"w1"}));
+  ASSERT_TRUE(third.prefix);
+  h.tell(BodiesLost{{body_of(stored)}});
+  h.tell(turns_of(third, 1, 0));
+  EXPECT_TRUE(holds_body(h.state, body_of(turns_of(third, 1, 0))));
 }
 
 TEST(SchedulerTurns, TheyOutliveAStop) {

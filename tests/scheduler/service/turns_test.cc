@@ -112,6 +112,9 @@ TEST_F(StoredTurns, WhatTheTrainerWouldRefuseIsNotGoneOnFrom) {
   Trajectory lie = turns(40);
   lie.segments[0].logprobs.back() = 3;
   w0->say(wire::TrajectoryResult{wire::encode_trajectory(lie), /*goes_on=*/true});
+  Trajectory more = turns(40);
+  more.turns = 2;  // and it holds one
+  w0->say(wire::TrajectoryResult{wire::encode_trajectory(more), /*goes_on=*/true});
   w0.reset();
   Script w1(Role::kRollout, "rollout-1", run.options.endpoint);
   const wire::Grant again = install_and_wait(w1);
