@@ -152,6 +152,16 @@ struct Harness {
   }
 };
 
+// The running grants of a prompt, in the order of its members.
+inline std::vector<Grant> grants_of(const Harness& h, int64_t prompt, int32_t domain = 0) {
+  std::vector<Grant> grants;
+  for (const auto& [work, lease] : h.state.leases) {
+    if (work.lane == Lane::kTrain && work.member.prompt == prompt && work.member.domain == domain)
+      grants.push_back(Harness::grant_of(work, lease));
+  }
+  return grants;
+}
+
 // Version `version` is out, and the workers that are asked to install it have done so.
 inline Actions publish(Harness& h, int64_t version, std::string_view lineage = "a") {
   Actions all = h.tell(published(version, lineage));
@@ -159,6 +169,13 @@ inline Actions publish(Harness& h, int64_t version, std::string_view lineage = "
     for (const Action& action : h.tell_installed(install)) all.push_back(action);
   }
   return all;
+}
+
+inline Harness started(Config config, int64_t slots = 256) {
+  Harness h(std::move(config));
+  h.add_rollout("w0", slots);
+  publish(h, 0);
+  return h;
 }
 
 // All that runs is answered, and the step is trained.

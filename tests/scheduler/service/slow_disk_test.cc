@@ -19,16 +19,6 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-template <class Done>
-bool wait_until(const Done& done, milliseconds patience = seconds(30)) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
-
 struct SlowDisk : testing::Test {
   SlowDisk() {
     run.options.paths.root = bodies.parent_path();

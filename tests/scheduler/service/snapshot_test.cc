@@ -20,16 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-template <class Done>
-bool wait_until(const Done& done, milliseconds patience = seconds(30)) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
-
 bool names(const fs::path& file, std::string_view name) {
   return file.filename().string().starts_with(name);
 }

@@ -60,6 +60,16 @@ struct TestRun {
   }
 };
 
+template <class Done>
+bool wait_until(const Done& done, std::chrono::milliseconds patience = std::chrono::seconds(30)) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
 // A service that does not end by itself is stopped, and the test fails.
 inline ServiceResult run_to_its_end(Service& service,
                                     std::chrono::seconds patience = std::chrono::seconds(60)) {
