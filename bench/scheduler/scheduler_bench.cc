@@ -91,10 +91,15 @@ class World {
 
  private:
   void step() {
-    if (!installs_.empty()) {
-      const Install install = installs_.back();
-      installs_.pop_back();
-      return tell(Installed{install.worker, install.policy, install.version, install.digest});
+    if (!stages_.empty()) {
+      const Stage stage = stages_.back();
+      stages_.pop_back();
+      return tell(Staged{stage.worker, stage.policy, stage.version, stage.digest});
+    }
+    if (!switches_.empty()) {
+      const Switch change = switches_.back();
+      switches_.pop_back();
+      return tell(Installed{change.worker, change.policy, change.version, change.digest});
     }
     if (saving_) {
       saving_ = false;
@@ -140,7 +145,8 @@ class World {
     require(!next || *next > now_, "a deadline has passed");
     for (Action& action : actions) {
       if (auto* grant = std::get_if<Grant>(&action)) grants_.push_back(std::move(*grant));
-      if (auto* install = std::get_if<Install>(&action)) installs_.push_back(std::move(*install));
+      if (auto* stage = std::get_if<Stage>(&action)) stages_.push_back(std::move(*stage));
+      if (auto* change = std::get_if<Switch>(&action)) switches_.push_back(std::move(*change));
       if (std::holds_alternative<Save>(action)) saving_ = true;
       // A trainer takes as long as the workers take for a quarter of a step.
       if (std::holds_alternative<HandOver>(action))
@@ -153,7 +159,8 @@ class World {
   Time now_{std::chrono::seconds(1)};
   Rng rng_{1};
   std::vector<Grant> grants_;
-  std::vector<Install> installs_;
+  std::vector<Stage> stages_;
+  std::vector<Switch> switches_;
   int64_t version_ = -1, training_ = 0, events_ = 0;
   bool saving_ = false;
   Journal* journal_ = nullptr;

@@ -82,17 +82,11 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   if (worker.role != Role::kTrainer)
     parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));
   if (worker.role == Role::kRollout) {
-    switch (worker.phase) {
-      case scheduler::WorkerPhase::kClosed:
-        parts.push_back("without weights");
-        break;
-      case scheduler::WorkerPhase::kInstalling:
-        parts.push_back(fmt::format("installs version {}", worker.target));
-        break;
-      case scheduler::WorkerPhase::kOpen:
-        parts.push_back(fmt::format("version {}", worker.version));
-        break;
-    }
+    parts.push_back(worker.version < 0 ? "without weights"
+                                       : fmt::format("version {}", worker.version));
+    if (worker.install)
+      parts.push_back(fmt::format("{} version {}", is_asked(worker) ? "installs" : "has staged",
+                                  worker.install->version));
   }
   if (in_quarantine(state, id)) parts.push_back("in quarantine: " + state.health.at(id).reason);
   return fmt::format("{}", fmt::join(parts, ", "));

@@ -35,7 +35,7 @@ enum class TimelineWhat : uint8_t {
   kWarmUp,      // the trainer, before version 0
   kGenerate,    // a lease of a sample: from its grant to its result
   kVerify,      // the same of its verification
-  kInstall,     // of version `number`
+  kInstall,     // of version `number`, in two: until it is staged, and the switch
   kTrain,       // step `number`: from its hand-over to its publication
   kSave,        // a checkpoint of version `number`
   kStep,        // step `number` is published: what was trained

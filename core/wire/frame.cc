@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW5";
+constexpr char kFrameIdentifier[] = "TRW6";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -65,6 +65,9 @@ Offset write(Builder& b, const Verdict& m) {
   const auto failure = b.CreateString(m.failure);
   return fbs::CreateVerdict(b, &lease, code(m.lane), m.verify_attempt, reward, metrics, failure)
       .Union();
+}
+Offset write(Builder& b, const Staged& m) {
+  return fbs::CreateStaged(b, m.policy, m.version, b.CreateString(m.digest)).Union();
 }
 Offset write(Builder& b, const Installed& m) {
   return fbs::CreateInstalled(b, m.policy, m.version, b.CreateString(m.digest)).Union();
@@ -123,10 +126,13 @@ Offset write(Builder& b, const Verify& m) {
   return fbs::CreateVerifyRequest(b, &lease, code(m.lane), m.verify_attempt, verifier, evidence)
       .Union();
 }
-Offset write(Builder& b, const Install& m) {
+Offset write(Builder& b, const Stage& m) {
   const auto digest = b.CreateString(m.digest);
   const auto manifest = b.CreateString(m.manifest);
-  return fbs::CreateInstall(b, m.policy, m.version, digest, manifest).Union();
+  return fbs::CreateStage(b, m.policy, m.version, digest, manifest).Union();
+}
+Offset write(Builder& b, const Switch& m) {
+  return fbs::CreateSwitch(b, m.policy, m.version, b.CreateString(m.digest)).Union();
 }
 Offset write(Builder& b, const Batch& m) {
   std::vector<fbs::BatchItem> items;
@@ -204,6 +210,10 @@ Message read(const fbs::Verdict& t) {
   m.failure = read_text(*t.failure());
   return m;
 }
+Message read(const fbs::Staged& t) {
+  return Staged{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                read_digest(*t.digest())};
+}
 Message read(const fbs::Installed& t) {
   return Installed{read_policy(t.policy()), at_least(0, t.version(), "version"),
                    read_digest(*t.digest())};
@@ -253,9 +263,13 @@ Message read(const fbs::VerifyRequest& t) {
                 static_cast<int32_t>(at_least(0, t.verify_attempt(), "verify_attempt")),
                 t.scored_by()->str(), t.evidence()->str()};
 }
-Message read(const fbs::Install& t) {
-  return Install{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                 read_digest(*t.digest()), read_file_name(*t.manifest())};
+Message read(const fbs::Stage& t) {
+  return Stage{read_policy(t.policy()), at_least(0, t.version(), "version"),
+               read_digest(*t.digest()), read_file_name(*t.manifest())};
+}
+Message read(const fbs::Switch& t) {
+  return Switch{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                read_digest(*t.digest())};
 }
 Message read(const fbs::Batch& t) {
   Batch m{read_policy(t.policy()),
@@ -292,6 +306,8 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_TrajectoryResult());
     case fbs::Body::Verdict:
       return read(*frame.body_as_Verdict());
+    case fbs::Body::Staged:
+      return read(*frame.body_as_Staged());
     case fbs::Body::Installed:
       return read(*frame.body_as_Installed());
     case fbs::Body::InstallFailed:
@@ -320,8 +336,10 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_Abort());
     case fbs::Body::VerifyRequest:
       return read(*frame.body_as_VerifyRequest());
-    case fbs::Body::Install:
-      return read(*frame.body_as_Install());
+    case fbs::Body::Stage:
+      return read(*frame.body_as_Stage());
+    case fbs::Body::Switch:
+      return read(*frame.body_as_Switch());
     case fbs::Body::Batch:
       return read(*frame.body_as_Batch());
     case fbs::Body::Payload:

@@ -28,6 +28,9 @@ struct Describe {
         m.reward ? fmt::format("reward={}", *m.reward) : fmt::format("failed: {}", m.failure);
     return fmt::format("Verdict {}{} {}", short_name(m.lease), lane_mark(m.lane), result);
   }
+  std::string operator()(const Staged& m) const {
+    return fmt::format("Staged policy={} version={} {}", m.policy, m.version, m.digest);
+  }
   std::string operator()(const Installed& m) const {
     return fmt::format("Installed policy={} version={} {}", m.policy, m.version, m.digest);
   }
@@ -73,8 +76,11 @@ struct Describe {
   std::string operator()(const Verify& m) const {
     return fmt::format("Verify {}{} by {}", short_name(m.lease), lane_mark(m.lane), m.verifier);
   }
-  std::string operator()(const Install& m) const {
-    return fmt::format("Install policy={} version={} {}", m.policy, m.version, m.digest);
+  std::string operator()(const Stage& m) const {
+    return fmt::format("Stage policy={} version={} {}", m.policy, m.version, m.digest);
+  }
+  std::string operator()(const Switch& m) const {
+    return fmt::format("Switch policy={} version={} {}", m.policy, m.version, m.digest);
   }
   std::string operator()(const Batch& m) const {
     return fmt::format("Batch policy={} step={} first={} items={}{}", m.policy, m.step, m.first,
@@ -102,8 +108,8 @@ bool is_said_by(Role role, const Message& message) {
     return true;
   switch (role) {
     case Role::kRollout:
-      return is_any(type_identity<TrajectoryResult>{}, type_identity<Installed>{},
-                    type_identity<InstallFailed>{});
+      return is_any(type_identity<TrajectoryResult>{}, type_identity<Staged>{},
+                    type_identity<Installed>{}, type_identity<InstallFailed>{});
     case Role::kReward:
       return is_any(type_identity<Verdict>{});
     case Role::kTrainer:

@@ -54,7 +54,12 @@ struct Verdict {  // a reward worker's answer
   MetricList metrics;
   std::string failure;  // why, when it failed
 };
-struct Installed {  // weights are in place and their digest is proved
+struct Staged {  // the weights are here, and their digest is proved; others still sample
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+};
+struct Installed {  // what samples from now on
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
@@ -139,11 +144,16 @@ struct Verify {
   int32_t verify_attempt = 0;
   std::string verifier, evidence;
 };
-struct Install {
+struct Stage {  // fetch and prove these weights, while the present ones sample
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
   std::string manifest;  // file name below RUN/weights
+};
+struct Switch {  // sample by what is staged
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
 };
 // Answers TrainerWants: the members of a step, or of the groups of it that have become complete
 // since the part before it. Each part, where there are several, is in the batch_order() of prompts.
@@ -173,10 +183,10 @@ struct Shutdown {  // end cleanly
   std::string reason;
 };
 
-using Message =
-    std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Installed, InstallFailed,
-                 TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed, Fetch,
-                 Welcome, Hold, Grant, Abort, Verify, Install, Batch, Payload, Save, Shutdown>;
+using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Staged, Installed,
+                             InstallFailed, TrainerReady, TrainerWants, Published, Durable,
+                             Progress, WorkerFailed, Fetch, Welcome, Hold, Grant, Abort, Verify,
+                             Stage, Switch, Batch, Payload, Save, Shutdown>;
 
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);

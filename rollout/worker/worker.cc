@@ -148,7 +148,8 @@ class RolloutWorker {
   // A session begins, of a scheduler that may have been away: which of our work still counts is in
   // the Hold that follows, and nothing is lost until then. Installs are asked for anew.
   void on(const wire::Welcome&) {
-    to_install_.reset();
+    to_stage_.reset();
+    to_switch_.reset();
     forget_acknowledged();
     resent_.clear();
     for (const auto& [body, number] : unacknowledged_) resent_.insert(body);
@@ -165,7 +166,11 @@ class RolloutWorker {
     });
   }
 
-  void on(const wire::Install& install) { to_install_ = install; }
+  void on(const wire::Stage& stage) {
+    to_stage_ = stage;
+    to_switch_.reset();  // of what was staged before
+  }
+  void on(const wire::Switch& change) { to_switch_ = change; }
 
   void on(const wire::Grant& grant) {
     bool known = runner_.is_running(grant.lease, grant.lane) ||
@@ -198,32 +203,33 @@ class RolloutWorker {
   }
 
   void proceed() {
-    install_when_possible();
+    stage_what_is_asked();
+    switch_when_possible();
     start_granted();
   }
 
-  // What was asked for last is staged while the engine goes on under the weights that it has, and
-  // then takes their place between two steps. An evaluation runs on exactly its version, so that
-  // the switch waits for it.
-  void install_when_possible() {
+  // What was asked for last is staged while the engine goes on under the weights that it has.
+  void stage_what_is_asked() {
     if (staging_ && !finish_staging()) return;
-    if (!to_install_) return;
-    const wire::Install message = *to_install_;
-    if (message.policy != 0 || message.version < 0) {
-      to_install_.reset();
-      return refuse(message,
-                    message.policy != 0
-                        ? fmt::format("this worker samples policy 0, not {}", message.policy)
-                        : "a negative version");
-    }
+    if (!to_stage_) return;
+    const wire::Stage message = *std::exchange(to_stage_, std::nullopt);
+    if (message.policy != 0)
+      return refuse(message.policy, message.version,
+                    fmt::format("this worker samples policy 0, not {}", message.policy));
     // Asked for once more after a scheduler's restart, it may be what is in hand: then nothing is
     // read.
-    if (message.digest != digest_) {
-      begin_staging(message);
-      if (!finish_staging() || message.digest != digest_) return;
-    }
-    if (num_evaluating_ > 0) return;
-    to_install_.reset();
+    if (message.digest == digest_) return say_staged(message);
+    begin_staging(message);
+    finish_staging();
+  }
+
+  // What is staged takes the place of what samples, between two steps of the engine. An evaluation
+  // runs on exactly its version: one that was aborted a moment ago has to leave first.
+  void switch_when_possible() {
+    if (!to_switch_ || staging_ || num_evaluating_ > 0) return;
+    const wire::Switch message = *std::exchange(to_switch_, std::nullopt);
+    if (message.digest != digest_)
+      return refuse(message.policy, message.version, "other weights are staged");
     // Not when nothing would change: an install drops all KV.
     if (engine_.version() != message.version || installed_ != packed_) {
       log_stats();
@@ -235,14 +241,21 @@ class RolloutWorker {
     client_.send(wire::Installed{message.policy, message.version, digest_});
   }
 
-  void refuse(const wire::Install& message, const std::string& reason) {
-    log_.error("install failed version={} reason={}", message.version, reason);
-    client_.send(wire::InstallFailed{message.policy, message.version, reason});
+  void say_staged(const wire::Stage& message) {
+    client_.send(wire::Staged{message.policy, message.version, message.digest});
+  }
+
+  void refuse(PolicyId policy, int64_t version, const std::string& reason) {
+    log_.error("install failed version={} reason={}", version, reason);
+    client_.send(wire::InstallFailed{policy, version, reason});
   }
 
   // Where nothing is sampled meanwhile, the engine's threads do it, and it is awaited.
-  void begin_staging(const wire::Install& message) {
+  void begin_staging(const wire::Stage& message) {
     staging_ = message;
+    digest_.clear();
+    // What was staged and never sampled makes room.
+    if (packed_ != installed_) std::swap(packed_, spare_);
     const bool beside = runner_.num_running() > 0;
     staged_ = std::async(beside ? std::launch::async : std::launch::deferred,
                          [this, message, beside, pulse = bound_pulse()] {
@@ -252,7 +265,7 @@ class RolloutWorker {
   }
 
   // Until it has ended nobody else touches parameters_ and spare_.
-  Result<void> stage(const wire::Install& message, const Stream& stream) {
+  Result<void> stage(const wire::Stage& message, const Stream& stream) {
     auto proved =
         install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
     if (!proved) return proved;
@@ -265,18 +278,22 @@ class RolloutWorker {
     return {};
   }
 
-  // False: it goes on, and so do the episodes.
+  // False: it goes on, and so do the episodes. What was asked for meanwhile comes next, and is the
+  // one to answer.
   bool finish_staging() {
     if (runner_.num_running() > 0 && staged_.wait_for(0s) == std::future_status::timeout)
       return false;
     const Result<void> proved = staged_.get();
-    const wire::Install message = *std::exchange(staging_, std::nullopt);
+    const wire::Stage message = *std::exchange(staging_, std::nullopt);
     if (proved) {
       std::swap(spare_, packed_);
       digest_ = message.digest;
-    } else if (to_install_ && to_install_->digest == message.digest) {
-      to_install_.reset();
-      refuse(message, proved.failure().message);
+    }
+    if (to_stage_) return true;
+    if (proved) {
+      say_staged(message);
+    } else {
+      refuse(message.policy, message.version, proved.failure().message);
     }
     return true;
   }
@@ -428,10 +445,12 @@ class RolloutWorker {
   std::vector<Played> played_;  // by domain
   const std::string numerics_class_ = numerics_class();
 
-  Digest digest_;  // of parameters_ and packed_
-  std::shared_ptr<PackedWeights> packed_, spare_;
-  std::shared_ptr<const PackedWeights> installed_;
-  std::optional<wire::Install> to_install_, staging_;
+  Digest digest_;                          // of parameters_ and packed_; none while staging
+  std::shared_ptr<PackedWeights> packed_;  // staged last
+  std::shared_ptr<PackedWeights> spare_;
+  std::shared_ptr<const PackedWeights> installed_;  // what samples
+  std::optional<wire::Stage> to_stage_, staging_;
+  std::optional<wire::Switch> to_switch_;
   std::vector<wire::Grant> granted_;  // not begun
   // Results, by their number among the client's messages; and those that this session began with.
   std::map<BodyId, int64_t> unacknowledged_;

@@ -21,6 +21,7 @@ void apply(Context& context, const WorkerFailed& event) { on_worker_failed(conte
 void apply(Context&, const Tick&) {}
 void apply(Context& context, const AttemptResult& event) { on_result(context, event); }
 void apply(Context& context, const Reward& event) { on_reward(context, event); }
+void apply(Context& context, const Staged& event) { on_staged(context, event); }
 void apply(Context& context, const Installed& event) { on_installed(context, event); }
 void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
 void apply(Context& context, const TurnsStored& event) { on_turns_stored(context, event); }

@@ -192,26 +192,46 @@ WorkerId pick_reward(const State& state, const Member& member) {
   return {};
 }
 
-void install(Context& context, const WorkerId& id, Worker& worker, int64_t version,
-             const Weights& weights) {
-  worker.phase = WorkerPhase::kInstalling;
-  worker.target = version;
-  worker.target_digest = weights.digest;
-  worker.install_deadline = context.state.now + context.config().deadlines.install;
+// One that was about to switch may have done it or not: it is asked to hold something else first.
+void end_install(Worker& worker) {
+  if (worker.install && worker.install->phase == Install::Phase::kSwitching) worker.version = -1;
+  worker.install.reset();
+}
+
+void stage(Context& context, const WorkerId& id, Worker& worker, const Policy& policy) {
+  end_install(worker);
+  const int64_t version = *next_version(policy, worker);
+  const Weights& weights = policy.lineage.at(version);
+  worker.install = {.phase = Install::Phase::kStaging,
+                    .version = version,
+                    .digest = weights.digest,
+                    .deadline = context.state.now + context.config().deadlines.install};
   touch(context.state, id);
-  context.tell(id, Install{.worker = {},
-                           .session = 0,
-                           .policy = worker.policy,
-                           .version = version,
-                           .digest = weights.digest,
-                           .manifest = weights.manifest});
+  context.tell(id, Stage{.worker = {},
+                         .session = 0,
+                         .policy = worker.policy,
+                         .version = version,
+                         .digest = weights.digest,
+                         .manifest = weights.manifest});
+}
+
+void switch_weights(Context& context, const WorkerId& id, Worker& worker) {
+  worker.install->phase = Install::Phase::kSwitching;
+  worker.install->deadline = context.state.now + context.config().deadlines.install;
+  touch(context.state, id);
+  context.tell(id, Switch{.worker = {},
+                          .session = 0,
+                          .policy = worker.policy,
+                          .version = worker.install->version,
+                          .digest = worker.install->digest});
 }
 
 // It is asked again by refresh_workers(), after its quarantine if that was one fault too many.
 void fail_install(Context& context, const WorkerId& id, Worker& worker, const std::string& reason) {
-  worker.phase = WorkerPhase::kClosed;
+  const int64_t version = worker.install->version;
+  end_install(worker);
   touch(context.state, id);
-  record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", worker.target, reason));
+  record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", version, reason));
 }
 
 void begin_attempt(Context& context, const WorkId& work, Task& task, const WorkerId& worker,
@@ -285,16 +305,30 @@ void refresh_workers(Context& context) {
     const auto behind = state.index.behind().find(policy_id);
     // In a replay nobody installs (law 9.3).
     if (behind == state.index.behind().end() || !at_frontier(policy)) continue;
-    const int64_t version = wanted_version(policy);
-    for (const WorkerId& id : std::set<WorkerId>(behind->second))
-      install(context, id, state.workers.at(id), version, policy.lineage.at(version));
+    for (const WorkerId& id : std::set<WorkerId>(behind->second)) {
+      Worker& worker = state.workers.at(id);
+      if (worker.indexed.step == InstallStep::kForget) {
+        end_install(worker);
+        touch(state, id);
+      }
+      if (worker.indexed.step == InstallStep::kStage) stage(context, id, worker, policy);
+      if (worker.indexed.step == InstallStep::kSwitch) switch_weights(context, id, worker);
+    }
   }
+}
+
+void on_staged(Context& context, const Staged& event) {
+  if (!expects(context.state, event)) return;
+  Install& install = *context.state.workers.at(event.worker).install;
+  install.phase = Install::Phase::kStaged;
+  install.deadline = {};
+  touch(context.state, event.worker);
 }
 
 void on_installed(Context& context, const Installed& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
-  worker.phase = WorkerPhase::kOpen;
+  worker.install.reset();
   worker.version = event.version;
   worker.digest = event.digest;
   touch(context.state, event.worker);

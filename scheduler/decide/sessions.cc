@@ -10,11 +10,17 @@
 namespace tailrace::scheduler {
 namespace {
 
+// In its next session it proves its weights anew: it may have come by others since.
+void close(Worker& worker) {
+  worker.version = -1;
+  worker.install.reset();
+}
+
 // Leases and places stay for a while: a link that breaks costs no work.
 void leave_absent(State& state, const WorkerId& id) {
   Worker& worker = state.workers.at(id);
   worker.connected = false;
-  worker.phase = WorkerPhase::kClosed;
+  close(worker);
   worker.reconnect_deadline = state.now + state.config.deadlines.reconnect;
   touch(state, id);
 }
@@ -26,7 +32,7 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   const Worker& worker = state.workers.at(id);
   const auto policy = state.policies.find(worker.policy);
   // Weights too are work: who dies of every install must not be asked for ever.
-  bool had_work = worker.phase == WorkerPhase::kInstalling;
+  bool had_work = is_asked(worker);
   had_work = end_leases(context, id, how) > 0 || had_work;
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&
       policy->second.trainer == id) {
@@ -61,8 +67,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.stalled = false;
   worker.slots = event.slots;
   worker.joined = event.joined;
-  // It proves its weights anew in every session: it may have come by others since.
-  worker.phase = WorkerPhase::kClosed;
+  close(worker);
   worker.greeting.reset();
   worker.question.reset();
   touch(state, event.worker);
@@ -96,7 +101,7 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
   if (!state.begun && !worker.joined)
     return halt(context, fmt::format("{}: {}", event.worker, event.reason));
   end_leases(context, event.worker, Leaving::kLost);
-  worker.phase = WorkerPhase::kClosed;
+  close(worker);
   touch(state, event.worker);
   const auto policy = state.policies.find(worker.policy);
   if (worker.role == Role::kTrainer && policy != state.policies.end() &&

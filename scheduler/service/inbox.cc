@@ -246,6 +246,10 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
   });
 }
 
+void Inbox::on(const wire::Incoming& from, const wire::Staged& message) {
+  feed_expected(from, Staged{from.worker, message.policy, message.version, message.digest});
+}
+
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
   feed_expected(from, Installed{from.worker, message.policy, message.version, message.digest});
 }

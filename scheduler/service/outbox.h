@@ -38,7 +38,8 @@ class Outbox {
   void act(const Grant& a);
   void act(const Abort& a);
   void act(const Verify& a);
-  void act(const Install& a);
+  void act(const Stage& a);
+  void act(const Switch& a);
   void act(const HandOver& a);
   void act(const Save& a);
   void act(const Release& a);

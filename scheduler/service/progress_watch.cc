@@ -12,8 +12,7 @@ constexpr Time kInterval = std::chrono::milliseconds(200);
 
 // It samples what is leased to it, or installs weights: others wait for it (law 6.6, 8.6).
 bool should_move(const Worker& worker) {
-  if (worker.phase == WorkerPhase::kInstalling) return true;
-  return worker.phase == WorkerPhase::kOpen && worker.leased > 0;
+  return is_asked(worker) || (worker.version >= 0 && worker.leased > 0);
 }
 
 }  // namespace

@@ -63,6 +63,23 @@ std::string_view why_ended(const Lease& lease, const Event& event, const State& 
   return lease.deadline <= state.now ? "expired" : "aborted";
 }
 
+// A part of an install of this worker.
+std::string_view how_ended(const Event& event, const WorkerId& id) {
+  const auto by_it = [&](const auto* answer) { return answer != nullptr && answer->worker == id; };
+  if (by_it(std::get_if<Staged>(&event))) return "staged";
+  if (by_it(std::get_if<Installed>(&event))) return "installed";
+  return by_it(std::get_if<InstallFailed>(&event)) ? "failed" : "lost";
+}
+
+// It tells of the end of a lease that the state holds.
+bool is_open(const TimelineRow& row, const State& state) {
+  if (!is_lease(row.what) || !row.sample) return false;
+  const auto lease = state.leases.find({row.lane, row.sample->lease.member});
+  return lease != state.leases.end() && lease->second.worker == row.worker &&
+         lease->second.attempt == row.sample->lease.attempt &&
+         lease->second.verify_attempt == row.verify_attempt;
+}
+
 // A worker came or went, or the scheduler did.
 bool moves_workers(const Event& event) {
   return worker_of(event) != nullptr || std::holds_alternative<Restarted>(event);
@@ -87,7 +104,7 @@ void Timeline::open(const RunPaths& paths, const State& state) {
   if (std::filesystem::exists(path, error)) {
     const auto text = read_file(path);
     if (!text) return log_.warning("no timeline is written: {}", text.failure().message);
-    const std::string_view kept = keep_until(text.value(), state.now);
+    const std::string_view kept = keep_known(text.value(), state);
     std::filesystem::resize_file(path, kept.size(), error);
     if (error)
       return log_.warning("no timeline is written: {}", describe_errno("cut", path, error.value()));
@@ -102,9 +119,10 @@ void Timeline::open(const RunPaths& paths, const State& state) {
          .unix_seconds = unix_seconds()});
 }
 
-// What of the file tells of events that the state knows: it is whole lines, and ends with the last
-// row that is not later than `now`. Also fills in what is known of the bodies.
-std::string_view Timeline::keep_until(std::string_view text, Time now) {
+// What of the file tells of events that the state knows, in whole lines: it ends before the first
+// row that is later than the state, or of the same moment and tells the end of a lease that goes
+// on. Also fills in what is known of the bodies.
+std::string_view Timeline::keep_known(std::string_view text, const State& state) {
   text = text.substr(0, text.rfind('\n') + 1);
   size_t kept = text.size();
   int64_t unknown = std::ssize(bodies_);
@@ -116,11 +134,12 @@ std::string_view Timeline::keep_until(std::string_view text, Time now) {
     end = begin;
     // A damaged line stays and names itself to its readers; later rows behind it are cut with it.
     if (!row) continue;
-    if (row.value().at > now) {
+    if (row.value().at > state.now ||
+        (row.value().at == state.now && is_open(row.value(), state))) {
       kept = begin;
       continue;
     }
-    cutting = false;
+    cutting = row.value().at == state.now;
     if (row.value().what != TimelineWhat::kGenerate || !row.value().sample) continue;
     const auto body = bodies_.find(*row.value().sample);
     if (body == bodies_.end() || body->second.tokens >= 0 || row.value().tokens < 0) continue;
@@ -163,9 +182,9 @@ void Timeline::begin_with(const State& state) {
   }
   for (const auto& [id, worker] : state.workers) {
     workers_[id] = {worker.role, worker.connected, state.now};
-    if (worker.phase == WorkerPhase::kInstalling) {
-      const Time begin = worker.install_deadline - deadlines.install;
-      installs_[id] = {id, worker.target, std::clamp(begin, Time{}, state.now)};
+    if (is_asked(worker)) {
+      const Time begin = worker.install->deadline - deadlines.install;
+      installs_[id] = {id, worker.install->version, std::clamp(begin, Time{}, state.now)};
     }
   }
   const Policy& policy = state.policies.at(kPolicy);
@@ -282,20 +301,17 @@ void Timeline::compare_installs(const Event& event, const Actions& actions, cons
     const auto& [id, span] = entry;
     const auto worker = state.workers.find(id);
     const bool goes_on = worker != state.workers.end() && !concerns(event, id) &&
-                         worker->second.phase == WorkerPhase::kInstalling &&
-                         worker->second.target == span.number;
+                         how_ended(event, id) == "lost" && is_asked(worker->second) &&
+                         worker->second.install->version == span.number;
     if (goes_on) return false;
-    const auto* installed = std::get_if<Installed>(&event);
-    const auto* failed = std::get_if<InstallFailed>(&event);
-    const bool by_it = (installed != nullptr && installed->worker == id) ||
-                       (failed != nullptr && failed->worker == id);
-    end_span(TimelineWhat::kInstall, span,
-             !by_it ? "lost" : (installed != nullptr ? "installed" : "failed"), state.now);
+    end_span(TimelineWhat::kInstall, span, how_ended(event, id), state.now);
     return true;
   });
   for (const Action& action : actions) {
-    if (const auto* install = std::get_if<Install>(&action))
-      installs_.try_emplace(install->worker, Span{install->worker, install->version, state.now});
+    if (const auto* stage = std::get_if<Stage>(&action))
+      installs_.try_emplace(stage->worker, Span{stage->worker, stage->version, state.now});
+    if (const auto* change = std::get_if<Switch>(&action))
+      installs_.try_emplace(change->worker, Span{change->worker, change->version, state.now});
   }
 }
 

@@ -69,7 +69,7 @@ class Timeline {
 
   void open(const RunPaths& paths, const State& state);
   void remember_bodies(const State& state);
-  std::string_view keep_until(std::string_view text, Time now);
+  std::string_view keep_known(std::string_view text, const State& state);
   void begin_with(const State& state);
 
   void compare_leases(const Event& event, const Actions& actions, const State& state);
@@ -95,7 +95,7 @@ class Timeline {
   bool warned_ = false;
 
   std::map<WorkId, OpenLease> leases_;
-  std::map<WorkerId, Span> installs_;
+  std::map<WorkerId, Span> installs_;  // what a worker is asked for: to stage, or to switch
   std::map<WorkerId, Seen> workers_;
   std::optional<Span> training_, saving_;
   std::map<BodyId, Known> bodies_;  // of the train lane, held by the state

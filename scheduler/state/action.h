@@ -72,7 +72,8 @@ struct Verify {
   friend bool operator==(const Verify&, const Verify&) = default;
 };
 
-struct Install {
+// Fetch and prove these weights, beside those that sample.
+struct Stage {
   WorkerId worker;
   uint64_t session = 0;
   PolicyId policy = 0;
@@ -83,7 +84,21 @@ struct Install {
   void fields(V& visit) {
     visit(worker, session, policy, version, digest, manifest);
   }
-  friend bool operator==(const Install&, const Install&) = default;
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+// Sample by what is staged.
+struct Switch {
+  WorkerId worker;
+  uint64_t session = 0;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, version, digest);
+  }
+  friend bool operator==(const Switch&, const Switch&) = default;
 };
 
 // The trainer's batch: bodies in the order of training, each with the reward that counts (a
@@ -225,8 +240,8 @@ struct Halt {
   friend bool operator==(const Halt&, const Halt&) = default;
 };
 
-using Action = std::variant<Hold, Grant, Abort, Verify, Install, HandOver, Save, Release, TaskDone,
-                            TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt>;
+using Action = std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release,
+                            TaskDone, TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt>;
 using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,

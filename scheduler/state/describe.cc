@@ -46,6 +46,9 @@ struct DescribeEvent {
                        to_string(e.lease), e.verify_attempt, reward_text(e.reward),
                        because(e.reason));
   }
+  std::string operator()(const Staged& e) const {
+    return fmt::format("staged {} v{}", e.worker, e.version);
+  }
   std::string operator()(const Installed& e) const {
     return fmt::format("installed {} v{}", e.worker, e.version);
   }
@@ -93,8 +96,11 @@ struct DescribeAction {
     return fmt::format("verify {} {}{} verify={}", a.worker, lane_mark(a.lane), to_string(a.lease),
                        a.verify_attempt);
   }
-  std::string operator()(const Install& a) const {
-    return fmt::format("install {} {}", a.worker, version_text(a.version, a.digest));
+  std::string operator()(const Stage& a) const {
+    return fmt::format("stage {} {}", a.worker, version_text(a.version, a.digest));
+  }
+  std::string operator()(const Switch& a) const {
+    return fmt::format("switch {} v{}", a.worker, a.version);
   }
   std::string operator()(const HandOver& a) const {
     std::string text =

@@ -100,7 +100,20 @@ struct Reward {
   friend bool operator==(const Reward&, const Reward&) = default;
 };
 
-// The worker holds these weights and has proved their digest.
+// The worker holds these weights and has proved their digest; it samples by those that it had.
+struct Staged {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version, digest);
+  }
+  friend bool operator==(const Staged&, const Staged&) = default;
+};
+
+// What was staged has taken the place of what it sampled by.
 struct Installed {
   WorkerId worker;
   PolicyId policy = 0;
@@ -113,7 +126,8 @@ struct Installed {
   friend bool operator==(const Installed&, const Installed&) = default;
 };
 
-// The worker could not install what it was asked to. It is asked again, ever less often.
+// The worker could not stage, or switch to, what it was asked to. It is asked again, ever less
+// often.
 struct InstallFailed {
   WorkerId worker;
   PolicyId policy = 0;
@@ -254,7 +268,7 @@ struct TurnsStored {
 
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event =
-    std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward, Installed,
+    std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward, Staged, Installed,
                  InstallFailed, RolledBack, TrainerWants, Published, Durable, EvalReported,
                  Restarted, StopRequested, BodiesLost, Stalled, TurnsStored>;
 

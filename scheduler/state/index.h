@@ -34,6 +34,10 @@ struct Seat {
 };
 using Seats = std::set<Seat>;
 
+// What a rollout worker is to be told about weights (law 9.6). Forget: what it was asked for has
+// gone with its lineage, and it needs nothing else.
+enum class InstallStep : uint8_t { kNone, kStage, kSwitch, kForget };
+
 class Index {
  public:
   // A rollout worker that is connected, moves and has no faults, and all of these of a policy
@@ -54,7 +58,8 @@ class Index {
     std::optional<std::pair<std::pair<PolicyId, int64_t>, Seat>> rollout;
     std::optional<Seat> reward;
     std::optional<std::pair<PolicyId, Part>> part;
-    std::optional<PolicyId> behind;
+    InstallStep step = InstallStep::kNone;
+    std::optional<PolicyId> behind;  // unless kNone
     bool stuck = false;
     std::optional<Time> deadline, quarantine_end;
     friend bool operator==(const Entry&, const Entry&) = default;
@@ -66,7 +71,7 @@ class Index {
   const std::map<std::pair<PolicyId, int64_t>, Seats>& rollouts() const { return rollouts_; }
   const Seats& rewards() const { return rewards_; }
   const Pool& pool(PolicyId policy) const;
-  // Rollout workers that should install, and can: by policy.
+  // Rollout workers that have a step of an install to make: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Those that stand still and hold work.
   const std::set<WorkerId>& stuck() const { return stuck_; }

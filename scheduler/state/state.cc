@@ -153,6 +153,18 @@ int64_t wanted_version(const Policy& policy) {
                             : policy.frontier;
 }
 
+std::optional<int64_t> next_version(const Policy& policy, const Worker& worker) {
+  const int64_t wanted = wanted_version(policy);
+  if (worker.version != wanted || !on_lineage(policy, worker.version, worker.digest)) return wanted;
+  // It is staged while this one is evaluated.
+  if (policy.frontier > wanted) return policy.frontier;
+  return std::nullopt;
+}
+
+bool is_asked(const Worker& worker) {
+  return worker.install && worker.install->phase != Install::Phase::kStaged;
+}
+
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
   const auto it = policy.lineage.find(version);
   // A number alone says little: after a fork other weights carry it.
@@ -178,21 +190,34 @@ bool expects_verdict(const State& state, const Reward& reward) {
          it->second.verify_attempt == reward.verify_attempt;
 }
 
-bool expects(const State& state, const Installed& event) {
+namespace {
+
+// Another version or other bytes than asked for: still waiting; the deadline will end that.
+template <class Answer>
+bool answers(const State& state, const Answer& event, Install::Phase phase) {
   const auto it = state.workers.find(event.worker);
-  if (it == state.workers.end()) return false;
-  const Worker& worker = it->second;
-  // Another version or other bytes than asked for: still waiting; the deadline will end that.
-  return worker.phase == WorkerPhase::kInstalling && worker.target == event.version &&
-         worker.target_digest == event.digest && worker.policy == event.policy;
+  if (it == state.workers.end() || it->second.policy != event.policy) return false;
+  const std::optional<Install>& install = it->second.install;
+  return install && install->phase == phase && install->version == event.version &&
+         install->digest == event.digest;
+}
+
+}  // namespace
+
+bool expects(const State& state, const Staged& event) {
+  return answers(state, event, Install::Phase::kStaging);
+}
+
+bool expects(const State& state, const Installed& event) {
+  return answers(state, event, Install::Phase::kSwitching);
 }
 
 bool expects(const State& state, const InstallFailed& event) {
   const auto it = state.workers.find(event.worker);
   // Of an install that has ended, or was replaced. A copy of a report whose version is being
   // installed again cannot be told from a new one (law 14.4).
-  return it != state.workers.end() && it->second.phase == WorkerPhase::kInstalling &&
-         it->second.target == event.version;
+  return it != state.workers.end() && is_asked(it->second) &&
+         it->second.install->version == event.version;
 }
 
 const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId& worker) {
@@ -406,27 +431,45 @@ std::vector<BodyId> held_bodies(const State& state) {
 
 namespace {
 
-// Holds the version that it is to hold, or is on its way to one: that install is left to end first.
-bool up_to_date(const State& state, const Worker& worker) {
-  const Policy& policy = state.policies.at(worker.policy);
-  switch (worker.phase) {
-    case WorkerPhase::kClosed:
-      return false;
-    // The weights of another lineage are not worth the wait: the new install replaces this one.
-    case WorkerPhase::kInstalling:
-      return on_lineage(policy, worker.target, worker.target_digest);
-    case WorkerPhase::kOpen:
-      return worker.version == wanted_version(policy) &&
-             on_lineage(policy, worker.version, worker.digest);
-  }
-  return false;
+// It samples by weights of the present lineage, and nobody is about to change them.
+bool is_open(const State& state, const Worker& worker) {
+  const auto policy = state.policies.find(worker.policy);
+  return policy != state.policies.end() && worker.version >= 0 &&
+         !(worker.install && worker.install->phase == Install::Phase::kSwitching) &&
+         on_lineage(policy->second, worker.version, worker.digest);
 }
 
-bool should_install(const State& state, const Health* health, const Worker& worker) {
-  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health))
-    return false;
-  if (state.config.mode.install == InstallWhen::kDrained && worker.leased > 0) return false;
-  return state.policies.contains(worker.policy) && !up_to_date(state, worker);
+// Nothing needs the weights that it has: no evaluation of them, and where installs wait for what
+// runs, no lease.
+bool may_switch(const State& state, const Policy& policy, const Worker& worker) {
+  if (worker.install->version > wanted_version(policy)) return false;
+  return state.config.mode.install != InstallWhen::kDrained || worker.leased == 0;
+}
+
+InstallStep step_of(const State& state, const Health* health, const Worker& worker) {
+  const auto policy = state.policies.find(worker.policy);
+  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health) ||
+      policy == state.policies.end())
+    return InstallStep::kNone;
+  const std::optional<int64_t> next = next_version(policy->second, worker);
+  if (!worker.install) return next ? InstallStep::kStage : InstallStep::kNone;
+  const Install& install = *worker.install;
+  // The weights of another lineage are not worth the wait.
+  if (!on_lineage(policy->second, install.version, install.digest))
+    return next ? InstallStep::kStage : InstallStep::kForget;
+  // What was asked for is left to end first.
+  if (install.phase != Install::Phase::kStaged) return InstallStep::kNone;
+  // Also to one that is not the newest any more: versions may come faster than they are staged.
+  if (may_switch(state, policy->second, worker)) return InstallStep::kSwitch;
+  return next && *next != install.version ? InstallStep::kStage : InstallStep::kNone;
+}
+
+// It will hold the wanted weights in a moment.
+bool is_installing(const State& state, const Worker& worker) {
+  const auto policy = state.policies.find(worker.policy);
+  return worker.install && policy != state.policies.end() &&
+         (worker.install->phase == Install::Phase::kSwitching ||
+          may_switch(state, policy->second, worker));
 }
 
 Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& worker) {
@@ -436,19 +479,20 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   const int64_t room = worker.connected ? usable_slots(state, health, worker) - worker.leased : 0;
   if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
   const bool moves = worker.role == Role::kRollout && !worker.stalled;
-  if (room > 0 && moves && worker.phase == WorkerPhase::kOpen)
+  if (room > 0 && moves && is_open(state, worker))
     entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !faults) {
-    const bool installing = worker.phase == WorkerPhase::kInstalling;
-    entry.part = {worker.policy, Index::Part{worker.slots, worker.leased, installing ? 1 : 0}};
+    entry.part = {worker.policy,
+                  Index::Part{worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0}};
   }
   entry.stuck = worker.stalled && worker.leased > 0;
-  if (should_install(state, health, worker)) entry.behind = worker.policy;
+  entry.step = step_of(state, health, worker);
+  if (entry.step != InstallStep::kNone) entry.behind = worker.policy;
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
-  } else if (worker.phase == WorkerPhase::kInstalling) {
-    entry.deadline = worker.install_deadline;
+  } else if (is_asked(worker)) {
+    entry.deadline = worker.install->deadline;
   }
   if (in_quarantine(state, health)) entry.quarantine_end = health->until;
   return entry;

@@ -308,8 +308,21 @@ struct Lease {
   friend bool operator==(const Lease&, const Lease&) = default;
 };
 
-// Closed: it has no weights to work with.
-enum class WorkerPhase : uint8_t { kClosed, kInstalling, kOpen };
+// An install under way (law 9.6): what the worker is to sample by next. Staging goes on beside what
+// it samples; what is staged waits until nothing needs the weights before; while it switches it is
+// granted nothing.
+struct Install {
+  enum class Phase : uint8_t { kStaging, kStaged, kSwitching };
+  Phase phase = Phase::kStaging;
+  int64_t version = 0;
+  Digest digest;
+  Time deadline{};  // unless staged: then it has failed
+  template <class V>
+  void fields(V& visit) {
+    visit(phase, version, digest, deadline);
+  }
+  friend bool operator==(const Install&, const Install&) = default;
+};
 
 struct Worker {
   Role role = Role::kRollout;
@@ -322,12 +335,9 @@ struct Worker {
   Time reconnect_deadline{};  // while not connected; then it is lost
   int64_t slots = 1;
   int64_t leased = 0;
-  WorkerPhase phase = WorkerPhase::kClosed;
-  int64_t version = -1;  // installed and proved
+  int64_t version = -1;  // what it samples by; -1: nothing that it has proved in this session
   Digest digest;
-  int64_t target = -1;  // while installing
-  Digest target_digest;
-  Time install_deadline{};  // while installing; then it has failed
+  std::optional<Install> install;
   // Of a trainer that is not its policy's: what it said, until it is (law 8.3).
   std::optional<RolledBack> greeting;
   std::optional<TrainerWants> question;
@@ -335,8 +345,7 @@ struct Worker {
   template <class V>
   void fields(V& visit) {
     visit(role, policy, incarnation, session, joined, connected, stalled, reconnect_deadline, slots,
-          leased, phase, version, digest, target, target_digest, install_deadline, greeting,
-          question);
+          leased, version, digest, install, greeting, question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -524,6 +533,13 @@ bool evaluating(const Policy& policy);
 // What the policy's rollout workers are to hold: the frontier, or what is still evaluated.
 int64_t wanted_version(const Policy& policy);
 
+// What the worker is to sample by next, if not by what it has: what the policy wants, or, where it
+// has that because it is evaluated, the frontier.
+std::optional<int64_t> next_version(const Policy& policy, const Worker& worker);
+
+// It has been asked to stage or to switch, and has not answered.
+bool is_asked(const Worker& worker);
+
 // These weights belong to the present lineage.
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 
@@ -540,6 +556,7 @@ bool expects_verdict(const State& state, const Reward& reward);
 // late, said twice or never asked for costs no entry of the journal. (decide() itself answers a
 // repeated question and hears a repeated complaint once more: to a state machine a message that
 // comes twice is harmless, to a journal a million of them are not.)
+bool expects(const State& state, const Staged& event);
 bool expects(const State& state, const Installed& event);
 bool expects(const State& state, const InstallFailed& event);
 // A trainer says once in its session what it holds; said again, only other weights are news.

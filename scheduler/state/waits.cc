@@ -97,9 +97,9 @@ std::string describe_waits(const State& state, Time now) {
   if (!state.to_verify.empty())
     text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
   for (const auto& [id, worker] : state.workers) {
-    if (worker.phase == WorkerPhase::kInstalling)
-      text += fmt::format("; {} installs version {}{}", id, worker.target,
-                          since(worker.install_deadline - state.config.deadlines.install, now));
+    if (is_asked(worker))
+      text += fmt::format("; {} installs version {}{}", id, worker.install->version,
+                          since(worker.install->deadline - state.config.deadlines.install, now));
     if (!worker.connected)
       text += fmt::format("; {} has been away{}", id,
                           since(worker.reconnect_deadline - state.config.deadlines.reconnect, now));

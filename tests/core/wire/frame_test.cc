@@ -61,8 +61,8 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Hello{static_cast<Role>(3), "x", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 0, ""}));
-  EXPECT_TRUE(refused(Install{0, 1, "d", "../../etc/passwd"}));
-  EXPECT_TRUE(refused(Install{0, 1, "d", ".."}));
+  EXPECT_TRUE(refused(Stage{0, 1, "d", "../../etc/passwd"}));
+  EXPECT_TRUE(refused(Stage{0, 1, "d", ".."}));
   EXPECT_TRUE(refused(TrainerWants{0, 0}));
   EXPECT_TRUE(refused(Fetch{1, {{static_cast<Lane>(2), lease}}, 0, 1}));
   EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease}}, -1, 1}));
@@ -120,7 +120,7 @@ TEST(Frame, MutatedFramesAreRefusedOrSound) {
 TEST(Frame, KnowsWhoSendsWhat) {
   int from_worker = 0;
   for (const Message& message : one_of_each()) from_worker += is_from_worker(message);
-  EXPECT_EQ(from_worker, 13);
+  EXPECT_EQ(from_worker, 14);
   EXPECT_TRUE(is_from_worker(WorkerFailed{}));
   EXPECT_FALSE(is_from_worker(Welcome{}));
 }

@@ -51,6 +51,7 @@ class Desk {
   explicit Desk(const std::string& endpoint) : server_(endpoint, {}) {}
 
   bool acknowledges = true;
+  bool switches = true;  // whatever has been staged takes its place at once
 
   void send(const wire::Message& message) {
     EXPECT_TRUE(server_.send("rollout-0", session_, message)) << wire::describe(message);
@@ -101,6 +102,9 @@ class Desk {
         auto* incoming = std::get_if<wire::Incoming>(&event);
         if (incoming == nullptr) continue;
         if (acknowledges) server_.acknowledge(incoming->worker, incoming->sequence);
+        if (const auto* staged = std::get_if<wire::Staged>(&incoming->message);
+            staged != nullptr && switches)
+          send(wire::Switch{staged->policy, staged->version, staged->digest});
         heard_.push_back(std::move(incoming->message));
       }
     }
@@ -142,7 +146,7 @@ class RolloutWorkerTest : public ::testing::Test {
     return config;
   }
 
-  wire::Install publish(int64_t version, uint64_t seed) {
+  wire::Stage publish(int64_t version, uint64_t seed) {
     ParameterLayout layout(model_);
     Parameters parameters(layout);
     init_parameters(model_, seed, parameters);
@@ -233,7 +237,7 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   Desk desk(config.endpoint);
   auto status = start(config);
   desk.await_worker();
-  wire::Install install = publish(0, 1);
+  wire::Stage install = publish(0, 1);
   desk.send(install);
   auto installed = desk.await<wire::Installed>(1);
   EXPECT_EQ(installed[0].digest, install.digest);
@@ -334,6 +338,7 @@ TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
+  desk.await<wire::Installed>(1);
   for (int64_t prompt = 0; prompt < 8; ++prompt) desk.send(grant(prompt, 0, 0, Lane::kEval));
   desk.send(publish(1, 2));
   for (const auto& [lease, trajectory] : by_lease(desk.await<wire::TrajectoryResult>(8))) {
@@ -393,8 +398,8 @@ TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
   Desk desk(config.endpoint);
   auto status = start(config);
   desk.await_worker();
-  wire::Install install = publish(0, 1);
-  wire::Install forged = install;
+  wire::Stage install = publish(0, 1);
+  wire::Stage forged = install;
   // A digest of the right form, of other weights.
   forged.digest[0] = forged.digest[0] == '0' ? '1' : '0';
   desk.send(forged);
@@ -628,7 +633,7 @@ TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
   EXPECT_NE(log_text().find("leaving episodes=2 with_turns=1"), std::string::npos) << log_text();
 }
 
-// An evaluation keeps its weights, and what has been asked for is read and proved beside it.
+// Weights are read and proved beside an episode that never ends, and change when they are told to.
 TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
   std::promise<void> reached;
   environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
@@ -640,25 +645,61 @@ TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
+  desk.await<wire::Installed>(1);
   const wire::Grant evaluated = grant(0, 0, 0, Lane::kEval);
   desk.send(evaluated);
-  desk.await<wire::Installed>(1);
   auto played = reached.get_future();
   while (played.wait_for(0s) != std::future_status::ready) desk.serve();
-  // It never ends, and what is wrong with these weights is said all the same.
-  const wire::Install install = publish(1, 2);
-  wire::Install forged = install;
+  desk.switches = false;
+  const wire::Stage install = publish(1, 2);
+  wire::Stage forged = install;
   forged.digest[0] = forged.digest[0] == '0' ? '1' : '0';
   desk.send(forged);
   EXPECT_EQ(desk.await<wire::InstallFailed>(1)[0].version, 1);
-  // A newer wish takes the place of one that waits; both are sound.
+  desk.send(wire::Switch{0, 1, install.digest});
+  EXPECT_EQ(desk.await<wire::InstallFailed>(1)[0].reason, "other weights are staged");
   desk.send(install);
-  const wire::Install newest = publish(2, 3);
+  EXPECT_EQ(desk.await<wire::Staged>(1)[0].digest, install.digest);
+  // A newer wish takes the place of one that waits.
+  const wire::Stage newest = publish(2, 3);
   desk.send(newest);
+  EXPECT_EQ(desk.await<wire::Staged>(1)[0].digest, newest.digest);
+  // An evaluation keeps its weights until it has left.
+  desk.send(wire::Switch{0, 2, newest.digest});
   desk.send(wire::Abort{evaluated.lease, evaluated.lane});
   const auto installed = desk.await<wire::Installed>(1);
   EXPECT_EQ(installed[0].version, 2);
   EXPECT_EQ(installed[0].digest, newest.digest);
+  desk.shut_down();
+  EXPECT_EQ(status.get(), 0);
+}
+
+// What is staged and never told to take its place changes no token.
+TEST_F(RolloutWorkerTest, SamplesByWhatItHasUntilItIsToldToSwitch) {
+  RolloutWorkerConfig config = this->config();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  const wire::Stage first = publish(0, 1);
+  desk.send(first);
+  desk.await<wire::Installed>(1);
+  desk.send(grant(0, 0, 0));
+  const Trajectory before = trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]);
+  desk.switches = false;
+  for (int64_t version : {1, 2, 3}) {
+    desk.send(publish(version, 1 + static_cast<uint64_t>(version)));
+    desk.await<wire::Staged>(1);
+    desk.send(grant(0, 0, 0, Lane::kTrain, static_cast<int32_t>(version)));
+    expect_same_sample(trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]), before);
+  }
+  // Back to what it samples by: it reads them again.
+  EXPECT_EQ(publish(0, 1).digest, first.digest);
+  desk.send(first);
+  desk.await<wire::Staged>(1);
+  desk.send(wire::Switch{0, 0, first.digest});
+  desk.await<wire::Installed>(1);
+  desk.send(grant(0, 0, 0, Lane::kTrain, 9));
+  expect_same_sample(trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]), before);
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
 }

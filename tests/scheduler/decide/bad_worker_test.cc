@@ -39,7 +39,7 @@ class Pool {
 
   void perform(const Actions& actions) {
     for (const Action& action : actions) {
-      if (const auto* install = std::get_if<Install>(&action)) installs_.push_back(*install);
+      if (const auto* install = std::get_if<Stage>(&action)) installs_.push_back(*install);
       if (const auto* batch = std::get_if<HandOver>(&action)) step_ = batch->step;
       if (const auto* save = std::get_if<Save>(&action)) save_ = save->version;
     }
@@ -65,7 +65,7 @@ class Pool {
       perform(h_.tell(WorkerDown{"good", sessions_["good"], silent}));
     }
     if (!installs_.empty()) {
-      const Install install = installs_.back();
+      const Stage install = installs_.back();
       installs_.pop_back();
       if (install.worker == "bad" && bad_ == Bad::kDiesInInstalls) {
         die("bad");
@@ -105,7 +105,7 @@ class Pool {
   Harness h_;
   uint64_t session_ = 0;
   std::map<WorkerId, uint64_t> sessions_;
-  std::vector<Install> installs_;
+  std::vector<Stage> installs_;
   int64_t step_ = 0, save_ = 0;
   bool away_ = false;  // the good one
   Time back_{};
@@ -128,13 +128,13 @@ TEST(Health, ATrainerThatDiesAfterEachReplayHaltsTheRun) {
   config.save.interval_steps = 100;
   Harness h(config);
   h.add_rollout("w0", 8);
-  for (const Install& install : only<Install>(h.tell(published(0)))) h.tell_installed(install);
+  for (const Stage& install : only<Stage>(h.tell(published(0)))) h.tell_installed(install);
   h.tell(durable(0));
   for (int64_t step = 1; step <= 3; ++step) {
     h.answer_running();
     h.tell(wants(step));
     if (step == 3) break;  // the third batch is its death
-    for (const Install& install : only<Install>(h.tell(published(step)))) h.tell_installed(install);
+    for (const Stage& install : only<Stage>(h.tell(published(step)))) h.tell_installed(install);
   }
   int deaths = 0;
   for (; deaths < 200 && h.state.halted.empty(); ++deaths) {

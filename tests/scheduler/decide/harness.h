@@ -88,10 +88,30 @@ struct Harness {
     install_all(tell(WorkerUp{.worker = id, .slots = slots, .joined = true}));
   }
   void install_all(const Actions& actions) {
-    for (const Install& install : only<Install>(actions)) tell_installed(install);
+    for (const Stage& install : only<Stage>(actions)) tell_installed(install);
   }
-  Actions tell_installed(const Install& install) {
-    return tell(Installed{install.worker, install.policy, install.version, install.digest});
+  // It has staged it and, if it was told to, switched.
+  Actions tell_installed(const Stage& stage) {
+    Actions all = tell(Staged{stage.worker, stage.policy, stage.version, stage.digest});
+    for (const Switch& change : only<Switch>(all)) {
+      if (change.worker != stage.worker) continue;
+      for (const Action& action : tell_switched(change)) all.push_back(action);
+      break;
+    }
+    return all;
+  }
+  Actions tell_switched(const Switch& change) {
+    return tell(Installed{change.worker, change.policy, change.version, change.digest});
+  }
+  // Whatever is asked for is done.
+  void install_open() {
+    for (const auto& [id, worker] : std::map(state.workers)) {
+      if (is_asked(worker))
+        tell_installed({.worker = id,
+                        .policy = worker.policy,
+                        .version = worker.install->version,
+                        .digest = worker.install->digest});
+    }
   }
 
   static Grant grant_of(const WorkId& work, const Lease& lease) {
@@ -165,7 +185,7 @@ inline std::vector<Grant> grants_of(const Harness& h, int64_t prompt, int32_t do
 // Version `version` is out, and the workers that are asked to install it have done so.
 inline Actions publish(Harness& h, int64_t version, std::string_view lineage = "a") {
   Actions all = h.tell(published(version, lineage));
-  for (const Install& install : only<Install>(all)) {
+  for (const Stage& install : only<Stage>(all)) {
     for (const Action& action : h.tell_installed(install)) all.push_back(action);
   }
   return all;

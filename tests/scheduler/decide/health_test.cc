@@ -158,19 +158,21 @@ TEST(Health, AWorkerThatCannotInstallEndsNothingWhileAnotherCan) {
   Harness h(small_config(2, 2));
   h.add_rollout("good", 4);
   h.tell(WorkerUp{.worker = "bad", .slots = 4});
-  std::vector<Install> open = only<Install>(h.tell(published(0)));
+  std::vector<Stage> open = only<Stage>(h.tell(published(0)));
   int failures = 0;
   for (int i = 0; i < 1000; ++i) {
-    for (const Install& install : std::exchange(open, {})) {
+    for (const Stage& install : std::exchange(open, {})) {
       const bool bad = install.worker == "bad";
       failures += bad;
       const Event answer =
           bad ? Event(InstallFailed{install.worker, 0, install.version, "no such file"})
-              : Event(Installed{install.worker, 0, install.version, install.digest});
-      for (const Install& next : only<Install>(h.tell(answer))) open.push_back(next);
+              : Event(Staged{install.worker, 0, install.version, install.digest});
+      const Actions actions = h.tell(answer);
+      for (const Stage& next : only<Stage>(actions)) open.push_back(next);
+      for (const Switch& next : only<Switch>(actions)) h.tell_switched(next);
     }
     h.now += std::chrono::milliseconds(500);
-    for (const Install& next : only<Install>(h.tell(Tick{}))) open.push_back(next);
+    for (const Stage& next : only<Stage>(h.tell(Tick{}))) open.push_back(next);
   }
   EXPECT_EQ(h.state.halted, "");
   EXPECT_GT(failures, 10);  // it is asked again and again,
@@ -187,11 +189,8 @@ TEST(Health, WhenNobodyOfARoleIsFitTheRunHaltsAndSaysWhy) {
     const uint64_t incarnation = static_cast<uint64_t>(i) + 10;
     h.tell(WorkerUp{.worker = "w0", .incarnation = incarnation, .slots = 4});
     h.now += std::chrono::milliseconds(500);
-    for (const Install& install : only<Install>(h.tell(Tick{}))) h.tell_installed(install);
-    for (auto& [id, worker] : h.state.workers) {
-      if (worker.phase == WorkerPhase::kInstalling)
-        h.tell(Installed{id, 0, worker.target, worker.target_digest});
-    }
+    h.tell(Tick{});
+    h.install_open();
     h.tell(WorkerDown{"w0"});
   }
   EXPECT_NE(h.state.halted.find("no rollout worker is fit for work: w0"), std::string::npos)
@@ -456,7 +455,7 @@ TEST(Health, AWorkerThatHangsCostsOneDeadlineAndNotOneAStep) {
     steps.push_back(std::chrono::duration<double>(h.now - start).count());
     ASSERT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
     h.wait(seconds(60));
-    for (const Install& install : only<Install>(h.tell(published(step)))) h.tell_installed(install);
+    for (const Stage& install : only<Stage>(h.tell(published(step)))) h.tell_installed(install);
   }
   EXPECT_LE(steps[0], 620);
   for (size_t i = 1; i < steps.size(); ++i) EXPECT_LE(steps[i], 10) << "step " << i + 1;
@@ -561,7 +560,7 @@ TEST(Health, ARestartLetsEverybodyBeTriedAgainAtOnce) {
   const auto incarnation = h.state.workers.at("w0").incarnation;
   const Actions up =
       h.tell(WorkerUp{.worker = "w0", .session = 9, .incarnation = incarnation, .slots = 2});
-  for (const Install& install : only<Install>(up)) h.tell_installed(install);
+  for (const Stage& install : only<Stage>(up)) h.tell_installed(install);
   EXPECT_EQ(h.state.leases.size(), 2u);
 }
 

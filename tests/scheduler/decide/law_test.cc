@@ -27,9 +27,9 @@ TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall
   h.tell(WorkerUp{.worker = "w0", .slots = 8});
   const Actions start = h.tell(published(0));
   EXPECT_EQ(h.count(Place::kRunning), 2);  // start: 2 launches
-  ASSERT_EQ(only<Install>(start).size(), 1u);
+  ASSERT_EQ(only<Stage>(start).size(), 1u);
   EXPECT_TRUE(only<Grant>(start).empty());
-  EXPECT_EQ(only<Grant>(h.tell_installed(only<Install>(start)[0])).size(), 4u);
+  EXPECT_EQ(only<Grant>(h.tell_installed(only<Stage>(start)[0])).size(), 4u);
 
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 2);
@@ -40,9 +40,9 @@ TEST(SchedulerLaw, S01_SyncOpensARoundOnlyAtPublicationAndGrantsOnlyAfterInstall
 
   const Actions next = h.tell(published(1));
   EXPECT_EQ(h.count(Place::kRunning), 2);  // published(1): 2 launches, install, no grant
-  ASSERT_EQ(only<Install>(next).size(), 1u);
+  ASSERT_EQ(only<Stage>(next).size(), 1u);
   EXPECT_TRUE(only<Grant>(next).empty());
-  const Actions granted = h.tell_installed(only<Install>(next)[0]);
+  const Actions granted = h.tell_installed(only<Stage>(next)[0]);
   ASSERT_EQ(only<Grant>(granted).size(), 4u);
   EXPECT_EQ(only<Grant>(granted)[0].version, 1);
   expect_golden("scheduler/S01.txt", h.transcript);
@@ -54,7 +54,7 @@ TEST(SchedulerLaw, S02_AFilteredGroupIsReplacedAndTheCreditIsHeld) {
   Harness h(config);
   h.add_rollout("w0", 8);
   const Actions start = h.tell(published(0));
-  const auto grants = only<Grant>(h.tell_installed(only<Install>(start)[0]));
+  const auto grants = only<Grant>(h.tell_installed(only<Stage>(start)[0]));
   ASSERT_EQ(grants.size(), 4u);
   Actions last;
   for (const Grant& grant : grants) {
@@ -201,6 +201,7 @@ TEST(SchedulerLaw, S13_AnyMessageTwiceDoesNothingTheSecondTime) {
   h.tell(WorkerUp{.worker = "w0", .slots = 8});
   h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
   const Actions start = twice(published(0));
+  EXPECT_EQ(only<Switch>(twice(Staged{"w0", 0, 0, digest_of(0)})).size(), 1u);
   Actions granted = twice(Installed{"w0", 0, 0, digest_of(0)});
   std::vector<Verify> verifies;
   for (const Grant& grant : only<Grant>(granted)) {
@@ -322,7 +323,7 @@ TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
   ASSERT_EQ(withdrawn.size(), 4u);
   for (const TaskWithdrawn& w : withdrawn) EXPECT_GE(w.task.prompt, 2);
   EXPECT_EQ(only<Abort>(rolled).size(), 4u);  // the groups of step 4
-  const auto installs = only<Install>(rolled);
+  const auto installs = only<Stage>(rolled);
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(installs[0].version, 1);
   EXPECT_EQ(installs[0].digest, digest_of(1, "b"));
@@ -355,8 +356,8 @@ TEST(SchedulerLaw, S18_TheSameHoldsForAVersionPublishedAgainWithOtherBytes) {
   const Actions forked = h.tell(published(2, "b"));
   EXPECT_EQ(only<TaskWithdrawn>(forked).size(), 2u);  // step 3 was sampled at the old version 2
   EXPECT_EQ(h.policy().frontier, 2);
-  ASSERT_EQ(only<Install>(forked).size(), 1u);
-  EXPECT_EQ(only<Install>(forked)[0].digest, digest_of(2, "b"));
+  ASSERT_EQ(only<Stage>(forked).size(), 1u);
+  EXPECT_EQ(only<Stage>(forked)[0].digest, digest_of(2, "b"));
   expect_golden("scheduler/S18b.txt", h.transcript);
 }
 
@@ -389,8 +390,9 @@ TEST(SchedulerLaw, S25_SnapshotAndJournalGiveTheSameStateAndRestartRepeatsEveryt
   };
   h.tell(WorkerUp{.worker = "w0", .slots = 8});
   h.tell(published(0));
-  EXPECT_EQ(only<Install>(after_restart(h.state)).size(), 1u);
+  EXPECT_EQ(only<Stage>(after_restart(h.state)).size(), 1u);
 
+  h.tell(Staged{"w0", 0, 0, digest_of(0)});
   const auto grants = only<Grant>(h.tell(Installed{"w0", 0, 0, digest_of(0)}));
   EXPECT_EQ(only<Grant>(after_restart(h.state)), grants);  // the same attempts: nothing is lost
   const auto holds = only<Hold>(after_restart(h.state));

@@ -28,12 +28,18 @@ TEST(Leases, ExpireWithTimeAndAreGivenAgain) {
 TEST(Leases, AnInstallThatTakesTooLongIsAskedForAgain) {
   Harness h(small_config(1, 2));
   h.tell(WorkerUp{.worker = "w0", .slots = 2});
-  EXPECT_EQ(only<Install>(h.tell(published(0))).size(), 1u);
-  EXPECT_TRUE(only<Install>(h.tell(Tick{})).empty());
-  h.tell(Installed{"w0", 0, 0, "other bytes"});  // proves nothing
+  EXPECT_EQ(only<Stage>(h.tell(published(0))).size(), 1u);
+  EXPECT_TRUE(only<Stage>(h.tell(Tick{})).empty());
+  EXPECT_TRUE(only<Switch>(h.tell(Staged{"w0", 0, 0, "other bytes"})).empty());  // proves nothing
+  h.now += h.state.config.deadlines.install;
+  EXPECT_EQ(only<Stage>(h.tell(Tick{})).size(), 1u);
+  // So is the switch, which may have happened or not: all begins anew.
+  EXPECT_EQ(only<Switch>(h.tell(Staged{"w0", 0, 0, digest_of(0)})).size(), 1u);
+  h.tell(Installed{"w0", 0, 0, "other bytes"});
   EXPECT_TRUE(h.state.leases.empty());
   h.now += h.state.config.deadlines.install;
-  EXPECT_EQ(only<Install>(h.tell(Tick{})).size(), 1u);
+  EXPECT_EQ(only<Stage>(h.tell(Tick{})).size(), 1u);
+  EXPECT_EQ(h.state.health.at("w0").faults, 2);
 }
 
 TEST(Leases, AWorkerThatConnectsAnewKeepsThemAndIsToldAgain) {
@@ -51,7 +57,7 @@ TEST(Leases, AWorkerThatConnectsAnewKeepsThemAndIsToldAgain) {
   const auto repeated = only<Grant>(again);
   ASSERT_EQ(repeated.size(), 2u);
   EXPECT_EQ(repeated[0].lease, grants[0].lease);  // the same attempt
-  EXPECT_EQ(only<Install>(again).size(), 1u);     // weights are proved anew
+  EXPECT_EQ(only<Stage>(again).size(), 1u);       // weights are proved anew
   // The end of the old session is no news.
   EXPECT_TRUE(h.tell(WorkerDown{"w0", 1}).empty());
   EXPECT_EQ(h.state.leases.size(), 2u);
@@ -136,7 +142,7 @@ TEST(Stalled, GivesItsWorkAwayAfterWhatWaits) {
 TEST(Stalled, IsNotWaitedForWhileItInstalls) {
   Harness h(small_config(5, 4));
   for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
-  const auto installs = only<Install>(h.tell(published(0)));
+  const auto installs = only<Stage>(h.tell(published(0)));
   EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 12u);  // its part
   EXPECT_EQ(only<Grant>(h.tell(Stalled{"w0"})).size(), 8u);
 }
@@ -155,10 +161,7 @@ TEST(Stalled, AnswersLateAndIsHeardOnlyWhereNothingIsLost) {
   const std::map<WorkId, Lease> running = h.state.leases;
   h.tell(Stalled{"w0"});
   h.tell(published(1));
-  for (const auto& [id, worker] : std::map(h.state.workers)) {
-    if (worker.phase == WorkerPhase::kInstalling)
-      h.tell(Installed{id, 0, worker.target, worker.target_digest});
-  }
+  h.install_open();
   h.add_rollout("w1", 16);
   for (const auto& [work, before] : running) {
     const Lease& lease = h.state.leases.at(work);
@@ -192,13 +195,16 @@ TEST(Stalled, IsDrainedWhenItsWorkIsElsewhere) {
   }
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   h.tell(Stalled{"w0"});
-  EXPECT_TRUE(only<Install>(h.tell(published(1))).empty());
+  const auto stages = only<Stage>(h.tell(published(1)));
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_TRUE(only<Switch>(h.tell_installed(stages[0])).empty());
   ASSERT_EQ(h.state.workers.at("w0").leased, 2);
   const Actions up = h.tell(WorkerUp{.worker = "w1", .slots = 8});
-  ASSERT_EQ(only<Install>(up).size(), 1u);
-  const auto installs = only<Install>(h.tell_installed(only<Install>(up)[0]));
-  ASSERT_EQ(installs.size(), 1u);
-  EXPECT_EQ(installs[0].worker, "w0");
+  ASSERT_EQ(only<Stage>(up).size(), 1u);
+  const auto switches = only<Switch>(h.tell_installed(only<Stage>(up)[0]));
+  ASSERT_EQ(switches.size(), 2u);
+  EXPECT_EQ(switches[0].worker, "w1");
+  EXPECT_EQ(switches[1].worker, "w0");
   EXPECT_TRUE(h.tell(Tick{}).empty());
 }
 
@@ -241,7 +247,7 @@ TEST(Placement, SiblingsGoToOneWorker) {
   h.add_rollout("w1", 4);
   std::map<int64_t, std::set<WorkerId>> places;
   const Actions start = h.tell(published(0));
-  for (const Install& install : only<Install>(start)) h.tell_installed(install);
+  for (const Stage& install : only<Stage>(start)) h.tell_installed(install);
   for (const auto& [work, lease] : h.state.leases) places[work.member.prompt].insert(lease.worker);
   EXPECT_EQ(h.state.leases.size(), 8u);
   EXPECT_EQ(places[0].size(), 1u);
@@ -251,7 +257,7 @@ TEST(Placement, SiblingsGoToOneWorker) {
 TEST(Placement, TheFirstThatInstallsLeavesTheOthersTheirPart) {
   Harness h(small_config(5, 4));
   for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
-  const auto installs = only<Install>(h.tell(published(0)));
+  const auto installs = only<Stage>(h.tell(published(0)));
   ASSERT_EQ(installs.size(), 2u);
   EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 12u);  // half of 20, whole groups
   const auto rest = only<Grant>(h.tell_installed(installs[0]));
@@ -262,17 +268,17 @@ TEST(Placement, TheFirstThatInstallsLeavesTheOthersTheirPart) {
 TEST(Placement, OneThatNeverInstallsHoldsNobodyBack) {
   Harness h(small_config(5, 4));
   for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
-  const auto installs = only<Install>(h.tell(published(0)));
+  const auto installs = only<Stage>(h.tell(published(0)));
   h.tell_installed(installs[0]);
   // Its part of what is left grows as it goes on.
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 5);
-  EXPECT_EQ(h.state.workers.at("w1").phase, WorkerPhase::kInstalling);
+  EXPECT_TRUE(is_asked(h.state.workers.at("w1")));
   // Once its deadline has passed it is not waited for at all.
   h.wait(h.state.config.deadlines.install);
   h.tell(wants(1));
-  const auto more = only<Install>(h.tell(published(1)));
-  for (const Install& install : more) {
+  const auto more = only<Stage>(h.tell(published(1)));
+  for (const Stage& install : more) {
     if (install.worker == "w0") {
       EXPECT_EQ(only<Grant>(h.tell_installed(install)).size(), 20u);
     }
@@ -329,9 +335,9 @@ TEST(Placement, NobodyInstallsWhileARollbackIsReplayed) {
   for (int64_t step = 1; step <= 2; ++step) train_step(h, step);
   h.add_trainer(1);
   // What the trainer holds now, nothing may run on; the newest version comes back.
-  EXPECT_TRUE(only<Install>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());
+  EXPECT_TRUE(only<Stage>(h.tell(WorkerUp{.worker = "w1", .slots = 2})).empty());
   h.tell(wants(2));
-  const auto installs = only<Install>(h.tell(published(2)));
+  const auto installs = only<Stage>(h.tell(published(2)));
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(installs[0].worker, "w1");
   EXPECT_EQ(installs[0].version, 2);

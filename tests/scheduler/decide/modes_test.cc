@@ -416,12 +416,14 @@ TEST(SchedulerModes, S24_NewWeightsWaitForTheWorkOfTheOldOnes) {
   finish(h, 0, 2);
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   const Actions at_publication = h.tell(published(1));
-  EXPECT_TRUE(only<Install>(at_publication).empty());  // B still runs
-  EXPECT_TRUE(only<Grant>(at_publication).empty());    // and C may not begin on the old weights
-  EXPECT_TRUE(only<Install>(finish(h, 1, 1)).empty());
-  const Actions drained = finish(h, 1, 1);
-  ASSERT_EQ(only<Install>(drained).size(), 1u);
-  EXPECT_EQ(only<Grant>(h.tell_installed(only<Install>(drained)[0])).size(), 2u);
+  const auto stages = only<Stage>(at_publication);
+  ASSERT_EQ(stages.size(), 1u);                      // while B still runs
+  EXPECT_TRUE(only<Grant>(at_publication).empty());  // and C may not begin on the old weights
+  EXPECT_TRUE(h.tell_installed(stages[0]).empty());
+  EXPECT_TRUE(only<Switch>(finish(h, 1, 1)).empty());
+  const auto drained = only<Switch>(finish(h, 1, 1));
+  ASSERT_EQ(drained.size(), 1u);
+  EXPECT_EQ(only<Grant>(h.tell_switched(drained[0])).size(), 2u);
   expect_golden("scheduler/S24.txt", h.transcript);
 }
 

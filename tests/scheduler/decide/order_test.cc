@@ -91,7 +91,7 @@ TEST(SchedulerOrder, S27_AnEvaluationIsServedFirstAsItIsLaunched) {
   h.tell(published(0));
   EXPECT_EQ(in_line(h.state), " 0.0 0.1 1.0 1.1 0.0 1.0 0.1 1.1");
   const Actions up = h.tell(WorkerUp{.worker = "w0", .slots = 3});
-  EXPECT_EQ(granted(h.tell_installed(only<Install>(up).at(0))), " eval 0.0 eval 0.1 eval 1.0");
+  EXPECT_EQ(granted(h.tell_installed(only<Stage>(up).at(0))), " eval 0.0 eval 0.1 eval 1.0");
 }
 
 TEST(SchedulerOrder, S27_ARestartMayBringAnotherOrder) {

@@ -27,14 +27,19 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   EXPECT_EQ(h.count(Place::kReady), 1);
   // The trainer goes on meanwhile, and the workers stay where they are.
   EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
-  EXPECT_TRUE(only<Install>(h.tell(published(1))).empty());
+  const auto stages = only<Stage>(h.tell(published(1)));
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_TRUE(only<Switch>(h.tell_installed(stages[0])).empty());  // staged beside it, no more
   // One that comes late installs what is evaluated.
-  const auto late = only<Install>(h.tell(WorkerUp{.worker = "w2", .slots = 2}));
+  const auto late = only<Stage>(h.tell(WorkerUp{.worker = "w2", .slots = 2}));
   ASSERT_EQ(late.size(), 1u);
   EXPECT_EQ(late[0].version, 0);
   h.tell(durable(1));
   EXPECT_TRUE(h.policy().lineage.contains(0)) << "another one may come";
-  h.tell_installed(late[0]);
+  const auto beside = only<Stage>(h.tell_installed(late[0]));
+  ASSERT_EQ(beside.size(), 1u);
+  EXPECT_EQ(beside[0].version, 1);
+  EXPECT_TRUE(only<Switch>(h.tell_installed(beside[0])).empty());
   EXPECT_TRUE(only<HandOver>(h.tell(wants(2))).empty());
   Actions last;
   for (const Grant& grant : grants) last = h.tell(h.result(grant, 1.0));
@@ -42,9 +47,10 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   ASSERT_EQ(report.size(), 1u);
   EXPECT_EQ(report[0].version, 0);
   EXPECT_EQ(report[0].items.size(), 4u);
-  const auto installs = only<Install>(last);
-  ASSERT_EQ(installs.size(), 3u);
-  for (const Install& install : installs) h.tell_installed(install);
+  const auto switches = only<Switch>(last);
+  ASSERT_EQ(switches.size(), 2u);
+  for (const Switch& change : switches) h.tell_switched(change);
+  EXPECT_EQ(only<Switch>(h.tell_installed(stages[1])).size(), 1u);  // it had been slow
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 1);  // of step 2, which waits for the report
   const Actions reported = h.tell(EvalReported{0, 0});
@@ -77,7 +83,7 @@ TEST(Evaluation, BehindTheFrontierALostBodyIsAMemberThatFailed) {
   ASSERT_EQ(report.size(), 1u);
   EXPECT_FALSE(report[0].items[0].reward);
   EXPECT_EQ(report[0].items[1].reward, 1.0);
-  EXPECT_EQ(only<Install>(last).size(), 1u);
+  EXPECT_EQ(only<Switch>(h.tell(Staged{"w0", 0, 1, digest_of(1)})).size(), 1u);
 }
 
 // Its weights stay for workers that come, but nothing leads from them to the present any more.
@@ -114,7 +120,7 @@ TEST(Evaluation, OpensOnAVersionWhoseNextOneIsBeingTrained) {
   h.tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
   h.tell(rolled_back(1));
   h.tell(published(2));
-  const auto installs = only<Install>(h.tell(WorkerUp{.worker = "w0", .slots = 8}));
+  const auto installs = only<Stage>(h.tell(WorkerUp{.worker = "w0", .slots = 8}));
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(installs[0].version, 1);
 }
@@ -214,7 +220,8 @@ TEST(Stop, EndsWhenTheStepIsTrainedAndItsCheckpointIsWritten) {
   EXPECT_EQ(only<RunDone>(stopped).size(), 1u);
   EXPECT_FALSE(next_deadline(idle.state));
   idle.tell(Restarted{});  // and it can be continued
-  EXPECT_EQ(only<Install>(idle.tell(WorkerUp{.worker = "w0", .slots = 8})).size(), 1u);
+  EXPECT_EQ(only<Stage>(idle.tell(WorkerUp{.worker = "w0", .slots = 8})).size(), 1u);
+  idle.tell(Staged{"w0", 0, 0, digest_of(0)});
   EXPECT_EQ(only<Grant>(idle.tell(Installed{"w0", 0, 0, digest_of(0)})).size(), 2u);
 
   Harness busy(small_config(1, 2));
@@ -412,7 +419,7 @@ Harness run_a_step_ahead(bool replace_zero_signal = false) {
 
 Actions roll_back(Harness& h, int64_t version, std::string_view lineage) {
   const Actions all = h.add_trainer(version, lineage);
-  for (const Install& install : only<Install>(all)) h.tell_installed(install);
+  for (const Stage& install : only<Stage>(all)) h.tell_installed(install);
   return all;
 }
 

@@ -247,8 +247,10 @@ TEST(SchedulerTurns, TheyOutliveAStop) {
   h.add_trainer(0);
   Actions all;
   for (const auto& [id, worker] : std::map(h.state.workers)) {
-    if (worker.phase != WorkerPhase::kInstalling) continue;
-    for (const Action& action : h.tell(Installed{id, 0, worker.target, worker.target_digest}))
+    if (!is_asked(worker)) continue;
+    const Install& install = *worker.install;
+    for (const Action& action :
+         h.tell_installed({.worker = id, .version = install.version, .digest = install.digest}))
       all.push_back(action);
   }
   EXPECT_EQ(h.again(all).prefix, body_of(h.stored));

@@ -13,7 +13,7 @@ TEST(Waits, NameWhoWaitsForWhomAndSinceWhen) {
   };
   EXPECT_EQ(waits_after(0), "the trainer has not published version 0 yet");
   h.tell(WorkerUp{.worker = "w0", .session = 4, .slots = 2});
-  const auto installs = only<Install>(h.tell(published(0)));
+  const auto installs = only<Stage>(h.tell(published(0)));
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(waits_after(7),
             "version 0; 0 of 1 groups ready; 2 samples wait for a rollout worker; w0 installs "

@@ -170,11 +170,18 @@ void World::check(const Event& event, const Actions& actions) {
         state_.workers.at(grant->worker).version != state_.policies.at(0).frontier)
       fail("granted on weights that are not the newest");
     if (grant != nullptr && grant->prefix) check_prefix(*grant);
-    const auto* install = std::get_if<Install>(&action);
-    if (install != nullptr && state_.config.mode.install == InstallWhen::kDrained &&
-        state_.workers.at(install->worker).leased > 0)
-      fail("an install under work that has not ended");
+    if (const auto* change = std::get_if<Switch>(&action)) check_switch(*change);
   }
+}
+
+// Law 9.6.
+void World::check_switch(const Switch& change) {
+  const Worker& worker = state_.workers.at(change.worker);
+  const Policy& policy = state_.policies.at(0);
+  if (state_.config.mode.install == InstallWhen::kDrained && worker.leased > 0)
+    fail("an install under work that has not ended");
+  if (change.version > wanted_version(policy)) fail("switched while the old weights are wanted");
+  if (!on_lineage(policy, change.version, change.digest)) fail("switched to abandoned weights");
 }
 
 // What still waits could not have gone there, or its turn comes later (law 6.9).
@@ -240,7 +247,7 @@ void World::check_stalled() {
     if (member.moves >= state_.config.retries.returned) continue;
     for (const auto& [id, worker] : state_.workers) {
       const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
-                        worker.phase == WorkerPhase::kOpen && !member.rests.contains(id) &&
+                        !worker.install && !member.rests.contains(id) &&
                         usable_slots(state_, id, worker) > worker.leased &&
                         (work.lane == Lane::kEval ? worker.version == task.weight_floor
                                                   : worker.version == policy.frontier);
@@ -254,10 +261,10 @@ namespace {
 // Of the events that the service lets through only when they are expected; of others nothing.
 template <class E>
 std::optional<bool> is_expected(const State& state, const E& event) {
-  constexpr bool kFiltered = std::is_same_v<E, Installed> || std::is_same_v<E, InstallFailed> ||
-                             std::is_same_v<E, RolledBack> || std::is_same_v<E, Published> ||
-                             std::is_same_v<E, Durable> || std::is_same_v<E, Stalled> ||
-                             std::is_same_v<E, TurnsStored>;
+  constexpr bool kFiltered = std::is_same_v<E, Staged> || std::is_same_v<E, Installed> ||
+                             std::is_same_v<E, InstallFailed> || std::is_same_v<E, RolledBack> ||
+                             std::is_same_v<E, Published> || std::is_same_v<E, Durable> ||
+                             std::is_same_v<E, Stalled> || std::is_same_v<E, TurnsStored>;
   if constexpr (kFiltered) {
     return expects(state, event);
   } else {

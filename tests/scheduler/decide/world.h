@@ -36,6 +36,7 @@ class World {
     Role role = Role::kRollout;
     uint64_t incarnation = 0, session = 0;
     int64_t slots = 1, version = -1;
+    Digest staged;
     bool alive = true;      // its process runs
     bool connected = true;  // it has a session with the scheduler that runs now
     bool joined = false;    // nobody starts it again
@@ -58,6 +59,7 @@ class World {
   void check_expected(const Event& event);
   void check(const Event& event, const Actions& actions);
   void check_deadlines();
+  void check_switch(const Switch& change);
   void check_order(const Grant& grant);
   void check_stalled();
   void watch_progress();
@@ -81,7 +83,8 @@ class World {
   void act(const Grant& grant);
   void act(const Abort& abort);
   void act(const Verify& verify);
-  void act(const Install& install);
+  void act(const Stage& stage);
+  void act(const Switch& change);
   void act(const HandOver& batch);
   void act(const Save& save);
   void act(const Release& release);

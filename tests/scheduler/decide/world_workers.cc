@@ -68,16 +68,26 @@ void World::act(const Verify& verify) {
   node->verifies.push_back(verify);
 }
 
-void World::act(const Install& install) {
-  Node* node = session_of(install.worker, install.session);
+void World::act(const Stage& stage) {
+  Node* node = session_of(stage.worker, stage.session);
   if (node == nullptr) return;
   if (faults_ && (node->hangs || rng_.chance(0.05))) return;  // no answer
   if (faults_ && rng_.chance(0.05)) {
-    wire_.push_back(InstallFailed{install.worker, install.policy, install.version, "on purpose"});
+    wire_.push_back(InstallFailed{stage.worker, stage.policy, stage.version, "on purpose"});
     return;
   }
-  node->version = install.version;
-  wire_.push_back(Installed{install.worker, install.policy, install.version, install.digest});
+  node->staged = stage.digest;
+  wire_.push_back(Staged{stage.worker, stage.policy, stage.version, stage.digest});
+}
+
+void World::act(const Switch& change) {
+  Node* node = session_of(change.worker, change.session);
+  if (node == nullptr) return;
+  if (node->staged != change.digest) fail("a worker is to switch to what it has not staged");
+  if (faults_ && (node->hangs || rng_.chance(0.03))) return;  // no answer, and nothing is changed
+  node->version = change.version;
+  if (faults_ && rng_.chance(0.03)) return;  // no answer, although it has changed
+  wire_.push_back(Installed{change.worker, change.policy, change.version, change.digest});
 }
 
 void World::act(const HandOver& batch) {
@@ -211,12 +221,11 @@ void World::connect(const WorkerId& id, Node& node) {
 // Answers of an old session other than results are fenced by the connection.
 void World::cut_session(const WorkerId& id) {
   std::erase_if(wire_, [&](const Event& event) {
-    const auto* installed = std::get_if<Installed>(&event);
-    const auto* failed = std::get_if<InstallFailed>(&event);
-    const auto* gave_up = std::get_if<WorkerFailed>(&event);
-    return (installed != nullptr && installed->worker == id) ||
-           (failed != nullptr && failed->worker == id) ||
-           (gave_up != nullptr && gave_up->worker == id);
+    const auto by_it = [&](const auto* answer) {
+      return answer != nullptr && answer->worker == id;
+    };
+    return by_it(std::get_if<Staged>(&event)) || by_it(std::get_if<Installed>(&event)) ||
+           by_it(std::get_if<InstallFailed>(&event)) || by_it(std::get_if<WorkerFailed>(&event));
   });
 }
 

@@ -64,7 +64,7 @@ class FailsInstalls : public FakeRollout {
 
  protected:
   void on(wire::WorkerClient& client, const wire::Message& message) override {
-    if (const auto* install = std::get_if<wire::Install>(&message))
+    if (const auto* install = std::get_if<wire::Stage>(&message))
       client.send(wire::InstallFailed{install->policy, install->version, "no such file"});
   }
 };

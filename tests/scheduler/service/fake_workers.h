@@ -122,9 +122,11 @@ class FakeRollout : public FakeWorker {
  protected:
   void begin(wire::WorkerClient&) override { version_ = -1; }
   void on(wire::WorkerClient& client, const wire::Message& message) override {
-    if (const auto* install = std::get_if<wire::Install>(&message)) {
-      version_ = install->version;
-      client.send(wire::Installed{install->policy, install->version, install->digest});
+    if (const auto* stage = std::get_if<wire::Stage>(&message)) {
+      client.send(wire::Staged{stage->policy, stage->version, stage->digest});
+    } else if (const auto* change = std::get_if<wire::Switch>(&message)) {
+      version_ = change->version;
+      client.send(wire::Installed{change->policy, change->version, change->digest});
     } else if (const auto* grant = std::get_if<wire::Grant>(&message)) {
       std::this_thread::sleep_for(pace_);  // stands for the work
       Trajectory t = make_trajectory(grant->lease, grant->lane, version_, num_tokens);

@@ -37,9 +37,13 @@ struct InboxTest : testing::Test {
     if (std::holds_alternative<AttemptResult>(event)) ++num_results;
     const Actions actions = h.tell(event);
     for (const Verify& verify : only<Verify>(actions)) asked = verify;
-    for (const Install& install : only<Install>(actions)) {
+    for (const Stage& install : only<Stage>(actions)) {
       if (install.worker == "w")
-        inbox_feed(Installed{"w", install.policy, install.version, install.digest});
+        inbox_feed(Staged{"w", install.policy, install.version, install.digest});
+    }
+    for (const Switch& change : only<Switch>(actions)) {
+      if (change.worker == "w")
+        inbox_feed(Installed{"w", change.policy, change.version, change.digest});
     }
   }
 

@@ -14,7 +14,7 @@ class ProgressWatchTest : public testing::Test {
   ProgressWatchTest() {
     Worker& worker = state_.workers["w0"];
     worker.session = 7;
-    worker.phase = WorkerPhase::kOpen;
+    worker.version = 0;
     worker.leased = 2;
     state_.workers["t"].role = Role::kTrainer;
   }
@@ -65,9 +65,9 @@ TEST_F(ProgressWatchTest, CountsOnlyTimeInWhichOthersWaitForIt) {
   EXPECT_EQ(pass(60s), "");
   worker.leased = 1;
   EXPECT_EQ(pass(1500ms), "");
-  worker.phase = WorkerPhase::kClosed;
+  worker.version = -1;
   EXPECT_EQ(pass(60s), "");
-  worker.phase = WorkerPhase::kOpen;
+  worker.version = 0;
   EXPECT_EQ(pass(1500ms), "");
   worker.connected = false;
   EXPECT_EQ(pass(60s), "");
@@ -80,7 +80,7 @@ TEST_F(ProgressWatchTest, CountsOnlyTimeInWhichOthersWaitForIt) {
 TEST_F(ProgressWatchTest, AnInstallIsWorkToo) {
   Worker& worker = state_.workers["w0"];
   worker.leased = 0;
-  worker.phase = WorkerPhase::kInstalling;
+  worker.install = Install{.version = 1};
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(pass(1500ms), "");
     ++progress_["w0"];  // a block of a tensor

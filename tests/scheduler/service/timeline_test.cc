@@ -54,8 +54,9 @@ struct Watched : Harness {
     say(WorkerUp{.worker = "r", .slots = 8});
     say(rolled_back(-1));
     Actions all = say(published(0));
-    const auto installs = only<Install>(all);
+    const auto installs = only<Stage>(all);
     EXPECT_EQ(installs.size(), 1u);
+    say(Staged{"r", 0, 0, installs.at(0).digest});
     return say(Installed{"r", 0, 0, installs.at(0).digest});
   }
 };
@@ -102,7 +103,10 @@ TEST(Timeline, EachLeaseInstallAndStepIsARow) {
   EXPECT_EQ(steps[0].trained.samples, 2);
   EXPECT_EQ(steps[0].trained.tokens, deciles_of({5, 5}));
   EXPECT_EQ(steps[0].trained.staleness, deciles_of({0, 0}));
-  EXPECT_EQ(f.rows_of(kInstall).size(), 1u);
+  const auto installs = f.rows_of(kInstall);
+  ASSERT_EQ(installs.size(), 2u);
+  EXPECT_EQ(installs[0].end, "staged");
+  EXPECT_EQ(installs[1].end, "installed");
   EXPECT_EQ(f.rows_of(kUp).size(), 3u);
   ASSERT_EQ(f.rows_of(kWarmUp).size(), 1u);
   EXPECT_EQ(f.rows_of(kWarmUp)[0].worker, "t");
@@ -209,9 +213,9 @@ TEST(Timeline, ADamagedRowStaysAndCostsNoOther) {
 TEST(Timeline, BeyondItsBoundAStepHasOneRowAWorker) {
   Fixture f;
   const Config config = small_config(4, 2);
-  Timeline timeline = f.open(State(config), 7);
+  Timeline timeline = f.open(State(config), 8);
   Watched w(config, timeline);
-  const auto grants = only<Grant>(w.begin());  // up 3, warm-up, install: 5 rows
+  const auto grants = only<Grant>(w.begin());  // up 3, warm-up, staged, installed: 6 rows
   ASSERT_EQ(grants.size(), 8u);
   for (const Grant& grant : grants) w.say(w.result(grant, grant.lease.member.member));
   w.say(wants(1));

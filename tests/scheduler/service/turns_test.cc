@@ -41,8 +41,10 @@ struct StoredTurns : testing::Test {
   }
 
   wire::Grant install_and_wait(Script& worker) {
-    const auto install = worker.expect<wire::Install>();
-    worker.say(wire::Installed{install.policy, install.version, install.digest});
+    const auto stage = worker.expect<wire::Stage>();
+    worker.say(wire::Staged{stage.policy, stage.version, stage.digest});
+    worker.expect<wire::Switch>();
+    worker.say(wire::Installed{stage.policy, stage.version, stage.digest});
     return worker.expect<wire::Grant>();
   }
 

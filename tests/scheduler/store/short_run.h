@@ -25,6 +25,7 @@ inline std::vector<JournalEntry> make_run(const State& start) {
   (void)tell(rolled_back(-1));
   (void)tell(published(0));
   for (int64_t step = 1; step <= 3; ++step) {
+    (void)tell(Staged{"w0", 0, step - 1, digest_of(step - 1)});
     const Actions granted = tell(Installed{"w0", 0, step - 1, digest_of(step - 1)});
     for (const Grant& grant : only<Grant>(granted)) {
       AttemptResult result;
