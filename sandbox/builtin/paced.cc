@@ -13,12 +13,18 @@ namespace {
 constexpr std::array<const char*, 8> kWords = {"red",  "blue",  "green", "black",
                                                "four", "seven", "nine",  "ten"};
 
+// By its first actions a member is told from its siblings.
+constexpr int64_t kForks = 4;
+
 class Paced final : public Environment {
  public:
   Paced(const Clock& clock, const EnvironmentSettings& settings) : clock_(clock) {
     SettingsReader reader("paced", settings);
     median_turns_ = reader.number("turns", 8, 1, 1000);
     turns_sigma_ = reader.number("turns_sigma", 0, 0, 3);
+    member_sigma_ = reader.number("member_turns_sigma", 0, 0, 3);
+    endless_prompts_ = reader.number("endless_prompts", 0, 0, 1);
+    endless_members_ = reader.number("endless_members", 0.1, 0, 1);
     info_.max_turns = reader.integer("max_turns", 64, 1, 1000);
     latency_ms_ = reader.number("latency_ms", 0, 0, 1e6);
     latency_sigma_ = reader.number("latency_sigma", 0, 0, 3);
@@ -44,10 +50,7 @@ class Paced final : public Environment {
 
   Result<Observation> reset(const Task& task) override {
     seed_ = task.seed;
-    Rng rng(mix({seed_, 0x7475'726e}));  // "turn": its own stream
-    const double turns = median_turns_ * std::exp(turns_sigma_ * rng.normal());
-    // Compared as numbers: the tail may be beyond any integer.
-    turns_ = std::lround(std::clamp(turns, 1.0, static_cast<double>(info_.max_turns)));
+    turns_ = members_differ() ? 0 : draw_turns();
     turn_ = right_ = invalid_ = 0;
     history_ = seed_;
     ready_.reset();
@@ -65,11 +68,14 @@ class Paced final : public Environment {
     }
     ready_.reset();
     is_demonstrated_ = false;
+    history_ = history_after(action);
     const bool right = action == " " + word() + "\n" || action == word() + "\n";
     right_ += right;
     invalid_ += !right && !is_word(action);
-    result.reward = right ? 1.0 / static_cast<double>(turns_) : 0.0;
-    result.terminated = ++turn_ == turns_;
+    if (++turn_ == kForks && members_differ()) turns_ = draw_turns();
+    result.terminated = turn_ == turns_;
+    if (result.terminated)
+      result.reward = static_cast<double>(right_) / static_cast<double>(turns_);
     running_ = !result.terminated;
     if (running_) result.observation.text = view();
     result.metrics = {{"success", right_ == turns_ ? 1.0 : 0.0},
@@ -96,15 +102,40 @@ class Paced final : public Environment {
   }
   std::string view() const { return word() + " >"; }
 
+  bool members_differ() const { return member_sigma_ > 0 || endless_prompts_ > 0; }
+
+  // Of the prompt by its seed, and of the member by what it has done so far.
+  int64_t draw_turns() const {
+    Rng rng(mix({seed_, 0x7475'726e}));  // "turn": its own stream
+    double log_factor = turns_sigma_ * rng.normal();
+    if (members_differ()) {
+      const bool may_be_endless = rng.chance(endless_prompts_);
+      Rng member(mix({history_, 0x666f'726b}));  // "fork"
+      log_factor += member_sigma_ * member.normal();
+      if (may_be_endless && member.chance(endless_members_)) return info_.max_turns;
+    }
+    // Compared as numbers: the tail may be beyond any integer.
+    const double turns =
+        std::clamp(median_turns_ * std::exp(log_factor), 1.0, static_cast<double>(info_.max_turns));
+    return std::max(std::lround(turns), members_differ() ? kForks : 1);
+  }
+
   static bool is_word(const std::string& action) {
     return std::any_of(kWords.begin(), kWords.end(), [&](const char* word) {
       return action == word + std::string("\n") || action == " " + std::string(word) + "\n";
     });
   }
 
+  // What distinguishes an episode from others of its task.
+  uint64_t history_after(const std::string& action) const {
+    uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
+    for (const char c : action) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100'0000'01b3;
+    return mix({history_, hash});
+  }
+
   // Of one answer.
-  Time draw_latency() const {
-    Rng rng(mix({history_, 0x7761'6974}));  // "wait"
+  Time draw_latency(uint64_t history) const {
+    Rng rng(mix({history, 0x7761'6974}));  // "wait"
     const double ms = latency_ms_ * std::exp(latency_sigma_ * rng.normal());
     return std::chrono::duration_cast<Time>(
         std::chrono::duration<double, std::milli>(std::min(ms, max_latency_ms_)));
@@ -115,21 +146,19 @@ class Paced final : public Environment {
     const Time now = clock_.now();
     if (!ready_) {
       ready_ = now;
-      if (turn_ == 0) *ready_ += draw_latency();  // the reset's
-      uint64_t hash = 0xcbf2'9ce4'8422'2325;      // FNV-1a
-      for (const char c : action) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100'0000'01b3;
-      history_ = mix({history_, hash});
-      *ready_ += draw_latency();
+      if (turn_ == 0) *ready_ += draw_latency(history_);  // the reset's
+      *ready_ += draw_latency(history_after(action));
     }
     return now < *ready_;
   }
 
   const Clock& clock_;
   EnvironmentInfo info_;
-  double median_turns_ = 0, turns_sigma_ = 0, latency_ms_ = 0, latency_sigma_ = 0;
+  double median_turns_ = 0, turns_sigma_ = 0, member_sigma_ = 0;
+  double endless_prompts_ = 0, endless_members_ = 0, latency_ms_ = 0, latency_sigma_ = 0;
   double max_latency_ms_ = 0, demo_right_ = 0;
   uint64_t seed_ = 0;
-  uint64_t history_ = 0;  // of the task and the actions so far; only where latency is drawn
+  uint64_t history_ = 0;  // of the task and the actions so far
   int64_t turns_ = 0, turn_ = 0, right_ = 0, invalid_ = 0;
   std::optional<Time> ready_;  // when the answer to the running step may be given
   bool is_demonstrated_ = false;
