@@ -1,10 +1,14 @@
 // What a mode of the scheduler is worth: whole runs that differ in `scheduler.mode` and its knobs
 // alone, on two workloads of the environment `paced`.
 //
-//   length_tailed     the number of turns is log-normal over prompts, members of a group are alike;
-//                     each turn takes the same few milliseconds, as a token of a large model does
-//                     however many are decoded beside it (on a CPU a lone sequence is fast, and a
-//                     tail would cost nothing)
+//   length_tailed     lengths as published for a 14B model on mathematics with a limit of 16k
+//   tokens
+//                     (RollPacker, arXiv 2509.21009, figure 2: median about 520 tokens, the longest
+//                     31 times that), fitted by log-normals over prompts (0.65) and members (1.13)
+//                     and by prompts some of whose members run to the limit (1.4 % of all), a turn
+//                     standing for 88 tokens; each turn takes the same few milliseconds, as a token
+//                     of a large model does however many are decoded beside it (on a CPU a lone
+//                     sequence is fast, and a tail would cost nothing)
 //   latency_injected  equal turns, each of a log-normal time, by member
 //
 // All modes have the same room, rollout.max_sequences of all workers together: `--room` steps of
@@ -46,7 +50,9 @@ struct Choice {
 const std::vector<Choice>& workloads() {
   static const std::vector<Choice> all = {
       {"length_tailed",
-       {"env.settings.turns_sigma=1", "env.settings.max_turns=60", "env.settings.latency_ms=8"}},
+       {"env.settings.turns_sigma=0.65", "env.settings.member_turns_sigma=1.13",
+        "env.settings.endless_prompts=0.18", "env.settings.endless_members=0.08",
+        "env.settings.max_turns=186", "env.settings.latency_ms=8"}},
       {"latency_injected",
        {"env.settings.latency_ms=12", "env.settings.latency_sigma=1.5",
         "env.settings.max_latency_ms=600"}}};
@@ -74,14 +80,14 @@ bool is_on_policy(const std::string& mode) { return mode == "sync" || mode == "t
 std::string config_text(int room) {
   return fmt::format(R"(run: {{name: bench_modes}}
 model:
-  create: {{hidden_size: 64, intermediate_size: 192, layers: 2, heads: 4, kv_heads: 2, max_positions: 512}}
+  create: {{hidden_size: 64, intermediate_size: 192, layers: 2, heads: 4, kv_heads: 2, max_positions: 1024}}
 env: {{name: paced, settings: {{turns: 6}}}}
 rollout:
   prompts_per_step: {}
   group_size: {}
   workers: {}
   max_sequences: {}
-  max_context_tokens: 512
+  max_context_tokens: 1024
   threads: 1
 sft:
   demonstrations: 500
