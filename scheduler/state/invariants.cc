@@ -79,17 +79,39 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
   return {};
 }
 
-Found check_places(const State& state, const Policy& policy, const TaskId& id, const Task& task) {
-  const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
-  const auto in_ready = std::count(domain.ready.begin(), domain.ready.end(), id);
-  const auto in_parked = std::count(domain.parked.begin(), domain.parked.end(), id);
-  const bool in_queue = domain.queued.contains(id), in_long = domain.long_queue.contains(id);
-  int64_t in_batches = 0, in_open_batches = 0;
-  for (const auto& [step, batch] : policy.batches) {
-    const auto count = std::count(batch.tasks.begin(), batch.tasks.end(), id);
-    in_batches += count;
-    if (step > policy.frontier) in_open_batches += count;
+// How often each task is in the lists that are sorted by arrival: counted once, and not searched
+// for each task.
+struct Listed {
+  std::map<TaskId, int64_t> ready, parked;  // of its domain
+  std::map<TaskId, int64_t> batches, open_batches;
+};
+
+Listed list_tasks(const Policy& policy) {
+  Listed listed;
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    for (const TaskId& id : domain.ready) listed.ready[id] += id.domain == i;
+    for (const TaskId& id : domain.parked) listed.parked[id] += id.domain == i;
   }
+  for (const auto& [step, batch] : policy.batches) {
+    for (const TaskId& id : batch.tasks) {
+      ++listed.batches[id];
+      if (step > policy.frontier) ++listed.open_batches[id];
+    }
+  }
+  return listed;
+}
+
+Found check_places(const State& state, const Policy& policy, const Listed& listed, const TaskId& id,
+                   const Task& task) {
+  const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
+  const auto times = [&](const std::map<TaskId, int64_t>& list) {
+    const auto found = list.find(id);
+    return found == list.end() ? 0 : found->second;
+  };
+  const int64_t in_ready = times(listed.ready), in_parked = times(listed.parked);
+  const bool in_queue = domain.queued.contains(id), in_long = domain.long_queue.contains(id);
+  const int64_t in_batches = times(listed.batches), in_open_batches = times(listed.open_batches);
   const bool trained = task.place == Place::kDone && task.end == TaskEnd::kTrained;
   const bool held = task.place == Place::kHandedOver;
   if (in_ready != (task.place == Place::kReady))
@@ -294,8 +316,9 @@ Found find_violation(const State& state) {
   if (Found found = check_workers(state)) return found;
   for (const auto& [policy_id, policy] : state.policies) {
     if (Found found = check_versions(policy_id, policy)) return found;
+    const Listed listed = list_tasks(policy);
     for (const auto& [id, task] : policy.tasks) {
-      if (Found found = check_places(state, policy, id, task)) return found;
+      if (Found found = check_places(state, policy, listed, id, task)) return found;
       const bool active = task.place == Place::kRunning;
       if (Found found = check_members(state, Lane::kTrain, id, task, active)) return found;
     }
