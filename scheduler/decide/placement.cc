@@ -86,12 +86,6 @@ bool beyond_part(const State& state, PolicyId policy, const Seat& seat) {
   });
 }
 
-// After a quarantine. One that was silent would hold what it gets until its deadline, so it gets
-// only what is left.
-bool proves_itself(const State& state, const WorkerId& id) {
-  return on_trial(state, id) && state.health.at(id).fault != Fault::kSilent;
-}
-
 // Who is asked: everybody, or those who are to prove themselves.
 enum class Ask { kAll, kProving };
 
@@ -162,7 +156,7 @@ class Chooser {
   }
 
   bool may_take(const Seat& seat) const {
-    if (ask_ == Ask::kProving && !proves_itself(state_, seat.worker)) return false;
+    if (ask_ == Ask::kProving && !state_.index.proving().contains(seat.worker)) return false;
     return within_part(state_, need_.policy, seat);
   }
   bool may_take(const Member& member, const Seat& seat) const {
@@ -359,9 +353,7 @@ void grant_waiting(Context& context) {
   if (state.waiting.empty() || state.index.rollouts().empty()) return;
   // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
   // brought it there it would fail again.
-  if (std::ranges::any_of(state.health,
-                          [&](const auto& entry) { return proves_itself(state, entry.first); }))
-    grant(context, Ask::kProving);
+  if (!state.index.proving().empty()) grant(context, Ask::kProving);
   grant(context, Ask::kAll);
 }
 

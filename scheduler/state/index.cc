@@ -75,8 +75,13 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
     if (then.behind) erase_from(behind_, *then.behind, id);
     if (now.behind) behind_[*now.behind].insert(id);
   }
-  if (then.stuck && !now.stuck) stuck_.erase(id);
-  if (now.stuck) stuck_.insert(id);
+  const auto say = [&](std::set<WorkerId>& workers, bool before, bool after) {
+    if (before == after) return;
+    if (before) workers.erase(id);
+    if (after) workers.insert(id);
+  };
+  say(stuck_, then.stuck, now.stuck);
+  say(proving_, then.proving, now.proving);
   const auto move = [&](std::set<std::pair<Time, WorkerId>>& times, const std::optional<Time>& from,
                         const std::optional<Time>& to) {
     if (from == to) return;

@@ -1,6 +1,7 @@
-// What decide() would else search for at every event: where there is room, who has to install, and
-// which deadline of a worker is next. All of it follows from workers, their health and the clock,
-// so it is kept beside them, never archived, and made anew when a state is read.
+// What decide() would else search for at every event: where there is room, who has to install or to
+// prove itself, and which deadline of a worker is next. All of it follows from workers, their
+// health and the clock, so it is kept beside them, never archived, and made anew when a state is
+// read.
 //
 // It knows no State: touch() and make_index() (state.h) say what it says of a worker, and each
 // worker keeps what was said of it.
@@ -60,7 +61,7 @@ class Index {
     std::optional<std::pair<PolicyId, Part>> part;
     InstallStep step = InstallStep::kNone;
     std::optional<PolicyId> behind;  // unless kNone
-    bool stuck = false;
+    bool stuck = false, proving = false;
     std::optional<Time> deadline, quarantine_end;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
@@ -75,6 +76,8 @@ class Index {
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Those that stand still and hold work.
   const std::set<WorkerId>& stuck() const { return stuck_; }
+  // Rollout workers with room that are to prove themselves after a quarantine (law 7.3).
+  const std::set<WorkerId>& proving() const { return proving_; }
   // Of absences and installs; and the ends of quarantines that lie ahead, of workers that are here.
   const std::set<std::pair<Time, WorkerId>>& deadlines() const { return deadlines_; }
   const std::set<std::pair<Time, WorkerId>>& quarantine_ends() const { return quarantine_ends_; }
@@ -89,7 +92,7 @@ class Index {
   Seats rewards_;
   std::map<PolicyId, Pool> pools_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
-  std::set<WorkerId> stuck_;
+  std::set<WorkerId> stuck_, proving_;
   std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;
 };
 

@@ -481,6 +481,8 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   const bool moves = worker.role == Role::kRollout && !worker.stalled;
   if (room > 0 && moves && is_open(state, worker))
     entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
+  // One that was silent would hold what it gets until its deadline, so it gets only what is left.
+  entry.proving = entry.rollout && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !faults) {
     entry.part = {worker.policy,

@@ -176,7 +176,7 @@ class SchedulerCost : public testing::TestWithParam<CostCase> {};
 
 TEST_P(SchedulerCost, AnEventGrowsWithTheLogarithmOfMembersAndWorkersAtMost) {
   const auto& [name, mode] = GetParam();
-  constexpr int64_t kWorkers = 30, kMembers = 1000;
+  constexpr int64_t kWorkers = 300, kMembers = 10000;
   const double small = blocks_an_event(mode, kWorkers, kMembers);
   const double large = blocks_an_event(mode, 10 * kWorkers, 10 * kMembers);
   RecordProperty("small", std::to_string(small));
