@@ -104,14 +104,15 @@ struct Harness {
     return tell(Installed{change.worker, change.policy, change.version, change.digest});
   }
   // Whatever is asked for is done.
-  void install_open() {
+  Actions install_open() {
+    Actions all;
     for (const auto& [id, worker] : std::map(state.workers)) {
-      if (is_asked(worker))
-        tell_installed({.worker = id,
-                        .policy = worker.policy,
-                        .version = worker.install->version,
-                        .digest = worker.install->digest});
+      if (!is_asked(worker)) continue;
+      const Install& install = *worker.install;
+      const Stage stage{id, worker.session, worker.policy, install.version, install.digest, ""};
+      for (const Action& action : tell_installed(stage)) all.push_back(action);
     }
+    return all;
   }
 
   static Grant grant_of(const WorkId& work, const Lease& lease) {

@@ -245,14 +245,7 @@ TEST(SchedulerTurns, TheyOutliveAStop) {
   h.tell(Restarted{});
   h.tell(WorkerUp{.worker = "w1", .session = 9, .slots = 8});
   h.add_trainer(0);
-  Actions all;
-  for (const auto& [id, worker] : std::map(h.state.workers)) {
-    if (!is_asked(worker)) continue;
-    const Install& install = *worker.install;
-    for (const Action& action :
-         h.tell_installed({.worker = id, .version = install.version, .digest = install.digest}))
-      all.push_back(action);
-  }
+  const Actions all = h.install_open();
   EXPECT_EQ(h.again(all).prefix, body_of(h.stored));
 }
 
