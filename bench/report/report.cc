@@ -69,25 +69,27 @@ std::string to_json(const Heading& heading, const Row& row) {
   Json settings = Json::object();
   for (const auto& [name, value] : heading.settings)
     std::visit([&, &key = name](const auto& v) { settings[key] = v; }, value);
-  // Every row has the same keys, so that a table of them needs no cases.
-  const Json line = {{"bench", heading.bench},
-                     {"system", "tailrace"},
-                     {"version", heading.version},
-                     {"case", row.name},
-                     {"metric", row.metric},
-                     {"unit", row.unit},
-                     {"median", row.value.median},
-                     {"min", row.value.min},
-                     {"max", row.value.max},
-                     {"runs", row.value.runs},
-                     {"limit", row.limit ? Json(*row.limit) : Json()},
-                     {"settings", settings},
-                     {"machine",
-                      {{"device", "cpu"},
-                       {"cpu", heading.cpu},
-                       {"cores", heading.cores},
-                       {"numerics", heading.numerics},
-                       {"threads", heading.threads > 0 ? Json(heading.threads) : Json()}}}};
+  // Every row has these keys, so that a table of them needs no cases.
+  Json line = {{"bench", heading.bench},
+               {"system", "tailrace"},
+               {"version", heading.version},
+               {"case", row.name},
+               {"metric", row.metric},
+               {"unit", row.unit},
+               {"median", row.value.median},
+               {"min", row.value.min},
+               {"max", row.value.max},
+               {"runs", row.value.runs},
+               {"limit", row.limit ? Json(*row.limit) : Json()},
+               {"settings", settings},
+               {"machine",
+                {{"device", "cpu"},
+                 {"cpu", heading.cpu},
+                 {"cores", heading.cores},
+                 {"numerics", heading.numerics},
+                 {"threads", heading.threads > 0 ? Json(heading.threads) : Json()}}}};
+  for (const auto& [name, value] : row.facts)
+    std::visit([&, &key = name](const auto& v) { line[key] = v; }, value);
   return line.dump();
 }
 
@@ -123,7 +125,7 @@ void Report::add(const Row& row) {
 
 void Report::add(const std::string& name, const std::string& metric, const std::string& unit,
                  std::vector<double> values, std::optional<double> limit) {
-  add(Row{name, metric, unit, spread(std::move(values)), limit});
+  add(Row{name, metric, unit, spread(std::move(values)), limit, {}});
 }
 
 void Report::note(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,12 +58,17 @@ struct Heading {
 };
 Heading make_heading(std::string bench, Settings settings, int threads);
 
+// What a row of one bench says beyond the keys that all have: in the JSON form keys behind those.
+using Fact = std::variant<std::string, double, std::map<std::string, double>>;
+using Facts = std::vector<std::pair<std::string, Fact>>;
+
 struct Row {
   std::string name;    // the case: "tiny", "linear [2048, 128] -> 384"
   std::string metric;  // "train"
   std::string unit;    // a unit that ends in "/s" is a rate: more is better
   Spread value;
   std::optional<double> limit;  // what could be reached at best, measured in the same run
+  Facts facts = {};
 };
 
 // One line without its end.

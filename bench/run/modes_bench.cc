@@ -19,6 +19,10 @@
 // `time/step` of `sync` over its `time/train`. Modes that are on-policy cannot reach it: while a
 // step is trained no room is of use to them.
 //
+// In the JSON form each run is an object as well, whose keys behind the common ones are `workload`,
+// `mode`, `seconds`, `reward`, `rollout_tokens_per_s`, `staleness_max`, `mismatch_max` and `idle`:
+// by cause, the shares of the rollout workers' places (of those ever in use at once) that waited.
+//
 // Checks: every run trains all its steps; what `sync` and `tail_batching` train on is of the step's
 // own weights, without any mismatch.
 #include <algorithm>
@@ -32,8 +36,11 @@
 
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
+#include "cli/view/worker_use.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/run_directory.h"
+#include "core/trajectory/timeline_rows.h"
 
 namespace tailrace {
 namespace {
@@ -116,11 +123,32 @@ struct ModeRun {
   double turns = 0;   // of a sample: a mode that trains short ones first has fewer
   double used = 0;    // share of the room's time with an episode that was trained
   double training = 0, masked = 0, staleness = 0, mismatch = 0;
+  std::map<std::string, double> idle;  // shares of the places of the rollout workers, by cause
 };
 
 double value_of(const MetricsRow& row, std::string_view name) {
   const double* value = row.find(name);
   return value == nullptr ? 0 : *value;
+}
+
+// What the rollout workers' places waited for while the steps were made, as shares of all of them
+// that were ever in use at once.
+std::map<std::string, double> idle_by_cause(const fs::path& directory) {
+  const auto file = read_timeline(RunPaths{directory}.timeline());
+  require(file.ok(), "{}: no timeline", directory.string());
+  Time begin{}, end{};
+  for (const TimelineRow& row : file.value().rows) {
+    if (row.what == TimelineWhat::kWarmUp) begin = row.at;
+    if (row.what == TimelineWhat::kStep) end = row.at;
+  }
+  const UseShares shares =
+      shares_of(use_of_workers(file.value().rows, begin, end, /*num_bins=*/1), Role::kRollout);
+  std::map<std::string, double> idle;
+  for (size_t use = 0; use < kNumUses; ++use) {
+    if (!is_work(static_cast<Use>(use)) && shares[use] > 0)
+      idle[std::string(name_of(static_cast<Use>(use)))] = shares[use];
+  }
+  return idle;
 }
 
 ModeRun read_run(const fs::path& directory, int steps, int room) {
@@ -147,6 +175,7 @@ ModeRun read_run(const fs::path& directory, int steps, int room) {
   run.tokens_per_s = tokens / run.seconds;
   run.used = episodes_seconds / (run.seconds * room * kPrompts * kGroup);
   run.training /= run.seconds;
+  run.idle = idle_by_cause(directory);
   return run;
 }
 
@@ -169,6 +198,24 @@ ModeRun run_mode(const Options& options, const std::string& config, const Choice
   require(!is_on_policy(mode.name) || (run.mismatch == 0 && run.staleness == 0),
           "{} is off-policy: staleness {}, mismatch {}", name, run.staleness, run.mismatch);
   return run;
+}
+
+// As it ends, one object in the JSON form.
+void report_run(Report& report, const std::string& workload, const std::string& mode, int seed,
+                const ModeRun& run) {
+  report.add(Row{.name = fmt::format("{}, seed {}", workload, seed),
+                 .metric = mode,
+                 .unit = "s",
+                 .value = spread({run.seconds}),
+                 .limit = {},
+                 .facts = {{"workload", workload},
+                           {"mode", mode},
+                           {"seconds", run.seconds},
+                           {"reward", run.reward},
+                           {"rollout_tokens_per_s", run.tokens_per_s},
+                           {"staleness_max", run.staleness},
+                           {"mismatch_max", run.mismatch},
+                           {"idle", run.idle}}});
 }
 
 // `sync`: of the same seeds, one by one.
@@ -249,8 +296,10 @@ void measure(const Options& options, const Program& program) {
     std::map<std::string, std::vector<ModeRun>> runs;
     // All modes of a seed before the next: what else the machine does changes slowly.
     for (int seed = options.first; seed < options.first + options.runs; ++seed) {
-      for (const Choice& mode : measured)
+      for (const Choice& mode : measured) {
         runs[mode.name].push_back(run_mode(options, config.string(), workload, mode, seed));
+        report_run(report, workload.name, mode.name, seed, runs[mode.name].back());
+      }
     }
     for (const Choice& mode : measured) {
       report_mode(report, fmt::format("{}, {}", workload.name, mode.name), runs[mode.name],

@@ -66,9 +66,9 @@ const std::vector<Arm>& arms() {
 
 // The quickstart's task and policy with half its prompts and half its steps, and its loss, but that
 // groups without signal stay in the denominators: late in a run they are most of a step, and where
-// they leave it, one lucky episode moves the weights as much as a whole step did before. Workers have
-// room for all that `ahead` = 8 lets exist: what waited for room would be sampled by newer weights,
-// and be less stale than the arm says.
+// they leave it, one lucky episode moves the weights as much as a whole step did before. Workers
+// have room for all that `ahead` = 8 lets exist: what waited for room would be sampled by newer
+// weights, and be less stale than the arm says.
 constexpr const char* kConfig = R"(run: {name: bench_reward}
 model:
   create: {hidden_size: 64, intermediate_size: 192, layers: 3, heads: 4, kv_heads: 2, max_positions: 256}
@@ -212,7 +212,8 @@ void report_interval(Report& report, const std::string& name, const std::string&
                            .min = interval.low,
                            .max = interval.high,
                            .runs = interval.runs},
-                 .limit = {}});
+                 .limit = {},
+                 .facts = {}});
 }
 
 void report_arm(Report& report, const std::string& name, const std::vector<RewardRun>& runs,
