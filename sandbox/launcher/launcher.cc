@@ -1,0 +1,289 @@
+#include "sandbox/launcher/launcher.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/file_descriptor.h"
+#include "sandbox/launcher/isolated_process.h"
+#include "sandbox/launcher/system_call_filter.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// For what is no work of the program: to set its room up, and to take it away again.
+constexpr Time kSetUp = std::chrono::seconds(30), kEnd = std::chrono::seconds(10);
+
+// What those who may not isolate can do about it.
+constexpr const char* kHint =
+    "Programs are only run isolated, which takes Linux 5.12 or later and user namespaces. In a "
+    "container, allow them (docker run --security-opt seccomp=unconfined --security-opt "
+    "apparmor=unconfined --security-opt systempaths=unconfined); on Ubuntu 24.04 or later: sysctl "
+    "kernel.apparmor_restrict_unprivileged_userns=0; elsewhere see sysctl user.max_user_namespaces";
+
+Failure cannot(const std::string& what, int error) {
+  const bool is_refused = error == EPERM || error == EACCES || error == ENOSYS || error == EINVAL ||
+                          error == ENOSPC || error == EUSERS;
+  return Failure{fmt::format("cannot {}: {}{}{}", what, std::strerror(error),
+                             is_refused ? ". " : "", is_refused ? kHint : "")};
+}
+
+Failure failure_of(const IsolationReport& report, const Program& program) {
+  switch (report.step) {
+    case IsolationStep::kIds:
+      return cannot("give an isolated process its user", report.error);
+    case IsolationStep::kMounts:
+      return cannot("mount a root for an isolated process", report.error);
+    case IsolationStep::kSystemFiles:
+      return cannot("show an isolated process the system's files", report.error);
+    case IsolationStep::kDevices:
+      return cannot("show an isolated process its devices", report.error);
+    case IsolationStep::kPrivateRoot:
+      return cannot("change the root of an isolated process", report.error);
+    case IsolationStep::kFilter:
+      return cannot("filter the system calls of an isolated process", report.error);
+    case IsolationStep::kFiles:
+      return Failure{fmt::format("cannot put the program's files into its working directory: {}",
+                                 std::strerror(report.error))};
+    case IsolationStep::kLimits:
+      return Failure{fmt::format("cannot limit the program: {}", std::strerror(report.error))};
+    case IsolationStep::kCommand:
+      return Failure{fmt::format("cannot run {} in isolation, which sees /usr, /bin and /lib: {}",
+                                 program.command[0], std::strerror(report.error))};
+    default:
+      return Failure{
+          fmt::format("cannot start the program's process: {}", std::strerror(report.error))};
+  }
+}
+
+struct Pipe {
+  FileDescriptor read, write;
+};
+
+std::optional<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+bool write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+// A file in memory that nobody can change any more.
+std::optional<FileDescriptor> sealed_file(std::string_view bytes) {
+  FileDescriptor file(::memfd_create("stdin", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.is_open() || !write_all(file.get(), bytes) || ::lseek(file.get(), 0, SEEK_SET) != 0 ||
+      ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+    return std::nullopt;
+  return file;
+}
+
+std::vector<std::pair<int, rlimit>> rlimits_of(const ProgramLimits& limits) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(limits.wall).count();
+  const std::pair<int, int64_t> wanted[] = {
+      {RLIMIT_AS, limits.memory_bytes}, {RLIMIT_FSIZE, limits.disk_bytes},
+      {RLIMIT_NPROC, limits.processes}, {RLIMIT_NOFILE, limits.open_files},
+      {RLIMIT_CPU, seconds + 1},        {RLIMIT_CORE, 0}};
+  std::vector<std::pair<int, rlimit>> result;
+  for (const auto& [resource, most] : wanted) {
+    rlimit own{};
+    ::getrlimit(static_cast<__rlimit_resource>(resource), &own);
+    // No more than we have: nobody may raise it.
+    const auto value = std::min(static_cast<rlim_t>(most), own.rlim_max);
+    result.emplace_back(resource, rlimit{value, value});
+  }
+  return result;
+}
+
+bool write_proc(pid_t pid, const char* name, const std::string& text) {
+  const FileDescriptor file(
+      ::open(fmt::format("/proc/{}/{}", pid, name).c_str(), O_WRONLY | O_CLOEXEC));
+  return file.is_open() && ::write(file.get(), text.data(), text.size()) == std::ssize(text);
+}
+
+// Inside it is nobody, outside whoever has the least rights that we may give: the kernel does not
+// limit the number of root's processes.
+bool map_ids(pid_t pid) {
+  const auto map = [&](const char* name, uint32_t own) {
+    return (own == 0 && write_proc(pid, name, fmt::format("{0} {0} 1", kInnerId))) ||
+           write_proc(pid, name, fmt::format("{} {} 1", kInnerId, own));
+  };
+  return write_proc(pid, "setgroups", "deny") && map("gid_map", ::getegid()) &&
+         map("uid_map", ::geteuid());
+}
+
+// As poll() wants it: rounded up, and never negative, which would mean for ever.
+int milliseconds_of(Time time) {
+  return static_cast<int>(
+      std::max<int64_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count(), 0));
+}
+
+// The first process of an isolated one's namespace. With it everything in there ends.
+class Init {
+ public:
+  explicit Init(int pidfd) : pidfd_(pidfd) {}
+  ~Init() {
+    kill();
+    // What the kernel does not let die within the time is left to it.
+    pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&end, 1, milliseconds_of(kEnd));
+    siginfo_t info{};
+    ::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG | __WALL);
+  }
+  Init(const Init&) = delete;
+
+  int pidfd() const { return pidfd_.get(); }
+  void kill() { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+
+ private:
+  FileDescriptor pidfd_;
+};
+
+// A stream of the program, of which at most `limit` bytes are kept.
+struct Stream {
+  FileDescriptor pipe;
+  std::string& bytes;
+  int64_t limit;
+  bool is_over = false;
+
+  // What there is; closed at its end.
+  void read() {
+    char piece[1 << 16];
+    while (pipe.is_open() && !is_over) {
+      const ssize_t count = ::read(pipe.get(), piece, sizeof piece);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) return;
+      if (count <= 0) return pipe.reset();
+      const auto room = static_cast<size_t>(limit) - bytes.size();
+      bytes.append(piece, std::min(room, static_cast<size_t>(count)));
+      is_over = static_cast<size_t>(count) > room;
+    }
+  }
+};
+
+}  // namespace
+
+Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits) {
+  TR_CHECK(!program.command.empty());
+  const auto input = sealed_file(program.standard_input);
+  auto out = make_pipe(), err = make_pipe(), report = make_pipe(), go = make_pipe();
+  if (!input || !out || !err || !report || !go)
+    return Failure{fmt::format("cannot open a pipe to a program: {}", std::strerror(errno))};
+  for (const Pipe* pipe : {&*out, &*err, &*report}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
+
+  std::vector<char*> arguments;
+  for (const std::string& argument : program.command)
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const char* const environment[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp",
+                                     "LANG=C.UTF-8", nullptr};
+  std::vector<IsolatedFile> files;
+  for (const auto& [name, bytes] : program.files) files.push_back({name.c_str(), bytes});
+  const std::string disk = fmt::format("size={},nr_inodes=4096,mode=755", limits.disk_bytes);
+  const auto rlimits = rlimits_of(limits);
+  const IsolationPlan plan{.arguments = arguments.data(),
+                           .environment = const_cast<char* const*>(environment),
+                           .files = files,
+                           .disk = disk.c_str(),
+                           .limits = rlimits,
+                           .filter = system_call_filter(),
+                           .input = input->get(),
+                           .out = out->write.get(),
+                           .err = err->write.get(),
+                           .report = report->write.get(),
+                           .go = go->read.get()};
+
+  // No handler of ours may run in the copy.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  int pidfd = -1;
+  const pid_t pid = start_isolated(plan, pidfd);
+  const int error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return cannot("start an isolated process", error);
+  Init init(pidfd);
+  for (Pipe* pipe : {&*out, &*err, &*report}) pipe->write.reset();
+  if (!map_ids(pid)) return cannot("map the user of an isolated process", errno);
+  if (!write_all(go->write.get(), "!"))
+    return Failure{"an isolated process has died before it began"};
+
+  ProgramRun run;
+  Stream streams[] = {{std::move(out->read), run.out, limits.output_bytes},
+                      {std::move(err->read), run.err, limits.output_bytes}};
+  std::optional<Clock::time_point> started;
+  std::optional<IsolationReport> ended;
+  bool is_killed = false;
+  auto deadline = Clock::now() + kSetUp;
+  const auto end_as = [&](ProgramEnding ending) {
+    run.ending = ending;
+    is_killed = true;
+    init.kill();
+    deadline = Clock::now() + kEnd;
+    for (Stream& stream : streams) stream.pipe.reset();
+  };
+  for (bool is_gone = false; !is_gone;) {
+    pollfd wanted[] = {{init.pidfd(), POLLIN, 0},
+                       {report->read.get(), POLLIN, 0},
+                       {streams[0].pipe.get(), POLLIN, 0},
+                       {streams[1].pipe.get(), POLLIN, 0}};
+    ::poll(wanted, std::size(wanted), milliseconds_of(deadline - Clock::now()));
+    is_gone = (wanted[0].revents & POLLIN) != 0;  // then the reads below get the last of all
+    IsolationReport said;
+    while (report->read.is_open()) {
+      const ssize_t count = ::read(report->read.get(), &said, sizeof said);
+      if (count == 0) report->read.reset();
+      if (count != sizeof said) break;
+      if (said.step == IsolationStep::kStarted) {
+        started = Clock::now();
+        deadline = *started + limits.wall;
+      } else if (said.step == IsolationStep::kEnded) {
+        ended = said;
+        deadline = Clock::now() + kEnd;
+      } else {
+        return failure_of(said, program);
+      }
+    }
+    for (Stream& stream : streams) {
+      stream.read();
+      if (stream.is_over) end_as(ProgramEnding::kOverOutput);
+    }
+    if (is_gone || Clock::now() < deadline) continue;
+    if (!started)
+      return Failure{"an isolated process was not ready in time; is the machine overloaded?"};
+    if (is_killed || ended) return Failure{"a program does not die: the kernel holds it"};
+    end_as(ProgramEnding::kOverTime);
+  }
+  if (!started) return Failure{"an isolated process was killed before it began"};
+  run.seconds =
+      ended ? std::chrono::duration<double>(std::chrono::nanoseconds(ended->nanoseconds)).count()
+            : std::chrono::duration<double>(Clock::now() - *started).count();
+  if (is_killed) return run;
+  // Without a word about its end, init itself was killed: there is no memory, or somebody did it.
+  const int status = ended ? ended->wait_status : SIGKILL;
+  run.ending = WIFSIGNALED(status) ? ProgramEnding::kSignalled : ProgramEnding::kExited;
+  run.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+  return run;
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,64 @@
+// Runs a program that nobody has read: in processes of its own, isolated from this machine, under
+// limits.
+//
+// It lives in namespaces of its own (user, pid, mount, network, ipc, host name, cgroup) as a user
+// without rights. It sees /usr, /bin, /lib and the like read-only, a few devices, and a private
+// empty working directory, its home, that is gone afterwards; no network, no /proc, none of our
+// files, variables or descriptors. A filter refuses the system calls that it has no business with.
+// When its first process ends, at its deadline, and when the thread that waits for it dies, all
+// that it has started is killed with it.
+//
+// What this is not: memory is limited for each process and not for all together, the use of cores
+// by time alone, and a hole in the kernel is a way out. Kernels before 5.14 count the processes of
+// the whole user against `processes`.
+//
+// Thread: any. The process is duplicated for a moment (as by fork), so the caller should not hold
+// many gigabytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/time.h"
+
+namespace tailrace::sandbox {
+
+struct Program {
+  std::vector<std::string> command;  // the first is a path; the working directory is its own
+  std::vector<std::pair<std::string, std::string>> files;  // name, bytes: put there before
+  std::string standard_input;
+};
+
+struct ProgramLimits {
+  Time wall = std::chrono::seconds(30);
+  int64_t memory_bytes = int64_t{1} << 30;  // address space of each process
+  int64_t disk_bytes = int64_t{64} << 20;   // of all its files; they lie in memory
+  int64_t output_bytes = int64_t{1} << 20;  // of stdout, and of stderr
+  int processes = 64;                       // and threads, at once
+  int open_files = 256;                     // of each process
+};
+
+enum class ProgramEnding : uint8_t {
+  kExited,      // its first process, with `code`
+  kSignalled,   // its first process was killed by the signal `code`
+  kOverTime,    // killed at its deadline
+  kOverOutput,  // killed because it wrote too much
+};
+
+struct ProgramRun {
+  ProgramEnding ending = ProgramEnding::kExited;
+  int code = 0;
+  std::string out, err;  // as far as they were read, at most output_bytes each
+  double seconds = 0;    // from its start to its end, by the clock on the wall
+};
+
+// A Failure when it could not be started, for whatever is not its own fault: this machine does not
+// let us isolate (then the message says what to do; it is never run without), the command is not
+// there, no processes or memory are to be had. Returns when nothing of the program is left, at
+// most a few seconds after `limits.wall`.
+Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits);
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,287 @@
+#include "sandbox/launcher/launcher.h"
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+using namespace std::chrono_literals;
+
+Program script(const std::string& text, std::string input = "") {
+  return {.command = {"/bin/sh", "main.sh"},
+          .files = {{"main.sh", text}},
+          .standard_input = std::move(input)};
+}
+
+class Launcher : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto run = run_program(script("exit 0"), {});
+    if (!run) GTEST_SKIP() << "this machine does not isolate programs: " << run.failure().message;
+  }
+
+  static ProgramRun run(const Program& program, const ProgramLimits& limits = {.wall = 20s}) {
+    const auto run = run_program(program, limits);
+    EXPECT_TRUE(run.ok()) << run.failure().message;
+    return run ? run.value() : ProgramRun{};
+  }
+  static ProgramRun run(const std::string& text, const ProgramLimits& limits = {.wall = 20s}) {
+    return run(script(text), limits);
+  }
+  // What it says; it must end well.
+  static std::string said(const std::string& text) {
+    const ProgramRun end = run(text);
+    EXPECT_EQ(end.ending, ProgramEnding::kExited);
+    EXPECT_EQ(end.code, 0) << end.err;
+    return end.out;
+  }
+};
+
+// How many processes of this machine were started with a command line that has `word` in it. Those
+// that are dead and not yet reaped have none.
+int num_processes_with(const std::string& word) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto command = read_file(entry.path() / "cmdline", 1 << 20);
+    if (command && command.value().find(word) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto give_up = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+TEST_F(Launcher, GivesBackWhatItSaysAndHowItEnds) {
+  const ProgramRun exited = run(script("cat; echo oops >&2; exit 3", "one\ntwo\n"));
+  EXPECT_EQ(exited.ending, ProgramEnding::kExited);
+  EXPECT_EQ(exited.code, 3);
+  EXPECT_EQ(exited.out, "one\ntwo\n");
+  EXPECT_EQ(exited.err, "oops\n");
+
+  const ProgramRun killed = run("kill -SEGV $$");
+  EXPECT_EQ(killed.ending, ProgramEnding::kSignalled);
+  EXPECT_EQ(killed.code, SIGSEGV);
+
+  const ProgramRun slow = run("sleep 0.3");
+  EXPECT_GE(slow.seconds, 0.3);
+  EXPECT_LT(slow.seconds, 15);
+}
+
+// More than a pipe holds, in both directions, and of a program that does not read it.
+TEST_F(Launcher, NeverWaitsForWhoDoesNotRead) {
+  const std::string much(500'000, 'x');
+  EXPECT_EQ(run(script("exit 0", much)).code, 0);
+  const ProgramRun both = run(script("cat >&2; echo done", much));
+  EXPECT_EQ(both.err.size(), much.size());
+  EXPECT_EQ(both.out, "done\n");
+}
+
+TEST_F(Launcher, KillsAtTheDeadline) {
+  for (const char* text : {"sleep 1000", "while :; do :; done",
+                           // Deaf to what asks it to end, and stopped.
+                           "trap '' TERM INT HUP; kill -STOP $$; sleep 1000"}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const ProgramRun late = run(text, {.wall = 300ms});
+    EXPECT_EQ(late.ending, ProgramEnding::kOverTime) << text;
+    EXPECT_GE(late.seconds, 0.3) << text;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << text;
+  }
+}
+
+TEST_F(Launcher, EndlessOutputEndsTheProgram) {
+  const ProgramRun endless = run("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxx; done",
+                                 {.wall = 20s, .output_bytes = 10'000});
+  EXPECT_EQ(endless.ending, ProgramEnding::kOverOutput);
+  EXPECT_EQ(endless.out.size(), 10'000u);
+  EXPECT_EQ(run("printf 12345", {.wall = 20s, .output_bytes = 5}).ending, ProgramEnding::kExited);
+  EXPECT_EQ(run("printf 123456 >&2", {.wall = 20s, .output_bytes = 5}).ending,
+            ProgramEnding::kOverOutput);
+}
+
+// How many the machine ever has of a program that starts all it can.
+TEST_F(Launcher, AForkBombIsBounded) {
+  const std::string mark = fmt::format("100{}", getpid());
+  std::atomic<bool> done = false;
+  std::atomic<int> most = 0;
+  std::jthread watch([&] {
+    while (!done) most = std::max<int>(most, num_processes_with(mark));
+  });
+  const ProgramRun end = run(fmt::format("sleep 1 & clock=$!\n"
+                                         "sh -c 'bomb() {{ bomb & bomb & sleep {}; }}; bomb' &\n"
+                                         "wait $clock",
+                                         mark),
+                             {.wall = 20s, .processes = 20});
+  done = true;
+  watch.join();
+  EXPECT_EQ(end.code, 0) << "the bomb hurts nobody but itself";
+  EXPECT_GT(most, 8);
+  EXPECT_LE(most, 20);
+  EXPECT_EQ(num_processes_with(mark), 0);
+}
+
+TEST_F(Launcher, MemoryIsLimited) {
+  // awk doubles a text; without the limit it would go on to the end of the machine.
+  const std::string hog = "awk 'BEGIN { s = \"x\"; while (1) s = s s }'";
+  const ProgramRun end = run(hog, {.wall = 20s, .memory_bytes = 64 << 20});
+  EXPECT_TRUE(end.ending == ProgramEnding::kSignalled ||
+              (end.ending == ProgramEnding::kExited && end.code != 0))
+      << end.err;
+}
+
+TEST_F(Launcher, ItsFilesAreItsOwnAndBounded) {
+  EXPECT_EQ(said("pwd; ls; echo x > a; cat a"), "/tmp\nmain.sh\nx\n");
+  EXPECT_EQ(said("ls"), "main.sh\n") << "of the run before";
+  // 4 MiB do not go into 1.
+  const std::string fill =
+      "i=0; while [ $i -lt 64 ]; do head -c 65536 /dev/zero > f$i || exit 9; "
+      "i=$((i+1)); done";
+  EXPECT_EQ(run(fill, {.wall = 20s, .disk_bytes = 1 << 20}).code, 9);
+  EXPECT_EQ(run(fill).code, 0);
+}
+
+TEST_F(Launcher, WritesNothingOutside) {
+  TemporaryDirectory folder;
+  folder.write("seen", "secret");
+  ::chmod(folder.path().c_str(), 0777);
+  const std::string path = folder.path().string();
+  EXPECT_NE(run("cat " + path + "/seen").code, 0);
+  // Its own folder may have that name too.
+  run("mkdir -p " + path + "; echo x > " + path + "/made");
+  for (const char* place : {"/x", "/usr/x", "/etc/x", "/dev/x", "/bin/x"})
+    EXPECT_NE(run(fmt::format("echo x > {}", place)).code, 0) << place;
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "made"));
+  EXPECT_EQ(said("cat /etc/passwd /proc/1/environ 2>/dev/null || echo none"), "none\n");
+}
+
+TEST_F(Launcher, SeesNothingOfUs) {
+  ::setenv("TAILRACE_TEST_SECRET", "1", 1);
+  EXPECT_EQ(said("env | sort | cut -d= -f1 | tr '\\n' ' '"), "HOME LANG PATH PWD ");
+  EXPECT_EQ(said("uname -n; id -u"), "sandbox\n65534\n");
+  // Descriptors of ours, with no flag that closes them.
+  const FileDescriptor open(::dup(STDIN_FILENO));
+  EXPECT_EQ(said("for n in 3 4 5 6 7 8 9; do if true >&$n; then echo $n; fi; done 2>/dev/null"),
+            "");
+  EXPECT_NE(run(fmt::format("kill -0 {}", getpid())).code, 0) << "our process is not there";
+}
+
+// By effect: python would be shorter, and need not be there.
+TEST_F(Launcher, HasNoNetwork) {
+  if (!std::filesystem::exists("/usr/bin/bash")) GTEST_SKIP() << "needs bash";
+  const auto connect = [](const char* kind) {
+    return run(Program{
+        .command = {"/usr/bin/bash", "-c", fmt::format("echo x > /dev/{}/127.0.0.1/9", kind)},
+        .files = {},
+        .standard_input = {}});
+  };
+  for (const char* kind : {"tcp", "udp"}) {
+    const ProgramRun end = connect(kind);
+    EXPECT_NE(end.code, 0) << kind;
+    EXPECT_NE(end.err.find("Operation not permitted"), std::string::npos) << end.err;
+  }
+}
+
+TEST_F(Launcher, MakesNoNamespacesOfItsOwn) {
+  if (!std::filesystem::exists("/usr/bin/unshare")) GTEST_SKIP() << "needs unshare";
+  const ProgramRun end = run("unshare -Ur true");
+  EXPECT_NE(end.code, 0);
+  EXPECT_NE(end.err.find("Operation not permitted"), std::string::npos) << end.err;
+}
+
+// It ends, and what it has left behind, which holds its output open, goes with it.
+TEST_F(Launcher, OrphansDieWithIt) {
+  const std::string mark = fmt::format("200{}", getpid());
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(said(fmt::format("setsid sleep {0} & sh -c \"trap '' TERM HUP; sleep {0}; true\" & "
+                             "echo left",
+                             mark)),
+            "left\n");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+  EXPECT_EQ(num_processes_with(mark), 0);
+}
+
+// A process of ours that is killed while it waits for a program.
+TEST_F(Launcher, TheProgramDiesWithWhoWaitsForIt) {
+  const std::string mark = fmt::format("300{}", getpid());
+  const pid_t worker = ::fork();
+  ASSERT_GE(worker, 0);
+  if (worker == 0) {
+    (void)run_program(script(fmt::format("sleep {}; true", mark)), {.wall = 600s});
+    ::_exit(0);
+  }
+  EXPECT_TRUE(comes_true([&] { return num_processes_with(mark) == 1; }));
+  ::kill(worker, SIGKILL);
+  EXPECT_EQ(::waitpid(worker, nullptr, 0), worker);
+  EXPECT_TRUE(comes_true([&] { return num_processes_with(mark) == 0; }));
+}
+
+TEST_F(Launcher, ManyThreadsMayRunProgramsAtOnce) {
+  std::vector<std::jthread> threads;
+  std::atomic<int> right = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < 10; ++n) {
+        const std::string input = fmt::format("{} {}\n", i, n);
+        const auto end = run_program(script("cat", input), {.wall = 60s});
+        if (end && end.value().out == input) ++right;
+        // Others allocate while a copy of us starts.
+        std::vector<std::string> memory(100, std::string(1000, 'x'));
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(right, 80);
+}
+
+// As in a container that forbids them: in namespaces that may have none below them.
+TEST_F(Launcher, RefusesToRunWithoutIsolationAndSaysWhatToDo) {
+  TemporaryDirectory folder;
+  const pid_t process = ::fork();
+  ASSERT_GE(process, 0);
+  if (process == 0) {
+    const bool forbidden =
+        ::unshare(CLONE_NEWUSER) == 0 &&
+        static_cast<bool>(std::ofstream("/proc/sys/user/max_user_namespaces") << 0 << std::flush);
+    const auto run = run_program(script("exit 0"), {});
+    folder.write("said", !forbidden ? "not forbidden" : run ? "ran" : run.failure().message);
+    ::_exit(0);
+  }
+  EXPECT_EQ(::waitpid(process, nullptr, 0), process);
+  const std::string said = read_file(folder / "said").value();
+  EXPECT_EQ(said.find("cannot start an isolated process: No space left on device. Programs are "
+                      "only run isolated, which takes Linux 5.12 or later and user namespaces."),
+            0u)
+      << said;
+}
+
+TEST_F(Launcher, WhatCannotBeStartedIsAFailure) {
+  const auto missing = run_program(
+      {.command = {"/usr/bin/no-such-interpreter"}, .files = {}, .standard_input = {}}, {});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.failure().message,
+            "cannot run /usr/bin/no-such-interpreter in isolation, which sees /usr, /bin and /lib: "
+            "No such file or directory");
+  const auto too_large = run_program(script(std::string(100'000, '#')), {.disk_bytes = 4096});
+  ASSERT_FALSE(too_large.ok());
+  EXPECT_NE(too_large.failure().message.find("No space left"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace::sandbox
