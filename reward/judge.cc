@@ -9,7 +9,7 @@
 namespace tailrace {
 
 Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
-                    const std::string& evidence) {
+                    const std::string& evidence, Time budget) {
   const Verifier* verifier = verifiers.find(name);
   if (verifier == nullptr) {
     std::vector<std::string> names;
@@ -20,7 +20,7 @@ Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
   Result<Score> score = Failure{"not scored"};
   // A verifier may come from a plugin: what it throws is its failure, not ours.
   try {
-    score = verifier->score(evidence);
+    score = verifier->score(evidence, budget);
   } catch (const std::exception& e) {
     score = Failure{e.what()};
   }

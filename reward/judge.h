@@ -13,8 +13,8 @@ namespace tailrace {
 
 // A Failure when no score came out of it: no such verifier, evidence that it cannot read, an
 // exception, a reward that is not finite. It names the verifier. Never throws, and takes as long as
-// the verifier.
+// the verifier, which is told its budget.
 Result<Score> judge(const VerifierRegistry& verifiers, const std::string& verifier,
-                    const std::string& evidence);
+                    const std::string& evidence, Time budget = kScoreBudget);
 
 }  // namespace tailrace

@@ -12,8 +12,12 @@
 
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
+#include "core/base/time.h"
 
 namespace tailrace {
+
+// For one score, where no run says another.
+constexpr Time kScoreBudget = std::chrono::seconds(48);
 
 struct Score {
   double reward = 0;
@@ -23,8 +27,9 @@ struct Score {
 class Verifier {
  public:
   virtual ~Verifier() = default;
-  // `evidence`: JSON that the environment wrote (with the response text in it).
-  virtual Result<Score> score(const std::string& evidence) const = 0;
+  // `evidence`: JSON that the environment wrote (with the response text in it). `budget`: how long
+  // it may take. Who needs longer answers a Failure that says so; whoever hangs is abandoned.
+  virtual Result<Score> score(const std::string& evidence, Time budget) const = 0;
 
   // Whether it could score answers to this row of a dataset (JSON) as they are meant: what is wrong
   // is a Failure, and the data is refused before a run. Rows that it does not read are all right.

@@ -42,7 +42,7 @@ bool are_integers(const nlohmann::json& list) {
 
 class CountdownVerifier final : public Verifier {
  public:
-  Result<Score> score(const std::string& text) const override {
+  Result<Score> score(const std::string& text, Time /*budget*/) const override {
     Result<nlohmann::json> evidence = parse_evidence(text);
     if (!evidence) return evidence.failure();
     Result<std::string> response = final_response(evidence.value());

@@ -77,7 +77,7 @@ std::optional<double> right_answer(const nlohmann::json& evidence) {
 
 class NumberVerifier final : public Verifier {
  public:
-  Result<Score> score(const std::string& text) const override {
+  Result<Score> score(const std::string& text, Time /*budget*/) const override {
     Result<nlohmann::json> evidence = parse_evidence(text);
     if (!evidence) return evidence.failure();
     Result<std::string> response = final_response(evidence.value());

@@ -57,7 +57,7 @@ bool ends_in_full_stop(std::string_view text) {
 
 class TextRules final : public Verifier {
  public:
-  Result<Score> score(const std::string& text) const override {
+  Result<Score> score(const std::string& text, Time /*budget*/) const override {
     Result<nlohmann::json> evidence = parse_evidence(text);
     if (!evidence) return evidence.failure();
     Result<std::string> response = final_response(evidence.value());

@@ -64,6 +64,8 @@ RewardWorker::Ending RewardWorker::run() {
   // failure.
   std::map<int64_t, wire::Verify> in_hand;
   int64_t next_id = 0;
+  // A verifier that minds the time says what took it, which is more than that it did not answer.
+  const Time budget = options_.deadline * 9 / 10;
   while (!stop_) {
     beat();
     std::vector<Executor::Call> calls;
@@ -73,10 +75,11 @@ RewardWorker::Ending RewardWorker::run() {
                 in_hand, [&](const auto& other) { return same_work(other.second, *request); })) {
           continue;  // said again in a new session
         }
-        calls.push_back({.id = next_id, .run = [verifiers = verifiers_, request = *request] {
-                           return verdict_of(request,
-                                             judge(*verifiers, request.verifier, request.evidence));
-                         }});
+        calls.push_back(
+            {.id = next_id, .run = [verifiers = verifiers_, request = *request, budget] {
+               return verdict_of(request,
+                                 judge(*verifiers, request.verifier, request.evidence, budget));
+             }});
         in_hand.emplace(next_id++, std::move(*request));
       }
       // What a new session does not name nobody waits for.

@@ -14,7 +14,7 @@ namespace {
 class Scripted final : public Verifier {
  public:
   explicit Scripted(std::function<Result<Score>()> act) : act_(std::move(act)) {}
-  Result<Score> score(const std::string&) const override { return act_(); }
+  Result<Score> score(const std::string&, Time) const override { return act_(); }
 
  private:
   std::function<Result<Score>()> act_;

@@ -78,7 +78,7 @@ inline Episode play(Environment& environment, const Task& task,
 // 1 or 0, from the metrics or from the verifier that the episode names.
 inline double success_of(const Episode& episode, const VerifierRegistry& verifiers) {
   if (episode.verifier.empty()) return episode.metrics.at("success");
-  Result<Score> score = verifiers.at(episode.verifier).score(episode.evidence);
+  Result<Score> score = verifiers.at(episode.verifier).score(episode.evidence, kScoreBudget);
   EXPECT_TRUE(score.ok()) << score.failure().message;
   for (const auto& [name, value] : score.value().metrics) {
     if (name == "success") return value;

@@ -9,7 +9,7 @@ namespace tailrace {
 namespace {
 
 Result<Score> score(const std::string& evidence) {
-  return built_in_verifiers().find("countdown")->score(evidence);
+  return built_in_verifiers().find("countdown")->score(evidence, kScoreBudget);
 }
 
 double reward(std::vector<int64_t> numbers, int64_t target, const std::string& response) {

@@ -9,7 +9,7 @@ namespace tailrace {
 namespace {
 
 Result<Score> score(const std::string& evidence) {
-  return built_in_verifiers().find("number")->score(evidence);
+  return built_in_verifiers().find("number")->score(evidence, kScoreBudget);
 }
 
 double reward(const nlohmann::json& answer, const std::string& response,

@@ -10,7 +10,8 @@ namespace {
 
 Score score(const std::string& response, nlohmann::json evidence = nlohmann::json::object()) {
   evidence["response"] = response;
-  Result<Score> result = built_in_verifiers().find("text_rules")->score(evidence.dump());
+  Result<Score> result =
+      built_in_verifiers().find("text_rules")->score(evidence.dump(), kScoreBudget);
   EXPECT_TRUE(result.ok());
   return result.value();
 }
@@ -64,7 +65,8 @@ TEST(TextRules, BadEvidenceIsAFailure) {
   for (const char* evidence :
        {"", "3", "{}", R"({"response": 1})", R"({"response": "x", "words": "park"})",
         R"({"response": "x", "words": [1]})"}) {
-    EXPECT_FALSE(built_in_verifiers().find("text_rules")->score(evidence).ok()) << evidence;
+    EXPECT_FALSE(built_in_verifiers().find("text_rules")->score(evidence, kScoreBudget).ok())
+        << evidence;
   }
 }
 

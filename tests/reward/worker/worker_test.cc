@@ -21,10 +21,18 @@ using std::chrono::milliseconds;
 class Broken final : public Verifier {
  public:
   explicit Broken(std::function<Result<Score>()> act) : act_(std::move(act)) {}
-  Result<Score> score(const std::string&) const override { return act_(); }
+  Result<Score> score(const std::string&, Time) const override { return act_(); }
 
  private:
   std::function<Result<Score>()> act_;
+};
+
+// Its reward is the budget in seconds.
+class Budgeted final : public Verifier {
+ public:
+  Result<Score> score(const std::string&, Time budget) const override {
+    return Score{.reward = std::chrono::duration<double>(budget).count(), .metrics = {}};
+  }
 };
 
 class RewardWorkerTest : public ::testing::Test {
@@ -134,6 +142,22 @@ TEST_F(RewardWorkerTest, AnswersOverAConnectionUntilItIsShutDown) {
   thread.join();
   EXPECT_EQ(ending.reason, "shutdown: the run is over");
   EXPECT_TRUE(ending.clean);
+}
+
+TEST_F(RewardWorkerTest, AVerifierIsToldToAnswerBeforeItsDeadline) {
+  verifiers_->add("budgeted", "", std::make_unique<Budgeted>());
+  std::string endpoint =
+      fmt::format("ipc://{}reward_budget_{}.sock", ::testing::TempDir(), getpid());
+  wire::WorkerServer server(endpoint, {});
+  uint64_t session = 0;
+  RewardWorker worker(verifiers_, clock_,
+                      {.endpoint = endpoint, .link = {}, .deadline = std::chrono::seconds(20)});
+  std::jthread thread([&] { worker.run(); });
+  wire::Verify request;
+  request.verifier = "budgeted";
+  EXPECT_EQ(serve(server, session, 1, {request}).at(0).reward, 18.0);
+  send(server, session, wire::Shutdown{.reason = "the run is over"});
+  server.flush(milliseconds(5000));
 }
 
 TEST_F(RewardWorkerTest, AVerifierThatHangsIsAFailureAndTheNextRequestIsServed) {

@@ -28,7 +28,7 @@ std::string result_text(const StepResult& result, const VerifierRegistry& verifi
                   result.terminated ? "terminated" : "truncated", metrics_text(result.metrics));
   if (result.verifier.empty()) return text;
   text += fmt::format("evidence {}\n", result.evidence);
-  const Score score = verifiers.at(result.verifier).score(result.evidence).value();
+  const Score score = verifiers.at(result.verifier).score(result.evidence, kScoreBudget).value();
   return text + fmt::format("verifier {} gives {:g}{}\n", result.verifier, score.reward,
                             metrics_text(score.metrics));
 }

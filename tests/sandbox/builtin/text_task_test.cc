@@ -67,7 +67,8 @@ TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
       Episode episode = play(*environment, {.seed = 1, .data = row.json}, [&](int64_t) {
         return row.prompt + " They were happy friends, mom, all day.";
       });
-      Result<Score> score = built_in_verifiers().find("text_rules")->score(episode.evidence);
+      Result<Score> score =
+          built_in_verifiers().find("text_rules")->score(episode.evidence, kScoreBudget);
       ASSERT_TRUE(score.ok()) << row.json;
       EXPECT_GE(score.value().reward, 0.75) << row.json;
     }
