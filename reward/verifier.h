@@ -5,7 +5,8 @@
 // decide returns a Failure: that is `verifier_failed`, retried, and never a zero reward (design
 // section 5).
 //
-// Thread: any; verifiers are immutable.
+// Thread: any; verifiers are immutable, but for what one may learn about the time that programs
+// take.
 #pragma once
 
 #include <string>

@@ -51,8 +51,8 @@ enum class ProgramEnding : uint8_t {
 struct ProgramRun {
   ProgramEnding ending = ProgramEnding::kExited;
   int code = 0;
-  std::string out, err;  // as far as they were read, at most output_bytes each
-  double seconds = 0;    // from its start to its end, by the clock on the wall
+  std::string out = {}, err = {};  // as far as they were read, at most output_bytes each
+  double seconds = 0;              // from its start to its end, by the clock on the wall
 };
 
 // A Failure when it could not be started, for whatever is not its own fault: this machine does not

@@ -91,6 +91,32 @@ TEST(Eval, ScoresADatasetWithItsVerifier) {
   EXPECT_LE(out["mean_sampled_tokens"], 24);
 }
 
+// Stories are no programs, but they are run.
+TEST(Eval, RunsThePrograms) {
+  TemporaryDirectory folder;
+  folder.write("rows.jsonl",
+               "{\"prompt\": \"Write a program.\", \"language\": \"sh\", \"tests\": [{\"stdin\": "
+               "\"\", \"stdout\": \"three\"}]}\n");
+  const std::string arguments =
+      "eval --model " + kStories + " --env text --settings verifier=program --dataset " +
+      (folder / "rows.jsonl").string() + " --max-action-tokens 8 --samples 4 --json";
+  auto result = run_binary(arguments);
+  if (result.err.find("this machine cannot test programs") != std::string::npos)
+    GTEST_SKIP() << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  json out = json::parse(result.out);
+  EXPECT_EQ(out["episodes"], 4);
+  EXPECT_EQ(out["failed"], 0);
+  EXPECT_EQ(out["reward"]["mean"], 0);
+  EXPECT_EQ(out["metrics"]["over_deadline"], 0) << out;
+
+  folder.write("rows.jsonl", "{\"prompt\": \"Write.\", \"language\": \"sh\", \"tests\": []}\n");
+  EXPECT_EQ(run_binary(arguments).err,
+            "error: " + (folder / "rows.jsonl").string() +
+                ":1: \"tests\" must be a list of at least one {\"stdin\": TEXT, \"stdout\": TEXT} "
+                "(for the verifier program)\n");
+}
+
 TEST(Eval, NamesWhatDoesNotFit) {
   TemporaryDirectory folder;
   std::string model = make_policy(folder);

@@ -70,9 +70,9 @@ TEST(TextRules, BadEvidenceIsAFailure) {
   }
 }
 
-TEST(VerifierRegistry, KnowsThreeByName) {
+TEST(VerifierRegistry, KnowsFourByName) {
   VerifierRegistry registry = built_in_verifiers();
-  EXPECT_EQ(registry.list().size(), 3u);
+  EXPECT_EQ(registry.list().size(), 4u);
   EXPECT_EQ(registry.find("no_such"), nullptr);
 }
 

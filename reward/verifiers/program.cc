@@ -1,0 +1,242 @@
+#include "reward/verifiers/program.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/clock.h"
+#include "core/base/digest_of.h"
+#include "reward/verifiers/evidence.h"
+#include "reward/verifiers/row_check.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+using sandbox::Program;
+using sandbox::ProgramEnding;
+using sandbox::ProgramRun;
+
+// Some ten megabytes of anchors.
+constexpr size_t kMostAnchors = 100'000;
+// Of env, where there is no such command.
+constexpr int kNoCommand = 127;
+
+struct Language {
+  const char *name, *interpreter, *file;
+};
+constexpr Language kLanguages[] = {{"python", "python3", "main.py"}, {"sh", "sh", "main.sh"}};
+
+const Language* find_language(std::string_view name) {
+  const auto* found = std::ranges::find(kLanguages, name, &Language::name);
+  return found == std::end(kLanguages) ? nullptr : found;
+}
+
+// Of evidence or of a row. A Failure says what is wrong with it.
+Result<const Language*> language_of(const json& row) {
+  const auto value = row.find("language");
+  if (value == row.end()) return &kLanguages[0];
+  const Language* language =
+      value->is_string() ? find_language(value->get_ref<const std::string&>()) : nullptr;
+  if (language != nullptr) return language;
+  std::vector<std::string> names;
+  for (const Language& known : kLanguages) names.push_back(fmt::format("\"{}\"", known.name));
+  return Failure{fmt::format("\"language\" is {}; it must be {}",
+                             value->dump(-1, ' ', false, json::error_handler_t::replace),
+                             fmt::join(names, " or "))};
+}
+
+struct Test {
+  std::string input, output;
+};
+
+Result<std::vector<Test>> tests_of(const json& row) {
+  const Failure wrong{
+      "\"tests\" must be a list of at least one {\"stdin\": TEXT, \"stdout\": TEXT}"};
+  const auto list = row.find("tests");
+  if (list == row.end() || !list->is_array() || list->empty()) return wrong;
+  std::vector<Test> tests;
+  for (const json& item : *list) {
+    if (!item.is_object() || item.size() != 2) return wrong;
+    const std::optional<std::string> input = find_text(item, "stdin");
+    const std::optional<std::string> output = find_text(item, "stdout");
+    if (!input || !output) return wrong;
+    tests.push_back({*input, *output});
+  }
+  return tests;
+}
+
+// By content: the same row in another file, or under another number, is the same. The prompt is in
+// it because two tasks may share a test and take different times for it.
+Digest digest_of_row(const json& row) {
+  json content = {{"tests", row["tests"]}};
+  for (const char* column : {"prompt", "language"}) {
+    if (row.contains(column)) content[column] = row[column];
+  }
+  return digest_of(content.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+std::string_view without_trailing_blanks(std::string_view text) {
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Takes the first line off `text`.
+std::string_view next_line(std::string_view& text) {
+  const size_t end = text.find('\n');
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+bool same_output(std::string_view a, std::string_view b) {
+  // A text that is at its end goes on with empty lines.
+  while (!a.empty() || !b.empty()) {
+    if (without_trailing_blanks(next_line(a)) != without_trailing_blanks(next_line(b)))
+      return false;
+  }
+  return true;
+}
+
+class ProgramVerifier final : public Verifier {
+ public:
+  explicit ProgramVerifier(RunProgram run) : run_(std::move(run)) {}
+
+  Result<Score> score(const std::string& text, Time budget) const override {
+    const Time begin = clock_.now();
+    Result<json> evidence = parse_evidence(text);
+    if (!evidence) return evidence.failure();
+    const json& row = evidence.value();
+    const Result<std::string> response = final_response(row);
+    if (!response) return response.failure();
+    const Result<const Language*> language = language_of(row);
+    if (!language) return language.failure();
+    const Result<std::vector<Test>> tests = tests_of(row);
+    if (!tests) return tests.failure();
+
+    const std::string code = program_in(response.value());
+    const Digest row_digest = digest_of_row(row);
+    std::vector<std::pair<Digest, Time>> taken;
+    Time slowest{0};
+    bool is_right = true, is_late = false;
+    for (size_t i = 0; i < tests.value().size() && is_right; ++i) {
+      const Test& test = tests.value()[i];
+      const Digest key = digest_of(fmt::format("{} {}", row_digest, i));
+      const Time deadline = deadlines_.of(key), left = budget - (clock_.now() - begin);
+      const Failure too_long{fmt::format(
+          "the tests have used the {:g} s of a verification at number {} of {}; give the row fewer "
+          "of them, or raise scheduler.verify_seconds",
+          std::chrono::duration<double>(budget).count(), i + 1, tests.value().size())};
+      if (left <= Time{0}) return too_long;
+      const Result<ProgramRun> run =
+          run_(program(*language.value(), code, test.input), {.wall = std::min(deadline, left)});
+      if (!run) return run.failure();
+      const ProgramRun& end = run.value();
+      is_late = end.ending == ProgramEnding::kOverTime;
+      if (is_late && left < deadline) return too_long;
+      const auto seconds = std::chrono::duration<double>(end.seconds);
+      taken.emplace_back(key, std::chrono::duration_cast<Time>(seconds));
+      slowest = std::max(slowest, taken.back().second);
+      is_right = end.ending == ProgramEnding::kExited && end.code == 0 &&
+                 same_output(end.out, test.output);
+    }
+    const size_t passed = taken.size() - (is_right ? 0 : 1);
+    // What a wrong program took says nothing about how long a right one may take.
+    for (const auto& [key, time] : taken) {
+      if (is_right) deadlines_.learn(key, time);
+    }
+    return Score{
+        .reward = is_right ? 1.0 : 0.0,
+        .metrics = {{"success", is_right ? 1.0 : 0.0},
+                    {"tests_passed",
+                     static_cast<double>(passed) / static_cast<double>(tests.value().size())},
+                    {"slowest_test_seconds", std::chrono::duration<double>(slowest).count()},
+                    {"over_deadline", is_late ? 1.0 : 0.0}}};
+  }
+
+  Result<void> check_row(const std::string& text) const override {
+    RowCheck row(text);
+    row.require("tests");
+    row.find("language");
+    if (const Result<void> fit = row.finish(); !fit) return fit;
+    const json value = json::parse(text);
+    if (const auto tests = tests_of(value); !tests) return tests.failure();
+    const Result<const Language*> language = language_of(value);
+    if (!language) return language.failure();
+    return check_machine(*language.value());
+  }
+
+ private:
+  static Program program(const Language& language, const std::string& code, std::string input) {
+    // env finds the interpreter among the commands that the program sees.
+    return {.command = {"/usr/bin/env", language.interpreter, language.file},
+            .files = {{language.file, code}},
+            .standard_input = std::move(input)};
+  }
+
+  // Whether an empty program runs here, tried once for each language: a machine that cannot is told
+  // so before a run, and not by failures of all that it verifies.
+  Result<void> check_machine(const Language& language) const {
+    MutexLock lock(mutex_);
+    const auto [checked, is_new] = checked_.try_emplace(language.name);
+    if (is_new) checked->second = try_language(language);
+    return checked->second;
+  }
+
+  Result<void> try_language(const Language& language) const {
+    const Result<ProgramRun> run = run_(program(language, "", ""), {});
+    if (!run)
+      return Failure{fmt::format("this machine cannot test programs: {}", run.failure().message)};
+    const ProgramRun& end = run.value();
+    if (end.ending == ProgramEnding::kExited && end.code == 0) return {};
+    if (end.ending == ProgramEnding::kExited && end.code == kNoCommand)
+      return Failure{fmt::format(
+          "\"language\" is \"{}\", and isolated programs find no {} in /usr/local/bin, /usr/bin or "
+          "/bin; install it there",
+          language.name, language.interpreter)};
+    return Failure{fmt::format("an empty program of the language \"{}\" does not end well: {}",
+                               language.name, end.err)};
+  }
+
+  const RunProgram run_;
+  const SteadyClock clock_;
+  mutable AdaptiveDeadlines deadlines_{DeadlineRule{}, kMostAnchors};
+  mutable Mutex mutex_;
+  mutable std::map<std::string, Result<void>> checked_ TR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_program_verifier(RunProgram run) {
+  return std::make_unique<ProgramVerifier>(std::move(run));
+}
+
+std::string program_in(std::string_view response) {
+  std::optional<std::string> last;
+  size_t fence = 0;  // how many marks opened the block that we are in; 0: in none
+  for (std::string_view rest = response; !rest.empty();) {
+    const std::string_view line = next_line(rest);
+    const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+    const size_t marks = std::min(line.find_first_not_of('`', indent), line.size()) - indent;
+    const bool is_bare = without_trailing_blanks(line).size() == indent + marks;
+    if (fence > 0 && is_bare && marks >= fence) {
+      fence = 0;
+    } else if (fence > 0) {
+      last->append(line).append("\n");
+    } else if (marks >= 3) {
+      fence = marks;
+      last.emplace();
+    }
+  }
+  return last ? *last : std::string(response);
+}
+
+}  // namespace tailrace
