@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -138,9 +139,12 @@ TEST_F(Launcher, AForkBombIsBounded) {
 }
 
 TEST_F(Launcher, MemoryIsLimited) {
-  // awk doubles a text; without the limit it would go on to the end of the machine.
-  const std::string hog = "awk 'BEGIN { s = \"x\"; while (1) s = s s }'";
-  const ProgramRun end = run(hog, {.wall = 20s, .memory_bytes = 64 << 20});
+  // A text of 64 MiB, put together from two halves.
+  const std::string large =
+      "awk 'BEGIN { s = \"x\"; for (i = 0; i < 26; i++) s = s s; print length(s) }'";
+  EXPECT_EQ(said(large), "67108864\n");
+  const ProgramRun end = run(large, {.wall = 20s, .memory_bytes = 64 << 20});
+  EXPECT_EQ(end.out, "");
   EXPECT_TRUE(end.ending == ProgramEnding::kSignalled ||
               (end.ending == ProgramEnding::kExited && end.code != 0))
       << end.err;
@@ -175,8 +179,8 @@ TEST_F(Launcher, SeesNothingOfUs) {
   ::setenv("TAILRACE_TEST_SECRET", "1", 1);
   EXPECT_EQ(said("env | sort | cut -d= -f1 | tr '\\n' ' '"), "HOME LANG PATH PWD ");
   EXPECT_EQ(said("uname -n; id -u"), "sandbox\n65534\n");
-  // Descriptors of ours, with no flag that closes them.
-  const FileDescriptor open(::dup(STDIN_FILENO));
+  // A descriptor of ours with no flag that closes it, beyond those that starting it takes.
+  const FileDescriptor open(::fcntl(STDIN_FILENO, F_DUPFD, 7));
   EXPECT_EQ(said("for n in 3 4 5 6 7 8 9; do if true >&$n; then echo $n; fi; done 2>/dev/null"),
             "");
   EXPECT_NE(run(fmt::format("kill -0 {}", getpid())).code, 0) << "our process is not there";
