@@ -159,7 +159,7 @@ class RolloutWorker {
   void on(const wire::Hold& hold) {
     const std::set<BodyId> held(hold.leases.begin(), hold.leases.end());
     for (const BodyId& id : runner_.running()) {
-      if (!held.contains(id)) runner_.abort(id.lease, id.lane);
+      if (!held.contains(id)) drop(id);
     }
     std::erase_if(granted_, [&](const wire::Grant& grant) {
       return !held.contains({grant.lane, grant.lease});
@@ -182,13 +182,19 @@ class RolloutWorker {
     if (!known && !resent_.contains({grant.lane, grant.lease})) granted_.push_back(grant);
   }
 
+  // False: it does not run. An environment may be long in leaving; a switch does not wait for that.
+  bool drop(const BodyId& id) {
+    evaluating_.erase(id);
+    return runner_.abort(id.lease, id.lane);
+  }
+
   void forget_acknowledged() {
     std::erase_if(unacknowledged_,
                   [&](const auto& entry) { return entry.second <= client_.num_acknowledged(); });
   }
 
   void on(const wire::Abort& abort) {
-    if (runner_.abort(abort.lease, abort.lane)) return;
+    if (drop({abort.lane, abort.lease})) return;
     std::erase_if(granted_, [&](const wire::Grant& grant) {
       return grant.lease == abort.lease && grant.lane == abort.lane;
     });
@@ -224,10 +230,12 @@ class RolloutWorker {
   }
 
   // What is staged takes the place of what samples, between two steps of the engine. An evaluation
-  // runs on exactly its version: one that was aborted a moment ago has to leave first.
+  // runs on exactly its version.
   void switch_when_possible() {
-    if (!to_switch_ || staging_ || num_evaluating_ > 0) return;
-    const wire::Switch message = *std::exchange(to_switch_, std::nullopt);
+    if (!to_switch_ || staging_) return;
+    const wire::Switch message = *to_switch_;
+    if (message.digest == digest_ && !evaluating_.empty()) return;
+    to_switch_.reset();
     if (message.digest != digest_)
       return refuse(message.policy, message.version, "other weights are staged");
     // Not when nothing would change: an install drops all KV.
@@ -321,7 +329,7 @@ class RolloutWorker {
   void start(const wire::Grant& grant) {
     const Played& played = played_of(grant);
     const bool evaluates = grant.lane == Lane::kEval;
-    num_evaluating_ += evaluates;
+    if (evaluates) evaluating_.insert({grant.lane, grant.lease});
     EpisodeSpec spec{.lease = grant.lease,
                      .lane = grant.lane,
                      .task = played.tasks.task(grant.lane, grant.lease.member),
@@ -403,8 +411,7 @@ class RolloutWorker {
 
   void report(FinishedEpisode& episode) {
     Trajectory& trajectory = episode.trajectory;
-    // Aborted ones too: an install may be waiting for them.
-    num_evaluating_ -= trajectory.lane == Lane::kEval;
+    evaluating_.erase({trajectory.lane, trajectory.lease});
     if (trajectory.outcome == Outcome::kAborted) return;  // by the scheduler, which knows
     if (!episode.failure.empty()) {
       log_.warning("episode failed {} lane={} reason={}", to_string(trajectory.lease),
@@ -455,7 +462,7 @@ class RolloutWorker {
   // Results, by their number among the client's messages; and those that this session began with.
   std::map<BodyId, int64_t> unacknowledged_;
   std::set<BodyId> resent_;
-  int64_t num_evaluating_ = 0;
+  std::set<BodyId> evaluating_;  // episodes that a switch has to wait for
   EngineStats logged_;
   bool ended_ = false;
   bool silent_ = false;               // the scheduler is, and that was told

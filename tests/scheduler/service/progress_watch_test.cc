@@ -80,7 +80,7 @@ TEST_F(ProgressWatchTest, CountsOnlyTimeInWhichOthersWaitForIt) {
 TEST_F(ProgressWatchTest, AnInstallIsWorkToo) {
   Worker& worker = state_.workers["w0"];
   worker.leased = 0;
-  worker.install = Install{.version = 1};
+  worker.install.emplace().version = 1;
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(pass(1500ms), "");
     ++progress_["w0"];  // a block of a tensor
