@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
+#include "sandbox/launcher/launcher.h"
 
 namespace tailrace {
 namespace {
@@ -38,7 +39,8 @@ Json libraries() {
 }
 
 std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memory,
-                                   const DiskFacts& disk, const CudaFacts& cuda) {
+                                   const DiskFacts& disk, const CudaFacts& cuda,
+                                   const Result<void>& isolation) {
   std::vector<Problem> problems;
   // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
   for (const std::string& feature : cpu.built_features)
@@ -71,6 +73,9 @@ std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memor
     problems.push_back({false,
                         "there is an NVIDIA driver, but this build has no CUDA backend: the CPU "
                         "does all the work"});
+  if (!isolation)
+    problems.push_back({false, fmt::format("the verifier program has no use here: {}",
+                                           isolation.failure().message)});
   return problems;
 }
 
@@ -80,6 +85,7 @@ Json describe_machine() {
   // Here is where 'tailrace launch' puts runs/.
   DiskFacts disk = disk_facts(".");
   CudaFacts cuda = cuda_facts();
+  const Result<void> isolation = sandbox::check_isolation();
   Json out;
   out["version"] = version();
   out["libraries"] = libraries();
@@ -99,8 +105,9 @@ Json describe_machine() {
                  {"available_bytes", disk.available_bytes}};
   for (const auto& [name, value] : limit_facts())
     out["limits"][name] = value == "unlimited" ? Json(value) : Json(std::stoull(value));
+  out["isolates_programs"] = isolation.ok();
   out["problems"] = Json::array();
-  for (const Problem& problem : find_problems(cpu, memory, disk, cuda))
+  for (const Problem& problem : find_problems(cpu, memory, disk, cuda, isolation))
     out["problems"].push_back({{"fatal", problem.fatal}, {"message", problem.message}});
   return out;
 }
@@ -139,6 +146,9 @@ void print_text(const Json& facts) {
     line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name,
                         value.is_string() ? value.get<std::string>() : value.dump());
   fmt::print("limits     {}\n", line);
+  fmt::print("programs   {}\n", facts["isolates_programs"].get<bool>()
+                                    ? "run in namespaces of their own"
+                                    : "are not run: they cannot be isolated");
   for (const auto& problem : facts["problems"])
     fmt::print("{}    {}\n", problem["fatal"].get<bool>() ? "PROBLEM" : "warning",
                problem["message"].get<std::string>());

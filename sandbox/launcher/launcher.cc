@@ -31,7 +31,7 @@ constexpr Time kSetUp = std::chrono::seconds(30), kEnd = std::chrono::seconds(10
 constexpr const char* kHint =
     "Programs are only run isolated, which takes Linux 5.12 or later and user namespaces. In a "
     "container, allow them (docker run --security-opt seccomp=unconfined --security-opt "
-    "apparmor=unconfined --security-opt systempaths=unconfined); on Ubuntu 24.04 or later: sysctl "
+    "apparmor=unconfined); on Ubuntu 24.04 or later: sysctl "
     "kernel.apparmor_restrict_unprivileged_userns=0; elsewhere see sysctl user.max_user_namespaces";
 
 Failure cannot(const std::string& what, int error) {
@@ -284,6 +284,12 @@ Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limi
   run.ending = WIFSIGNALED(status) ? ProgramEnding::kSignalled : ProgramEnding::kExited;
   run.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
   return run;
+}
+
+Result<void> check_isolation() {
+  const Result<ProgramRun> run = run_program(
+      {.command = {"/usr/bin/env", "true"}, .files = {}, .standard_input = {}}, {.wall = kSetUp});
+  return run ? Result<void>() : run.failure();
 }
 
 }  // namespace tailrace::sandbox

@@ -61,4 +61,7 @@ struct ProgramRun {
 // most a few seconds after `limits.wall`.
 Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits);
 
+// Whether this machine lets us isolate, by trying: a Failure as of run_program().
+Result<void> check_isolation();
+
 }  // namespace tailrace::sandbox

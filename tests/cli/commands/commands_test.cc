@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/model/safetensors.h"
+#include "sandbox/launcher/launcher.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -306,6 +307,11 @@ TEST(Doctor, ReportsAsTextAndAsJson) {
   EXPECT_TRUE(facts["limits"].contains("open_files"));
   EXPECT_TRUE(facts["libraries"].contains("zeromq"));
   EXPECT_TRUE(facts["problems"].is_array());
+  const auto isolation = sandbox::check_isolation();
+  EXPECT_EQ(facts["isolates_programs"], isolation.ok());
+  EXPECT_EQ(
+      facts["problems"].dump().find("the verifier program has no use here") == std::string::npos,
+      isolation.ok());
 }
 
 TEST(Report, WritesThePageAndThePicture) {

@@ -29,8 +29,7 @@ Program script(const std::string& text, std::string input = "") {
 class Launcher : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto run = run_program(script("exit 0"), {});
-    if (!run) GTEST_SKIP() << "this machine does not isolate programs: " << run.failure().message;
+    if (const auto can = check_isolation(); !can) GTEST_SKIP() << can.failure().message;
   }
 
   static ProgramRun run(const Program& program, const ProgramLimits& limits = {.wall = 20s}) {
@@ -269,6 +268,8 @@ TEST_F(Launcher, RefusesToRunWithoutIsolationAndSaysWhatToDo) {
   }
   EXPECT_EQ(::waitpid(process, nullptr, 0), process);
   const std::string said = read_file(folder / "said").value();
+  // A sanitizer's own thread is enough for that.
+  if (said == "not forbidden") GTEST_SKIP() << "a process with threads enters no namespace";
   EXPECT_EQ(said.find("cannot start an isolated process: No space left on device. Programs are "
                       "only run isolated, which takes Linux 5.12 or later and user namespaces."),
             0u)
