@@ -92,8 +92,12 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
 }
 
 // The first two conditions are those of kernels/base/simd.h, which decide what is computed with.
-std::string numerics_class(const Device& device) {
+std::string hardware(const Device& device) {
   TR_CHECK(device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
+  return "cpu";
+}
+
+std::string numerics_class(const Device& device) {
 #if defined(__AVX512F__)
   constexpr std::string_view instructions = "avx512";
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -103,7 +107,7 @@ std::string numerics_class(const Device& device) {
 #else
   constexpr std::string_view instructions = "plain";
 #endif
-  return fmt::format("cpu-{}-w32-a32-kv32-k1-exact", instructions);
+  return fmt::format("{}-{}-w32-a32-kv32-k1-exact", hardware(device), instructions);
 }
 
 }  // namespace tailrace

@@ -37,6 +37,9 @@ WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int6
 std::string to_json(const WeightManifest& manifest);
 Result<WeightManifest> read_manifest(const std::filesystem::path& file);
 
+// "cpu": the kind of `device`, for who looks and for who chooses between workers.
+std::string hardware(const Device& device = {});
+
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
 // set, dtypes of weights, activations and KV cache, slices of k, exact or fast. `device`: the one
 // that computes.

@@ -24,8 +24,11 @@ uint8_t code(Lane lane) { return static_cast<uint8_t>(lane); }
 Offset write(Builder& b, const Hello& m) {
   const auto worker = b.CreateString(m.worker);
   const auto numerics_class = b.CreateString(m.numerics_class);
+  const auto pool = b.CreateString(m.pool);
+  const auto hardware = b.CreateString(m.hardware);
+  const auto cluster = b.CreateString(m.cluster);
   return fbs::CreateHello(b, static_cast<uint8_t>(m.role), worker, m.incarnation, m.pid, m.slots,
-                          numerics_class, m.joined)
+                          numerics_class, m.joined, pool, hardware, cluster)
       .Union();
 }
 Offset write(Builder& b, const Heartbeat& m) { return fbs::CreateHeartbeat(b, m.progress).Union(); }
@@ -182,15 +185,29 @@ std::string read_file_name(const flatbuffers::String& text) {
   return file;
 }
 
+// Of a pool, a cluster or a kind of hardware; or none.
+std::string read_name(const flatbuffers::String& text, std::string_view what) {
+  std::string name = text.str();
+  if (!name.empty() && !is_site_name(name)) throw Malformed("{} '{}'", what, read_text(text, 64));
+  return name;
+}
+
 Message read(const fbs::Hello& t) {
   if (t.role() > static_cast<uint8_t>(Role::kTrainer)) throw Malformed("role {}", t.role());
   if (t.worker()->size() == 0 || t.worker()->size() > 255) {
     throw Malformed("a worker's name of {} characters", t.worker()->size());
   }
   if (t.slots() < 1 || t.slots() > kMaxSlots) throw Malformed("{} slots", t.slots());
-  return Hello{
-      static_cast<Role>(t.role()),        t.worker()->str(), t.incarnation(), t.pid(), t.slots(),
-      read_text(*t.numerics_class(), 64), t.joined()};
+  return Hello{static_cast<Role>(t.role()),
+               t.worker()->str(),
+               t.incarnation(),
+               t.pid(),
+               t.slots(),
+               read_text(*t.numerics_class(), 64),
+               t.joined(),
+               read_name(*t.pool(), "pool"),
+               read_name(*t.hardware(), "hardware"),
+               read_name(*t.cluster(), "cluster")};
 }
 Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
 Message read(const fbs::TrajectoryResult& t) {

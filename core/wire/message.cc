@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/options.h"
+
 namespace tailrace::wire {
 namespace {
 
@@ -96,6 +98,8 @@ struct Describe {
 };
 
 }  // namespace
+
+bool is_site_name(std::string_view name) { return is_item_name(name) && name.size() <= 64; }
 
 std::string describe(const Message& message) { return std::visit(Describe{}, message); }
 

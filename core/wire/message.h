@@ -24,6 +24,9 @@ namespace tailrace::wire {
 
 // ---- worker -> scheduler
 
+// Of a pool, a cluster or a kind of hardware: letters, digits, _ and -, at most 64.
+bool is_site_name(std::string_view name);
+
 struct Hello {  // first message of a session
   Role role = Role::kRollout;
   std::string worker;        // unique in the run: "rollout-0"
@@ -32,6 +35,10 @@ struct Hello {  // first message of a session
   int64_t slots = 1;           // how many leases it holds at once
   std::string numerics_class;  // backend, instruction set, dtypes (design rule 3)
   bool joined = false;         // a person added it to the run: nobody starts it again when it ends
+  // Names as is_site_name() wants them, or empty.
+  std::string pool = {};      // of a rollout worker: whose datasets it samples
+  std::string hardware = {};  // what it computes on: "cpu"
+  std::string cluster = {};   // empty: where the scheduler is
 };
 struct Heartbeat {
   // Another number whenever a worker that samples has got on since its last one; 0: nothing is said

@@ -485,7 +485,10 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .pid = static_cast<int32_t>(::getpid()),
                              .slots = slots,
                              .numerics_class = numerics_class(),
-                             .joined = config.joined},
+                             .joined = config.joined,
+                             .pool = config.pool,
+                             .hardware = hardware(),
+                             .cluster = config.cluster},
                             config.endpoint, config.link, [&meter] { return meter.value(); });
   try {
     return RolloutWorker(config, environments, client, meter, log, clock, std::move(stop)).run();

@@ -39,7 +39,8 @@ struct RolloutDataset {
 
 struct RolloutWorkerConfig {
   std::string worker = "rollout-0";
-  bool joined = false;  // wire::Hello::joined
+  bool joined = false;  // these three as wire::Hello has them
+  std::string pool = {}, cluster = {};
   std::string endpoint;
   wire::LinkOptions link = {};
   std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up

@@ -9,17 +9,22 @@
 namespace tailrace::scheduler {
 namespace {
 
+bool same_pool(const Worker& a, const Worker& b) {
+  return a.role == b.role && a.policy == b.policy && a.site.pool == b.site.pool;
+}
 bool same_pool(const Health& health, const Worker& worker) {
-  return worker.role == health.role && worker.policy == health.policy;
+  return worker.role == health.role && worker.policy == health.policy &&
+         worker.site.pool == health.pool;
 }
 
-// Role and policy are written down with it: a worker that has left still counts in its pool (law
+// Its pool is written down with it: a worker that has left still counts in its pool (law
 // 7.5).
 Health& health_of(State& state, const WorkerId& id) {
   const Worker& worker = state.workers.at(id);
   Health& health = state.health[id];
   health.role = worker.role;
   health.policy = worker.policy;
+  health.pool = worker.site.pool;
   health.joined = worker.joined;
   return health;
 }
@@ -40,7 +45,7 @@ bool may_return(const State& state, const Health& health) {
 std::set<WorkerId> pool_of(const State& state, const Worker& like) {
   std::set<WorkerId> pool;
   for (const auto& [id, worker] : state.workers) {
-    if (worker.role == like.role && worker.policy == like.policy) pool.insert(id);
+    if (same_pool(worker, like)) pool.insert(id);
   }
   for (const auto& [id, health] : state.health) {
     if (same_pool(health, like) && may_return(state, health)) pool.insert(id);
@@ -52,13 +57,18 @@ std::set<WorkerId> pool_of(const State& state, const Worker& like) {
 bool has_others(const State& state, const WorkerId& id, const Worker& like) {
   return std::ranges::any_of(state.workers,
                              [&](const auto& other) {
-                               return other.first != id && other.second.role == like.role &&
-                                      other.second.policy == like.policy;
+                               return other.first != id && same_pool(other.second, like);
                              }) ||
          std::ranges::any_of(state.health, [&](const auto& other) {
            return other.first != id && same_pool(other.second, like) &&
                   may_return(state, other.second);
          });
+}
+
+// The pool is the only one that some dataset may go to: no other does its work.
+bool is_bound(const State& state, const std::string& pool) {
+  return !pool.empty() && std::ranges::find(state.config.domains, pool, &DomainConfig::pool) !=
+                              state.config.domains.end();
 }
 
 // Halts when nobody is left who could do the work of this one. Who went away in quarantine counts
@@ -68,22 +78,25 @@ void check_pool(Context& context, const WorkerId& last) {
   const QuarantineConfig& config = state.config.quarantine;
   const Health& health = state.health.at(last);
   if (health.quarantines < config.limit) return;
+  const bool bound = is_bound(state, health.pool);
+  const auto stands_in = [&](Role role, PolicyId policy, const std::string& pool) {
+    return role == health.role && policy == health.policy && (!bound || pool == health.pool);
+  };
   const auto at_limit = [&](const Health& other) { return other.quarantines >= config.limit; };
   for (const auto& [id, worker] : state.workers) {
     // Law 7.5: one below the limit is hope enough, also one that is away and may come back.
-    if (!same_pool(health, worker)) continue;
+    if (!stands_in(worker.role, worker.policy, worker.site.pool)) continue;
     const auto other = state.health.find(id);
     if (other == state.health.end() || !at_limit(other->second)) return;
   }
   for (const auto& [id, other] : state.health) {
-    if (state.workers.contains(id) || other.role != health.role || other.policy != health.policy)
-      continue;
+    if (state.workers.contains(id) || !stands_in(other.role, other.policy, other.pool)) continue;
     if (!at_limit(other) && may_return(state, other)) return;
   }
-  halt(context, fmt::format("no {} worker is fit for work: {} was given up {} times in a row, the "
-                            "last time ({}): {}",
-                            name_of(health.role), last, health.quarantines, name_of(health.fault),
-                            health.reason));
+  halt(context, fmt::format("no {} worker{} is fit for work: {} was given up {} times in a row, "
+                            "the last time ({}): {}",
+                            name_of(health.role), bound ? " of pool " + health.pool : "", last,
+                            health.quarantines, name_of(health.fault), health.reason));
 }
 
 std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_of(work.member)}; }
@@ -196,7 +209,7 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   State& state = context.state;
   const Worker& worker = state.workers.at(id);
   // One a pool: the good answers of environments say nothing about verifiers.
-  Breaker& breaker = state.breakers[{worker.role, worker.policy}];
+  Breaker& breaker = state.breakers[{worker.role, {worker.policy, worker.site.pool}}];
   // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
   const auto earlier = std::ranges::find_if(breaker.window, [&](const auto& attempt) {
     // The prompt first: by it nearly all differ.

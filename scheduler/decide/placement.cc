@@ -1,6 +1,7 @@
 #include "scheduler/decide/placement.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
@@ -51,40 +52,73 @@ std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work) 
   return at;
 }
 
-// Law 6.6: while others of a policy's pool still install, none takes more than its part of the
+// Law 6.6: while others that could take it still install, none takes more than its part of the
 // work: the first that holds a new version would else take all of a step, and the others idle.
-// Leases that a worker with so many slots may hold, its slots aside.
-int64_t part_of(const State& state, PolicyId policy, const Index::Pool& pool, int64_t slots) {
-  int64_t work = pool.sum.leased;
-  for (const auto& [need, members] : state.waiting)
-    if (need.policy == policy) work += std::ssize(members);
-  // By slots; where siblings share their prompt, up to whole groups.
-  const int64_t part = (work * slots + pool.sum.slots - 1) / pool.sum.slots;
-  if (state.config.mode.dispatch == Dispatch::kLeastLoaded) return part;
-  const int64_t group = state.config.group_size;
-  return (part + group - 1) / group * group;
-}
+// These are the others of its pool, and, for members that may go to any, those of all pools.
+class Parts {
+ public:
+  // Of what waits for `need`, in this pool.
+  Parts(const State& state, const Need& need, const PoolId& id)
+      : state_(state), pool_(state.index.pool(id)) {
+    const auto waits = [&](auto counts) {
+      int64_t count = 0;
+      for (const auto& [other, members] : state.waiting)
+        if (other.policy == need.policy && counts(other.pool)) count += std::ssize(members);
+      return count;
+    };
+    if (pool_.sum.installing > 0) {
+      shared_[0] = pool_.sum;
+      shared_[0].leased +=
+          waits([&](const std::string& pool) { return pool == id.name || pool == need.pool; });
+    }
+    if (!need.pool.empty()) return;
+    if (const Index::Part sum = state.index.sum(need.policy); sum.installing > 0) {
+      shared_[1] = sum;
+      shared_[1].leased += waits([](const std::string&) { return true; });
+    }
+  }
 
-// The worker of this seat has not come to its part.
-bool within_part(const State& state, PolicyId policy, const Seat& seat) {
-  const Index::Pool& pool = state.index.pool(policy);
-  if (pool.sum.installing == 0) return true;
-  if (seat.has_faults) return false;  // there are better ones, in a moment
-  const Worker& worker = state.workers.at(seat.worker);
-  return part_of(state, policy, pool, worker.slots) > worker.leased;
-}
+  // The worker of this seat has not come to its part.
+  bool within(const Seat& seat) const {
+    if (!limited()) return true;
+    if (seat.has_faults) return false;  // there are better ones, in a moment
+    const Worker& worker = state_.workers.at(seat.worker);
+    return worker.leased < part_of(worker.slots);
+  }
 
-// Nobody with this much room or less has. Most pools have few sizes of workers, mostly one: a
-// search that ends here sees one seat, and not all that are full of their part.
-bool beyond_part(const State& state, PolicyId policy, const Seat& seat) {
-  const Index::Pool& pool = state.index.pool(policy);
-  if (pool.sum.installing == 0) return false;
-  if (seat.has_faults) return true;
-  // Without faults room is what is left of the slots.
-  return std::ranges::all_of(pool.sizes, [&](const auto& size) {
-    return part_of(state, policy, pool, size.first) <= size.first - seat.room;
-  });
-}
+  // Nobody with this much room or less has. Most pools have few sizes of workers, mostly one: a
+  // search that ends here sees one seat, and not all that are full of their part.
+  bool beyond(const Seat& seat) const {
+    if (!limited()) return false;
+    if (seat.has_faults) return true;
+    // Without faults room is what is left of the slots.
+    return std::ranges::all_of(pool_.sizes, [&](const auto& size) {
+      return part_of(size.first) <= size.first - seat.room;
+    });
+  }
+
+ private:
+  bool limited() const { return shared_[0].installing > 0 || shared_[1].installing > 0; }
+
+  // Leases that a worker with so many slots may hold, its slots aside.
+  int64_t part_of(int64_t slots) const {
+    int64_t part = std::numeric_limits<int64_t>::max();
+    for (const Index::Part& shared : shared_) {
+      // By slots.
+      if (shared.installing > 0)
+        part = std::min(part, (shared.leased * slots + shared.slots - 1) / shared.slots);
+    }
+    if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return part;
+    // Where siblings share their prompt, up to whole groups.
+    const int64_t group = state_.config.group_size;
+    return (part + group - 1) / group * group;
+  }
+
+  const State& state_;
+  const Index::Pool& pool_;
+  // Slots, and what runs and waits, to be shared by them; as long as somebody installs.
+  std::array<Index::Part, 2> shared_;
+};
 
 // Who is asked: everybody, or those who are to prove themselves.
 enum class Ask { kAll, kProving };
@@ -112,17 +146,19 @@ class Chooser {
                            (count > most_siblings || (count == most_siblings && seat < *best)));
       if (better) best = &seat, most_siblings = count;
     };
-    for (auto it = first_seats(); serves(it); ++it) {
+    for (auto it = first_seats(); it != end(); it = next_seats(it)) {
+      const Parts parts(state_, need_, it->first.first);
       // Without siblings the first that may is the best of its version.
       for (const Seat& seat : it->second) {
-        if (beyond_part(state_, need_.policy, seat)) break;
-        if (!may_take(member, seat)) continue;
+        if (parts.beyond(seat)) break;
+        if (is_avoided(state_, member, seat.worker) || !may_take(parts, seat)) continue;
         consider(seat);
         break;
       }
       for (const auto& [id, count] : siblings) {
         const Seat* seat = seat_of(it->second, id);
-        if (seat != nullptr && may_take(member, *seat)) consider(*seat);
+        if (seat != nullptr && !is_avoided(state_, member, id) && may_take(parts, *seat))
+          consider(*seat);
       }
     }
     return best == nullptr ? WorkerId() : best->worker;
@@ -130,37 +166,51 @@ class Chooser {
 
   // Somebody could take one that avoids nobody.
   bool has_seat() const {
-    for (auto it = first_seats(); serves(it); ++it) {
+    for (auto it = first_seats(); it != end(); it = next_seats(it)) {
+      const Parts parts(state_, need_, it->first.first);
       for (const Seat& seat : it->second) {
-        if (beyond_part(state_, need_.policy, seat)) break;
-        if (may_take(seat)) return true;
+        if (parts.beyond(seat)) break;
+        if (may_take(parts, seat)) return true;
       }
     }
     return false;
   }
 
  private:
-  using SeatsByVersion = std::map<std::pair<PolicyId, int64_t>, Seats>;
+  using SeatsByVersion = std::map<std::pair<PoolId, int64_t>, Seats>;
+  using Place = SeatsByVersion::const_iterator;
 
-  // The seats that hold weights which will do, from the oldest.
-  SeatsByVersion::const_iterator first_seats() const {
-    return state_.index.rollouts().lower_bound({need_.policy, least_});
+  // The seats that hold weights which will do: pool by pool, of each from the oldest.
+  Place first_seats() const {
+    return serving(state_.index.rollouts().lower_bound({{need_.policy, need_.pool}, least_}));
   }
-  bool serves(SeatsByVersion::const_iterator it) const {
-    return it != state_.index.rollouts().end() && it->first.first == need_.policy &&
-           (need_.lane != Lane::kEval || it->first.second == least_);
+  Place next_seats(Place place) const { return serving(std::next(place)); }
+  Place end() const { return state_.index.rollouts().end(); }
+  // The first ones from here on.
+  Place serving(Place place) const {
+    const SeatsByVersion& rollouts = state_.index.rollouts();
+    while (place != end()) {
+      const auto& [pool, version] = place->first;
+      if (pool.policy != need_.policy || (!need_.pool.empty() && pool.name != need_.pool))
+        return end();
+      if (version < least_) {
+        place = rollouts.lower_bound({pool, least_});
+      } else if (need_.lane == Lane::kEval && version > least_) {
+        place = rollouts.upper_bound({pool, std::numeric_limits<int64_t>::max()});
+      } else {
+        break;
+      }
+    }
+    return place;
   }
   bool several_seats() const {
-    auto it = first_seats();
-    return serves(it) && (it->second.size() > 1 || serves(++it));
+    const Place place = first_seats();
+    return place != end() && (place->second.size() > 1 || next_seats(place) != end());
   }
 
-  bool may_take(const Seat& seat) const {
+  bool may_take(const Parts& parts, const Seat& seat) const {
     if (ask_ == Ask::kProving && !state_.index.proving().contains(seat.worker)) return false;
-    return within_part(state_, need_.policy, seat);
-  }
-  bool may_take(const Member& member, const Seat& seat) const {
-    return !is_avoided(state_, member, seat.worker) && may_take(seat);
+    return parts.within(seat);
   }
 
   const Seat* seat_of(const Seats& seats, const WorkerId& id) const {
@@ -236,7 +286,7 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
   Worker& holder = state.workers.at(worker);
   member.granted_version = holder.version;
   member.attempt = ++member.last_attempt;
-  const Need need{work.lane, work.member.policy, task.weight_floor};
+  const Need need = need_of(state, work.lane, task_of(work.member), task);
   // Law 6.8: what it could not be sampled by today is sampled again.
   if (member.prefix && member.prefix->min_version < least_version(state, need))
     drop_prefix(context, work, member);
@@ -379,7 +429,7 @@ bool move_stalled(Context& context) {
     Member& member = task.members[static_cast<size_t>(work.member.member)];
     // Each of its workers stands still: its deadline will tell (law 8.6).
     if (member.moves >= context.config().retries.returned) continue;
-    const Need need{work.lane, work.member.policy, task.weight_floor};
+    const Need need = need_of(state, work.lane, task_of(work.member), task);
     const WorkerId worker = Chooser(state, need, Ask::kAll).pick(work, member);
     if (worker.empty()) continue;
     const Lease lease = take_back(context, work);

@@ -67,6 +67,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.stalled = false;
   worker.slots = event.slots;
   worker.joined = event.joined;
+  worker.site = event.site;
   close(worker);
   worker.greeting.reset();
   worker.question.reset();
@@ -119,7 +120,7 @@ void on_restarted(Context& context, const Restarted& event) {
   // The cursors are one a domain; with others they would mean nothing.
   if (event.config && event.config->domains.size() == state.config.domains.size()) {
     state.config = *event.config;
-    rank_waiting(state);
+    sort_waiting(state);
   }
   // A person has looked: everybody gets another chance.
   state.halted.clear();

@@ -92,8 +92,9 @@ void Inbox::acknowledge() {
 void Inbox::on_up(const wire::WorkerUp& up) {
   const wire::Hello& hello = up.hello;
   if (may_tell_of_session()) {
-    log_.info("{} {}: {} pid={} slots={} {}", hello.worker, hello.joined ? "has joined" : "is here",
-              name_of(hello.role), hello.pid, hello.slots, hello.numerics_class);
+    log_.info("{} {}: {} pid={} slots={} {}{}", hello.worker,
+              hello.joined ? "has joined" : "is here", name_of(hello.role), hello.pid, hello.slots,
+              hello.numerics_class, hello.pool.empty() ? "" : " pool=" + hello.pool);
     const auto known = state_.workers.find(hello.worker);
     if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
       log_.warning(
@@ -108,7 +109,11 @@ void Inbox::on_up(const wire::WorkerUp& up) {
                  .policy = kPolicy,
                  .incarnation = hello.incarnation,
                  .slots = hello.slots,
-                 .joined = hello.joined});
+                 .joined = hello.joined,
+                 .site = {.pool = hello.pool,
+                          .hardware = hello.hardware,
+                          .cluster = hello.cluster,
+                          .numerics_class = hello.numerics_class}});
 }
 
 // Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected

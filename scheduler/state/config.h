@@ -22,9 +22,10 @@ struct DomainConfig {
   int64_t prompts_per_step = 0;   // q, this domain's share of P
   int64_t prompts_per_epoch = 0;  // 0: an endless stream (epoch stays 0)
   int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
+  std::string pool = {};          // whose workers sample it; empty: those of any (law 1.5)
   template <class V>
   void fields(V& visit) {
-    visit(prompts_per_step, prompts_per_epoch, epochs);
+    visit(prompts_per_step, prompts_per_epoch, epochs, pool);
   }
   friend bool operator==(const DomainConfig&, const DomainConfig&) = default;
 };

@@ -19,7 +19,8 @@ std::string because(const std::string& reason) { return reason.empty() ? "" : ":
 // what number they are.
 struct DescribeEvent {
   std::string operator()(const WorkerUp& e) const {
-    return fmt::format("worker_up {} {} slots={}{}", e.worker, name_of(e.role), e.slots,
+    return fmt::format("worker_up {} {} slots={}{}{}", e.worker, name_of(e.role), e.slots,
+                       e.site.pool.empty() ? "" : " pool=" + e.site.pool,
                        e.joined ? " joined" : "");
   }
   std::string operator()(const WorkerDown& e) const {

@@ -17,6 +17,20 @@
 
 namespace tailrace::scheduler {
 
+// Where a worker is, and what it computes on. Only the pool is decided by (law 1.5); the rest is
+// for who looks.
+struct Site {
+  std::string pool = {};      // of a rollout worker; empty: it was put into none
+  std::string hardware = {};  // what it computes on: "cpu", "cuda"; empty: nothing (verifiers)
+  std::string cluster = {};   // empty: where the scheduler is
+  std::string numerics_class = {};  // whose arithmetic agrees to the last bit; empty: no arithmetic
+  template <class V>
+  void fields(V& visit) {
+    visit(pool, hardware, cluster, numerics_class);
+  }
+  friend bool operator==(const Site&, const Site&) = default;
+};
+
 // A new session; an older one of the same worker has ended with it. The same process (incarnation)
 // keeps its leases, another one has lost them.
 struct WorkerUp {
@@ -27,9 +41,10 @@ struct WorkerUp {
   uint64_t incarnation = 0;
   int64_t slots = 1;
   bool joined = false;  // a person added it: when it goes, nobody starts it again
+  Site site = {};
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, role, policy, incarnation, slots, joined);
+    visit(worker, session, role, policy, incarnation, slots, joined, site);
   }
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };

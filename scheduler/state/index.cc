@@ -21,38 +21,47 @@ void move_seat(Seats& seats, const Seat& from, const Seat& to) {
 
 }  // namespace
 
-const Index::Pool& Index::pool(PolicyId policy) const {
+void Index::Part::add(const Part& other, int64_t sign) {
+  slots += sign * other.slots;
+  leased += sign * other.leased;
+  installing += sign * other.installing;
+}
+
+const Index::Pool& Index::pool(const PoolId& id) const {
   static const Pool kNone;
-  const auto it = pools_.find(policy);
+  const auto it = pools_.find(id);
   return it == pools_.end() ? kNone : it->second;
 }
 
-void Index::move_part(const std::optional<std::pair<PolicyId, Part>>& from,
-                      const std::optional<std::pair<PolicyId, Part>>& to) {
+Index::Part Index::sum(PolicyId policy) const {
+  Part sum;
+  for (auto it = pools_.lower_bound({policy, {}}); it != pools_.end() && it->first.policy == policy;
+       ++it)
+    sum.add(it->second.sum);
+  return sum;
+}
+
+void Index::move_part(const std::optional<std::pair<PoolId, Part>>& from,
+                      const std::optional<std::pair<PoolId, Part>>& to) {
   if (from == to) return;
-  const auto add = [](Part& sum, const Part& part, int64_t sign) {
-    sum.slots += sign * part.slots;
-    sum.leased += sign * part.leased;
-    sum.installing += sign * part.installing;
-  };
   // A lease that begins or ends: the sizes stay as they are.
   if (from && to && from->first == to->first && from->second.slots == to->second.slots) {
     Pool& pool = pools_[to->first];
-    add(pool.sum, from->second, -1);
-    add(pool.sum, to->second, 1);
+    pool.sum.add(from->second, -1);
+    pool.sum.add(to->second);
     return;
   }
   if (from) {
     const auto it = pools_.find(from->first);
     Pool& pool = it->second;
-    add(pool.sum, from->second, -1);
+    pool.sum.add(from->second, -1);
     const auto size = pool.sizes.find(from->second.slots);
     if (--size->second == 0) pool.sizes.erase(size);
     if (pool.sizes.empty()) pools_.erase(it);
   }
   if (to) {
     Pool& pool = pools_[to->first];
-    add(pool.sum, to->second, 1);
+    pool.sum.add(to->second);
     ++pool.sizes[to->second.slots];
   }
 }

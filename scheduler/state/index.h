@@ -14,12 +14,26 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "core/base/ids.h"
 #include "core/base/time.h"
 
 namespace tailrace::scheduler {
+
+// Rollout workers of a policy that may stand in for each other (law 1.5). Without a name: those
+// that were put into none.
+struct PoolId {
+  PolicyId policy = 0;
+  std::string name;
+  template <class V>
+  void fields(V& visit) {
+    visit(policy, name);
+  }
+  friend bool operator==(const PoolId&, const PoolId&) = default;
+  friend auto operator<=>(const PoolId&, const PoolId&) = default;
+};
 
 // A worker with room. The best first: without faults, with most room, by name.
 struct Seat {
@@ -41,11 +55,12 @@ enum class InstallStep : uint8_t { kNone, kStage, kSwitch, kForget };
 
 class Index {
  public:
-  // A rollout worker that is connected, moves and has no faults, and all of these of a policy
+  // A rollout worker that is connected, moves and has no faults, and all of these of a pool
   // together.
   struct Part {
     int64_t slots = 0, leased = 0;
     int64_t installing = 0;  // workers
+    void add(const Part& other, int64_t sign = 1);
     friend bool operator==(const Part&, const Part&) = default;
   };
   struct Pool {
@@ -56,9 +71,9 @@ class Index {
 
   // What is said of one worker.
   struct Entry {
-    std::optional<std::pair<std::pair<PolicyId, int64_t>, Seat>> rollout;
+    std::optional<std::pair<std::pair<PoolId, int64_t>, Seat>> rollout;
     std::optional<Seat> reward;
-    std::optional<std::pair<PolicyId, Part>> part;
+    std::optional<std::pair<PoolId, Part>> part;
     InstallStep step = InstallStep::kNone;
     std::optional<PolicyId> behind;  // unless kNone
     bool stuck = false, proving = false;
@@ -68,10 +83,12 @@ class Index {
   // `then`: what was said of it last; an empty one of a worker that is new.
   void set(const WorkerId& id, const Entry& then, const Entry& now);
 
-  // By policy and the version that they hold; without empty ones.
-  const std::map<std::pair<PolicyId, int64_t>, Seats>& rollouts() const { return rollouts_; }
+  // By pool and the version that they hold; without empty ones.
+  const std::map<std::pair<PoolId, int64_t>, Seats>& rollouts() const { return rollouts_; }
   const Seats& rewards() const { return rewards_; }
-  const Pool& pool(PolicyId policy) const;
+  const Pool& pool(const PoolId& id) const;
+  // All pools of a policy together.
+  Part sum(PolicyId policy) const;
   // Rollout workers that have a step of an install to make: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Those that stand still and hold work.
@@ -85,12 +102,12 @@ class Index {
   friend bool operator==(const Index&, const Index&) = default;
 
  private:
-  void move_part(const std::optional<std::pair<PolicyId, Part>>& from,
-                 const std::optional<std::pair<PolicyId, Part>>& to);
+  void move_part(const std::optional<std::pair<PoolId, Part>>& from,
+                 const std::optional<std::pair<PoolId, Part>>& to);
 
-  std::map<std::pair<PolicyId, int64_t>, Seats> rollouts_;
+  std::map<std::pair<PoolId, int64_t>, Seats> rollouts_;
   Seats rewards_;
-  std::map<PolicyId, Pool> pools_;
+  std::map<PoolId, Pool> pools_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
   std::set<WorkerId> stuck_, proving_;
   std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;

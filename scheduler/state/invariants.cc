@@ -34,7 +34,7 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
                    (verifying && lease->second.verify_attempt != member.verify_attempt))) {
       return fmt::format("{}: the lease is of another attempt", print(work));
     }
-    const auto queue = state.waiting.find(Need{lane, id.policy, task.weight_floor});
+    const auto queue = state.waiting.find(need_of(state, lane, id, task));
     const bool waits = queue != state.waiting.end() &&
                        queue->second.contains({rank_of(state, lane, task, i), work});
     if (waits != (active && member.phase == Phase::kWaiting)) {
@@ -295,8 +295,7 @@ Found check_workers(const State& state) {
     if (members.empty()) return "an empty queue";
     for (const auto& [rank, work] : members) {
       const Task* task = find_task(state, work.lane, work.member);
-      if (task == nullptr || task->weight_floor != need.floor || work.lane != need.lane ||
-          work.member.policy != need.policy)
+      if (task == nullptr || need_of(state, work.lane, task_of(work.member), *task) != need)
         return print(work) + ": waits in another queue than its task's";
       if (rank != rank_of(state, work.lane, *task, work.member.member))
         return print(work) + ": waits at another rank than its task's";

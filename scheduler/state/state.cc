@@ -13,10 +13,15 @@ State::State(Config run, int num_policies) : config(std::move(run)) {
   for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
 }
 
+Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task) {
+  return {lane, id.policy, task.weight_floor,
+          state.config.domains[static_cast<size_t>(id.domain)].pool};
+}
+
 namespace {
 
-Need need_of(const WorkId& work, const Task& task) {
-  return {work.lane, work.member.policy, task.weight_floor};
+Need need_of(const State& state, const WorkId& work, const Task& task) {
+  return need_of(state, work.lane, task_of(work.member), task);
 }
 
 Waiting waiting_of(const State& state, const WorkId& work, const Task& task) {
@@ -27,19 +32,19 @@ Waiting waiting_of(const State& state, const WorkId& work, const Task& task) {
 
 void add_waiting(State& state, const WorkId& work) {
   const Task& task = *find_task(state, work.lane, work.member);
-  state.waiting[need_of(work, task)].insert(waiting_of(state, work, task));
+  state.waiting[need_of(state, work, task)].insert(waiting_of(state, work, task));
 }
 
 void drop_waiting(State& state, const WorkId& work) {
   const Task& task = *find_task(state, work.lane, work.member);
-  const auto queue = state.waiting.find(need_of(work, task));
+  const auto queue = state.waiting.find(need_of(state, work, task));
   if (queue == state.waiting.end()) return;
   queue->second.erase(waiting_of(state, work, task));
   if (queue->second.empty()) state.waiting.erase(queue);
 }
 
 void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task) {
-  std::set<Waiting>& queue = state.waiting[Need{lane, id.policy, task.weight_floor}];
+  std::set<Waiting>& queue = state.waiting[need_of(state, lane, id, task)];
   const auto waiting = [&](int32_t i) {
     return waiting_of(state, {lane, member_id(id, task.launch, i)}, task);
   };
@@ -83,15 +88,10 @@ void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens) 
   for (const WorkId& sibling : siblings) add_waiting(state, sibling);
 }
 
-void rank_waiting(State& state) {
-  for (auto& [need, queue] : state.waiting) {
-    std::set<Waiting> ranked;
-    for (const Waiting& waiting : queue) {
-      const Task& task = *find_task(state, need.lane, waiting.work.member);
-      ranked.insert(waiting_of(state, waiting.work, task));
-    }
-    queue = std::move(ranked);
-  }
+void sort_waiting(State& state) {
+  const auto before = std::exchange(state.waiting, {});
+  for (const auto& [need, queue] : before)
+    for (const Waiting& waiting : queue) add_waiting(state, waiting.work);
 }
 
 int64_t num_waiting(const State& state) {
@@ -480,12 +480,12 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
   const bool moves = worker.role == Role::kRollout && !worker.stalled;
   if (room > 0 && moves && is_open(state, worker))
-    entry.rollout = {{worker.policy, worker.version}, Seat{faults, room, id}};
+    entry.rollout = {{{worker.policy, worker.site.pool}, worker.version}, Seat{faults, room, id}};
   // One that was silent would hold what it gets until its deadline, so it gets only what is left.
   entry.proving = entry.rollout && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !faults) {
-    entry.part = {worker.policy,
+    entry.part = {{worker.policy, worker.site.pool},
                   Index::Part{worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0}};
   }
   entry.stuck = worker.stalled && worker.leased > 0;

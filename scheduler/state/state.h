@@ -329,7 +329,8 @@ struct Worker {
   PolicyId policy = 0;
   uint64_t incarnation = 0;
   uint64_t session = 0;
-  bool joined = false;        // WorkerUp::joined
+  bool joined = false;  // WorkerUp::joined
+  Site site;
   bool connected = true;      // false: not heard of since a restart, or silent
   bool stalled = false;       // it stands still (law 8.6)
   Time reconnect_deadline{};  // while not connected; then it is lost
@@ -344,8 +345,8 @@ struct Worker {
   Index::Entry indexed;  // what the index says of it; derived, so never archived
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, session, joined, connected, stalled, reconnect_deadline, slots,
-          leased, version, digest, install, greeting, question);
+    visit(role, policy, incarnation, session, joined, site, connected, stalled, reconnect_deadline,
+          slots, leased, version, digest, install, greeting, question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -372,6 +373,7 @@ constexpr auto enum_names(Fault) {
 struct Health {
   Role role = Role::kRollout;
   PolicyId policy = 0;
+  std::string pool;
   bool joined = false;      // nobody starts it again
   int64_t faults = 0;       // since the last quarantine, of different tasks
   int64_t quarantines = 0;  // in a row
@@ -382,7 +384,7 @@ struct Health {
   std::set<std::pair<Lane, TaskId>> tasks;  // that the faults are about, if they are about one
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, joined, faults, quarantines, until, left, fault, reason, tasks);
+    visit(role, policy, pool, joined, faults, quarantines, until, left, fault, reason, tasks);
   }
   friend bool operator==(const Health&, const Health&) = default;
 };
@@ -420,21 +422,25 @@ struct RunEnd {
 };
 
 // What members wait for: rollout workers with weights of this version or a newer one (of an
-// evaluation: exactly this one). Evaluation sorts first, then what was launched first.
+// evaluation: exactly this one), of this pool, if it has a name. Evaluation sorts first, then what
+// was launched first, then what has only one pool to go to.
 struct Need {
   Lane lane = Lane::kTrain;
   PolicyId policy = 0;
   int64_t floor = 0;
+  std::string pool = {};
   template <class V>
   void fields(V& visit) {
-    visit(lane, policy, floor);
+    visit(lane, policy, floor, pool);
   }
   friend bool operator==(const Need&, const Need&) = default;
   friend std::strong_ordering operator<=>(const Need& a, const Need& b) {
     if (a.lane != b.lane)
       return a.lane == Lane::kEval ? std::strong_ordering::less : std::strong_ordering::greater;
     if (a.policy != b.policy) return a.policy <=> b.policy;
-    return a.floor <=> b.floor;
+    if (a.floor != b.floor) return a.floor <=> b.floor;
+    if (a.pool.empty() != b.pool.empty()) return a.pool.empty() <=> b.pool.empty();
+    return a.pool <=> b.pool;
   }
 };
 
@@ -456,13 +462,13 @@ struct State {
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
   std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;                         // a member has at most one
-  std::set<std::pair<Time, WorkId>> expiries;             // the deadlines of the leases, in order
-  std::map<Need, std::set<Waiting>> waiting;              // members in Phase::kWaiting
-  std::set<WorkId> to_verify;                             // members in Phase::kToVerify
-  std::set<Time> rest_ends;                               // of members, as far as they lie ahead
-  std::map<WorkerId, Health> health;                      // faults, quarantines, and who has left
-  std::map<std::pair<Role, PolicyId>, Breaker> breakers;  // by pool
+  std::map<WorkId, Lease> leases;                       // a member has at most one
+  std::set<std::pair<Time, WorkId>> expiries;           // the deadlines of the leases, in order
+  std::map<Need, std::set<Waiting>> waiting;            // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                           // members in Phase::kToVerify
+  std::set<Time> rest_ends;                             // of members, as far as they lie ahead
+  std::map<WorkerId, Health> health;                    // faults, quarantines, and who has left
+  std::map<std::pair<Role, PoolId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
   Time stop_deadline{};       // while stopping: for the step that is being trained
@@ -497,6 +503,8 @@ void make_index(State& state);
 // It says what it would say if it were made anew.
 bool index_is_right(const State& state);
 
+// What a member of this task waits for when it waits.
+Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task);
 // The member waits for a rollout worker, or no longer. Its task must be known.
 void add_waiting(State& state, const WorkId& work);
 void drop_waiting(State& state, const WorkId& work);
@@ -507,8 +515,8 @@ int64_t num_waiting(const State& state);
 int64_t rank_of(const State& state, Lane lane, const Task& task, int32_t member);
 // A sample of the member's task came, and was so long: its siblings' ranks follow.
 void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens);
-// All ranks anew, after other rules have come.
-void rank_waiting(State& state);
+// Everything that waits anew, after other rules have come.
+void sort_waiting(State& state);
 
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);

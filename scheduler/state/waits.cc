@@ -82,6 +82,23 @@ std::string policy_waits(const State& state, PolicyId id, const Policy& policy, 
   return text;
 }
 
+// Of the members that wait, those of a pool in which nobody is.
+std::string empty_pools(const State& state) {
+  std::map<std::string, int64_t> waiting;
+  for (const auto& [need, members] : state.waiting)
+    if (!need.pool.empty()) waiting[need.pool] += std::ssize(members);
+  std::string text;
+  for (const auto& [pool, members] : waiting) {
+    const bool somebody = std::ranges::any_of(state.workers, [&](const auto& entry) {
+      const Worker& worker = entry.second;
+      return worker.role == Role::kRollout && worker.connected && worker.site.pool == pool;
+    });
+    if (!somebody)
+      text += fmt::format("; {} of them for pool {}, in which nobody is", members, pool);
+  }
+  return text;
+}
+
 }  // namespace
 
 // All that is open, instead of a guess at the culprit: the line is read when a run stands still and
@@ -93,7 +110,8 @@ std::string describe_waits(const State& state, Time now) {
   text += leases_out(state, now, LeaseKind::kGenerate, "run");
   text += leases_out(state, now, LeaseKind::kVerify, "are verified");
   if (!state.waiting.empty())
-    text += fmt::format("; {} samples wait for a rollout worker", num_waiting(state));
+    text += fmt::format("; {} samples wait for a rollout worker", num_waiting(state)) +
+            empty_pools(state);
   if (!state.to_verify.empty())
     text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
   for (const auto& [id, worker] : state.workers) {

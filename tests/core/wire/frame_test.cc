@@ -61,6 +61,13 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Hello{static_cast<Role>(3), "x", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 0, ""}));
+  // Names that go into logs, the journal and metrics.
+  for (const std::string& name : {std::string("a b"), std::string("../x"), std::string(65, 'a')}) {
+    EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, name}));
+    EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "", name}));
+    EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "", "", name}));
+  }
+  EXPECT_FALSE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, std::string(64, 'a')}));
   EXPECT_TRUE(refused(Stage{0, 1, "d", "../../etc/passwd"}));
   EXPECT_TRUE(refused(Stage{0, 1, "d", ".."}));
   EXPECT_TRUE(refused(TrainerWants{0, 0}));

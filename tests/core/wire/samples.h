@@ -63,7 +63,8 @@ inline std::vector<Message> one_of_each() {
   unrewarded.reward.reset();
   const std::vector<Batch::Item> items = {{sample_lease(), -0.5, 1234, 0xfedcba9876543210},
                                           {sample_lease(), 1, 5, 6}};
-  return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true},
+  return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true, "large", "cpu",
+                "east"},
           Heartbeat{7},
           TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},

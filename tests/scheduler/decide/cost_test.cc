@@ -30,7 +30,8 @@ constexpr int64_t kGroup = 8;
 constexpr double kFailing = 0.05;  // of the attempts, by their environment
 
 // Steps of half of the members in flight, so that as many wait as run.
-Config config_for(const Mode& mode, int64_t members) {
+// `in_pools`: workers in two pools, and a domain for each and for both.
+Config config_for(const Mode& mode, int64_t members, bool in_pools) {
   Config config;
   config.mode = mode;
   config.group_size = kGroup;
@@ -40,6 +41,13 @@ Config config_for(const Mode& mode, int64_t members) {
   const double starts = to_double(config.mode.launch_prompts) * (1 + to_double(config.mode.ahead));
   config.domains = {
       DomainConfig{.prompts_per_step = std::lround(static_cast<double>(prompts) / starts)}};
+  if (in_pools) {
+    DomainConfig third = config.domains[0];
+    third.prompts_per_step /= 3;
+    config.domains = {third, third, third};
+    config.domains[0].pool = "a";
+    config.domains[1].pool = "b";
+  }
   config.save.interval_steps = 1;
   // No fault is the worker's here.
   config.quarantine.faults = 1 << 20;
@@ -55,11 +63,16 @@ int64_t tokens_of(const MemberId& member) {
 // Workers that sample in any order, and a trainer that takes a quarter of a step's time.
 class Run {
  public:
-  Run(const Mode& mode, int64_t workers, int64_t members) : state_(config_for(mode, members)) {
+  Run(const Mode& mode, int64_t workers, int64_t members, bool in_pools)
+      : state_(config_for(mode, members, in_pools)) {
     tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
     tell(RolledBack{"t", 0, -1, "", ""});
     for (int64_t i = 0; i < workers; ++i)
-      tell(WorkerUp{.worker = fmt::format("rollout-{}", i), .slots = members / (2 * workers)});
+      tell(WorkerUp{.worker = fmt::format("rollout-{}", i),
+                    .slots = members / (2 * workers),
+                    .site = {.pool = !in_pools    ? ""
+                                     : i % 2 == 0 ? "a"
+                                                  : "b"}});
     publish(0);
   }
 
@@ -152,8 +165,8 @@ class Run {
   bool saving_ = false;
 };
 
-double blocks_an_event(const Mode& mode, int64_t workers, int64_t members) {
-  Run run(mode, workers, members);
+double blocks_an_event(const Mode& mode, int64_t workers, int64_t members, bool in_pools) {
+  Run run(mode, workers, members, in_pools);
   run.blocks_until(1);  // the first step begins with nothing
   const double blocks = run.blocks_until(4);
   EXPECT_EQ(find_violation(run.state()), std::nullopt);
@@ -163,6 +176,7 @@ double blocks_an_event(const Mode& mode, int64_t workers, int64_t members) {
 struct CostCase {
   std::string name;
   Mode mode;
+  bool in_pools = false;
 };
 
 CostCase preset(ModeName name) {
@@ -172,13 +186,15 @@ CostCase longest_first() {
   return {"longest_first", {.dispatch_order = DispatchOrder::kLongestFirst}};
 }
 
+CostCase pools() { return {"pools", {}, /*in_pools=*/true}; }
+
 class SchedulerCost : public testing::TestWithParam<CostCase> {};
 
 TEST_P(SchedulerCost, AnEventGrowsWithTheLogarithmOfMembersAndWorkersAtMost) {
-  const auto& [name, mode] = GetParam();
+  const auto& [name, mode, in_pools] = GetParam();
   constexpr int64_t kWorkers = 300, kMembers = 10000;
-  const double small = blocks_an_event(mode, kWorkers, kMembers);
-  const double large = blocks_an_event(mode, 10 * kWorkers, 10 * kMembers);
+  const double small = blocks_an_event(mode, kWorkers, kMembers, in_pools);
+  const double large = blocks_an_event(mode, 10 * kWorkers, 10 * kMembers, in_pools);
   RecordProperty("small", std::to_string(small));
   RecordProperty("large", std::to_string(large));
   // Searches in trees of members and of workers: of the two, the smaller grows more.
@@ -193,7 +209,7 @@ TEST_P(SchedulerCost, AnEventGrowsWithTheLogarithmOfMembersAndWorkersAtMost) {
 INSTANTIATE_TEST_SUITE_P(Modes, SchedulerCost,
                          testing::Values(preset(ModeName::kSync), preset(ModeName::kTailBatching),
                                          preset(ModeName::kPartial), preset(ModeName::kAsync),
-                                         longest_first()),
+                                         longest_first(), pools()),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace

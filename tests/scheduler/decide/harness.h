@@ -87,6 +87,9 @@ struct Harness {
   void add_joined(const WorkerId& id, int64_t slots) {
     install_all(tell(WorkerUp{.worker = id, .slots = slots, .joined = true}));
   }
+  void add_to_pool(const std::string& pool, const WorkerId& id, int64_t slots) {
+    install_all(tell(WorkerUp{.worker = id, .slots = slots, .site = {.pool = pool}}));
+  }
   void install_all(const Actions& actions) {
     for (const Stage& install : only<Stage>(actions)) tell_installed(install);
   }

@@ -139,7 +139,7 @@ TEST(Health, ThirtyThreeLostWorkersAfterSixtyFourGoodResultsEndNothing) {
   h.add_rollout("stays", 1);
   publish(h, 0);
   h.answer_running();
-  const auto window = h.state.breakers[{Role::kRollout, 0}].window.size();
+  const auto window = h.state.breakers[{Role::kRollout, {}}].window.size();
   EXPECT_EQ(window, 64u);
   h.tell(wants(1));
   publish(h, 1);

@@ -76,6 +76,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "parts of a batch",
                            "part damaged",
                            "published while evaluated",
+                           "granted in its pool",
+                           "granted in any pool",
                            "stands_still",
                            "moves_again",
                            "false alarm",

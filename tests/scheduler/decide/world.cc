@@ -39,7 +39,9 @@ Mode random_mode(Rng& rng) {
 
 }  // namespace
 
-Config random_config(Rng& rng) {
+std::string pool_name(int64_t index) { return std::string(1, static_cast<char>('a' + index)); }
+
+Config random_config(Rng& rng, int64_t num_pools) {
   Config config;
   config.domains.clear();
   const int64_t num_domains = 1 + rng.below(2);
@@ -48,6 +50,7 @@ Config random_config(Rng& rng) {
   const bool by_steps = rng.chance(0.7);
   for (int64_t i = 0; i < num_domains; ++i) {
     DomainConfig domain{.prompts_per_step = i == idle ? 0 : 1 + rng.below(3)};
+    if (num_pools > 1 && rng.chance(0.6)) domain.pool = pool_name(rng.below(num_pools));
     if (!by_steps || rng.chance(0.6)) {
       domain.prompts_per_epoch = 1 + rng.below(7);
       domain.epochs = !by_steps || rng.chance(0.7) ? 1 + rng.below(3) : 0;
@@ -75,12 +78,20 @@ Config random_config(Rng& rng) {
   return config;
 }
 
-World::World(uint64_t seed) : rng_(seed), state_(random_config(rng_)), snapshot_(to_bytes(state_)) {
+World::World(uint64_t seed)
+    : rng_(seed),
+      num_pools_(1 + rng_.below(3)),
+      state_(random_config(rng_, num_pools_)),
+      snapshot_(to_bytes(state_)) {
   faults_ = rng_.chance(0.8);
   alarms_ = rng_.chance(0.3) ? 0.4 : 0.05;
   keep_last_ = 1 + rng_.below(3);
-  for (int i = 0; i < 1 + rng_.below(3); ++i) start_worker(fmt::format("w{}", i), Role::kRollout);
-  for (int i = 0; i < 1 + rng_.below(2); ++i) start_worker(fmt::format("r{}", i), Role::kReward);
+  // In each pool somebody.
+  const int64_t workers = std::max(num_pools_, 1 + rng_.below(3));
+  for (int64_t i = 0; i < workers; ++i)
+    start_worker(fmt::format("w{}", i), Role::kRollout, pool_of(i));
+  for (int i = 0; i < 1 + rng_.below(2); ++i)
+    start_worker(fmt::format("r{}", i), Role::kReward, "");
   start_trainer();
 }
 
@@ -166,12 +177,23 @@ void World::check(const Event& event, const Actions& actions) {
     const bool newest_only = state_.config.mode.install == InstallWhen::kDrained ||
                              state_.config.mode.on_stale == OnStale::kWait;
     if (grant != nullptr && is_new(*grant)) check_order(*grant);
+    if (grant != nullptr && is_new(*grant)) check_pool(*grant);
     if (grant != nullptr && grant->lane == Lane::kTrain && newest_only && is_new(*grant) &&
         state_.workers.at(grant->worker).version != state_.policies.at(0).frontier)
       fail("granted on weights that are not the newest");
     if (grant != nullptr && grant->prefix) check_prefix(*grant);
     if (const auto* change = std::get_if<Switch>(&action)) check_switch(*change);
   }
+}
+
+void World::check_pool(const Grant& grant) {
+  const WorkId work{grant.lane, grant.lease.member};
+  const Worker& worker = state_.workers.at(grant.worker);
+  if (!may_sample(worker, work)) fail("granted outside its pool");
+  const bool bound =
+      !state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool.empty();
+  seen["granted in its pool"] += bound;
+  seen["granted in any pool"] += !bound && !worker.site.pool.empty();
 }
 
 // Law 9.6.
@@ -184,12 +206,18 @@ void World::check_switch(const Switch& change) {
   if (!on_lineage(policy, change.version, change.digest)) fail("switched to abandoned weights");
 }
 
+// Law 1.5.
+bool World::may_sample(const Worker& worker, const WorkId& work) const {
+  const std::string& pool = state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool;
+  return pool.empty() || pool == worker.site.pool;
+}
+
 // What still waits could not have gone there, or its turn comes later (law 6.9).
 void World::check_order(const Grant& grant) {
   const WorkId work{grant.lane, grant.lease.member};
   if (state_.leases.at(work).before) return;  // it has not waited
   const Task& task = *find_task(state_, work.lane, work.member);
-  const auto queue = state_.waiting.find({work.lane, work.member.policy, task.weight_floor});
+  const auto queue = state_.waiting.find(need_of(state_, work.lane, task_of(work.member), task));
   if (queue == state_.waiting.end()) return;
   const Waiting granted{rank_of(state_, work.lane, task, work.member.member), work};
   bool overtakes = false;
@@ -243,11 +271,11 @@ void World::check_stalled() {
     const Policy& policy = state_.policies.at(work.member.policy);
     const Task& task = *find_task(state_, work.lane, work.member);
     const Member& member = task.members.at(static_cast<size_t>(work.member.member));
-    if (state_.index.pool(work.member.policy).sum.installing > 0) continue;
+    if (state_.index.sum(work.member.policy).installing > 0) continue;
     if (member.moves >= state_.config.retries.returned) continue;
     for (const auto& [id, worker] : state_.workers) {
       const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
-                        !worker.install && !member.rests.contains(id) &&
+                        !worker.install && may_sample(worker, work) && !member.rests.contains(id) &&
                         usable_slots(state_, id, worker) > worker.leased &&
                         (work.lane == Lane::kEval ? worker.version == task.weight_floor
                                                   : worker.version == policy.frontier);
@@ -462,6 +490,9 @@ void World::restart(bool power_lost) {
   if (state_.end && state_.end->reason == RunEnd::Reason::kSteps && rng_.chance(0.5)) {
     event.config = state_.config;
     event.config->steps += 1 + rng_.below(3);
+    // Other machines.
+    for (DomainConfig& domain : event.config->domains)
+      if (num_pools_ > 1) domain.pool = pool_name(rng_.below(num_pools_));
     ++seen["more steps"];
   } else if (rng_.chance(0.2)) {
     // A person may want other evaluations, whatever is under way.
@@ -557,7 +588,7 @@ void World::come_or_go() {
   const auto known = nodes_.find(id);
   if (known == nodes_.end() || !known->second.alive) {
     ++seen["joined"];
-    return start_worker(id, Role::kRollout, /*joined=*/true);
+    return start_worker(id, Role::kRollout, pool_of(rng_.below(num_pools_)), /*joined=*/true);
   }
   Node& node = known->second;
   if (!node.connected) return;
@@ -570,7 +601,7 @@ void World::come_or_go() {
 void World::revive() {
   for (auto& [id, node] : nodes_) {
     if (!node.alive && !node.joined && rng_.chance(0.5)) {
-      start_worker(id, node.role);
+      start_worker(id, node.role, node.pool);
     } else if (node.alive && !node.connected && rng_.chance(0.5)) {
       connect(id, node);
     }

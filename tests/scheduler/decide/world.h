@@ -14,8 +14,11 @@
 
 namespace tailrace::scheduler {
 
-// Any legal configuration, of any mode.
-Config random_config(Rng& rng);
+// "a", "b", ...
+std::string pool_name(int64_t index);
+
+// Any legal configuration, of any mode, with so many pools of rollout workers.
+Config random_config(Rng& rng, int64_t num_pools);
 
 class World {
  public:
@@ -34,6 +37,7 @@ class World {
  private:
   struct Node {
     Role role = Role::kRollout;
+    std::string pool;
     uint64_t incarnation = 0, session = 0;
     int64_t slots = 1, version = -1;
     Digest staged;
@@ -61,6 +65,12 @@ class World {
   void check_deadlines();
   void check_switch(const Switch& change);
   void check_order(const Grant& grant);
+  void check_pool(const Grant& grant);
+  bool may_sample(const Worker& worker, const WorkId& work) const;
+  // Where there is one alone, it has no name.
+  std::string pool_of(int64_t worker) const {
+    return num_pools_ == 1 ? "" : pool_name(worker % num_pools_);
+  }
   void check_stalled();
   void watch_progress();
   void come_or_go();
@@ -97,7 +107,7 @@ class World {
   void act(const Halt& halt) { fail("halted: " + halt.reason); }
 
   Node* session_of(const WorkerId& id, uint64_t session);
-  void start_worker(const WorkerId& id, Role role, bool joined = false);
+  void start_worker(const WorkerId& id, Role role, const std::string& pool, bool joined = false);
   void connect(const WorkerId& id, Node& node);
   void cut_session(const WorkerId& id);
   void start_trainer();
@@ -121,6 +131,7 @@ class World {
   bool check_accounts();
 
   Rng rng_;
+  int64_t num_pools_ = 1;
   State state_;
   Time now_{seconds(100)};
   bool faults_ = false;

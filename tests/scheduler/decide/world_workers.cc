@@ -196,10 +196,11 @@ void World::act(const EvalDone& report) {
 
 // ---- what the world does
 
-void World::start_worker(const WorkerId& id, Role role, bool joined) {
-  Node& node = nodes_[id];
-  node = {};
-  node.role = role;
+void World::start_worker(const WorkerId& id, Role role, const std::string& pool, bool joined) {
+  Node fresh;
+  fresh.role = role;
+  fresh.pool = pool;  // which may be that of the node before it
+  Node& node = nodes_[id] = std::move(fresh);
   node.joined = joined;
   node.incarnation = ++incarnations_;
   node.slots = 1 + rng_.below(5);
@@ -215,7 +216,8 @@ void World::connect(const WorkerId& id, Node& node) {
                 .role = node.role,
                 .incarnation = node.incarnation,
                 .slots = node.slots,
-                .joined = node.joined});
+                .joined = node.joined,
+                .site = {.pool = node.pool}});
 }
 
 // Answers of an old session other than results are fenced by the connection.

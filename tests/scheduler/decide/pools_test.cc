@@ -1,0 +1,173 @@
+// Pools of rollout workers (law 1.5): who may sample what.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "scheduler/state/waits.h"
+#include "tests/scheduler/decide/harness.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Domains of these pools, each with so many prompts of two members a step.
+Config pools_config(const std::vector<std::string>& pools, int64_t prompts = 2) {
+  Config config = small_config(prompts, /*members=*/2);
+  config.domains.clear();
+  for (const std::string& pool : pools)
+    config.domains.push_back({.prompts_per_step = prompts, .pool = pool});
+  return config;
+}
+
+// How many members of each domain each worker runs.
+std::map<std::pair<WorkerId, int32_t>, int64_t> running(const Harness& h) {
+  std::map<std::pair<WorkerId, int32_t>, int64_t> at;
+  for (const auto& [work, lease] : h.state.leases) ++at[{lease.worker, work.member.domain}];
+  return at;
+}
+using At = std::map<std::pair<WorkerId, int32_t>, int64_t>;
+
+Harness with_pools(Config config, int64_t slots) {
+  Harness h(std::move(config));
+  h.add_to_pool("small", "w0", slots);
+  h.add_to_pool("large", "w1", slots);
+  publish(h, 0);
+  return h;
+}
+
+TEST(Pools, AMemberGoesOnlyToItsPool) {
+  Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  train_step(h, 1);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+}
+
+TEST(Pools, WithoutAPoolItGoesToAnyAfterWhatHasOnlyThatOne) {
+  // Domain 0 was launched first, and has two places to go to.
+  Harness h = with_pools(pools_config({"", "small"}), /*slots=*/4);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(num_waiting(h.state), 0);
+
+  Harness both = with_pools(pools_config({"", ""}), /*slots=*/4);
+  EXPECT_EQ(both.state.workers.at("w0").leased, 4);
+  EXPECT_EQ(both.state.workers.at("w1").leased, 4);
+}
+
+TEST(Pools, AnEvaluationKeepsToThem) {
+  Config config = pools_config({"large", "small"});
+  config.eval = {.prompts = 3, .group_size = 1, .interval_steps = 1};
+  Harness h = with_pools(config, /*slots=*/16);
+  for (const auto& [work, lease] : h.state.leases)
+    EXPECT_EQ(lease.worker, work.member.domain == 0 ? "w1" : "w0") << to_string(work.member);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 7}, {{"w1", 0}, 7}}));
+}
+
+TEST(Pools, APoolThatLosesItsOnlyWorkerWaitsAndTheOthersGoOn) {
+  Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
+  h.tell(WorkerDown{"w1", 0});
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}}));
+  h.answer_running();
+  EXPECT_EQ(h.count(Place::kReady), 2);
+  EXPECT_EQ(num_waiting(h.state), 4);
+  EXPECT_THAT(describe_waits(h.state, h.now),
+              HasSubstr("; 4 samples wait for a rollout worker; 4 of them for pool large, in which "
+                        "nobody is"));
+  // Of another pool: it is no help.
+  h.add_to_pool("small", "w2", 16);
+  EXPECT_EQ(num_waiting(h.state), 4);
+  h.tell(WorkerUp{.worker = "j", .slots = 16, .joined = true, .site = {.pool = "large"}});
+  h.install_open();
+  EXPECT_EQ(running(h), (At{{{"j", 0}, 4}}));
+  EXPECT_THAT(describe_waits(h.state, h.now), Not(HasSubstr("nobody")));
+  train_step(h, 1);
+}
+
+TEST(Pools, AProcessThatComesBackInAnotherPoolIsOfThatOne) {
+  Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
+  h.install_all(
+      h.tell(WorkerUp{.worker = "w1", .incarnation = 7, .slots = 16, .site = {.pool = "small"}}));
+  EXPECT_EQ(num_waiting(h.state), 4);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}}));
+}
+
+// Law 6.6, of each pool by itself: nobody there installs, so its worker takes all that it may.
+TEST(Pools, PartsAreOfAPool) {
+  Config config = pools_config({"large", "small"}, /*prompts=*/4);
+  config.mode.dispatch = Dispatch::kLeastLoaded;
+  Harness h(config);
+  h.add_to_pool("small", "w0", 16);
+  h.add_to_pool("large", "w1", 16);
+  h.add_to_pool("large", "w2", 16);
+  const auto stages = only<Stage>(h.tell(published(0)));
+  ASSERT_EQ(stages.size(), 3u);
+  h.tell_installed(stages[0]);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}}));
+  h.tell_installed(stages[1]);
+  // Half of it: the other one comes in a moment.
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}}));
+  h.tell_installed(stages[2]);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}, {{"w2", 0}, 4}}));
+}
+
+// What may go anywhere is shared by all, also with those of another pool.
+TEST(Pools, WhatMayGoAnywhereIsSharedByAllPools) {
+  Config config = pools_config({""}, /*prompts=*/6);
+  config.mode.dispatch = Dispatch::kLeastLoaded;
+  Harness h(config);
+  h.add_to_pool("small", "w0", 8);
+  h.add_to_pool("large", "w1", 16);
+  const auto stages = only<Stage>(h.tell(published(0)));
+  ASSERT_EQ(stages.size(), 2u);
+  h.tell_installed(stages[0]);
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
+  h.tell_installed(stages[1]);
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}, {{"w1", 0}, 8}}));
+}
+
+TEST(Pools, WhatIsMovedStaysInItsPool) {
+  Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
+  h.tell(Stalled{"w1", 0, true});
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  h.add_to_pool("large", "w2", 16);
+  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w2", 0}, 4}}));
+}
+
+TEST(Pools, ARestartMayBindADatasetToAnother) {
+  Harness h = with_pools(pools_config({"large"}), /*slots=*/2);
+  ASSERT_EQ(running(h), (At{{{"w1", 0}, 2}}));
+  Config other = h.state.config;
+  other.domains[0].pool = "small";
+  h.tell(Restarted{other});
+  // What runs goes on where it is.
+  h.tell(WorkerUp{.worker = "w0", .slots = 2, .site = {.pool = "small"}});
+  h.tell(WorkerUp{.worker = "w1", .slots = 2, .site = {.pool = "large"}});
+  h.tell(rolled_back(0));
+  h.install_open();
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 0}, 2}}));
+}
+
+// Law 7.5: a pool whose datasets have no other place halts the run, others do not.
+TEST(Pools, TheRunHaltsWhenNobodyOfABoundPoolIsFit) {
+  Config config = pools_config({"large", ""});
+  config.quarantine.limit = 2;
+  for (const auto& [pool, halts] : {std::pair{"w1", true}, {"w0", false}}) {
+    Harness h = with_pools(config, /*slots=*/16);
+    for (int i = 0; i < 2 && h.state.halted.empty(); ++i) {
+      h.tell(WorkerFailed{pool, "broken on purpose"});
+      h.wait(seconds(100));
+      h.install_open();
+    }
+    EXPECT_EQ(!h.state.halted.empty(), halts);
+    if (halts) {
+      EXPECT_THAT(h.state.halted, HasSubstr("no rollout worker of pool large is fit"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tailrace::scheduler
