@@ -78,6 +78,8 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   std::vector<std::string> parts;
   if (worker.joined) parts.push_back("joined");
   if (!worker.connected) parts.push_back("away");
+  if (!worker.site.pool.empty()) parts.push_back("pool " + worker.site.pool);
+  if (!worker.site.cluster.empty()) parts.push_back("cluster " + worker.site.cluster);
   if (worker.stalled) parts.push_back("makes no progress");
   if (worker.role != Role::kTrainer)
     parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));
@@ -88,6 +90,7 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
       parts.push_back(fmt::format("{} version {}", is_asked(worker) ? "installs" : "has staged",
                                   worker.install->version));
   }
+  if (!worker.site.numerics_class.empty()) parts.push_back(worker.site.numerics_class);
   if (in_quarantine(state, id)) parts.push_back("in quarantine: " + state.health.at(id).reason);
   return fmt::format("{}", fmt::join(parts, ", "));
 }

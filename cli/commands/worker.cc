@@ -6,6 +6,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +17,7 @@
 #include "cli/commands/commands.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
+#include "cli/run/pools.h"
 #include "cli/run/roles.h"
 #include "cli/view/progress.h"
 #include "core/base/error.h"
@@ -30,6 +32,7 @@ struct WorkerArguments {
   std::optional<RoleKind> kind;
   std::optional<int> index;
   std::string run, join;
+  std::string pool, cluster;
   int status = -1;  // descriptor; -1: no supervisor looks
 };
 
@@ -124,9 +127,11 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   const Leave leave(paths.root, endpoint);
   StatusPage page = status_page(arguments);
   const LoadedRun loaded = load_stored_run(paths, {}, registries);
-  const HeldRole role =
-      hold_role_to_join(arguments.kind.value_or(RoleKind::kRollout), loaded.options, paths);
-  const RoleContext context{paths, loaded.options, endpoint, registries, /*joined=*/true};
+  const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
+  if (kind == RoleKind::kRollout) (void)pool_to_join(loaded.options, arguments.pool);
+  const HeldRole role = hold_role_to_join(kind, loaded.options, paths);
+  const RoleContext context{paths,           loaded.options, endpoint,         registries,
+                            /*joined=*/true, arguments.pool, arguments.cluster};
   const fs::path file = paths.log(name_of(role.name.kind), role.name.index);
   Log log(role.name.text(), file, loaded.options.log.level);
   say(fmt::format("joined {} as {}; Ctrl-C leaves it (log: {})", run, role.name.text(),
@@ -166,6 +171,16 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
     throw UserError(
         "worker wants --join RUN, which adds a worker to a living run; or --run RUN with --role, "
         "as 'launch' starts its own.\n       Try 'tailrace worker --join runs/quickstart'.");
+  const bool joins_as_rollout =
+      !arguments.join.empty() && arguments.kind.value_or(RoleKind::kRollout) == RoleKind::kRollout;
+  for (const auto& [flag, name] :
+       {std::pair{"--pool", arguments.pool}, {"--cluster", arguments.cluster}}) {
+    if (name.empty()) continue;
+    if (!joins_as_rollout)
+      throw UserError("{} has no use here: a rollout worker that joins a run (--join) is in one.",
+                      flag);
+    check_site_name(flag, name);
+  }
   if (arguments.join.empty()) {
     if (!arguments.kind)
       throw UserError("--role is missing: scheduler, rollout, reward or trainer.");
@@ -200,6 +215,15 @@ void add_worker(CLI::App& app, const Registries& registries) {
       ->check(CLI::IsMember(kinds));
   command->add_option("--index", arguments->index, "which of the workers of this role")
       ->type_name("N");
+  command
+      ->add_option("--pool", arguments->pool,
+                   "with --join: its pool of rollout workers, where the run has several "
+                   "(rollout.pools)")
+      ->type_name("NAME");
+  command
+      ->add_option("--cluster", arguments->cluster,
+                   "with --join: the name of where it runs, for status and timeline")
+      ->type_name("NAME");
   command->add_option("--run", arguments->run, "run directory of a launch that is under way")
       ->type_name("RUN");
   // Hidden: only a supervisor has something to say here.

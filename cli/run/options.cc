@@ -117,6 +117,27 @@ void DatasetSection::visit(OptionVisitor& v) {
                    "run, its steps go on with the prompts of the others",
            .min = 0,
            .max = kMaxCount});
+  v.field("pool", pool,
+          {.help = "the pool of rollout workers (rollout.pools) that sample and evaluate it; "
+                   "empty: those of any",
+           .resume = Resume::kMayChange});
+}
+
+void PoolSection::visit(OptionVisitor& v) {
+  v.field("name", name,
+          {.help = "what datasets, and workers that join, name it by",
+           .required = true,
+           .resume = Resume::kMayChange});
+  v.field("workers", workers,
+          {.help = "rollout worker processes in it",
+           .min = 1,
+           .max = kMaxProcesses,
+           .resume = Resume::kMayChange});
+  v.field("max_sequences", max_sequences,
+          {.help = "episodes that each of them decodes together; 0: rollout.max_sequences",
+           .min = 0,
+           .max = 65536,
+           .resume = Resume::kMayChange});
 }
 
 void RolloutProcesses::visit(OptionVisitor& v) {
@@ -125,6 +146,9 @@ void RolloutProcesses::visit(OptionVisitor& v) {
            .min = 1,
            .max = kMaxProcesses,
            .resume = Resume::kMayChange});
+  v.list("pools", pools,
+         "pools of rollout workers, in the place of rollout.workers: a list; a dataset may name "
+         "the one that samples it (datasets.NAME.pool), and a worker the one that it joins");
 }
 
 void RewardSection::visit(OptionVisitor& v) {

@@ -75,6 +75,17 @@ struct DatasetSection {
   std::string dataset = {}, eval_dataset = {};
   std::string prompt_key = "prompt";
   int64_t epochs = 0;
+  std::string pool = {};
+
+  void visit(OptionVisitor& v);
+};
+
+// Rollout workers that are meant for the same datasets. Who wants to know which workers a launch
+// has asks pools_of() (pools.h), whichever way it was written.
+struct PoolSection {
+  std::string name = {};
+  int64_t workers = 1;
+  int64_t max_sequences = 0;
 
   void visit(OptionVisitor& v);
 };
@@ -82,6 +93,7 @@ struct DatasetSection {
 // Of the section `rollout`.
 struct RolloutProcesses {
   int64_t workers = 1;
+  std::vector<PoolSection> pools;  // empty: `workers` of them, in no pool
 
   void visit(OptionVisitor& v);
 };

@@ -4,10 +4,12 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
+#include "cli/run/pools.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/generate.h"
@@ -224,13 +226,17 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   // Never trained, so it has no second form.
   MemoryItem reference{"reference weights, packed (algo.kl)", weights};
   if (keeps_reference) plan.trainer.push_back(reference);
-  plan.rollout_workers = o.rollout_processes.workers;
+  plan.rollout_workers = num_rollout_workers(o);
+  // Of the largest one.
+  RolloutOptions rollout = o.rollout;
+  rollout.engine.max_sequences =
+      std::ranges::max(pools_of(o), {}, &PoolSection::max_sequences).max_sequences;
   // Two, because the next version is packed while the engine still runs on the one before.
   plan.rollout_worker = {
       {"weights, and their packed form for two versions", 3 * weights},
-      {"KV cache", kv_cache_bytes(o.rollout.engine, config)},
+      {"KV cache", kv_cache_bytes(rollout.engine, config)},
       {fmt::format("workspace of {} tokens", o.rollout.engine.max_batch_tokens),
-       engine_workspace_bytes(model, o.rollout.engine, static_cast<int>(o.rollout.threads))}};
+       engine_workspace_bytes(model, rollout.engine, static_cast<int>(o.rollout.threads))}};
 
   plan_kept_sets(o, config, plan);
 
@@ -251,10 +257,15 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
-  int64_t cores = num_usable_cores(), threads = o.rollout_processes.workers * o.rollout.threads;
+  int64_t cores = num_usable_cores(), threads = plan.rollout_workers * o.rollout.threads;
   if (threads > cores)
     plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
-                                        o.rollout_processes.workers, o.rollout.threads, cores));
+                                        plan.rollout_workers, o.rollout.threads, cores));
+  for (const PoolSection& pool : o.rollout_processes.pools) {
+    if (datasets_in(o, pool.name).empty())
+      plan.warnings.push_back(
+          fmt::format("pool {} has nothing to do: each dataset names another one", pool.name));
+  }
   return plan;
 }
 
@@ -302,6 +313,16 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
     const std::vector<int64_t> prompts = prompts_of_step(o);
     for (size_t i = 0; i < prompts.size(); ++i)
       line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
+  }
+  std::string pools = "pools";
+  for (const PoolSection& pool : pools_of(o)) {
+    if (pool.name.empty()) break;
+    const std::vector<std::string> datasets = datasets_in(o, pool.name);
+    line(pools, fmt::format("{}: {} x {}, {}", pool.name, counted(pool.workers, "worker"),
+                            counted(pool.max_sequences, "slot"),
+                            datasets.empty() ? "for no dataset"
+                                             : fmt::format("for {}", fmt::join(datasets, ", "))));
+    pools.clear();
   }
   std::string mode(name_of(o.scheduler.mode.name));
   std::string heading = "mode";

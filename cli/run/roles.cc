@@ -14,6 +14,7 @@
 #include "cli/run/endpoint.h"
 #include "cli/run/inputs.h"
 #include "cli/run/plan.h"
+#include "cli/run/pools.h"
 #include "cli/run/setup.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -77,6 +78,10 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   RolloutWorkerConfig config;
   config.worker = name.text();
   config.joined = context.joined;
+  const PoolSection pool =
+      context.joined ? pool_to_join(o, context.pool) : pool_of_worker(o, name.index);
+  config.pool = pool.name;
+  config.cluster = context.cluster;
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.seed = static_cast<uint64_t>(o.run.seed);
@@ -95,6 +100,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
     config.datasets.push_back(std::move(played));
   }
   config.rollout = o.rollout;
+  config.rollout.engine.max_sequences = pool.max_sequences;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
@@ -154,7 +160,7 @@ constexpr int kMaxJoined = 512;
 int num_launched(RoleKind kind, const RunOptions& options) {
   switch (kind) {
     case RoleKind::kRollout:
-      return static_cast<int>(options.rollout_processes.workers);
+      return static_cast<int>(num_rollout_workers(options));
     case RoleKind::kReward:
       return static_cast<int>(options.reward.workers);
     default:
@@ -209,10 +215,10 @@ void check_threads(const RunOptions& options) {
   // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
   // workers also those that call verifiers and environments.
   const int64_t trainer = options.train.threads > 0 ? options.train.threads : num_usable_cores();
-  const int64_t needed = 16 + trainer +
-                         options.rollout_processes.workers *
-                             (4 + options.rollout.threads + options.rollout.env_threads) +
-                         options.reward.workers * 13;
+  const int64_t needed =
+      16 + trainer +
+      num_rollout_workers(options) * (4 + options.rollout.threads + options.rollout.env_threads) +
+      options.reward.workers * 13;
   // The machine's are others' too.
   const int64_t tried = std::min(needed, kMostTriedThreads);
   std::latch all_tried(1);

@@ -53,6 +53,8 @@ struct RoleContext {
   std::string endpoint;
   const Registries& registries;
   bool joined = false;  // a person added it to the run: nobody starts it again
+  // Of a rollout worker that joined: pool_to_join() knows it; where it is.
+  std::string pool = {}, cluster = {};
 };
 
 // A role of a run that this process alone plays, as long as this lives.

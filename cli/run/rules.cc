@@ -14,6 +14,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
+#include "cli/run/pools.h"
 #include "core/base/error.h"
 #include "core/generate.h"
 #include "core/text/dataset.h"
@@ -365,6 +366,9 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (!o.datasets.empty())
     effect.refuse("env.", {"datasets"}, "datasets lists what the policy acts in",
                   /*told=*/false);
+  if (!o.rollout_processes.pools.empty())
+    effect.refuse("rollout.workers", {"rollout.pools"}, "rollout.pools lists the workers",
+                  /*told=*/false);
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
                   "model.create.hidden_size is not given");
@@ -437,6 +441,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_model(o);
   validate_rollout(o);
   validate_datasets(o, keys);
+  validate_pools(o);
   const std::vector<DatasetSection> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;
   for (size_t i = 0; i < datasets.size(); ++i)

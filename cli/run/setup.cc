@@ -206,7 +206,8 @@ scheduler::Config scheduler_config(const RunOptions& options) {
     const int64_t prompts = counts ? std::ssize(training_rows(options, i, datasets[i])) : 0;
     shape.domains.push_back({.prompts_per_step = quotas[i],
                              .prompts_per_epoch = prompts,
-                             .epochs = datasets[i].epochs});
+                             .epochs = datasets[i].epochs,
+                             .pool = datasets[i].pool});
   }
   if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.domains);
   return scheduler::make_config(options.scheduler, options.step, options.eval, options.save, shape);
@@ -310,8 +311,11 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
         .about(options.datasets.empty() ? "env.name" : "datasets");
   const auto theirs = options_by_key(stored), ours = options_by_key(options);
   for (const auto& [key, there] : theirs) {
-    // Both lists are of this build's options and of datasets with these names: of the same keys.
-    const OptionDoc& here = ours.at(key);
+    // Both lists are of this build's options and of datasets with these names: of the same keys,
+    // but for those of pools, which may come and go.
+    const auto found = ours.find(key);
+    if (found == ours.end()) continue;
+    const OptionDoc& here = found->second;
     if (here.value == there.value || may_become(there, here)) continue;
     throw UserError(
         "{} holds a run with another config: {} is {} there, {} here. A run that goes on keeps it; "

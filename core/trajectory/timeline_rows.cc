@@ -114,6 +114,8 @@ void read_fields(const Json& json, TimelineRow& row) {
     case TimelineWhat::kUp:
       row.role = enum_at<Role>(json, "role");
       row.slots = json.at("slots").get<int64_t>();
+      row.pool = json.value("pool", "");
+      row.cluster = json.value("cluster", "");
       return require(row.slots > 0, "slots must be above 0");
     case TimelineWhat::kQuarantine:
       row.until = time_at(json, "until_ns");
@@ -176,6 +178,8 @@ std::string format_timeline_row(const TimelineRow& row) {
     case TimelineWhat::kUp:
       json["role"] = name_of(row.role);
       json["slots"] = row.slots;
+      if (!row.pool.empty()) json["pool"] = row.pool;
+      if (!row.cluster.empty()) json["cluster"] = row.cluster;
       break;
     case TimelineWhat::kQuarantine:
       json["until_ns"] = row.until.count();

@@ -349,7 +349,9 @@ void Timeline::compare_workers(const Event& event, const Actions& actions, const
                  .from = state.now,
                  .worker = up->worker,
                  .role = up->role,
-                 .slots = std::max<int64_t>(1, up->slots)});
+                 .slots = std::max<int64_t>(1, up->slots),
+                 .pool = up->site.pool,
+                 .cluster = up->site.cluster});
 }
 
 void Timeline::compare_trainer(const Event& event, const Actions& actions, const State& state) {

@@ -1,5 +1,6 @@
 // Whole runs that learn from several datasets, over processes, while they are killed: each step has
 // the quota of each, and each prompt of each ends once.
+#include "core/trajectory/timeline_rows.h"
 #include "scheduler/store/journal.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/cli/run_binary.h"
@@ -148,6 +149,48 @@ TEST_F(LaunchDatasets, OtherModesKeepTheQuotas) {
     EXPECT_EQ(series("rollout/grid/prompts", mode), std::vector<double>(8, 3)) << mode;
     EXPECT_EQ(series("rollout/sums/prompts", mode), std::vector<double>(8, 1)) << mode;
   }
+}
+
+// Each dataset is sampled where its pool is, the weights stay what they would have been, and who
+// joins says which pool it joins.
+TEST_F(LaunchDatasets, EachIsSampledInItsPool) {
+  start_run("other", kGridAndSums);
+  expect_done();
+  std::vector<std::string> arguments = kGridAndSums;
+  arguments.insert(arguments.end(),
+                   {"rollout.pools=[{name: small, workers: 1, max_sequences: 3}, {name: large, "
+                    "workers: 2}]",
+                    "datasets.grid.pool=large", "datasets.sums.pool=small"});
+  start_run("run", arguments);
+  const pid_t trainer = stop_in_the_middle();
+  ASSERT_GT(trainer, 0);
+  const std::string run = paths().root.string();
+  const auto status = run_binary("status " + run).out;
+  EXPECT_NE(status.find("rollout-0: pool small, "), std::string::npos) << status;
+  EXPECT_NE(status.find(" of 3 slots"), std::string::npos) << status;
+  EXPECT_NE(status.find("rollout-2: pool large, "), std::string::npos) << status;
+  EXPECT_NE(status.find(", cpu-"), std::string::npos) << status;
+  for (const auto& [pool, said] :
+       {std::pair{"", "--pool is missing"}, {" --pool lagre", "Try --pool large"}}) {
+    EXPECT_NE(run_binary("worker --join " + run + pool).err.find(said), std::string::npos) << said;
+  }
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  EXPECT_EQ(final_digest(), final_digest("other"));
+  int64_t samples = 0, ups = 0;
+  const auto timeline = read_timeline(paths().timeline());
+  ASSERT_TRUE(timeline);
+  for (const TimelineRow& row : timeline.value().rows) {
+    if (row.what == TimelineWhat::kUp && row.role == Role::kRollout) {
+      ++ups;
+      EXPECT_EQ(row.pool, row.worker == "rollout-0" ? "small" : "large");
+    }
+    if (row.what != TimelineWhat::kGenerate || !row.sample) continue;
+    ++samples;
+    EXPECT_EQ(row.worker == "rollout-0", row.sample->lease.member.domain == 1) << row.worker;
+  }
+  EXPECT_EQ(ups, 3);
+  EXPECT_GE(samples, kSteps * 16);
 }
 
 }  // namespace

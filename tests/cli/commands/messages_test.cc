@@ -119,6 +119,13 @@ TEST_F(Messages, OfListsOfDatasets) {
            "domain_interleave_probs=[1]",
            "run.steps=0 run.epochs=1",
            "run.steps=0 datasets.grid.ratio=0",
+           "rollout.pools=3",
+           "'rollout.pools=[{name: a, workers: 0}]'",
+           "'rollout.pools=[{name: a}, {name: a}]'",
+           "'rollout.pools=[{name: a b}]'",
+           "'rollout.pools=[{name: a}]' rollout.workers=3",
+           "datasets.grid.pool=large",
+           "'rollout.pools=[{name: small}, {name: large}]' datasets.grid.pool=lagre",
        })
     launch(overrides);
   expect("dataset_lists");

@@ -141,6 +141,28 @@ TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   EXPECT_NE(error_of({}).find("65536000000 samples a step"), std::string::npos) << error_of({});
 }
 
+TEST(MakePlan, SaysWhichPoolSamplesWhat) {
+  RunOptions options = example();
+  options.datasets = {{.name = "grid", .env = "frozen_grid", .pool = "large"},
+                      {.name = "sums", .env = "calculator", .pool = "small"}};
+  options.rollout_processes.pools = {{.name = "small", .workers = 1, .max_sequences = 3},
+                                     {.name = "large", .workers = 2},
+                                     {.name = "idle"}};
+  const Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  EXPECT_EQ(plan.rollout_workers, 4);
+  const std::string text = format_plan(plan, options);
+  EXPECT_NE(text.find("pools      small: 1 worker x 3 slots, for sums\n"
+                      "           large: 2 workers x 256 slots, for grid\n"
+                      "           idle: 1 worker x 256 slots, for no dataset\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("pool idle has nothing to do"), std::string::npos) << text;
+  options.datasets[1].pool.clear();
+  EXPECT_EQ(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0)
+                .warnings.size(),
+            plan.warnings.size() - 1);
+}
+
 TEST(MakePlan, RefusesAContextBeyondTheModel) {
   RunOptions options = example();
   ModelConfig config = planned_model(options, sandbox::built_in_environments());

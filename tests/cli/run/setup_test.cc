@@ -176,12 +176,13 @@ TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
        .eval_dataset = folder_ / "b.jsonl",
        .prompt_key = "q"}};
   options_.env = {};
+  options_.datasets[2].pool = "large";
   options_.step.prompts_per_step = 8;
   options_.run.epochs = 5;
   const std::vector<scheduler::DomainConfig> expected = {
       {.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5},
       {.prompts_per_step = 2, .prompts_per_epoch = 1, .epochs = 3},
-      {.prompts_per_step = 2, .prompts_per_epoch = 0, .epochs = 5},
+      {.prompts_per_step = 2, .prompts_per_epoch = 0, .epochs = 5, .pool = "large"},
       {.prompts_per_step = 0, .prompts_per_epoch = 0, .epochs = 5}};
   EXPECT_EQ(scheduler_config(options_).domains, expected);
   // A row that cannot be read is a mistake in the key of its dataset.
@@ -344,6 +345,7 @@ TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
               o.run.steps += 1;
               o.run.name = "renamed";
               o.rollout_processes.workers = 3;
+              o.rollout_processes.pools = {{.name = "small", .workers = 2}};
               o.train.threads = 2;
               o.eval.prompts = 5;
               o.save.interval_steps = 7;

@@ -1,0 +1,115 @@
+#include "cli/run/pools.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/run/datasets.h"
+#include "core/base/error.h"
+#include "core/base/nearest.h"
+#include "core/wire/message.h"
+
+namespace tailrace {
+namespace {
+
+std::vector<std::string> names_of(const RunOptions& options) {
+  std::vector<std::string> names;
+  for (const PoolSection& pool : options.rollout_processes.pools) names.push_back(pool.name);
+  return names;
+}
+
+}  // namespace
+
+std::vector<PoolSection> pools_of(const RunOptions& options) {
+  std::vector<PoolSection> pools = options.rollout_processes.pools;
+  if (pools.empty()) pools.push_back({.name = "", .workers = options.rollout_processes.workers});
+  for (PoolSection& pool : pools) {
+    if (pool.max_sequences == 0) pool.max_sequences = options.rollout.engine.max_sequences;
+  }
+  return pools;
+}
+
+int64_t num_rollout_workers(const RunOptions& options) {
+  int64_t workers = 0;
+  for (const PoolSection& pool : pools_of(options)) workers += pool.workers;
+  return workers;
+}
+
+PoolSection pool_of_worker(const RunOptions& options, int64_t index) {
+  const std::vector<PoolSection> pools = pools_of(options);
+  for (const PoolSection& pool : pools) {
+    if (index < pool.workers) return pool;
+    index -= pool.workers;
+  }
+  throw UserError("the run has {} rollout workers, and none of this index.",
+                  num_rollout_workers(options));
+}
+
+PoolSection pool_to_join(const RunOptions& options, std::string_view name) {
+  const std::vector<PoolSection> pools = pools_of(options);
+  if (name.empty() && pools.size() == 1) return pools.front();
+  if (const auto found = std::ranges::find(pools, name, &PoolSection::name);
+      found != pools.end() && !name.empty())
+    return *found;
+  const std::vector<std::string> names = names_of(options);
+  if (names.empty())
+    throw UserError(
+        "--pool is {}, but this run has no pools (rollout.pools).\n       Leave it out.", name);
+  if (name.empty())
+    throw UserError(
+        "--pool is missing: the workers of this run are in pools ({}).\n       Try "
+        "--pool {}.",
+        fmt::join(names, ", "), names.front());
+  throw UserError("--pool is {}, and this run has {}.\n       Try --pool {}.", name,
+                  fmt::join(names, ", "), nearest_name(name, names));
+}
+
+void check_site_name(std::string_view flag, std::string_view name) {
+  if (!wire::is_site_name(name))
+    throw UserError("{} is '{}'; it is a name of letters, digits, _ and -, at most 64 of them.",
+                    flag, name);
+}
+
+void validate_pools(const RunOptions& options) {
+  const std::vector<std::string> names = names_of(options);
+  std::map<std::string, size_t> known;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string key = join_key(item_key("rollout.pools", names, i), "name");
+    if (!wire::is_site_name(names[i]))
+      throw UserError::at(key,
+                          "is '{}'; the name of a pool is of letters, digits, _ and -, at most 64 "
+                          "of them. Try {}.",
+                          names[i], i == 0 ? "a" : "b");
+    if (const auto [first, is_new] = known.emplace(names[i], i); !is_new)
+      throw UserError::at(key,
+                          "is {}, as that of rollout.pools[{}] is. Give each a name of its own, or "
+                          "one of them the workers of both.",
+                          names[i], first->second);
+  }
+  for (size_t i = 0; i < options.datasets.size(); ++i) {
+    const std::string& pool = options.datasets[i].pool;
+    if (pool.empty() || known.contains(pool)) continue;
+    const std::string key = dataset_key(options, i, "pool");
+    if (names.empty())
+      throw UserError::at(key,
+                          "is {}, but rollout.pools lists no pools: nobody would sample this "
+                          "dataset.\n       Remove it, or list the pool: rollout.pools: [{{name: "
+                          "{}, workers: 1}}].",
+                          pool, pool);
+    throw UserError::at(key,
+                        "is {}, and rollout.pools has {}: nobody would sample this dataset.\n"
+                        "       Try {}, or remove it: any pool may sample the dataset then.",
+                        pool, fmt::join(names, ", "), nearest_name(pool, names));
+  }
+}
+
+std::vector<std::string> datasets_in(const RunOptions& options, std::string_view pool) {
+  std::vector<std::string> names;
+  for (const DatasetSection& dataset : datasets_of(options))
+    if (dataset.pool.empty() || dataset.pool == pool) names.push_back(dataset.name);
+  return names;
+}
+
+}  // namespace tailrace
