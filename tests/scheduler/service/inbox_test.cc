@@ -194,6 +194,23 @@ TEST_F(InboxTest, ACopyInANewSessionWaitsForTheSameAnswer) {
   EXPECT_EQ(acknowledged_after_a_while(), 1u);
 }
 
+TEST_F(InboxTest, TheSchedulerHearsWhereAWorkerIs) {
+  inbox.take(wire::WorkerUp{.hello = {.role = Role::kRollout,
+                                      .worker = "far",
+                                      .incarnation = 5,
+                                      .pid = 0,
+                                      .slots = 4,
+                                      .numerics_class = "cpu-test",
+                                      .joined = true,
+                                      .pool = "large",
+                                      .hardware = "cpu",
+                                      .cluster = "east"},
+                            .session = 9});
+  EXPECT_EQ(
+      h.state.workers.at("far").site,
+      (Site{.pool = "large", .hardware = "cpu", .cluster = "east", .numerics_class = "cpu-test"}));
+}
+
 TEST_F(InboxTest, SoManyFetchesWaitAndNoMore) {
   for (int64_t i = 0; i <= wire::kMaxFetches; ++i) fetch(i);
   for (int64_t i = 0; i < wire::kMaxFetches; ++i) {
