@@ -35,6 +35,11 @@ class Paced final : public Environment {
       throw reader.mistake("turns", "turns is {:g}, above max_turns {}", median_turns_,
                            info_.max_turns);
     }
+    if (members_differ() && info_.max_turns < kForks) {
+      throw reader.mistake("max_turns",
+                           "max_turns is {}; where members differ an episode has at least {} turns",
+                           info_.max_turns, kForks);
+    }
     if (latency_ms_ > max_latency_ms_) {
       throw reader.mistake("latency_ms", "latency_ms is {:g}, above max_latency_ms {:g}",
                            latency_ms_, max_latency_ms_);
@@ -78,7 +83,7 @@ class Paced final : public Environment {
       result.reward = static_cast<double>(right_) / static_cast<double>(turns_);
     running_ = !result.terminated;
     if (running_) result.observation.text = view();
-    result.metrics = {{"success", right_ == turns_ ? 1.0 : 0.0},
+    result.metrics = {{"success", result.terminated && right_ == turns_ ? 1.0 : 0.0},
                       {"invalid_actions", static_cast<double>(invalid_)}};
     return result;
   }

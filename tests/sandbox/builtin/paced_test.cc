@@ -176,6 +176,13 @@ TEST(Paced, AnythingButTheWordIsWrong) {
   EXPECT_EQ(environment->step(" " + right).value().reward, 1);
 }
 
+// One that is cut before its length is drawn has done nothing yet.
+TEST(Paced, OnlyAnEpisodeThatEndedIsASuccess) {
+  auto environment = make_paced({{"member_turns_sigma", "1"}});
+  environment->reset({.seed = 3}).value();
+  EXPECT_EQ(environment->step("?\n").value().metrics[0].second, 0);
+}
+
 TEST(Paced, RefusesSettingsThatContradictEachOther) {
   const auto error_of = [](const EnvironmentSettings& settings) -> std::string {
     try {
@@ -187,6 +194,9 @@ TEST(Paced, RefusesSettingsThatContradictEachOther) {
   };
   EXPECT_EQ(error_of({{"turns", "9"}, {"max_turns", "4"}}),
             "environment paced: turns is 9, above max_turns 4");
+  EXPECT_EQ(error_of({{"turns", "1"}, {"max_turns", "3"}, {"member_turns_sigma", "1"}}),
+            "environment paced: max_turns is 3; where members differ an episode has at least 4 "
+            "turns");
   EXPECT_EQ(error_of({{"latency_ms", "9"}, {"max_latency_ms", "4"}}),
             "environment paced: latency_ms is 9, above max_latency_ms 4");
 }
