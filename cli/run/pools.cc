@@ -88,6 +88,10 @@ void validate_pools(const RunOptions& options) {
                           "one of them the workers of both.",
                           names[i], first->second);
   }
+  constexpr int64_t kMostWorkers = 1024;  // as of rollout.workers
+  if (const int64_t workers = num_rollout_workers(options); workers > kMostWorkers)
+    throw UserError::at("rollout.pools", "has {} workers together; a run has at most {}.", workers,
+                        kMostWorkers);
   for (size_t i = 0; i < options.datasets.size(); ++i) {
     const std::string& pool = options.datasets[i].pool;
     if (pool.empty() || known.contains(pool)) continue;

@@ -123,6 +123,7 @@ TEST_F(Messages, OfListsOfDatasets) {
            "'rollout.pools=[{name: a, workers: 0}]'",
            "'rollout.pools=[{name: a}, {name: a}]'",
            "'rollout.pools=[{name: a b}]'",
+           "'rollout.pools=[{name: a, workers: 1000}, {name: b, workers: 25}]'",
            "'rollout.pools=[{name: a}]' rollout.workers=3",
            "datasets.grid.pool=large",
            "'rollout.pools=[{name: small}, {name: large}]' datasets.grid.pool=lagre",
