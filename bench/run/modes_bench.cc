@@ -261,6 +261,10 @@ std::vector<std::string> names_of(const std::vector<Choice>& choices) {
 
 // What the figures are worked out from has flags of its own, or is fixed.
 void check_overrides(const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides) {
+    if (override.starts_with("scheduler.mode="))
+      throw UserError("scheduler.mode is for the bench to set; see --modes");
+  }
   for (const char* key : {"run.steps", "run.seed", "rollout.prompts_per_step", "rollout.group_size",
                           "rollout.workers", "rollout.max_sequences"}) {
     for (const std::string& override : overrides) {
