@@ -9,12 +9,26 @@
 namespace tailrace::scheduler {
 namespace {
 
-bool same_pool(const Worker& a, const Worker& b) {
-  return a.role == b.role && a.policy == b.policy && a.site.pool == b.site.pool;
+// Where a worker stands: all that it can stand in for.
+struct Post {
+  Role role;
+  PolicyId policy;
+  const std::string& pool;
+};
+Post post_of(const Worker& worker) { return {worker.role, worker.policy, worker.site.pool}; }
+Post post_of(const Health& health) { return {health.role, health.policy, health.pool}; }
+
+// The pool is the only one that some dataset may go to: no other does its work.
+bool is_bound(const State& state, const Post& post) {
+  return post.role == Role::kRollout && !post.pool.empty() &&
+         std::ranges::find(state.config.domains, post.pool, &DomainConfig::pool) !=
+             state.config.domains.end();
 }
-bool same_pool(const Health& health, const Worker& worker) {
-  return worker.role == health.role && worker.policy == health.policy &&
-         worker.site.pool == health.pool;
+
+// It could do all the work of that one (law 7.5).
+bool stands_in(const State& state, const Post& other, const Post& post) {
+  return other.role == post.role && other.policy == post.policy &&
+         (other.pool == post.pool || !is_bound(state, post));
 }
 
 // Its pool is written down with it: a worker that has left still counts in its pool (law
@@ -40,35 +54,35 @@ bool may_return(const State& state, const Health& health) {
   return !health.joined && is_remembered(state, health);
 }
 
-// All who could do the work of this one: who is away is counted as well, as long as it may return,
-// or the one that stays behind would be judged as if it were alone.
-std::set<WorkerId> pool_of(const State& state, const Worker& like) {
-  std::set<WorkerId> pool;
+// Who is away is counted as well, as long as it may return, or the one that stays behind would be
+// judged as if it were alone. One that has come back is where it is now.
+bool counts(const State& state, const WorkerId& id, const Health& health) {
+  return !state.workers.contains(id) && may_return(state, health);
+}
+
+// All who could do the work of this one, and itself.
+std::set<WorkerId> peers_of(const State& state, const Post& post) {
+  std::set<WorkerId> peers;
   for (const auto& [id, worker] : state.workers) {
-    if (same_pool(worker, like)) pool.insert(id);
+    if (stands_in(state, post_of(worker), post)) peers.insert(id);
   }
   for (const auto& [id, health] : state.health) {
-    if (same_pool(health, like) && may_return(state, health)) pool.insert(id);
+    if (stands_in(state, post_of(health), post) && counts(state, id, health)) peers.insert(id);
   }
-  return pool;
+  return peers;
 }
 
-// The pool is more than this worker. Ends at the first other one, which is mostly near.
-bool has_others(const State& state, const WorkerId& id, const Worker& like) {
+// Somebody else could do its work. Ends at the first one, which is mostly near.
+bool has_peers(const State& state, const WorkerId& id, const Post& post) {
   return std::ranges::any_of(state.workers,
                              [&](const auto& other) {
-                               return other.first != id && same_pool(other.second, like);
+                               return other.first != id &&
+                                      stands_in(state, post_of(other.second), post);
                              }) ||
          std::ranges::any_of(state.health, [&](const auto& other) {
-           return other.first != id && same_pool(other.second, like) &&
-                  may_return(state, other.second);
+           return other.first != id && stands_in(state, post_of(other.second), post) &&
+                  counts(state, other.first, other.second);
          });
-}
-
-// The pool is the only one that some dataset may go to: no other does its work.
-bool is_bound(const State& state, const std::string& pool) {
-  return !pool.empty() && std::ranges::find(state.config.domains, pool, &DomainConfig::pool) !=
-                              state.config.domains.end();
 }
 
 // Halts when nobody is left who could do the work of this one. Who went away in quarantine counts
@@ -78,32 +92,30 @@ void check_pool(Context& context, const WorkerId& last) {
   const QuarantineConfig& config = state.config.quarantine;
   const Health& health = state.health.at(last);
   if (health.quarantines < config.limit) return;
-  const bool bound = is_bound(state, health.pool);
-  const auto stands_in = [&](Role role, PolicyId policy, const std::string& pool) {
-    return role == health.role && policy == health.policy && (!bound || pool == health.pool);
-  };
+  const Post post = post_of(health);
   const auto at_limit = [&](const Health& other) { return other.quarantines >= config.limit; };
   for (const auto& [id, worker] : state.workers) {
     // Law 7.5: one below the limit is hope enough, also one that is away and may come back.
-    if (!stands_in(worker.role, worker.policy, worker.site.pool)) continue;
+    if (!stands_in(state, post_of(worker), post)) continue;
     const auto other = state.health.find(id);
     if (other == state.health.end() || !at_limit(other->second)) return;
   }
   for (const auto& [id, other] : state.health) {
-    if (state.workers.contains(id) || !stands_in(other.role, other.policy, other.pool)) continue;
-    if (!at_limit(other) && may_return(state, other)) return;
+    if (!stands_in(state, post_of(other), post) || at_limit(other)) continue;
+    if (counts(state, id, other)) return;
   }
-  halt(context, fmt::format("no {} worker{} is fit for work: {} was given up {} times in a row, "
-                            "the last time ({}): {}",
-                            name_of(health.role), bound ? " of pool " + health.pool : "", last,
-                            health.quarantines, name_of(health.fault), health.reason));
+  halt(context,
+       fmt::format("no {} worker{} is fit for work: {} was given up {} times in a row, "
+                   "the last time ({}): {}",
+                   name_of(health.role), is_bound(state, post) ? " of pool " + health.pool : "",
+                   last, health.quarantines, name_of(health.fault), health.reason));
 }
 
 std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_of(work.member)}; }
 
 // Halts when this cause ends most attempts, and most of those of more than half of the pool's
 // workers and of more than half of the tasks.
-void check_window(Context& context, const Breaker& breaker, Outcome cause, const Worker& like) {
+void check_window(Context& context, const Breaker& breaker, Outcome cause, const Post& post) {
   const BreakerConfig& config = context.config().breaker;
   if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
   const auto exceeds = [&](int64_t failed, int64_t of) {
@@ -118,7 +130,7 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, const
   // let one busy bad worker, or one broken prompt with all its members, end the run; the others
   // alone, one bad answer of who has given few.
   if (!exceeds(failed_in_all, all)) return;
-  std::set<WorkerId> pool = pool_of(context.state, like);
+  std::set<WorkerId> pool = peers_of(context.state, post);
   std::map<WorkerId, Count> workers;
   std::map<std::pair<Lane, TaskId>, Count> tasks;
   for (const Breaker::Attempt& attempt : breaker.window) {
@@ -207,9 +219,11 @@ void record_leaving(Context& context, const WorkerId& id) {
 void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Outcome outcome,
                     const std::string& reason) {
   State& state = context.state;
-  const Worker& worker = state.workers.at(id);
-  // One a pool: the good answers of environments say nothing about verifiers.
-  Breaker& breaker = state.breakers[{worker.role, {worker.policy, worker.site.pool}}];
+  const Post post = post_of(state.workers.at(id));
+  // The good answers of environments say nothing about verifiers, nor those of a pool with work of
+  // its own about the others.
+  Breaker& breaker =
+      state.breakers[{post.role, {post.policy, is_bound(state, post) ? post.pool : std::string()}}];
   // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
   const auto earlier = std::ranges::find_if(breaker.window, [&](const auto& attempt) {
     // The prompt first: by it nearly all differ.
@@ -223,12 +237,12 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   if (!reason.empty()) breaker.last_reason[outcome] = reason;
   // Alone it has nobody to be compared with: whether its environments fail or all do cannot be told
   // apart, and only the breaker judges (law 7.2).
-  if (has_others(state, id, worker)) {
+  if (has_peers(state, id, post)) {
     record_fault(context, id,
                  outcome == Outcome::kVerifierFailed ? Fault::kVerifier : Fault::kEnvironment,
                  reason, work);
   }
-  check_window(context, breaker, outcome, worker);
+  check_window(context, breaker, outcome, post);
 }
 
 }  // namespace tailrace::scheduler

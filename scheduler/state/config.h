@@ -85,7 +85,7 @@ struct QuarantineConfig {
   int64_t faults = 3;                   // in a row, without a good answer between
   Time first{std::chrono::seconds(1)};  // doubles each time in a row
   Time longest{std::chrono::seconds(60)};
-  int64_t limit = 5;  // so many in a row of every worker of a role: halt
+  int64_t limit = 5;  // so many in a row of everybody who could do the work: halt
   template <class V>
   void fields(V& visit) {
     visit(faults, first, longest, limit);

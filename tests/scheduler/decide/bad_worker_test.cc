@@ -1,16 +1,23 @@
 // Law 7.1 among others that are well: whatever one worker does, and however often the links of the
 // others break for a moment, the run comes to its end. Default limits; random moments.
+#include <tuple>
+
 #include "core/base/random.h"
 #include "tests/scheduler/decide/harness.h"
 
 namespace tailrace::scheduler {
 namespace {
 
+// Where the two are: all in one pool; each in one that no dataset names; the good one in one that a
+// dataset names, beside another dataset that goes anywhere.
+enum class Pools { kOne, kApart, kBound };
+
 enum class Bad { kHangs, kFailsEpisodes, kDiesWithWork, kFailsInstalls, kDiesInInstalls, kSaysSo };
 
-class Pool {
+class Pair {
  public:
-  Pool(uint64_t seed, Bad bad) : rng_(seed), bad_(bad), h_(config()) {
+  Pair(uint64_t seed, Bad bad, Pools pools)
+      : rng_(seed), bad_(bad), pools_(pools), h_(config(pools)) {
     perform(h_.tell(published(0)));
     for (const char* id : {"bad", "good"}) connect(id, ++h_.incarnations);
   }
@@ -23,8 +30,10 @@ class Pool {
   }
 
  private:
-  static Config config() {
+  static Config config(Pools pools) {
     Config config = small_config(4, 4);
+    if (pools == Pools::kBound)
+      config.domains = {{.prompts_per_step = 2}, {.prompts_per_step = 2, .pool = "good"}};
     config.steps = 12;
     config.save.interval_steps = 4;
     config.deadlines.lease = seconds(20);
@@ -33,8 +42,11 @@ class Pool {
 
   void connect(const WorkerId& id, uint64_t incarnation) {
     sessions_[id] = ++session_;
-    perform(h_.tell(
-        WorkerUp{.worker = id, .session = session_, .incarnation = incarnation, .slots = 4}));
+    perform(h_.tell(WorkerUp{.worker = id,
+                             .session = session_,
+                             .incarnation = incarnation,
+                             .slots = 4,
+                             .site = {.pool = pools_ == Pools::kOne ? "" : id}}));
   }
 
   void perform(const Actions& actions) {
@@ -102,6 +114,7 @@ class Pool {
 
   Rng rng_;
   Bad bad_;
+  Pools pools_;
   Harness h_;
   uint64_t session_ = 0;
   std::map<WorkerId, uint64_t> sessions_;
@@ -111,16 +124,19 @@ class Pool {
   Time back_{};
 };
 
-class OneBadWorker : public testing::TestWithParam<Bad> {};
+class OneBadWorker : public testing::TestWithParam<std::tuple<Bad, Pools>> {};
 
 TEST_P(OneBadWorker, EndsNothingWhileOthersAreWell) {
+  const auto [bad, pools] = GetParam();
   for (uint64_t seed = 1; seed <= 40; ++seed)
-    EXPECT_EQ(Pool(seed, GetParam()).run(), "") << "seed " << seed;
+    EXPECT_EQ(Pair(seed, bad, pools).run(), "") << "seed " << seed;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, OneBadWorker,
-                         testing::Values(Bad::kHangs, Bad::kFailsEpisodes, Bad::kDiesWithWork,
-                                         Bad::kFailsInstalls, Bad::kDiesInInstalls, Bad::kSaysSo));
+INSTANTIATE_TEST_SUITE_P(
+    Ways, OneBadWorker,
+    testing::Combine(testing::Values(Bad::kHangs, Bad::kFailsEpisodes, Bad::kDiesWithWork,
+                                     Bad::kFailsInstalls, Bad::kDiesInInstalls, Bad::kSaysSo),
+                     testing::Values(Pools::kOne, Pools::kApart, Pools::kBound)));
 
 // A trainer that dies at the same batch each time, after a replay that goes well, is given up.
 TEST(Health, ATrainerThatDiesAfterEachReplayHaltsTheRun) {

@@ -388,6 +388,28 @@ TEST(Breaker, DoesNotCountOneThatJoinedAndIsGone) {
   }
 }
 
+// A pool with work of its own is judged by itself; the others, which do the same work, together.
+TEST(Breaker, IsOfOneBoundPoolOrOfAllTheOthers) {
+  for (const bool bound : {true, false}) {
+    Config config = small_config(4, 4);
+    config.domains[0].pool = bound ? "bad" : "";
+    config.domains.push_back({.prompts_per_step = 4, .pool = bound ? "good" : ""});
+    config.breaker = {.window = 6, .share = 0.5};
+    Harness h(config);
+    h.add_to_pool("bad", "w0", 16);
+    h.add_to_pool("good", "w1", 16);
+    publish(h, 0);
+    int64_t failures = 0;
+    for (const auto& [work, lease] : std::map(h.state.leases)) {
+      if (lease.worker != "w0" || !h.state.halted.empty()) continue;
+      h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
+      ++failures;
+    }
+    EXPECT_GE(failures, 6);
+    EXPECT_EQ(h.state.halted.empty(), !bound) << h.state.halted;
+  }
+}
+
 // The start is the launch's: what a worker lacks that was added to it says nothing about it.
 TEST(Health, AJoinedWorkerEndsNoStart) {
   Harness h(small_config(1, 2));
