@@ -1,19 +1,23 @@
 #include "scheduler/decide/evaluation.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "scheduler/decide/attempts.h"
 
 namespace tailrace::scheduler {
 namespace {
 
-int64_t count_open(const Evaluation& evaluation) {
-  int64_t open = 0;
-  for (const auto& [id, task] : evaluation.tasks) {
-    open += std::ranges::count(task.members, false, settled);
-  }
+std::vector<int64_t> count_open(const Evaluation& evaluation) {
+  std::vector<int64_t> open(evaluation.open.size());
+  for (const auto& [id, task] : evaluation.tasks)
+    open[static_cast<size_t>(id.domain)] += std::ranges::count(task.members, false, settled);
   return open;
 }
+
+// Domains of which no member is out.
+int64_t num_ended(const std::vector<int64_t>& open) { return std::ranges::count(open, 0); }
 
 // Leases that are still out, and bodies.
 void drop(Context& context, Policy& policy) {
@@ -22,11 +26,6 @@ void drop(Context& context, Policy& policy) {
     release_bodies(context, Lane::kEval, id, task);
   }
   policy.evaluation.reset();
-}
-
-// Workers may install the newest version now, if there is one.
-void let_workers_go(Context& context, const Policy& policy) {
-  if (policy.evaluation->version < policy.frontier) make_index(context.state);
 }
 
 }  // namespace
@@ -44,7 +43,10 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   if (!first && !due && !last) return;
 
   policy.evaluated = version;
-  Evaluation evaluation{.version = version, .open_members = 0, .tasks = {}};
+  Evaluation evaluation{
+      .version = version,
+      .open = std::vector(policy.domains.size(), config.prompts * config.group_size),
+      .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
       // The version stands in the place of the epoch: each evaluation has names of its own.
@@ -53,7 +55,6 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
       task.launch = policy.eval_launch;
       task.weight_floor = version;
       task.members.assign(static_cast<size_t>(config.group_size), Member{});
-      evaluation.open_members += config.group_size;
     }
   }
   policy.evaluation = std::move(evaluation);
@@ -75,10 +76,14 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
 
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
   // Counted anew rather than down: several members may have settled in one event.
-  policy.evaluation->open_members = count_open(*policy.evaluation);
+  Evaluation& evaluation = *policy.evaluation;
+  const std::vector<int64_t> before = std::exchange(evaluation.open, count_open(evaluation));
+  // Workers may install the newest version now, if there is one: those of a pool that has none of
+  // it left to sample.
+  if (evaluation.version < policy.frontier && num_ended(evaluation.open) > num_ended(before))
+    make_index(context.state);
   if (evaluating(policy)) return;
-  let_workers_go(context, policy);
-  context.act(evaluation_report(policy_id, *policy.evaluation));
+  context.act(evaluation_report(policy_id, evaluation));
 }
 
 void on_eval_reported(Context& context, const EvalReported& event) {

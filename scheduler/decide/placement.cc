@@ -52,72 +52,89 @@ std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work) 
   return at;
 }
 
-// Law 6.6: while others that could take it still install, none takes more than its part of the
+// Law 6.6: while others that could take it still install, none takes more than its share of the
 // work: the first that holds a new version would else take all of a step, and the others idle.
 // These are the others of its pool, and, for members that may go to any, those of all pools.
-class Parts {
+class FairShare {
  public:
   // Of what waits for `need`, in this pool.
-  Parts(const State& state, const Need& need, const PoolId& id)
+  FairShare(const State& state, const Need& need, const PoolId& id)
       : state_(state), pool_(state.index.pool(id)) {
-    const auto waits = [&](auto counts) {
-      int64_t count = 0;
-      for (const auto& [other, members] : state.waiting)
-        if (other.policy == need.policy && counts(other.pool)) count += std::ssize(members);
-      return count;
-    };
-    if (pool_.sum.installing > 0) {
-      shared_[0] = pool_.sum;
-      shared_[0].leased +=
-          waits([&](const std::string& pool) { return pool == id.name || pool == need.pool; });
+    if (pool_.load.installing > 0) {
+      shared_[0] = pool_.load;
+      shared_[0].leased += waiting_for(need.policy, id.name);
+      if (need.pool.empty() && !id.name.empty())
+        shared_[0].leased += waiting_for(need.policy, need.pool);
     }
     if (!need.pool.empty()) return;
-    if (const Index::Part sum = state.index.sum(need.policy); sum.installing > 0) {
-      shared_[1] = sum;
-      shared_[1].leased += waits([](const std::string&) { return true; });
+    if (const Index::Load all = state.index.load_of(need.policy); all.installing > 0) {
+      shared_[1] = all;
+      shared_[1].leased += waiting_for_any(need.policy);
     }
   }
 
-  // The worker of this seat has not come to its part.
+  // The worker of this seat has not come to its share.
   bool within(const Seat& seat) const {
     if (!limited()) return true;
     if (seat.has_faults) return false;  // there are better ones, in a moment
     const Worker& worker = state_.workers.at(seat.worker);
-    return worker.leased < part_of(worker.slots);
+    return worker.leased < most_leases(worker.slots);
   }
 
   // Nobody with this much room or less has. Most pools have few sizes of workers, mostly one: a
-  // search that ends here sees one seat, and not all that are full of their part.
+  // search that ends here sees one seat, and not all that are full of their share.
   bool beyond(const Seat& seat) const {
     if (!limited()) return false;
     if (seat.has_faults) return true;
     // Without faults room is what is left of the slots.
     return std::ranges::all_of(pool_.sizes, [&](const auto& size) {
-      return part_of(size.first) <= size.first - seat.room;
+      return most_leases(size.first) <= size.first - seat.room;
     });
   }
 
  private:
+  // Members that wait and name this pool, or none.
+  int64_t waiting_for(PolicyId policy, const std::string& pool) const {
+    int64_t count = 0;
+    for (const auto& [need, members] : state_.waiting)
+      if (need.policy == policy && need.pool == pool) count += std::ssize(members);
+    return count;
+  }
+
+  // What all pools share: of those that name one no more than it has room for, or its backlog would
+  // make the share of a worker elsewhere as large as it likes.
+  int64_t waiting_for_any(PolicyId policy) const {
+    std::map<std::string, int64_t> waiting;
+    for (const auto& [need, members] : state_.waiting)
+      if (need.policy == policy) waiting[need.pool] += std::ssize(members);
+    int64_t count = 0;
+    for (const auto& [name, members] : waiting) {
+      const Index::Load& load = state_.index.pool({policy, name}).load;
+      count += name.empty() ? members : std::clamp(load.slots - load.leased, int64_t{0}, members);
+    }
+    return count;
+  }
+
   bool limited() const { return shared_[0].installing > 0 || shared_[1].installing > 0; }
 
-  // Leases that a worker with so many slots may hold, its slots aside.
-  int64_t part_of(int64_t slots) const {
-    int64_t part = std::numeric_limits<int64_t>::max();
-    for (const Index::Part& shared : shared_) {
+  // That a worker with so many slots may hold, its slots aside.
+  int64_t most_leases(int64_t slots) const {
+    int64_t most = std::numeric_limits<int64_t>::max();
+    for (const Index::Load& shared : shared_) {
       // By slots.
       if (shared.installing > 0)
-        part = std::min(part, (shared.leased * slots + shared.slots - 1) / shared.slots);
+        most = std::min(most, (shared.leased * slots + shared.slots - 1) / shared.slots);
     }
-    if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return part;
+    if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return most;
     // Where siblings share their prompt, up to whole groups.
     const int64_t group = state_.config.group_size;
-    return (part + group - 1) / group * group;
+    return (most + group - 1) / group * group;
   }
 
   const State& state_;
   const Index::Pool& pool_;
   // Slots, and what runs and waits, to be shared by them; as long as somebody installs.
-  std::array<Index::Part, 2> shared_;
+  std::array<Index::Load, 2> shared_;
 };
 
 // Who is asked: everybody, or those who are to prove themselves.
@@ -147,17 +164,17 @@ class Chooser {
       if (better) best = &seat, most_siblings = count;
     };
     for (auto it = first_seats(); it != end(); it = next_seats(it)) {
-      const Parts parts(state_, need_, it->first.first);
+      const FairShare share(state_, need_, it->first.first);
       // Without siblings the first that may is the best of its version.
       for (const Seat& seat : it->second) {
-        if (parts.beyond(seat)) break;
-        if (is_avoided(state_, member, seat.worker) || !may_take(parts, seat)) continue;
+        if (share.beyond(seat)) break;
+        if (is_avoided(state_, member, seat.worker) || !may_take(share, seat)) continue;
         consider(seat);
         break;
       }
       for (const auto& [id, count] : siblings) {
         const Seat* seat = seat_of(it->second, id);
-        if (seat != nullptr && !is_avoided(state_, member, id) && may_take(parts, *seat))
+        if (seat != nullptr && !is_avoided(state_, member, id) && may_take(share, *seat))
           consider(*seat);
       }
     }
@@ -167,10 +184,10 @@ class Chooser {
   // Somebody could take one that avoids nobody.
   bool has_seat() const {
     for (auto it = first_seats(); it != end(); it = next_seats(it)) {
-      const Parts parts(state_, need_, it->first.first);
+      const FairShare share(state_, need_, it->first.first);
       for (const Seat& seat : it->second) {
-        if (parts.beyond(seat)) break;
-        if (may_take(parts, seat)) return true;
+        if (share.beyond(seat)) break;
+        if (may_take(share, seat)) return true;
       }
     }
     return false;
@@ -208,9 +225,9 @@ class Chooser {
     return place != end() && (place->second.size() > 1 || next_seats(place) != end());
   }
 
-  bool may_take(const Parts& parts, const Seat& seat) const {
+  bool may_take(const FairShare& share, const Seat& seat) const {
     if (ask_ == Ask::kProving && !state_.index.proving().contains(seat.worker)) return false;
-    return parts.within(seat);
+    return share.within(seat);
   }
 
   const Seat* seat_of(const Seats& seats, const WorkerId& id) const {
@@ -244,7 +261,7 @@ void end_install(Worker& worker) {
 
 void stage(Context& context, const WorkerId& id, Worker& worker, const Policy& policy) {
   end_install(worker);
-  const int64_t version = *next_version(policy, worker);
+  const int64_t version = *next_version(context.state, policy, worker);
   const Weights& weights = policy.lineage.at(version);
   worker.install = {.phase = Install::Phase::kStaging,
                     .version = version,

@@ -584,8 +584,8 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
   // So does the one that is evaluated: workers that come may have to install it.
-  policy.lineage.erase(policy.lineage.begin(),
-                       policy.lineage.lower_bound(std::min(version, wanted_version(policy))));
+  const int64_t kept = evaluating(policy) ? std::min(version, policy.evaluation->version) : version;
+  policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(kept));
   make_index(context.state);  // who installs a version that is no longer kept is behind
   if (!release.bodies.empty()) context.act(std::move(release));
 }

@@ -21,7 +21,7 @@ void move_seat(Seats& seats, const Seat& from, const Seat& to) {
 
 }  // namespace
 
-void Index::Part::add(const Part& other, int64_t sign) {
+void Index::Load::add(const Load& other, int64_t sign) {
   slots += sign * other.slots;
   leased += sign * other.leased;
   installing += sign * other.installing;
@@ -33,35 +33,35 @@ const Index::Pool& Index::pool(const PoolId& id) const {
   return it == pools_.end() ? kNone : it->second;
 }
 
-Index::Part Index::sum(PolicyId policy) const {
-  Part sum;
+Index::Load Index::load_of(PolicyId policy) const {
+  Load all;
   for (auto it = pools_.lower_bound({policy, {}}); it != pools_.end() && it->first.policy == policy;
        ++it)
-    sum.add(it->second.sum);
-  return sum;
+    all.add(it->second.load);
+  return all;
 }
 
-void Index::move_part(const std::optional<std::pair<PoolId, Part>>& from,
-                      const std::optional<std::pair<PoolId, Part>>& to) {
+void Index::move_load(const std::optional<std::pair<PoolId, Load>>& from,
+                      const std::optional<std::pair<PoolId, Load>>& to) {
   if (from == to) return;
   // A lease that begins or ends: the sizes stay as they are.
   if (from && to && from->first == to->first && from->second.slots == to->second.slots) {
     Pool& pool = pools_[to->first];
-    pool.sum.add(from->second, -1);
-    pool.sum.add(to->second);
+    pool.load.add(from->second, -1);
+    pool.load.add(to->second);
     return;
   }
   if (from) {
     const auto it = pools_.find(from->first);
     Pool& pool = it->second;
-    pool.sum.add(from->second, -1);
+    pool.load.add(from->second, -1);
     const auto size = pool.sizes.find(from->second.slots);
     if (--size->second == 0) pool.sizes.erase(size);
     if (pool.sizes.empty()) pools_.erase(it);
   }
   if (to) {
     Pool& pool = pools_[to->first];
-    pool.sum.add(to->second);
+    pool.load.add(to->second);
     ++pool.sizes[to->second.slots];
   }
 }
@@ -79,7 +79,7 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
     if (then.reward) rewards_.erase(*then.reward);
     if (now.reward) rewards_.insert(*now.reward);
   }
-  move_part(then.part, now.part);
+  move_load(then.load, now.load);
   if (then.behind != now.behind) {
     if (then.behind) erase_from(behind_, *then.behind, id);
     if (now.behind) behind_[*now.behind].insert(id);

@@ -55,16 +55,16 @@ enum class InstallStep : uint8_t { kNone, kStage, kSwitch, kForget };
 
 class Index {
  public:
-  // A rollout worker that is connected, moves and has no faults, and all of these of a pool
-  // together.
-  struct Part {
+  // What a rollout worker that is connected, moves and has no faults can hold and holds; or all of
+  // these of a pool, or of a policy, together.
+  struct Load {
     int64_t slots = 0, leased = 0;
     int64_t installing = 0;  // workers
-    void add(const Part& other, int64_t sign = 1);
-    friend bool operator==(const Part&, const Part&) = default;
+    void add(const Load& other, int64_t sign = 1);
+    friend bool operator==(const Load&, const Load&) = default;
   };
   struct Pool {
-    Part sum;
+    Load load;
     std::map<int64_t, int64_t> sizes;  // how many of them have so many slots
     friend bool operator==(const Pool&, const Pool&) = default;
   };
@@ -73,7 +73,7 @@ class Index {
   struct Entry {
     std::optional<std::pair<std::pair<PoolId, int64_t>, Seat>> rollout;
     std::optional<Seat> reward;
-    std::optional<std::pair<PoolId, Part>> part;
+    std::optional<std::pair<PoolId, Load>> load;
     InstallStep step = InstallStep::kNone;
     std::optional<PolicyId> behind;  // unless kNone
     bool stuck = false, proving = false;
@@ -88,7 +88,7 @@ class Index {
   const Seats& rewards() const { return rewards_; }
   const Pool& pool(const PoolId& id) const;
   // All pools of a policy together.
-  Part sum(PolicyId policy) const;
+  Load load_of(PolicyId policy) const;
   // Rollout workers that have a step of an install to make: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Those that stand still and hold work.
@@ -102,8 +102,8 @@ class Index {
   friend bool operator==(const Index&, const Index&) = default;
 
  private:
-  void move_part(const std::optional<std::pair<PoolId, Part>>& from,
-                 const std::optional<std::pair<PoolId, Part>>& to);
+  void move_load(const std::optional<std::pair<PoolId, Load>>& from,
+                 const std::optional<std::pair<PoolId, Load>>& to);
 
   std::map<std::pair<PoolId, int64_t>, Seats> rollouts_;
   Seats rewards_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -144,17 +145,28 @@ bool tried_before(const Member& member) {
   return member.env_failures + member.verifier_failures + member.losses > 0;
 }
 
-bool evaluating(const Policy& policy) {
-  return policy.evaluation && policy.evaluation->open_members > 0;
+int64_t num_open(const Policy& policy) {
+  if (!policy.evaluation) return 0;
+  return std::accumulate(policy.evaluation->open.begin(), policy.evaluation->open.end(),
+                         int64_t{0});
 }
 
-int64_t wanted_version(const Policy& policy) {
-  return evaluating(policy) ? std::min(policy.evaluation->version, policy.frontier)
-                            : policy.frontier;
+bool evaluating(const Policy& policy) { return num_open(policy) > 0; }
+
+int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool) {
+  if (!policy.evaluation) return policy.frontier;
+  const std::vector<int64_t>& open = policy.evaluation->open;
+  for (size_t i = 0; i < open.size(); ++i) {
+    const std::string& bound = state.config.domains[i].pool;
+    if (open[i] > 0 && (bound.empty() || bound == pool))
+      return std::min(policy.evaluation->version, policy.frontier);
+  }
+  return policy.frontier;
 }
 
-std::optional<int64_t> next_version(const Policy& policy, const Worker& worker) {
-  const int64_t wanted = wanted_version(policy);
+std::optional<int64_t> next_version(const State& state, const Policy& policy,
+                                    const Worker& worker) {
+  const int64_t wanted = wanted_version(state, policy, worker.site.pool);
   if (worker.version != wanted || !on_lineage(policy, worker.version, worker.digest)) return wanted;
   // It is staged while this one is evaluated.
   if (policy.frontier > wanted) return policy.frontier;
@@ -442,7 +454,7 @@ bool is_open(const State& state, const Worker& worker) {
 // Nothing needs the weights that it has: no evaluation of them, and where installs wait for what
 // runs, no lease.
 bool may_switch(const State& state, const Policy& policy, const Worker& worker) {
-  if (worker.install->version > wanted_version(policy)) return false;
+  if (worker.install->version > wanted_version(state, policy, worker.site.pool)) return false;
   return state.config.mode.install != InstallWhen::kDrained || worker.leased == 0;
 }
 
@@ -451,7 +463,7 @@ InstallStep step_of(const State& state, const Health* health, const Worker& work
   if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health) ||
       policy == state.policies.end())
     return InstallStep::kNone;
-  const std::optional<int64_t> next = next_version(policy->second, worker);
+  const std::optional<int64_t> next = next_version(state, policy->second, worker);
   if (!worker.install) return next ? InstallStep::kStage : InstallStep::kNone;
   const Install& install = *worker.install;
   // The weights of another lineage are not worth the wait.
@@ -485,8 +497,8 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   entry.proving = entry.rollout && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !faults) {
-    entry.part = {{worker.policy, worker.site.pool},
-                  Index::Part{worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0}};
+    entry.load = {{worker.policy, worker.site.pool},
+                  Index::Load{worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0}};
   }
   entry.stuck = worker.stalled && worker.leased > 0;
   entry.step = step_of(state, health, worker);

@@ -213,11 +213,11 @@ struct Weights {
 // a restart in between asks for the report again.
 struct Evaluation {
   int64_t version = 0;
-  int64_t open_members = 0;
+  std::vector<int64_t> open;  // members that are not settled, by domain
   std::map<TaskId, Task> tasks;
   template <class V>
   void fields(V& visit) {
-    visit(version, open_members, tasks);
+    visit(version, open, tasks);
   }
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
 };
@@ -535,15 +535,17 @@ std::optional<int64_t> oldest_version(const Task& task);
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
-// Members of the evaluation are still out.
+// Members of the evaluation that are still out.
+int64_t num_open(const Policy& policy);
 bool evaluating(const Policy& policy);
 
-// What the policy's rollout workers are to hold: the frontier, or what is still evaluated.
-int64_t wanted_version(const Policy& policy);
+// What the policy's rollout workers of this pool are to hold: the frontier, or, while one of them
+// may be granted a member of it, what is evaluated (law 10.1).
+int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool);
 
-// What the worker is to sample by next, if not by what it has: what the policy wants, or, where it
+// What the worker is to sample by next, if not by what it has: what is wanted of it, or, where it
 // has that because it is evaluated, the frontier.
-std::optional<int64_t> next_version(const Policy& policy, const Worker& worker);
+std::optional<int64_t> next_version(const State& state, const Policy& policy, const Worker& worker);
 
 // It has been asked to stage or to switch, and has not answered.
 bool is_asked(const Worker& worker);

@@ -77,8 +77,7 @@ std::string policy_waits(const State& state, PolicyId id, const Policy& policy, 
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
     text += fmt::format("; {} is away", policy.trainer);
   text += silent_trainers(state, id, policy);
-  if (evaluating(policy))
-    text += fmt::format("; {} held-out samples missing", policy.evaluation->open_members);
+  if (evaluating(policy)) text += fmt::format("; {} held-out samples missing", num_open(policy));
   return text;
 }
 

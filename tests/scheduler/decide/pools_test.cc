@@ -129,6 +129,67 @@ TEST(Pools, WhatMayGoAnywhereIsSharedByAllPools) {
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}, {{"w1", 0}, 8}}));
 }
 
+// What waits for a pool with nobody in it is no work for the others.
+TEST(Pools, TheBacklogOfAnotherPoolRaisesNobodysShare) {
+  Config config = pools_config({"", "gone"}, /*prompts=*/6);
+  config.mode.dispatch = Dispatch::kLeastLoaded;
+  Harness h(config);
+  h.add_to_pool("small", "w0", 8);
+  h.add_to_pool("large", "w1", 16);
+  const auto stages = only<Stage>(h.tell(published(0)));
+  ASSERT_EQ(stages.size(), 2u);
+  h.tell_installed(stages[0]);
+  EXPECT_EQ(num_waiting(h.state), 12 - 4 + 12);
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
+}
+
+// Law 10.1: those that no held-out member may go to do not wait for the others.
+TEST(Pools, AnEvaluationHoldsTheWorkersOfItsPoolsAlone) {
+  Config config = pools_config({"small", "large"}, /*prompts=*/1);
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 2};
+  Harness h = with_pools(config, /*slots=*/16);
+  const auto is_last = [](const WorkId& work) {
+    return work.lane == Lane::kEval && work.member.domain == 1;
+  };
+  for (const auto& [work, lease] : std::map(h.state.leases))
+    if (!is_last(work)) h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+  h.tell(wants(1));
+  const auto stages = only<Stage>(h.tell(published(1)));
+  ASSERT_EQ(stages.size(), 2u);
+  for (const Stage& stage : stages) h.tell_installed(stage);
+  EXPECT_EQ(h.state.workers.at("w0").version, 1);
+  EXPECT_EQ(h.state.workers.at("w1").version, 0);
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 1}}));
+  const auto last =
+      std::ranges::find_if(h.state.leases, is_last, &std::pair<const WorkId, Lease>::first);
+  ASSERT_NE(last, h.state.leases.end());
+  for (const Switch& change :
+       only<Switch>(h.tell(h.result(Harness::grant_of(last->first, last->second), 1))))
+    h.tell_switched(change);
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 2}}));
+}
+
+// The same when its pool loses its worker: the next one there samples it by the version that is
+// evaluated, which others have left.
+TEST(Pools, TheVersionThatIsEvaluatedIsKeptForAPoolThatIsEmpty) {
+  Config config = pools_config({"small", "large"}, /*prompts=*/1);
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 2};
+  config.save.interval_steps = 1;
+  Harness h = with_pools(config, /*slots=*/16);
+  for (const auto& [work, lease] : std::map(h.state.leases))
+    if (work.lane == Lane::kTrain || work.member.domain == 0)
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+  h.tell(WorkerDown{"w1", 0});
+  h.tell(wants(1));
+  publish(h, 1);
+  h.tell(durable(1));
+  EXPECT_EQ(h.state.workers.at("w0").version, 1);
+  h.tell(WorkerUp{.worker = "w2", .slots = 16, .site = {.pool = "large"}});
+  EXPECT_EQ(h.state.workers.at("w2").install->version, 0);
+  h.install_open();
+  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w2", 1}, 1}}));
+}
+
 TEST(Pools, WhatIsMovedStaysInItsPool) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
   h.tell(Stalled{"w1", 0, true});

@@ -202,7 +202,8 @@ void World::check_switch(const Switch& change) {
   const Policy& policy = state_.policies.at(0);
   if (state_.config.mode.install == InstallWhen::kDrained && worker.leased > 0)
     fail("an install under work that has not ended");
-  if (change.version > wanted_version(policy)) fail("switched while the old weights are wanted");
+  if (change.version > wanted_version(state_, policy, worker.site.pool))
+    fail("switched while the old weights are wanted");
   if (!on_lineage(policy, change.version, change.digest)) fail("switched to abandoned weights");
 }
 
@@ -271,7 +272,7 @@ void World::check_stalled() {
     const Policy& policy = state_.policies.at(work.member.policy);
     const Task& task = *find_task(state_, work.lane, work.member);
     const Member& member = task.members.at(static_cast<size_t>(work.member.member));
-    if (state_.index.sum(work.member.policy).installing > 0) continue;
+    if (state_.index.load_of(work.member.policy).installing > 0) continue;
     if (member.moves >= state_.config.retries.returned) continue;
     for (const auto& [id, worker] : state_.workers) {
       const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
@@ -551,7 +552,9 @@ void World::fault() {
       tell(Tick{});
       break;
     case 6:  // its connection breaks, and is made anew
-      if (node.alive && node.connected) connect(id, node);
+      if (!node.alive || !node.connected) break;
+      cut_session(id);
+      connect(id, node);
       break;
     case 7:
       node.hangs = !node.hangs;
