@@ -264,6 +264,8 @@ void check_overrides(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (override.starts_with("scheduler.mode="))
       throw UserError("scheduler.mode is for the bench to set; see --modes");
+    if (override.find('=') == std::string::npos || override.find('.') > override.find('='))
+      throw UserError("'{}' is no override: write section.key=value", override);
   }
   for (const char* key : {"run.steps", "run.seed", "rollout.prompts_per_step", "rollout.group_size",
                           "rollout.workers", "rollout.max_sequences"}) {

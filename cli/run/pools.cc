@@ -9,6 +9,7 @@
 #include "cli/run/datasets.h"
 #include "core/base/error.h"
 #include "core/base/nearest.h"
+#include "core/wire/admission.h"
 #include "core/wire/message.h"
 
 namespace tailrace {
@@ -88,10 +89,9 @@ void validate_pools(const RunOptions& options) {
                           "one of them the workers of both.",
                           names[i], first->second);
   }
-  constexpr int64_t kMostWorkers = 1024;  // as of rollout.workers
-  if (const int64_t workers = num_rollout_workers(options); workers > kMostWorkers)
+  if (const int64_t workers = num_rollout_workers(options); workers > wire::kMaxWorkers)
     throw UserError::at("rollout.pools", "has {} workers together; a run has at most {}.", workers,
-                        kMostWorkers);
+                        wire::kMaxWorkers);
   for (size_t i = 0; i < options.datasets.size(); ++i) {
     const std::string& pool = options.datasets[i].pool;
     if (pool.empty() || known.contains(pool)) continue;

@@ -35,6 +35,12 @@ class Paced final : public Environment {
       throw reader.mistake("turns", "turns is {:g}, above max_turns {}", median_turns_,
                            info_.max_turns);
     }
+    if (endless_prompts_ == 0 && reader.has("endless_members")) {
+      throw reader.mistake("endless_members",
+                           "endless_members is {:g} without endless_prompts, the share of the "
+                           "prompts that have such members: set that as well, as in 0.1",
+                           endless_members_);
+    }
     if (members_differ() && info_.max_turns < kForks) {
       throw reader.mistake("max_turns",
                            "max_turns is {}; where members differ an episode has at least {} turns",

@@ -29,6 +29,8 @@ class SettingsReader {
   std::string text(const std::string& key, const std::string& fallback);
   std::string choice(const std::string& key, const std::string& fallback,
                      const std::vector<std::string>& allowed);
+  // It was given, with whatever value.
+  bool has(const std::string& key) { return find(key) != nullptr; }
   void finish() const;
 
   // What is wrong with a setting, for rules of the environment's own.

@@ -115,8 +115,11 @@ std::string describe_waits(const State& state, Time now) {
     text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
   for (const auto& [id, worker] : state.workers) {
     if (is_asked(worker))
-      text += fmt::format("; {} installs version {}{}", id, worker.install->version,
-                          since(worker.install->deadline - state.config.deadlines.install, now));
+      text +=
+          fmt::format("; {} {} version {}{}", id,
+                      worker.install->phase == Install::Phase::kStaging ? "stages" : "switches to",
+                      worker.install->version,
+                      since(worker.install->deadline - state.config.deadlines.install, now));
     if (!worker.connected)
       text += fmt::format("; {} has been away{}", id,
                           since(worker.reconnect_deadline - state.config.deadlines.reconnect, now));

@@ -199,6 +199,9 @@ TEST(Paced, RefusesSettingsThatContradictEachOther) {
             "turns");
   EXPECT_EQ(error_of({{"latency_ms", "9"}, {"max_latency_ms", "4"}}),
             "environment paced: latency_ms is 9, above max_latency_ms 4");
+  EXPECT_EQ(error_of({{"endless_members", "0.2"}}),
+            "environment paced: endless_members is 0.2 without endless_prompts, the share of the "
+            "prompts that have such members: set that as well, as in 0.1");
 }
 
 }  // namespace

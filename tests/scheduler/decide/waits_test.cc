@@ -16,9 +16,14 @@ TEST(Waits, NameWhoWaitsForWhomAndSinceWhen) {
   const auto installs = only<Stage>(h.tell(published(0)));
   ASSERT_EQ(installs.size(), 1u);
   EXPECT_EQ(waits_after(7),
-            "version 0; 0 of 1 groups ready; 2 samples wait for a rollout worker; w0 installs "
+            "version 0; 0 of 1 groups ready; 2 samples wait for a rollout worker; w0 stages "
             "version 0 for 7 s");
-  const Actions grants = h.tell_installed(installs[0]);
+  const auto changes = only<Switch>(h.tell(Staged{"w0", 0, 0, installs[0].digest}));
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(waits_after(2),
+            "version 0; 0 of 1 groups ready; 2 samples wait for a rollout worker; w0 switches to "
+            "version 0 for 2 s");
+  const Actions grants = h.tell_switched(changes[0]);
   const std::string running = "version 0; 0 of 1 groups ready; 2 samples run at w0 (2)";
   EXPECT_EQ(waits_after(0), running);
   EXPECT_EQ(waits_after(31), running + ", the oldest for 31 s");
