@@ -33,7 +33,7 @@ void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const floa
                        std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
                        std::span<float> dweight);
 
-void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table);
+void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale, Matrix table);
 void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
           ConstMatrix table, bool inverse);
 

@@ -14,35 +14,45 @@ namespace {
 
 constexpr int64_t kGrainFloats = 32 * 1024;
 
-int64_t grain_rows(int64_t dim) {
-  return std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(dim, 1));
+int64_t grain_rows(int64_t cols) {
+  return std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(cols, 1));
+}
+
+// Parts of a row.
+int64_t num_heads(ConstMatrix x, std::span<const float> weight) {
+  const auto dim = static_cast<int64_t>(weight.size());
+  TR_CHECK(dim > 0 && x.cols % dim == 0, "x [{}, {}], weight [{}]", x.rows, x.cols, dim);
+  return x.cols / dim;
 }
 
 }  // namespace
 
 void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps,
               Matrix y, std::span<float> inv_rms) {
-  const int64_t dim = x.cols;
-  TR_CHECK(y.rows == x.rows && y.cols == dim && static_cast<int64_t>(weight.size()) == dim,
-           "x [{}, {}], y [{}, {}], weight [{}]", x.rows, dim, y.rows, y.cols, weight.size());
-  TR_CHECK(inv_rms.empty() || static_cast<int64_t>(inv_rms.size()) == x.rows);
-  parallel_for(stream, x.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+  const auto dim = static_cast<int64_t>(weight.size());
+  const int64_t heads = num_heads(x, weight);
+  TR_CHECK(y.rows == x.rows && y.cols == x.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
+           y.cols);
+  TR_CHECK(inv_rms.empty() || static_cast<int64_t>(inv_rms.size()) == x.rows * heads);
+  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const float* in = x.row(t);
-      float* out = y.row(t);
-      Vec16 squares = simd::zero();
-      for (int64_t i = 0; i < dim; i += kLanes) {
-        Vec16 v = simd::load(in + i, dim - i);
-        squares = simd::fma(v, v, squares);
-      }
-      const float mean = simd::reduce_add(squares) / static_cast<float>(dim);
-      // A correctly rounded division and root: the approximate reciprocal root has other bits on
-      // other processors.
-      const float inv = 1.0f / std::sqrt(mean + eps);
-      if (!inv_rms.empty()) inv_rms[static_cast<size_t>(t)] = inv;
-      for (int64_t i = 0; i < dim; i += kLanes) {
-        Vec16 scaled = simd::mul(simd::load(in + i, dim - i), simd::broadcast(inv));
-        simd::store(out + i, simd::mul(scaled, simd::load(weight.data() + i, dim - i)), dim - i);
+      for (int64_t head = 0; head < heads; ++head) {
+        const float* in = x.row(t) + head * dim;
+        float* out = y.row(t) + head * dim;
+        Vec16 squares = simd::zero();
+        for (int64_t i = 0; i < dim; i += kLanes) {
+          Vec16 v = simd::load(in + i, dim - i);
+          squares = simd::fma(v, v, squares);
+        }
+        const float mean = simd::reduce_add(squares) / static_cast<float>(dim);
+        // A correctly rounded division and root: the approximate reciprocal root has other bits on
+        // other processors.
+        const float inv = 1.0f / std::sqrt(mean + eps);
+        if (!inv_rms.empty()) inv_rms[static_cast<size_t>(t * heads + head)] = inv;
+        for (int64_t i = 0; i < dim; i += kLanes) {
+          Vec16 scaled = simd::mul(simd::load(in + i, dim - i), simd::broadcast(inv));
+          simd::store(out + i, simd::mul(scaled, simd::load(weight.data() + i, dim - i)), dim - i);
+        }
       }
     }
   });
@@ -51,28 +61,32 @@ void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight
 void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const float> weight,
                        std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
                        std::span<float> dweight) {
-  const int64_t dim = x.cols;
-  TR_CHECK(dy.rows == x.rows && dx.rows == x.rows && dy.cols == dim && dx.cols == dim);
-  TR_CHECK(static_cast<int64_t>(weight.size()) == dim &&
-           static_cast<int64_t>(dweight.size()) == dim &&
-           static_cast<int64_t>(inv_rms.size()) == x.rows);
+  const auto dim = static_cast<int64_t>(weight.size());
+  const int64_t heads = num_heads(x, weight), parts = x.rows * heads;
+  TR_CHECK(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols);
+  TR_CHECK(static_cast<int64_t>(dweight.size()) == dim &&
+           static_cast<int64_t>(inv_rms.size()) == parts);
   // dweight first: dx may overwrite dy.
   const int64_t vectors = (dim + kLanes - 1) / kLanes;
-  const int64_t grain = std::max<int64_t>(1, kGrainFloats / kLanes / std::max<int64_t>(x.rows, 1));
+  const int64_t grain = std::max<int64_t>(1, kGrainFloats / kLanes / std::max<int64_t>(parts, 1));
   parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
-    // Four columns of vectors at once: each is a chain of additions in the order of t.
+    // Four columns of vectors at once: each is a chain of additions in the order of (t, h).
     constexpr int64_t kColumns = 4;
     for (int64_t v = begin; v < end; v += kColumns) {
       const int64_t col = v * kLanes;
       const int64_t stop = std::min(dim, std::min(end, v + kColumns) * kLanes);
       Vec16 sum[kColumns];
       for (auto& s : sum) s = simd::zero();
+      const float* inv_of = inv_rms.data();
       for (int64_t t = 0; t < x.rows; ++t) {
-        Vec16 inv = simd::broadcast(inv_rms[static_cast<size_t>(t)]);
-        for (int64_t c = 0; c < kColumns; ++c) {
-          const int64_t at = col + c * kLanes;
-          Vec16 normed = simd::mul(simd::load(x.row(t) + at, stop - at), inv);
-          sum[c] = simd::fma(simd::load(dy.row(t) + at, stop - at), normed, sum[c]);
+        for (int64_t head = 0; head < x.cols; head += dim) {
+          const Vec16 inv = simd::broadcast(*inv_of++);
+          const float *in = x.row(t) + head, *grad = dy.row(t) + head;
+          for (int64_t c = 0; c < kColumns; ++c) {
+            const int64_t at = col + c * kLanes;
+            Vec16 normed = simd::mul(simd::load(in + at, stop - at), inv);
+            sum[c] = simd::fma(simd::load(grad + at, stop - at), normed, sum[c]);
+          }
         }
       }
       for (int64_t c = 0; c < kColumns; ++c) {
@@ -83,23 +97,27 @@ void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const floa
     }
   });
   // With n = x * inv and g = dy * weight: dx = inv * (g - n * mean(g * n)).
-  parallel_for(stream, x.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const float *in = x.row(t), *grad = dy.row(t);
-      float* out = dx.row(t);
-      const Vec16 inv = simd::broadcast(inv_rms[static_cast<size_t>(t)]);
-      Vec16 dot = simd::zero();
-      for (int64_t i = 0; i < dim; i += kLanes) {
-        Vec16 g = simd::mul(simd::load(grad + i, dim - i), simd::load(weight.data() + i, dim - i));
-        dot = simd::fma(g, simd::mul(simd::load(in + i, dim - i), inv), dot);
-      }
-      const Vec16 mean = simd::broadcast(-simd::reduce_add(dot) / static_cast<float>(dim));
-      for (int64_t i = 0; i < dim; i += kLanes) {
-        Vec16 g = simd::mul(simd::load(grad + i, dim - i), simd::load(weight.data() + i, dim - i));
-        Vec16 n = simd::mul(simd::load(in + i, dim - i), inv);
-        Vec16 d = simd::mul(inv, simd::fma(n, mean, g));
-        if (accumulate) d = simd::add(simd::load(out + i, dim - i), d);
-        simd::store(out + i, d, dim - i);
+      for (int64_t head = 0; head < heads; ++head) {
+        const float *in = x.row(t) + head * dim, *grad = dy.row(t) + head * dim;
+        float* out = dx.row(t) + head * dim;
+        const Vec16 inv = simd::broadcast(inv_rms[static_cast<size_t>(t * heads + head)]);
+        Vec16 dot = simd::zero();
+        for (int64_t i = 0; i < dim; i += kLanes) {
+          Vec16 g =
+              simd::mul(simd::load(grad + i, dim - i), simd::load(weight.data() + i, dim - i));
+          dot = simd::fma(g, simd::mul(simd::load(in + i, dim - i), inv), dot);
+        }
+        const Vec16 mean = simd::broadcast(-simd::reduce_add(dot) / static_cast<float>(dim));
+        for (int64_t i = 0; i < dim; i += kLanes) {
+          Vec16 g =
+              simd::mul(simd::load(grad + i, dim - i), simd::load(weight.data() + i, dim - i));
+          Vec16 n = simd::mul(simd::load(in + i, dim - i), inv);
+          Vec16 d = simd::mul(inv, simd::fma(n, mean, g));
+          if (accumulate) d = simd::add(simd::load(out + i, dim - i), d);
+          simd::store(out + i, d, dim - i);
+        }
       }
     }
   });

@@ -10,7 +10,8 @@
 
 namespace tailrace::cpu {
 
-void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table) {
+void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale,
+                Matrix table) {
   const auto half = static_cast<int64_t>(inv_freq.size());
   TR_CHECK(table.cols == 2 * half, "table [{}, {}] for {} frequencies", table.rows, table.cols,
            half);
@@ -20,8 +21,8 @@ void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix t
         // In double: at position 100,000 a float angle is wrong by up to 0.004 already before the
         // cosine.
         double angle = static_cast<double>(p) * inv_freq[static_cast<size_t>(i)];
-        table.row(p)[i] = static_cast<float>(std::cos(angle));
-        table.row(p)[half + i] = static_cast<float>(std::sin(angle));
+        table.row(p)[i] = static_cast<float>(scale * std::cos(angle));
+        table.row(p)[half + i] = static_cast<float>(scale * std::sin(angle));
       }
     }
   });
@@ -43,7 +44,7 @@ void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t
         const int64_t left = half - i;
         const Vec16 cosine = simd::load(angles + i, left);
         Vec16 sine = simd::load(angles + half + i, left);
-        // The gradient of a rotation is the rotation back.
+        // The gradient of a rotation is its transpose.
         if (inverse) sine = simd::sub(simd::zero(), sine);
         for (int head = 0; head < num_heads; ++head) {
           float* first = x.row(t) + head * table.cols + i;

@@ -63,8 +63,9 @@ void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const floa
   run(cpu::rms_norm_backward, stream, x, weight, inv_rms, dy, dx, accumulate, dweight);
 }
 
-void rope_table(const Stream& stream, std::span<const double> inv_freq, Matrix table) {
-  run(cpu::rope_table, stream, inv_freq, table);
+void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale,
+                Matrix table) {
+  run(cpu::rope_table, stream, inv_freq, scale, table);
 }
 void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
           ConstMatrix table, bool inverse) {

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstddef>
+#include <vector>
 
 #include "kernels/ref/ref.h"
 
@@ -7,42 +8,44 @@ namespace tailrace::ref {
 
 void rms_norm(ConstMatrix x, std::span<const float> weight, float eps, Matrix y,
               std::span<float> inv_rms) {
-  for (int64_t t = 0; t < x.rows; ++t) {
+  const auto dim = static_cast<int64_t>(weight.size());
+  for (int64_t part = 0; part < x.rows * x.cols / dim; ++part) {
+    const float* in = x.row(part * dim / x.cols) + part * dim % x.cols;
+    float* out = y.row(part * dim / x.cols) + part * dim % x.cols;
     double squares = 0;
-    for (int64_t i = 0; i < x.cols; ++i) squares += double{x.row(t)[i]} * x.row(t)[i];
-    double inv = 1 / std::sqrt(squares / static_cast<double>(x.cols) + eps);
-    if (!inv_rms.empty()) inv_rms[static_cast<size_t>(t)] = static_cast<float>(inv);
-    for (int64_t i = 0; i < x.cols; ++i) {
-      y.row(t)[i] = static_cast<float>(x.row(t)[i] * inv * weight[static_cast<size_t>(i)]);
-    }
+    for (int64_t i = 0; i < dim; ++i) squares += double{in[i]} * in[i];
+    double inv = 1 / std::sqrt(squares / static_cast<double>(dim) + eps);
+    if (!inv_rms.empty()) inv_rms[static_cast<size_t>(part)] = static_cast<float>(inv);
+    for (int64_t i = 0; i < dim; ++i)
+      out[i] = static_cast<float>(in[i] * inv * weight[static_cast<size_t>(i)]);
   }
 }
 
 // y_i = x_i w_i r with r = (mean x^2 + eps)^(-1/2), so dr/dx_j = -r^3 x_j / dim.
 void rms_norm_backward(ConstMatrix x, std::span<const float> weight, std::span<const float> inv_rms,
                        ConstMatrix dy, Matrix dx, bool accumulate, std::span<float> dweight) {
-  for (int64_t i = 0; i < x.cols; ++i) {
-    double sum = dweight[static_cast<size_t>(i)];
-    for (int64_t t = 0; t < x.rows; ++t) {
-      sum += double{dy.row(t)[i]} * x.row(t)[i] * inv_rms[static_cast<size_t>(t)];
-    }
-    dweight[static_cast<size_t>(i)] = static_cast<float>(sum);
-  }
-  for (int64_t t = 0; t < x.rows; ++t) {
+  const auto dim = static_cast<int64_t>(weight.size());
+  std::vector<double> sums(dweight.begin(), dweight.end());
+  for (int64_t part = 0; part < x.rows * x.cols / dim; ++part) {
+    const int64_t row = part * dim / x.cols, col = part * dim % x.cols;
+    const float *in = x.row(row) + col, *grad = dy.row(row) + col;
+    float* out = dx.row(row) + col;
     // As the forward pass returned it, and not computed anew: backward is judged for what it is
     // given.
-    const double r = inv_rms[static_cast<size_t>(t)];
+    const double r = inv_rms[static_cast<size_t>(part)];
     double dot = 0;
-    for (int64_t i = 0; i < x.cols; ++i) {
-      dot += double{dy.row(t)[i]} * weight[static_cast<size_t>(i)] * x.row(t)[i];
+    for (int64_t i = 0; i < dim; ++i) {
+      dot += double{grad[i]} * weight[static_cast<size_t>(i)] * in[i];
+      sums[static_cast<size_t>(i)] += double{grad[i]} * in[i] * r;
     }
-    for (int64_t i = 0; i < x.cols; ++i) {
-      double d = r * dy.row(t)[i] * weight[static_cast<size_t>(i)] -
-                 r * r * r / static_cast<double>(x.cols) * x.row(t)[i] * dot;
-      if (accumulate) d += dx.row(t)[i];
-      dx.row(t)[i] = static_cast<float>(d);
+    for (int64_t i = 0; i < dim; ++i) {
+      double d = r * grad[i] * weight[static_cast<size_t>(i)] -
+                 r * r * r / static_cast<double>(dim) * in[i] * dot;
+      if (accumulate) d += out[i];
+      out[i] = static_cast<float>(d);
     }
   }
+  for (size_t i = 0; i < sums.size(); ++i) dweight[i] = static_cast<float>(sums[i]);
 }
 
 }  // namespace tailrace::ref

@@ -102,6 +102,53 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
   }
 }
 
+// The norms of queries and keys: each head as if it were a row of its own, in a matrix whose rows
+// hold more than the heads.
+TEST(RmsNorm, OfHeadsIsTheNormOfEach) {
+  Rng rng(14);
+  constexpr int64_t kTokens = 37, kHeads = 3, kDim = 20;
+  TestStream stream(3);
+  GuardedMatrix wide(kTokens, kHeads * kDim + 5, rng), dy(kTokens, kHeads * kDim, rng);
+  const Matrix x = wide.view().slice_cols(2, 2 + kHeads * kDim);
+  const auto weight = random_vector(kDim, rng);
+  GuardedMatrix y(kTokens, kHeads * kDim), dx(kTokens, kHeads * kDim, rng), dweight(1, kDim, rng);
+  const GuardedMatrix dx_before = dx, dweight_before = dweight;
+  std::vector<float> inv(kTokens * kHeads);
+  rms_norm(stream.get(), x, weight, 1e-5f, y.view(), inv);
+  rms_norm_backward(stream.get(), x, weight, inv, dy.view(), dx.view(), /*accumulate=*/true,
+                    span_of(dweight));
+  y.expect_canaries();
+  dx.expect_canaries();
+  dweight.expect_canaries();
+
+  // As rows: head h of token t is row t * heads + h.
+  GuardedMatrix rows(kTokens * kHeads, kDim), dy_rows(rows), dx_rows(rows), y_rows(rows);
+  const auto split = [&](ConstMatrix from, GuardedMatrix& to) {
+    for (int64_t r = 0; r < kTokens * kHeads; ++r)
+      std::copy_n(from.row(r / kHeads) + r % kHeads * kDim, kDim, to.view().row(r));
+  };
+  split(x, rows);
+  split(dy.view(), dy_rows);
+  split(dx_before.view(), dx_rows);
+  GuardedMatrix dweight_rows = dweight_before;
+  std::vector<float> inv_rows(inv.size());
+  rms_norm(Stream{}, rows.view(), weight, 1e-5f, y_rows.view(), inv_rows);
+  rms_norm_backward(Stream{}, rows.view(), weight, inv_rows, dy_rows.view(), dx_rows.view(),
+                    /*accumulate=*/true, span_of(dweight_rows));
+  EXPECT_EQ(inv, inv_rows);
+  GuardedMatrix got(rows);
+  split(y.view(), got);
+  expect_same_bits(got.view(), y_rows.view(), "y");
+  split(dx.view(), got);
+  expect_same_bits(got.view(), dx_rows.view(), "dx");
+  expect_same_bits(dweight.view(), dweight_rows.view(), "dweight");
+  GuardedMatrix expected = dx_before, dweight_expected = dweight_before;
+  ref::rms_norm_backward(x, weight, inv, dy.view(), expected.view(), true,
+                         span_of(dweight_expected));
+  expect_close(dx.view(), expected.view(), 1e-4, "dx");
+  expect_close(dweight.view(), dweight_expected.view(), 1e-4, "dweight");
+}
+
 // Loss = sum of coefficients * y; central differences with step h have error h^2 and eps / h.
 TEST(RmsNorm, ReferenceBackwardIsTheDerivativeOfTheReference) {
   Rng rng(4);
@@ -136,7 +183,7 @@ TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
             std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
       }
       GuardedMatrix table(500, head_dim), x(tokens, heads * head_dim, rng);
-      rope_table(Stream{}, inv_freq, table.view());
+      rope_table(Stream{}, inv_freq, 1, table.view());
       table.expect_canaries();
       std::vector<int32_t> positions;
       for (int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<int32_t>(rng() % 500));
@@ -151,6 +198,18 @@ TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
       rope(stream.get(), x.view(), heads, positions, table.view(), true);
       expect_close(x.view(), original.view(), 2 * tolerance, "turned back");
     }
+  }
+}
+
+// YaRN's factor of queries and keys.
+TEST(Rope, ATableMayBeScaled) {
+  const std::vector<double> inv_freq = {1, 0.25};
+  GuardedMatrix plain(9, 4), scaled(9, 4);
+  rope_table(Stream{}, inv_freq, 1, plain.view());
+  rope_table(Stream{}, inv_freq, 1.5, scaled.view());
+  for (int64_t p = 0; p < 9; ++p) {
+    for (int64_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(scaled.at(p, i), 1.5 * plain.at(p, i), 2 * kUnit * 1.5);
   }
 }
 
