@@ -21,6 +21,7 @@ bool decays(ParameterKind kind, const OptimOptions& options) {
     case ParameterKind::kResidual:
       return true;
     case ParameterKind::kNorm:
+    case ParameterKind::kBias:
       return options.decay_norms;
   }
   return true;

@@ -12,7 +12,7 @@ void OptimOptions::visit(OptionVisitor& v) {
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0, .max = 1});
   v.field("weight_decay", weight_decay,
           {.help = "decoupled weight decay of matrices and embeddings", .min = 0, .max = 1000});
-  v.field("decay_norms", decay_norms, {.help = "weight decay of norms as well"});
+  v.field("decay_norms", decay_norms, {.help = "weight decay of norms and biases as well"});
   v.field("warmup_updates", warmup_updates,
           {.help = "updates over which the rate rises linearly",
            .min = 0,

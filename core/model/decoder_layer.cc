@@ -24,14 +24,14 @@ size_t matrix_bytes(int64_t rows, int64_t cols) {
 template <class T>
 struct Qkv {
   MatrixView<T> q, k, v;
-  MatrixView<T> rotated;  // q and k together: both turn by the same angles
+  MatrixView<T> qk;  // q and k together: both turn by the same angles
 
   Qkv(const ModelConfig& c, MatrixView<T> qkv) {
     const int64_t q_end = c.q_size(), k_end = q_end + c.kv_size();
     q = qkv.slice_cols(0, q_end);
     k = qkv.slice_cols(q_end, k_end);
     v = qkv.slice_cols(k_end, qkv.cols);
-    rotated = qkv.slice_cols(0, k_end);
+    qk = qkv.slice_cols(0, k_end);
   }
 };
 
@@ -42,6 +42,14 @@ struct GateUp {
       : gate(both.slice_cols(0, both.cols / 2)), up(both.slice_cols(both.cols / 2, both.cols)) {}
 };
 
+// Room for normalised queries and keys, where they are.
+Matrix take_qk(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
+  return take(workspace, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size());
+}
+size_t qk_bytes(const ModelConfig& c, int64_t tokens) {
+  return c.qk_norm ? matrix_bytes(tokens, c.q_size() + c.kv_size()) : 0;
+}
+
 int num_rotated_heads(const ModelConfig& c) {
   return static_cast<int>(c.num_heads + c.num_kv_heads);
 }
@@ -49,6 +57,27 @@ float attention_scale(const ModelConfig& c) {
   return 1.0f / std::sqrt(static_cast<float>(c.head_dim));
 }
 float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
+
+// Queries and keys as attention reads them. With qk_norm they are made from the product, which
+// backward needs as it is, in `rotated` [tokens, q_size + kv_size]; else in the product's place.
+Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float> q_norm,
+              std::span<const float> k_norm, Matrix product, Matrix rotated,
+              std::span<float> inv_rms) {
+  const ModelConfig& c = pass.config;
+  if (c.qk_norm) {
+    const int64_t q = c.q_size();
+    const auto q_heads = static_cast<size_t>(inv_rms.empty() ? 0 : product.rows * c.num_heads);
+    rms_norm(stream, product.slice_cols(0, q), q_norm, norm_eps(c), rotated.slice_cols(0, q),
+             inv_rms.first(q_heads));
+    rms_norm(stream, product.slice_cols(q, product.cols), k_norm, norm_eps(c),
+             rotated.slice_cols(q, rotated.cols), inv_rms.subspan(q_heads));
+  } else {
+    rotated = product;
+  }
+  rope(stream, rotated, num_rotated_heads(c), pass.batch.sequences.positions, pass.rope_table,
+       /*inverse=*/false);
+  return rotated;
+}
 
 void forward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                        const PackedWeights::Layer& weights, const KvLayer& kv,
@@ -60,18 +89,18 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
   rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, kept.input_inv_rms);
   // One product for q, k and v: the rows of the input are read once, and few large products keep
   // threads busier than many small ones.
-  linear(stream, normed, weights.qkv, {}, kept.qkv);
+  linear(stream, normed, weights.qkv, weights.qkv_bias, kept.qkv);
   const Qkv<float> qkv(c, kept.qkv);
-  rope(stream, qkv.rotated, num_rotated_heads(c), sequences.positions, pass.rope_table,
-       /*inverse=*/false);
+  const Matrix qk = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk,
+                           take_qk(workspace, c, kept.qkv.rows), {});
   // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
   // training thus have one path, and the same bits.
-  kv_write(stream, qkv.k, qkv.v, sequences, kv);
-  attention(stream, workspace, qkv.q, static_cast<int>(c.num_heads), attention_scale(c), sequences,
-            kv, pass.batch.max_context, kept.attended, kept.lse);
+  kv_write(stream, qk.slice_cols(c.q_size(), qk.cols), qkv.v, sequences, kv);
+  attention(stream, workspace, qk.slice_cols(0, c.q_size()), static_cast<int>(c.num_heads),
+            attention_scale(c), sequences, kv, pass.batch.max_context, kept.attended, kept.lse);
   // The residual stream is added to the finished product and is not where its sum starts: one
   // rounding, at the same place in every pass.
-  linear(stream, kept.attended, weights.o, {}, kept.middle);
+  linear(stream, kept.attended, weights.o, weights.o_bias, kept.middle);
   add(stream, kept.input, kept.middle);
 }
 
@@ -82,17 +111,18 @@ void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pa
   Matrix normed = take(workspace, kept.middle.rows, c.hidden_size);
   Matrix product = take(workspace, kept.middle.rows, c.intermediate_size);
   rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, kept.post_inv_rms);
-  linear(stream, normed, weights.gate_up, {}, kept.gate_up);
+  linear(stream, normed, weights.gate_up, weights.gate_up_bias, kept.gate_up);
   const GateUp<float> halves(kept.gate_up);
   swiglu(stream, halves.gate, halves.up, product);
-  linear(stream, product, weights.down, {}, output);
+  linear(stream, product, weights.down, weights.down_bias, output);
   add(stream, kept.middle, output);
 }
 
-// Gradient of a product: dweight += dy^T x, dx = dy W.
+// Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
 void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
-                     ConstMatrix weight, Matrix dweight, Matrix dx) {
+                     ConstMatrix weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
   linear_grad_weight(stream, workspace, dy, x, dweight);
+  if (!dbias.empty()) linear_grad_bias(stream, dy, dbias);
   linear_grad_input(stream, workspace, dy, weight, dx, /*accumulate=*/false);
 }
 
@@ -110,11 +140,13 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
   swiglu(stream, halves.gate, halves.up, product);
   // The gradient to the product lies where the gradient to the gate will be.
-  backward_linear(stream, workspace, dx, product, weights.down, gradients.down, dhalves.gate);
+  backward_linear(stream, workspace, dx, product, weights.down, gradients.down, gradients.down_bias,
+                  dhalves.gate);
   swiglu_backward(stream, halves.gate, halves.up, dhalves.gate, dhalves.gate, dhalves.up);
 
   rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, {});
-  backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up, dnormed);
+  backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up,
+                  gradients.gate_up_bias, dnormed);
   // dx already is the gradient of the residual path, which goes past this block unchanged; the
   // block's own is added to it.
   rms_norm_backward(stream, kept.middle, weights.post_norm, kept.post_inv_rms, dnormed, dx,
@@ -133,16 +165,34 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
   Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
 
   const Qkv<float> qkv(c, kept.qkv), gradient(c, dqkv);
+  Matrix q = qkv.q;
+  std::span<float> inv_rms;
+  if (c.qk_norm) {
+    // Made again rather than kept, as normalised inputs are.
+    inv_rms = workspace.take<float>(dx.rows * num_rotated_heads(c));
+    q = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk, take_qk(workspace, c, dx.rows),
+               inv_rms)
+            .slice_cols(0, c.q_size());
+  }
   // The gradient to what attention returned lies where the gradient to q will be.
-  backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradient.q);
-  attention_backward(stream, workspace, qkv.q, kept.attended, kept.lse, gradient.q,
+  backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradients.o_bias,
+                  gradient.q);
+  attention_backward(stream, workspace, q, kept.attended, kept.lse, gradient.q,
                      static_cast<int>(c.num_heads), attention_scale(c), sequences, kv,
                      pass.batch.max_context, gradient.q, gradient.k, gradient.v);
-  rope(stream, gradient.rotated, num_rotated_heads(c), sequences.positions, pass.rope_table,
+  rope(stream, gradient.qk, num_rotated_heads(c), sequences.positions, pass.rope_table,
        /*inverse=*/true);
+  if (c.qk_norm) {
+    const auto q_heads = static_cast<size_t>(dx.rows * c.num_heads);
+    rms_norm_backward(stream, qkv.q, weights.q_norm, inv_rms.first(q_heads), gradient.q, gradient.q,
+                      /*accumulate=*/false, gradients.q_norm);
+    rms_norm_backward(stream, qkv.k, weights.k_norm, inv_rms.subspan(q_heads), gradient.k,
+                      gradient.k, /*accumulate=*/false, gradients.k_norm);
+  }
 
   rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, {});
-  backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, dnormed);
+  backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, gradients.qkv_bias,
+                  dnormed);
   rms_norm_backward(stream, kept.input, weights.input_norm, kept.input_inv_rms, dnormed, dx,
                     /*accumulate=*/true, gradients.input_norm);
 }
@@ -173,8 +223,9 @@ size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_toke
                                      int num_threads) {
   // The halves of a layer run one after the other, each beside its normalised input.
   const size_t normed = matrix_bytes(max_tokens, config.hidden_size);
-  return normed + std::max(attention_bytes(config, max_context, num_threads),
-                           matrix_bytes(max_tokens, config.intermediate_size));
+  return normed +
+         std::max(qk_bytes(config, max_tokens) + attention_bytes(config, max_context, num_threads),
+                  matrix_bytes(max_tokens, config.intermediate_size));
 }
 
 size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
@@ -185,7 +236,10 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tok
   const size_t mlp = matrix_bytes(max_tokens, ffn) + matrix_bytes(max_tokens, 2 * ffn) +
                      std::max(linear_grad_workspace_bytes(max_tokens, hidden, ffn),
                               linear_grad_workspace_bytes(max_tokens, 2 * ffn, hidden));
-  const size_t attention = matrix_bytes(max_tokens, qkv) +
+  const size_t qk_norms = config.qk_norm ? qk_bytes(config, max_tokens) +
+                                               matrix_bytes(max_tokens, num_rotated_heads(config))
+                                         : 0;
+  const size_t attention = matrix_bytes(max_tokens, qkv) + qk_norms +
                            std::max({linear_grad_workspace_bytes(max_tokens, hidden, q),
                                      linear_grad_workspace_bytes(max_tokens, qkv, hidden),
                                      attention_bytes(config, max_context, num_threads)});

@@ -1,6 +1,6 @@
 // One decoder layer, forward and backward side by side:
 //
-//   middle = input  + Attention(RMSNorm(input)) Wo^T
+//   middle = input  + Attention(RMSNorm(input)) Wo^T       q and k normalised by head with qk_norm
 //   output = middle + (SiLU(x Wgate^T) * (x Wup^T)) Wdown^T,   x = RMSNorm(middle)
 #pragma once
 

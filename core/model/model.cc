@@ -40,7 +40,7 @@ Model::Model(ModelConfig config)
       layout_(config_),
       rope_table_(static_cast<size_t>(config_.max_positions * config_.head_dim) * sizeof(float)) {
   // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
-  rope_table(Stream{}, config_.inv_freq(),
+  rope_table(Stream{}, config_.inv_freq(), config_.rope_scaling.attention_factor,
              {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim});
 }
 

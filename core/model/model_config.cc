@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <span>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
+#include "core/model/config_reader.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/attention.h"
 
@@ -18,120 +19,68 @@ namespace tailrace {
 namespace {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // keys stay as written
 
 constexpr int64_t kMaxConfigBytes = 1 << 24;
 
-// A key of config.json that changes the numbers, and its values that are built.
-struct Feature {
-  const char* key;
-  const char* accepted;  // JSON list; empty: only null or no key at all
-  bool saved = false;    // write_model_config() gives it, with the first accepted value
+// Where a family says that layers see a window only.
+enum class Windows : uint8_t {
+  kNone,   // sliding_window is refused
+  kAll,    // sliding_window is that of all layers
+  kUpper,  // with use_sliding_window, of layers from max_window_layers on
 };
 
-// Keys that are not listed are passed over: most say how to train or to generate, and change no
-// logits.
-constexpr Feature kLlamaFeatures[] = {
-    {"rope_scaling", "[]", /*saved=*/true},
-    {"hidden_act", R"(["silu"])", /*saved=*/true},
-    {"attention_bias", "[false]", /*saved=*/true},
-    {"mlp_bias", "[false]", /*saved=*/true},
-    {"sliding_window", "[]"},
-    {"partial_rotary_factor", "[1]"},
-};
-
-// The model families that are built.
+// A model family: what it adds to the decoder that all share, by which keys its files say so, and
+// transformers' defaults, which a file that leaves a key out means. 0: as all.
 struct Family {
   const char* architecture;
   const char* model_type;
-  std::span<const Feature> features;
+  bool qkv_bias = false;            // always
+  bool attention_bias_key = false;  // of q, k, v and o
+  bool mlp_bias_key = false;
+  bool qk_norm = false;
+  Windows windows = Windows::kNone;
+  int64_t max_positions = 2048;
+  int64_t num_kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;      // 0: hidden_size / heads
 };
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", kLlamaFeatures},
+    {.architecture = "LlamaForCausalLM",
+     .model_type = "llama",
+     .attention_bias_key = true,
+     .mlp_bias_key = true},
+    {.architecture = "MistralForCausalLM",
+     .model_type = "mistral",
+     .windows = Windows::kAll,
+     .max_positions = 131072,
+     .num_kv_heads = 8},
+    {.architecture = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .qkv_bias = true,
+     .windows = Windows::kUpper,
+     .max_positions = 32768,
+     .num_kv_heads = 32},
+    {.architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .attention_bias_key = true,
+     .qk_norm = true,
+     .windows = Windows::kUpper,
+     .max_positions = 32768,
+     .num_kv_heads = 32,
+     .head_dim = 128},
 };
 
-// How any family may be stored.
-constexpr Feature kStorageFeatures[] = {
+constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28;
+
+// Of all families. Keys that are not listed are passed over: most say how to train or to generate,
+// and change no logits.
+constexpr ConfigFeature kFeatures[] = {
+    {"hidden_act", R"(["silu"])", /*saved=*/true},
+    {"partial_rotary_factor", "[1]"},
+    // How it may be stored.
     {"quantization_config", "[]"},
     {"torch_dtype", R"(["float32", "bfloat16", "float16"])"},
     {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
-};
-
-// Reads the keys of one config.json; messages name the file and the key.
-class ConfigReader {
- public:
-  ConfigReader(std::string path, const Json& json) : path_(std::move(path)), json_(json) {}
-
-  // A key that is absent or null has no value; Hugging Face files use both for "default".
-  const Json* find(const char* key) const {
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  int64_t integer(const char* key, const int64_t* fallback = nullptr) const {
-    const Json* value = find(key);
-    if (value == nullptr) {
-      if (fallback == nullptr)
-        throw UserError("{}: {} is missing; it must be a whole number", path_, key);
-      return *fallback;
-    }
-    if (!value->is_number_integer() ||
-        (value->is_number_unsigned() &&
-         value->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
-      throw UserError("{}: {} is {}; it must be a whole number", path_, key, value->dump());
-    }
-    return value->get<int64_t>();
-  }
-
-  double number(const char* key, double fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number())
-      throw UserError("{}: {} is {}; it must be a number", path_, key, value->dump());
-    return value->get<double>();
-  }
-
-  bool boolean(const char* key, bool fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      throw UserError("{}: {} is {}; it must be true or false", path_, key, value->dump());
-    }
-    return value->get<bool>();
-  }
-
-  // One token id, or a list of them; some files write -1 for none.
-  std::vector<int64_t> tokens(const char* key) const {
-    const Json* value = find(key);
-    if (value == nullptr) return {};
-    std::vector<int64_t> ids;
-    for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
-      if (!id.is_number_integer()) {
-        throw UserError("{}: {} is {}; it must be a token id", path_, key, id.dump());
-      }
-      if (id != -1) ids.push_back(id.get<int64_t>());
-    }
-    return ids;
-  }
-
-  void check(const Feature& feature) const {
-    const Json* value = find(feature.key);
-    if (value == nullptr) return;
-    const Json accepted = Json::parse(feature.accepted);
-    std::vector<std::string> names;
-    for (const Json& known : accepted) {
-      if (*value == known) return;
-      names.push_back(known.dump());
-    }
-    throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, feature.key,
-                    value->dump(),
-                    names.empty() ? "null" : fmt::format("{}", fmt::join(names, ", ")));
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  const Json& json_;
 };
 
 std::string join_families(const char* Family::*name, std::string_view separator) {
@@ -169,17 +118,123 @@ const Family& family_of(const ModelConfig& config) {
   return *found;
 }
 
-// transformers 5 moved rope_theta into an object together with the scaling.
-double read_rope_theta(const ConfigReader& reader) {
-  constexpr double kDefault = 10000;
-  const Json* rope = reader.find("rope_parameters");
-  if (rope == nullptr) return reader.number("rope_theta", kDefault);
-  if (!rope->is_object()) {
-    throw UserError("{}: rope_parameters is {}; it must be an object", reader.path(), rope->dump());
+// The scaling that an object names, under either name of its type.
+RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
+  using enum RopeScaling::Type;
+  const char* key = reader.find("rope_type") != nullptr ? "rope_type" : "type";
+  reader.check({key, R"(["default", "linear", "llama3", "yarn"])"});
+  const Json* type = reader.find(key);
+  RopeScaling scaling;
+  if (type == nullptr && reader.find("factor") != nullptr)
+    throw UserError(
+        "{}: rope_type is missing; accepted: \"default\", \"linear\", \"llama3\", \"yarn\"",
+        reader.path());
+  if (type == nullptr || *type == "default") return scaling;
+  scaling.type = *type == "linear" ? kLinear : *type == "llama3" ? kLlama3 : kYarn;
+  scaling.factor = reader.number("factor");
+  if (scaling.type == kLlama3) {
+    scaling.original_positions = reader.integer("original_max_position_embeddings");
+    scaling.low_freq_factor = reader.number("low_freq_factor");
+    scaling.high_freq_factor = reader.number("high_freq_factor");
   }
-  const ConfigReader inner(reader.path() + ": rope_parameters", *rope);
-  inner.check({"rope_type", R"(["default"])"});
-  return inner.number("rope_theta", reader.number("rope_theta", kDefault));
+  if (scaling.type == kYarn) {
+    scaling.original_positions = reader.integer("original_max_position_embeddings", max_positions);
+    scaling.beta_fast = reader.number("beta_fast", scaling.beta_fast);
+    scaling.beta_slow = reader.number("beta_slow", scaling.beta_slow);
+    scaling.truncate = reader.boolean("truncate", true);
+    // DeepSeek's files give two factors, of which one is applied elsewhere in their models.
+    const double mscale = reader.number("mscale", 0), all = reader.number("mscale_all_dim", 0);
+    const double derived = mscale != 0 && all != 0 ? yarn_attention_factor(scaling.factor, mscale) /
+                                                         yarn_attention_factor(scaling.factor, all)
+                                                   : yarn_attention_factor(scaling.factor);
+    scaling.attention_factor = reader.number("attention_factor", derived);
+  }
+  return scaling;
+}
+
+// transformers 5 moved rope_theta into an object together with the scaling.
+void read_rope(const ConfigReader& reader, ModelConfig& config) {
+  config.rope_theta = reader.number("rope_theta", 10000);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (reader.find(key) == nullptr) continue;
+    const ConfigReader inner = reader.inner(key);
+    config.rope_theta = inner.number("rope_theta", config.rope_theta);
+    config.rope_scaling = read_scaling(inner, config.max_positions);
+  }
+}
+
+Ordered scaling_json(const RopeScaling& scaling) {
+  using enum RopeScaling::Type;
+  switch (scaling.type) {
+    case kNone:
+      return nullptr;
+    case kLinear:
+      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    case kLlama3:
+      return {{"rope_type", "llama3"},
+              {"factor", scaling.factor},
+              {"low_freq_factor", scaling.low_freq_factor},
+              {"high_freq_factor", scaling.high_freq_factor},
+              {"original_max_position_embeddings", scaling.original_positions}};
+    case kYarn:
+      break;
+  }
+  return {{"rope_type", "yarn"},
+          {"factor", scaling.factor},
+          {"original_max_position_embeddings", scaling.original_positions},
+          {"beta_fast", scaling.beta_fast},
+          {"beta_slow", scaling.beta_slow},
+          {"truncate", scaling.truncate},
+          {"attention_factor", scaling.attention_factor}};
+}
+
+std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& family,
+                                  int64_t num_layers) {
+  if (family.windows == Windows::kNone) {
+    reader.check({"sliding_window", "[]"});
+    return {};
+  }
+  const bool upper = family.windows == Windows::kUpper;
+  // null is none, and no key the default.
+  const int64_t window = upper && !reader.boolean("use_sliding_window", false) ? 0
+                         : reader.is_null("sliding_window")
+                             ? 0
+                             : reader.integer("sliding_window", kDefaultWindow);
+  if (window == 0) return {};
+  int64_t first = upper ? reader.integer("max_window_layers", kDefaultFirstWindowLayer) : 0;
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < num_layers; ++i) windows.push_back(i >= first ? window : 0);
+  // Newer files say it layer by layer.
+  if (const Json* types = reader.find("layer_types")) {
+    if (!types->is_array() || std::ssize(*types) != num_layers)
+      throw UserError("{}: layer_types is {}; it must list the {} layers", reader.path(),
+                      types->dump(), num_layers);
+    for (size_t i = 0; i < types->size(); ++i) {
+      const Json& type = (*types)[i];
+      if (type != "full_attention" && type != "sliding_attention")
+        throw UserError(
+            "{}: layer_types[{}] is {}, which is not supported; accepted: \"full_attention\", "
+            "\"sliding_attention\"",
+            reader.path(), i, type.dump());
+      windows[i] = type == "sliding_attention" ? window : 0;
+    }
+  }
+  if (std::ranges::count(windows, 0) == num_layers) return {};
+  throw UserError("{}: sliding_window is {}, which is not supported; accepted: null", reader.path(),
+                  window);
+}
+
+void write_windows(const ModelConfig& config, const Family& family, Ordered& json) {
+  const auto first = std::ranges::find_if(config.windows, [](int64_t w) { return w > 0; });
+  const bool any = first != config.windows.end();
+  json["sliding_window"] = any ? Ordered(*first) : Ordered(nullptr);
+  if (family.windows == Windows::kUpper) {
+    json["use_sliding_window"] = any;
+    json["max_window_layers"] = any ? first - config.windows.begin() : config.num_layers;
+  }
+  if (!any) return;
+  for (const int64_t window : config.windows)
+    json["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
 }
 
 void check_size(const std::string& where, const char* key, int64_t value, int64_t max) {
@@ -204,17 +259,6 @@ void add_generation_ends(const std::filesystem::path& directory, ModelConfig& co
 
 }  // namespace
 
-std::vector<double> ModelConfig::inv_freq() const {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    // theta^(-2i / head_dim) (Su et al. 2021, RoFormer). In double: rope_table() rounds the angle,
-    // once.
-    frequencies[i] =
-        std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  }
-  return frequencies;
-}
-
 ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
   if (!std::filesystem::exists(path)) {
@@ -225,8 +269,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const Json json = read_json_object(path, kMaxConfigBytes);
   const ConfigReader reader(path.string(), json);
   const Family& family = find_family(reader);
-  for (const Feature& feature : family.features) reader.check(feature);
-  for (const Feature& feature : kStorageFeatures) reader.check(feature);
+  for (const ConfigFeature& feature : kFeatures) reader.check(feature);
   ModelConfig config;
   config.architecture = family.architecture;
   config.hidden_size = reader.integer("hidden_size");
@@ -234,21 +277,28 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.num_layers = reader.integer("num_hidden_layers");
   config.num_heads = reader.integer("num_attention_heads");
   // Files from before grouped attention lack the key.
-  config.num_kv_heads = reader.integer("num_key_value_heads", &config.num_heads);
+  config.num_kv_heads = reader.integer(
+      "num_key_value_heads", family.num_kv_heads > 0 ? family.num_kv_heads : config.num_heads);
   // 0, which validate() refuses, where there is nothing to divide by.
-  const int64_t head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
-  if (reader.find("head_dim") == nullptr && head_dim * config.num_heads != config.hidden_size) {
+  const int64_t divided = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
+  const int64_t head_dim = family.head_dim > 0 ? family.head_dim : divided;
+  if (reader.find("head_dim") == nullptr && family.head_dim == 0 &&
+      divided * config.num_heads != config.hidden_size) {
     throw UserError(
         "{}: head_dim is missing and hidden_size {} is no multiple of num_attention_heads {}",
         path.string(), config.hidden_size, config.num_heads);
   }
-  config.head_dim = reader.integer("head_dim", &head_dim);
+  config.head_dim = reader.integer("head_dim", head_dim);
   config.vocab_size = reader.integer("vocab_size");
-  const int64_t max_positions = 2048;  // transformers' default
-  config.max_positions = reader.integer("max_position_embeddings", &max_positions);
+  config.max_positions = reader.integer("max_position_embeddings", family.max_positions);
   // transformers' defaults, here and below: a file that leaves a key out means them.
   config.rms_norm_eps = reader.number("rms_norm_eps", 1e-6);
-  config.rope_theta = read_rope_theta(reader);
+  read_rope(reader, config);
+  config.o_bias = family.attention_bias_key && reader.boolean("attention_bias", false);
+  config.qkv_bias = family.qkv_bias || config.o_bias;
+  config.mlp_bias = family.mlp_bias_key && reader.boolean("mlp_bias", false);
+  config.qk_norm = family.qk_norm;
+  config.windows = read_windows(reader, family, config.num_layers);
   config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
   const std::vector<int64_t> begins = reader.tokens("bos_token_id");
   if (!begins.empty()) config.bos_token = begins.front();
@@ -259,8 +309,13 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
 }
 
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory) {
-  using Ordered = nlohmann::ordered_json;  // keys stay as written here
   const Family& family = family_of(config);
+  TR_CHECK(config.qk_norm == family.qk_norm &&
+               config.qkv_bias == (family.qkv_bias || config.o_bias) &&
+               (family.attention_bias_key || !config.o_bias) &&
+               (family.mlp_bias_key || !config.mlp_bias) &&
+               (family.windows != Windows::kNone || config.windows.empty()),
+           "no {} is like that", config.architecture);
   Ordered json;
   json["architectures"] = Ordered::array({config.architecture});
   json["model_type"] = family.model_type;
@@ -275,10 +330,12 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["rms_norm_eps"] = config.rms_norm_eps;
   json["rope_theta"] = config.rope_theta;
   // Said out loud, so that a reader with other defaults computes the same.
-  for (const Feature& feature : family.features) {
-    const Ordered accepted = Ordered::parse(feature.accepted);
-    if (feature.saved) json[feature.key] = accepted.empty() ? Ordered(nullptr) : accepted.front();
-  }
+  json["rope_scaling"] = scaling_json(config.rope_scaling);
+  for (const ConfigFeature& feature : kFeatures)
+    if (feature.saved) json[feature.key] = Ordered::parse(feature.accepted).front();
+  if (family.attention_bias_key) json["attention_bias"] = config.o_bias;
+  if (family.mlp_bias_key) json["mlp_bias"] = config.mlp_bias;
+  if (family.windows != Windows::kNone) write_windows(config, family, json);
   json["tie_word_embeddings"] = config.tie_embeddings;
   // null and not absent: transformers would fill in the ids of the first Llama.
   json["bos_token_id"] = config.bos_token >= 0 ? Ordered(config.bos_token) : Ordered(nullptr);
@@ -321,6 +378,36 @@ void validate(const ModelConfig& config, const std::string& where) {
   if (!(config.rope_theta >= 1 && std::isfinite(config.rope_theta))) {
     throw UserError("{}: rope_theta is {}; it must be a finite number of at least 1", where,
                     config.rope_theta);
+  }
+  const RopeScaling& scaling = config.rope_scaling;
+  if (!(scaling.factor >= 1 && scaling.factor <= 1e6)) {
+    throw UserError("{}: the factor of rope_scaling is {}; it must be from 1 to 1e6", where,
+                    scaling.factor);
+  }
+  if (scaling.type == RopeScaling::Type::kLlama3 || scaling.type == RopeScaling::Type::kYarn)
+    check_size(where, "original_max_position_embeddings", scaling.original_positions, kMaxSize);
+  if (!(scaling.low_freq_factor > 0 && scaling.low_freq_factor < scaling.high_freq_factor &&
+        std::isfinite(scaling.high_freq_factor))) {
+    throw UserError(
+        "{}: low_freq_factor is {} and high_freq_factor {}; the first must be above 0 and below "
+        "the second",
+        where, scaling.low_freq_factor, scaling.high_freq_factor);
+  }
+  if (!(scaling.beta_slow > 0 && scaling.beta_slow < scaling.beta_fast &&
+        std::isfinite(scaling.beta_fast))) {
+    throw UserError(
+        "{}: beta_slow is {} and beta_fast {}; the first must be above 0 and below the "
+        "second",
+        where, scaling.beta_slow, scaling.beta_fast);
+  }
+  if (!(scaling.attention_factor > 0 && scaling.attention_factor <= 1e6)) {
+    throw UserError("{}: attention_factor is {}; it must be above 0, at most 1e6", where,
+                    scaling.attention_factor);
+  }
+  if (scaling.type == RopeScaling::Type::kYarn && config.rope_theta == 1)
+    throw UserError("{}: rope_theta is 1; yarn needs more", where);
+  for (const int64_t window : config.windows) {
+    if (window != 0) check_size(where, "sliding_window", window, kMaxSize);
   }
   auto check_token = [&](const char* key, int64_t id) {
     if (id >= 0 && id < config.vocab_size) return;

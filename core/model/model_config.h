@@ -6,29 +6,40 @@
 #include <string>
 #include <vector>
 
+#include "core/model/rope_scaling.h"
+
 namespace tailrace {
 
-// A Llama-family decoder: RMSNorm, rotary positions (half-rotation), grouped-query attention,
-// SwiGLU.
+// A decoder of the Llama kind: RMSNorm, rotary positions (half-rotation), grouped-query attention,
+// SwiGLU. What families add to that is a field here, and nothing else knows their names.
 struct ModelConfig {
   std::string architecture = "LlamaForCausalLM";
   int64_t hidden_size = 0, intermediate_size = 0;
   int64_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, max_positions = 0;
   double rms_norm_eps = 1e-5, rope_theta = 10000;
+  RopeScaling rope_scaling = {};
   bool tie_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;  // queries and keys are normalised head by head, before they are rotated
+  // [num_layers] positions that a layer's queries see, their own counted; 0: all. Empty: all do.
+  std::vector<int64_t> windows = {};
   int64_t bos_token = -1;                // -1: none
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
   int64_t q_size() const { return num_heads * head_dim; }      // of all query heads together
   int64_t kv_size() const { return num_kv_heads * head_dim; }  // of all keys, and of all values
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
-  // Inverse frequencies of the rotary embedding, [head_dim / 2].
-  std::vector<double> inv_freq() const;
+  int64_t window(int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+  }
+  std::vector<double> inv_freq() const { return rope_inv_freq(rope_theta, head_dim, rope_scaling); }
 };
 
 // Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature
-// that is not supported (rope_scaling, biases, another activation) is refused by name, never
+// that is not supported (another activation or scaling of positions) is refused by name, never
 // ignored.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 // The config.json that transformers reads.

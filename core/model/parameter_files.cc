@@ -131,8 +131,18 @@ void refuse_unknown(const Checkpoint& checkpoint, const ModelConfig& config,
   }
 }
 
-void load_tensor(Checkpoint& checkpoint, const ParameterInfo& info, std::span<float> values) {
-  const auto [path, view] = checkpoint.find(info.name);
+// Where the file has a tensor: tied embeddings may be there under the name of the head alone.
+std::string name_in_file(const Checkpoint& checkpoint, const ModelConfig& config,
+                         const std::string& name) {
+  const bool as_head = config.tie_embeddings && name == kEmbeddingName &&
+                       !checkpoint.places().contains(name) &&
+                       checkpoint.places().contains(kHeadName);
+  return as_head ? std::string(kHeadName) : name;
+}
+
+void load_tensor(Checkpoint& checkpoint, const ModelConfig& config, const ParameterInfo& info,
+                 std::span<float> values) {
+  const auto [path, view] = checkpoint.find(name_in_file(checkpoint, config, info.name));
   if (view->shape != info.shape) {
     throw UserError("{}: tensor '{}' has the shape [{}]; the config asks for [{}]", path, info.name,
                     fmt::join(view->shape, ", "), fmt::join(info.shape, ", "));
@@ -159,7 +169,7 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   // Before gigabytes are converted.
   refuse_unknown(checkpoint, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
-    load_tensor(checkpoint, info, parameters.vector(info.name));
+    load_tensor(checkpoint, config, info, parameters.vector(info.name));
   }
 }
 
@@ -171,7 +181,7 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
   std::vector<float> values;
   for (const ParameterInfo& info : layout.entries()) {
     values.resize(static_cast<size_t>(info.size));
-    load_tensor(checkpoint, info, values);
+    load_tensor(checkpoint, config, info, values);
   }
 }
 

@@ -46,6 +46,7 @@ using LayerTable = LayerOf<TensorGroup, TensorGroup>;
 LayerTable layer_table(const ModelConfig& c) {
   using enum ParameterKind;
   const int64_t hidden = c.hidden_size, ffn = c.intermediate_size;
+  const TensorGroup none;
   return {
       .input_norm = {kNorm, {{"input_layernorm.weight", hidden}}},
       .qkv = {kMatrix,
@@ -53,10 +54,22 @@ LayerTable layer_table(const ModelConfig& c) {
                {"self_attn.k_proj.weight", c.kv_size()},
                {"self_attn.v_proj.weight", c.kv_size()}},
               hidden},
+      .qkv_bias = c.qkv_bias ? TensorGroup{kBias,
+                                           {{"self_attn.q_proj.bias", c.q_size()},
+                                            {"self_attn.k_proj.bias", c.kv_size()},
+                                            {"self_attn.v_proj.bias", c.kv_size()}}}
+                             : none,
+      .q_norm = c.qk_norm ? TensorGroup{kNorm, {{"self_attn.q_norm.weight", c.head_dim}}} : none,
+      .k_norm = c.qk_norm ? TensorGroup{kNorm, {{"self_attn.k_norm.weight", c.head_dim}}} : none,
       .o = {kResidual, {{"self_attn.o_proj.weight", hidden}}, c.q_size()},
+      .o_bias = c.o_bias ? TensorGroup{kBias, {{"self_attn.o_proj.bias", hidden}}} : none,
       .post_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
       .gate_up = {kMatrix, {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}}, hidden},
-      .down = {kResidual, {{"mlp.down_proj.weight", hidden}}, ffn}};
+      .gate_up_bias =
+          c.mlp_bias ? TensorGroup{kBias, {{"mlp.gate_proj.bias", ffn}, {"mlp.up_proj.bias", ffn}}}
+                     : none,
+      .down = {kResidual, {{"mlp.down_proj.weight", hidden}}, ffn},
+      .down_bias = c.mlp_bias ? TensorGroup{kBias, {{"mlp.down_proj.bias", hidden}}} : none};
 }
 
 template <class T, class Source>
@@ -96,6 +109,9 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
       break;
     case ParameterKind::kNorm:
       std::ranges::fill(values, 1.0f);
+      return;
+    case ParameterKind::kBias:
+      std::ranges::fill(values, 0.0f);
       return;
   }
   // By name and not by place: another number of layers leaves the tensors that both have as they

@@ -20,6 +20,7 @@ enum class ParameterKind : uint8_t {
   kMatrix,     // of a product
   kResidual,   // of a product that is added to the residual stream
   kNorm,       // factors of a norm
+  kBias,       // added to a product
 };
 
 struct ParameterInfo {
@@ -71,15 +72,21 @@ class Parameters {
 };
 
 // One of each tensor of a decoder layer, with those that share an input as one matrix. Here it is
-// said what a layer has; the file's names, shapes and kinds are one table in parameters.cc.
+// said what a layer may have; the file's names, shapes and kinds are one table in parameters.cc.
 template <class VectorType, class MatrixType>
 struct LayerOf {
-  VectorType input_norm;  // [hidden]
-  MatrixType qkv;         // [qkv_size, hidden]  q rows, then k, then v
-  MatrixType o;           // [hidden, q_size]
-  VectorType post_norm;   // [hidden]
-  MatrixType gate_up;     // [2 * intermediate, hidden]  gate rows, then up
-  MatrixType down;        // [hidden, intermediate]
+  VectorType input_norm;    // [hidden]
+  MatrixType qkv;           // [qkv_size, hidden]  q rows, then k, then v
+  VectorType qkv_bias;      // [qkv_size]; this and other vectors are empty where a family has none
+  VectorType q_norm;        // [head_dim]
+  VectorType k_norm;        // [head_dim]
+  MatrixType o;             // [hidden, q_size]
+  VectorType o_bias;        // [hidden]
+  VectorType post_norm;     // [hidden]
+  MatrixType gate_up;       // [2 * intermediate, hidden]  gate rows, then up
+  VectorType gate_up_bias;  // [2 * intermediate]
+  MatrixType down;          // [hidden, intermediate]
+  VectorType down_bias;     // [hidden]
 };
 
 // visit(a.input_norm, b.input_norm, ...) and so on for each member, in the order of the file.
@@ -87,10 +94,16 @@ template <class Visit, class... Layers>
 void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.input_norm...);
   visit(layers.qkv...);
+  visit(layers.qkv_bias...);
+  visit(layers.q_norm...);
+  visit(layers.k_norm...);
   visit(layers.o...);
+  visit(layers.o_bias...);
   visit(layers.post_norm...);
   visit(layers.gate_up...);
+  visit(layers.gate_up_bias...);
   visit(layers.down...);
+  visit(layers.down_bias...);
 }
 
 // Views of weights (const float) or gradients (float).
@@ -109,8 +122,8 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";  // absent when 
 std::string_view head_name(const ModelConfig& config);
 
 // Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2
-// layers), an untied head N(0, 1/hidden), norms 1; tied embeddings N(0, 1/hidden). Counter-based: a
-// tensor depends on (seed, its name).
+// layers), an untied head N(0, 1/hidden), norms 1, biases 0; tied embeddings N(0, 1/hidden).
+// Counter-based: a tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
 
 }  // namespace tailrace

@@ -1,5 +1,6 @@
 // Losses, gradients and optimizer steps of the whole trainer against an independent float64
 // implementation (tests/data/golden/README.md, whose bounds are used).
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -12,9 +13,9 @@
 namespace tailrace {
 namespace {
 
-class TrainerGolden : public ::testing::Test {
+class TrainerGolden : public ::testing::TestWithParam<const char*> {
  protected:
-  std::filesystem::path folder_ = testing::data_dir() / "golden/llama3-untied-f32";
+  std::filesystem::path folder_ = testing::data_dir() / "golden" / GetParam();
   nlohmann::json golden_ = testing::read_json(folder_ / "golden.json");
 
   std::unique_ptr<PolicyTrainer> make_trainer(const OptimOptions& optim,
@@ -132,7 +133,7 @@ void expect_relative(double found, double expected, double bound) {
   EXPECT_NEAR(found, expected, bound * std::abs(expected));
 }
 
-TEST_F(TrainerGolden, CrossEntropyGradientsAndThreeSteps) {
+TEST_P(TrainerGolden, CrossEntropyGradientsAndThreeSteps) {
   const auto& ce = golden_["ce"];
   std::vector<std::vector<TokenId>> tokens;
   std::vector<std::vector<int32_t>> targets;
@@ -159,6 +160,8 @@ TEST_F(TrainerGolden, CrossEntropyGradientsAndThreeSteps) {
     EXPECT_EQ(testing::metric(metrics, "sft/tokens"), ce.at("predicted_tokens"));
     if (step > 0) continue;
     expect_gradients(ce["gradients"], trainer->gradients());
+    // Two of the models have them whole.
+    if (!std::filesystem::exists(folder_ / "golden_ce_grads.safetensors")) continue;
     SafetensorsFile full(folder_ / "golden_ce_grads.safetensors");
     for (const auto& [name, view] : full.tensors()) {
       std::vector<float> expected(static_cast<size_t>(view.num_elements()));
@@ -177,7 +180,7 @@ TEST_F(TrainerGolden, CrossEntropyGradientsAndThreeSteps) {
                   history[3].at("loss"), 1e-4);
 }
 
-TEST_F(TrainerGolden, AdvantagesOfTheGroups) {
+TEST_P(TrainerGolden, AdvantagesOfTheGroups) {
   std::vector<double> rewards, expected;
   std::vector<int32_t> offsets;
   int group = -1;
@@ -193,7 +196,7 @@ TEST_F(TrainerGolden, AdvantagesOfTheGroups) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << i;
 }
 
-TEST_F(TrainerGolden, EveryModeOfThePolicyLoss) {
+TEST_P(TrainerGolden, EveryModeOfThePolicyLoss) {
   ASSERT_EQ(golden_["rl"]["modes"].size(), 5u);
   for (const auto& [name, mode] : golden_["rl"]["modes"].items()) {
     SCOPED_TRACE(name);
@@ -222,7 +225,7 @@ TEST_F(TrainerGolden, EveryModeOfThePolicyLoss) {
   }
 }
 
-TEST_F(TrainerGolden, ThreeAdamWStepsOfGrpo) {
+TEST_P(TrainerGolden, ThreeAdamWStepsOfGrpo) {
   const auto& adamw = golden_["rl"]["adamw"];
   auto trainer =
       make_trainer(optim_of(adamw["settings"]), {.microbatch_tokens = 48, .gradient_slots = 3});
@@ -230,12 +233,24 @@ TEST_F(TrainerGolden, ThreeAdamWStepsOfGrpo) {
   TrainBatch batch = rl_batch(false);
   for (size_t step = 0; step < 3; ++step) {
     auto report = trainer->policy_update(batch, {0, batch.sequences.size()}, loss, 0);
-    EXPECT_NEAR(report.loss.loss, adamw["history"][step].at("loss").get<double>(), 2e-5) << step;
-    expect_relative(report.optimizer.grad_norm, adamw["history"][step].at("grad_norm_before_clip"),
-                    1e-3);
+    const auto& want = adamw["history"][step];
+    const auto grad_norm = want.at("grad_norm_before_clip").get<double>();
+    // What the steps before have rounded, about 1e-6 in all, moves the loss by as much as it is
+    // steep; in one of these models it is.
+    EXPECT_NEAR(report.loss.loss, want.at("loss").get<double>(), 2e-5 + 1e-6 * grad_norm) << step;
+    expect_relative(report.optimizer.grad_norm, grad_norm, 1e-3);
   }
   expect_parameters("golden_grpo_after3.safetensors", "grpo_after3", trainer->parameters());
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, TrainerGolden,
+                         ::testing::Values("llama3-untied-f32", "llama3-ropescaled-tied-bf16",
+                                           "qwen2-tied-f32", "qwen3-headdim-untied-bf16"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace tailrace

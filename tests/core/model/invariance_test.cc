@@ -2,6 +2,7 @@
 // the tokens before it. Everything here is compared bit for bit.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -173,11 +174,14 @@ Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& sche
   return numbers;
 }
 
-class Invariance : public ::testing::TestWithParam<bool> {
+enum class Shape { kRound, kAwkward, kRich };
+
+class Invariance : public ::testing::TestWithParam<Shape> {
  protected:
-  // Either a shape with no round number in it, or one made of whole vectors.
+  // A shape made of whole vectors, one with no round number in it, or one with all that there is.
   static ModelConfig config() {
-    if (GetParam()) return awkward_config(/*tie_embeddings=*/true);
+    if (GetParam() == Shape::kAwkward) return awkward_config(/*tie_embeddings=*/true);
+    if (GetParam() == Shape::kRich) return rich_config();
     ModelConfig config;
     config.hidden_size = 64;
     config.intermediate_size = 96;
@@ -286,8 +290,11 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
             0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Invariance, ::testing::Bool(),
-                         [](const auto& shape) { return shape.param ? "Awkward" : "Round"; });
+std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
+  return std::array{"Round", "Awkward", "Rich"}.at(static_cast<size_t>(test.param));
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, Invariance,
+                         ::testing::Values(Shape::kRound, Shape::kAwkward, Shape::kRich), name_of);
 
 }  // namespace
 }  // namespace tailrace

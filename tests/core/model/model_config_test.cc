@@ -1,5 +1,7 @@
 #include "core/model/model_config.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -86,20 +88,78 @@ TEST(ModelConfig, WhatIsWrittenReadsBack) {
     ScratchFolder folder;
     write_model_config(config, folder.path());
     const ModelConfig read = read_model_config(folder.path());
-    EXPECT_EQ(read.hidden_size, config.hidden_size);
-    EXPECT_EQ(read.intermediate_size, config.intermediate_size);
-    EXPECT_EQ(read.num_layers, config.num_layers);
-    EXPECT_EQ(read.num_heads, config.num_heads);
-    EXPECT_EQ(read.num_kv_heads, config.num_kv_heads);
-    EXPECT_EQ(read.head_dim, config.head_dim);
-    EXPECT_EQ(read.vocab_size, config.vocab_size);
-    EXPECT_EQ(read.max_positions, config.max_positions);
-    EXPECT_EQ(read.rms_norm_eps, config.rms_norm_eps);
-    EXPECT_EQ(read.rope_theta, config.rope_theta);
-    EXPECT_EQ(read.tie_embeddings, config.tie_embeddings);
-    EXPECT_EQ(read.bos_token, 4);
-    EXPECT_TRUE(read.eos_tokens.empty());
+    EXPECT_EQ(read, config);
   }
+}
+
+// What each family adds is written as its files have it.
+TEST(ModelConfig, EveryFamilyIsWrittenAndReadBack) {
+  for (const char* name :
+       {"llama3-ropescaled-tied-bf16", "qwen2-tied-f32", "qwen3-headdim-untied-bf16",
+        "families/llama-biases-linear", "families/mistral-plain", "families/qwen2-yarn",
+        "families/qwen3-biases"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig config = read_model_config(test_data("golden") / name);
+    ScratchFolder folder;
+    write_model_config(config, folder.path());
+    EXPECT_EQ(read_model_config(folder.path()), config);
+    // Under the keys of the family.
+    const Json before = Json::parse(read_text(test_data("golden") / name / "config.json"));
+    const Json after = Json::parse(read_text(folder.path() / "config.json"));
+    std::vector<std::string> keys = {"model_type", "attention_bias", "mlp_bias"};
+    if (!config.windows.empty())
+      keys.insert(keys.end(), {"sliding_window", "use_sliding_window", "layer_types"});
+    for (const std::string& key : keys) {
+      if (before.contains(key)) {
+        EXPECT_EQ(after.value(key, Json()), before[key]) << key;
+      }
+    }
+  }
+}
+
+ModelConfig read_json_config(const Json& json) {
+  ScratchFolder folder;
+  write_text(folder.path() / "config.json", json.dump());
+  return read_model_config(folder.path());
+}
+
+TEST(ModelConfig, RefusesWindows) {
+  Json mistral = Json::parse(read_text(test_data("golden/families/mistral-plain/config.json")));
+  EXPECT_TRUE(read_json_config(mistral).windows.empty());
+  mistral["sliding_window"] = 7;
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is 7"), std::string::npos);
+  mistral.erase("sliding_window");  // transformers' default
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is 4096"), std::string::npos);
+  Json qwen = Json::parse(read_text(test_data("golden/families/qwen2-yarn/config.json")));
+  qwen["sliding_window"] = 9;
+  EXPECT_TRUE(read_json_config(qwen).windows.empty());
+  qwen["use_sliding_window"] = true;
+  qwen.erase("layer_types");
+  EXPECT_TRUE(read_json_config(qwen).windows.empty());  // of layers from 28 on
+  qwen["max_window_layers"] = 1;
+  EXPECT_NE(refusal(qwen.dump()).find("sliding_window is 9"), std::string::npos);
+}
+
+TEST(ModelConfig, ReadsEveryScalingOfPositions) {
+  using enum RopeScaling::Type;
+  Json json = llama_json();
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 3.0}};  // the older name
+  EXPECT_EQ(read_json_config(json).rope_scaling, (RopeScaling{.type = kLinear, .factor = 3}));
+  json["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_EQ(read_json_config(json).rope_scaling, RopeScaling());
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.25}};
+  EXPECT_EQ(read_json_config(json).rope_scaling,
+            (RopeScaling{
+                .type = kYarn, .factor = 4, .original_positions = 512, .attention_factor = 1.25}));
+  json["rope_scaling"].erase("attention_factor");
+  EXPECT_NEAR(read_json_config(json).rope_scaling.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
+  json["rope_scaling"]["mscale"] = 1.0;
+  json["rope_scaling"]["mscale_all_dim"] = 1.0;
+  EXPECT_EQ(read_json_config(json).rope_scaling.attention_factor, 1);
+  json.erase("rope_scaling");
+  json["rope_parameters"] = {{"rope_theta", 777.0}, {"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(read_json_config(json).rope_theta, 777);
+  EXPECT_EQ(read_json_config(json).rope_scaling.factor, 2);
 }
 
 TEST(ModelConfig, ASavedConfigNamesItsFamilyAndWhatItLacks) {
@@ -139,14 +199,31 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
   };
   const Case cases[] = {
       {"architectures",
-       {"Qwen2ForCausalLM"},
-       "architecture Qwen2ForCausalLM is not supported; accepted: LlamaForCausalLM"},
+       {"GPT2LMHeadModel"},
+       "architecture GPT2LMHeadModel is not supported; accepted: LlamaForCausalLM, "
+       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
       {"architectures", Json::array({"A", "B"}), "must list one name"},
-      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "rope_scaling is"},
-      {"rope_parameters", {{"rope_type", "yarn"}}, "rope_type is \"yarn\""},
+      {"rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8.0}},
+       "rope_scaling: original_max_position_embeddings is missing"},
+      {"rope_scaling",
+       {{"type", "dynamic"}, {"factor", 2.0}},
+       "rope_scaling: type is \"dynamic\", which is not supported; accepted: \"default\""},
+      {"rope_scaling", {{"factor", 2.0}}, "rope_scaling: rope_type is missing"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "rope_scaling is 0.5; it must be"},
+      {"rope_scaling",
+       {{"type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1}, {"beta_slow", 1}},
+       "beta_slow is 1 and beta_fast 1"},
+      {"rope_scaling",
+       {{"type", "llama3"},
+        {"factor", 2.0},
+        {"low_freq_factor", 4},
+        {"high_freq_factor", 4},
+        {"original_max_position_embeddings", 64}},
+       "low_freq_factor is 4 and high_freq_factor 4"},
+      {"rope_parameters", {{"rope_type", "yarn"}}, "rope_parameters: factor is missing"},
       {"rope_parameters", "x", "must be an object"},
-      {"attention_bias", true, "attention_bias is true"},
-      {"mlp_bias", true, "mlp_bias is true"},
+      {"attention_bias", 1, "attention_bias is 1; it must be true or false"},
       {"hidden_act", "gelu", "hidden_act is \"gelu\", which is not supported; accepted: \"silu\""},
       {"sliding_window", 4096, "sliding_window is 4096, which is not supported; accepted: null"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
@@ -191,7 +268,9 @@ TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
   json.erase("architectures");
   json["model_type"] = "gpt2";
   EXPECT_NE(refusal(json.dump())
-                .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\""),
+                .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\", "
+                      "\"mistral\", \"qwen2\", "
+                      "\"qwen3\""),
             std::string::npos);
 }
 

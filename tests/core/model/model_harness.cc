@@ -46,6 +46,16 @@ ModelConfig awkward_config(bool tie_embeddings) {
   return config;
 }
 
+ModelConfig rich_config() {
+  ModelConfig config = awkward_config(/*tie_embeddings=*/false);
+  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  config.rope_scaling = {.type = RopeScaling::Type::kYarn,
+                         .factor = 4,
+                         .original_positions = 64,
+                         .attention_factor = yarn_attention_factor(4)};
+  return config;
+}
+
 std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed) {
   Rng rng(seed);
   std::vector<Tokens> sequences(static_cast<size_t>(count));

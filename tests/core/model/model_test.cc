@@ -13,7 +13,7 @@ namespace {
 
 TEST(Model, ForwardAllocatesNothing) {
   for (const int threads : {1, 2}) {
-    Rig rig(awkward_config(true), threads);
+    Rig rig(threads == 1 ? awkward_config(true) : rich_config(), threads);
     const std::vector<Tokens> sequences = random_sequences(6, 60, 67, /*seed=*/1);
     for (const bool keep : {false, true}) {
       rig.forward_whole(sequences, Rig::Rows::kAll, keep);  // fills the builder
@@ -29,7 +29,8 @@ TEST(Model, ForwardAllocatesNothing) {
 TEST(Model, TheStatedWorkspaceIsEnough) {
   constexpr int kTokens = 96;
   for (const int threads : {1, 3}) {
-    Rig rig(awkward_config(false), threads, /*block_tokens=*/16, /*max_tokens=*/kTokens);
+    Rig rig(threads == 1 ? awkward_config(false) : rich_config(), threads, /*block_tokens=*/16,
+            /*max_tokens=*/kTokens);
     const ModelConfig& config = rig.model.config();
     Buffer memory(rig.model.workspace_bytes(kTokens, kTokens, threads));
     Workspace workspace({memory.data(), memory.size()});

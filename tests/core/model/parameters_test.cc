@@ -40,11 +40,16 @@ TEST(ParameterLayout, SaysOfEveryTensorWhatItIsFor) {
   EXPECT_EQ(layout.at(prefix + "mlp.down_proj.weight").kind, ParameterKind::kResidual);
   EXPECT_EQ(layout.at(prefix + "input_layernorm.weight").kind, ParameterKind::kNorm);
   EXPECT_EQ(layout.at(prefix + "post_attention_layernorm.weight").kind, ParameterKind::kNorm);
+  const ParameterLayout rich(rich_config());
+  for (const char* name : {"self_attn.q_proj.bias", "self_attn.v_proj.bias",
+                           "self_attn.o_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"})
+    EXPECT_EQ(rich.at(prefix + name).kind, ParameterKind::kBias) << name;
+  EXPECT_EQ(rich.at(prefix + "self_attn.q_norm.weight").kind, ParameterKind::kNorm);
+  EXPECT_EQ(rich.at(prefix + "self_attn.k_norm.weight").shape, std::vector<int64_t>{10});
 }
 
 TEST(ParameterLayout, TensorsDoNotOverlapAndGroupsHaveNoGap) {
-  const ModelConfig config = awkward_config(/*tie_embeddings=*/false);
-  const ParameterLayout layout(config);
+  const ParameterLayout layout(rich_config());
   int64_t end = 0;
   for (const ParameterInfo& info : layout.entries()) {
     EXPECT_GE(info.offset, end) << info.name;
@@ -268,6 +273,15 @@ TEST_F(LoadParameters, IgnoresStoredFrequenciesAndTheHeadOfATiedModel) {
   tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
   write();
   EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(LoadParameters, TakesTiedEmbeddingsFromTheHeadWhereTheFileHasNoOther) {
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  tensors.erase("model.embed_tokens.weight");
+  write();
+  Parameters loaded(layout);
+  load_parameters(folder.path(), config, loaded);
+  EXPECT_TRUE(std::ranges::equal(loaded.flat(), parameters.flat()));
 }
 
 TEST_F(LoadParameters, NamesTheShapeThatIsWrong) {

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Makes the folders families/* beside this file: tiny random models of what the other goldens do not
+show (biases, linear and YaRN positions, Mistral), with values of an independent
+implementation in float64.
+
+    python3 -m venv venv && venv/bin/pip install torch==2.5.1 transformers==4.57.1
+    venv/bin/python make_families.py
+
+The formats are those of README.md, without optimizer steps. transformers keeps angles in float32.
+"""
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+SIZES = dict(vocab_size=61, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=256, bos_token_id=1, eos_token_id=2)
+MODELS = {
+    "llama-biases-linear": (LlamaForCausalLM, LlamaConfig(
+        **SIZES, attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 2.5})),
+    "mistral-plain": (MistralForCausalLM, MistralConfig(**SIZES, head_dim=12, sliding_window=None)),
+    "qwen2-yarn": (Qwen2ForCausalLM, Qwen2Config(
+        **SIZES, tie_word_embeddings=True,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})),
+    "qwen3-biases": (Qwen3ForCausalLM, Qwen3Config(
+        **SIZES, head_dim=10, attention_bias=True, rope_theta=1e6)),
+}
+LENGTHS = [1, 2, 9, 33, 70]
+
+
+def randomise(model, generator):
+    for name, tensor in model.named_parameters():
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        scale = 0.15 if tensor.ndim < 2 else (1.0 if "embed" in name else 1.6) / tensor.shape[-1] ** 0.5
+        tensor.data = (scale * noise + (1.0 if name.endswith("norm.weight") else 0.0)).float().double()
+
+
+def make(name, kind, config, folder):
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    config._attn_implementation = "eager"
+    model = kind(config).double().eval()
+    randomise(model, generator)
+    if config.tie_word_embeddings:
+        model.tie_weights()
+    sequences = [torch.randint(3, config.vocab_size, (n,), generator=generator) for n in LENGTHS]
+
+    logits, logprobs, entropies, loss, count, masks = [], [], [], 0, 0, []
+    for ids in sequences:
+        row = model(ids[None]).logits[0]
+        log_softmax = row.log_softmax(-1)
+        logits.append(row)
+        entropies.append(-(log_softmax.exp() * log_softmax).sum(-1))
+        picked = log_softmax[:-1].gather(1, ids[1:, None])[:, 0]
+        logprobs.append(picked)
+        mask = torch.rand(len(ids) - 1, generator=generator) < 0.7
+        masks.append([int(m) for m in mask])
+        loss, count = loss - picked[mask].sum(), count + int(mask.sum())
+    loss = loss / count
+    loss.backward()
+
+    gradients = {}
+    for parameter, tensor in model.named_parameters():
+        flat = tensor.grad.flatten()
+        at = torch.randperm(len(flat), generator=generator)[:40].sort().values
+        gradients[parameter] = {"l2": float(flat.norm()), "max_abs": float(flat.abs().max()),
+                                "indices": at.tolist(), "values": flat[at].tolist()}
+    greedy = []
+    for ids in sequences[2:4]:
+        text, margin = ids.clone(), 1e9
+        for _ in range(20):
+            with torch.no_grad():
+                best = model(text[None]).logits[0, -1].topk(2)
+            margin = min(margin, float(best.values[0] - best.values[1]))
+            text = torch.cat([text, best.indices[:1]])
+        assert margin > 0.004, (name, margin)
+        greedy.append({"prompt": ids.tolist(), "greedy": text[len(ids):].tolist()})
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config.architectures = [kind.__name__]
+    (folder / "config.json").write_text(config.to_json_string(use_diff=True))
+    weights = {k: v.detach().float().contiguous() for k, v in model.named_parameters()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({"seq_lens": torch.tensor(LENGTHS), "input_ids": torch.cat(sequences),
+               "logits": torch.cat(logits).detach().float(), "logprobs": torch.cat(logprobs).detach().float(),
+               "entropy": torch.cat(entropies).detach().float()}, folder / "golden_forward.safetensors")
+    golden = {"inv_freq": model.model.rotary_emb.inv_freq.tolist(),
+              "attention_factor": model.model.rotary_emb.attention_scaling,
+              "forward": {"greedy": greedy},
+              "ce": {"data": {"sequences": [{"ids": s.tolist(), "loss_mask": m} for s, m in zip(sequences, masks)]},
+                     "loss": float(loss), "predicted_tokens": count, "gradients": gradients}}
+    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
+    print(name, float(loss))
+
+
+for name, (kind, config) in MODELS.items():
+    make(name, kind, config, pathlib.Path(__file__).parent / "families" / name)
