@@ -13,8 +13,9 @@ namespace tailrace {
 
 namespace {
 
-// GSM8K's mark of the final answer (Cobbe et al. 2021).
-constexpr std::string_view kMark = "#### ";
+// The marks of a final answer: GSM8K's (Cobbe et al. 2021), and that of MATH (Hendrycks et al.
+// 2021), which models of mathematics write whatever they are asked.
+constexpr std::string_view kMark = "#### ", kBoxed = "\\boxed{";
 constexpr size_t kTailBytes = 300;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -37,9 +38,21 @@ std::optional<double> parse_decimal(std::string_view text) {
   return negative ? -value : value;
 }
 
-// The word that begins after the last mark.
+// What stands between braces, of which the first is open already; all if none closes it.
+std::string_view in_braces(std::string_view text) {
+  int64_t depth = 1;
+  for (size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '{' ? 1 : text[i] == '}' ? -1 : 0;
+    if (depth == 0) return text.substr(0, i);
+  }
+  return text;
+}
+
+// What the last mark marks: a word, or what is boxed.
 std::optional<std::string_view> marked_number(std::string_view text) {
-  size_t mark = text.rfind(kMark);
+  const size_t mark = text.rfind(kMark), boxed = text.rfind(kBoxed);
+  if (boxed != std::string_view::npos && (mark == std::string_view::npos || boxed > mark))
+    return in_braces(text.substr(boxed + kBoxed.size()));
   if (mark == std::string_view::npos) return std::nullopt;
   text.remove_prefix(mark + kMark.size());
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
@@ -121,7 +134,7 @@ std::optional<double> parse_answer(std::string_view text) {
   while (!text.empty() && (is_blank(text.back()) || text.back() == '.')) text.remove_suffix(1);
   std::string plain;
   for (char c : text) {
-    if (c != '$' && c != ',') plain += c;
+    if (c != '$' && c != ',' && c != '\\') plain += c;  // LaTeX writes \$18
   }
   size_t slash = plain.find('/');
   if (slash == std::string::npos) return parse_decimal(plain);

@@ -318,9 +318,9 @@ TEST_F(SupervisorTest, ChildrenDieWithTheirParent) {
 // said.
 TEST_F(SupervisorTest, AChildWithProgressIsLeftAloneAndAQuietRunIsExplained) {
   // A program under a sanitizer takes most of a second to begin, and has no pulse until then.
-  options_.stall = 2s;
+  options_.stall = 4s;
   options_.quiet = 60s;
-  add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 5000");
+  add("scheduler-0", std::string("exec ") + STATUS_CHILD + " 6000");
   add("trainer-0", kGoesOn);
   const auto result = run();
   EXPECT_EQ(result.end, End::kDone) << result.message;

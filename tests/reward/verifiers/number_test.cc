@@ -37,6 +37,20 @@ TEST(NumberVerifier, AcceptsTheGoldenAnswers) {
   EXPECT_EQ(reward("3", "#### -3"), 0);
 }
 
+// As models of mathematics write it, whatever they are asked.
+TEST(NumberVerifier, ReadsWhatIsBoxed) {
+  EXPECT_EQ(reward("18", "so it is \\boxed{18}."), 1);
+  EXPECT_EQ(reward("18", "so it is $\\boxed{18}$", "strict"), 1);
+  EXPECT_EQ(reward("1800", "\\boxed{\\$1{,}800}"), 0);  // braces inside are no number
+  EXPECT_EQ(reward("1800", "\\boxed{\\$1,800}"), 1);
+  EXPECT_EQ(reward("0.5", "\\boxed{1/2} of 7"), 1);
+  EXPECT_EQ(reward("18", "\\boxed{18} and not \\boxed{17}"), 0);
+  EXPECT_EQ(reward("18", "#### 17, no: \\boxed{18}"), 1);  // the last mark counts
+  EXPECT_EQ(reward("17", "\\boxed{18}\n#### 17"), 1);
+  EXPECT_EQ(reward("18", "\\boxed{18"), 1);  // cut off before its end
+  EXPECT_EQ(reward("18", "\\boxed{x = 18}"), 0);
+}
+
 TEST(NumberVerifier, ReadsAnswersOfAllKinds) {
   EXPECT_EQ(reward(72, "72"), 1);
   EXPECT_EQ(reward(0.5, "it is 1/2"), 1);

@@ -91,7 +91,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "the longest goes first",
                            "joined",
                            "left"}) {
-    EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
+    // Few seeds say little about how often.
+    EXPECT_GE(totals[what], kSeeds < 1000 ? 1 : static_cast<int64_t>(kSeeds / 60)) << what;
   }
 }
 
