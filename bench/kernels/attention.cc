@@ -13,9 +13,10 @@
 namespace tailrace {
 
 void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim] = shape;
-  const std::string name = fmt::format("attention {} x {} of {}, {}/{} heads of {}", sequences,
-                                       queries, context, heads, kv_heads, head_dim);
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window] = shape;
+  const std::string name =
+      fmt::format("attention {} x {} of {}, {}/{} heads of {}{}", sequences, queries, context,
+                  heads, kv_heads, head_dim, window > 0 ? fmt::format(", window {}", window) : "");
   if (!bench.wants(name)) return;
   constexpr int kBlockTokens = 16;
   const int blocks = (context + kBlockTokens - 1) / kBlockTokens;
@@ -36,7 +37,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
     for (int p = 0; p < context; ++p) all_positions.push_back(p);
     for (int p = context - queries; p < context; ++p) {
       positions.push_back(p);
-      scores += p + 1;
+      scores += window > 0 ? std::min(window, p + 1) : p + 1;
     }
     offsets.push_back(static_cast<int32_t>(positions.size()));
     all_offsets.push_back(static_cast<int32_t>(all_positions.size()));
@@ -48,17 +49,18 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   Buffer scratch(
       attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));
   Workspace workspace(scratch.as<std::byte>());
-  const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  const AttentionArgs args{
+      .num_heads = heads, .scale = 1 / std::sqrt(static_cast<float>(head_dim)), .window = window};
   // Two products a score, q . k and p v, of head_dim multiply-adds in each head.
   const double flops = 4.0 * scores * static_cast<double>(q_size);
 
   const auto write = [&] { kv_write(stream, k.view, v.view, whole, kv); };
   const auto forward = [&] {
-    attention(stream, workspace, q.view, heads, scale, batch, kv, context, out.view, lse.view);
+    attention(stream, workspace, q.view, args, batch, kv, context, out.view, lse.view);
   };
   const auto backward = [&] {
-    attention_backward(stream, workspace, q.view, out.view, lse.view, dout.view, heads, scale,
-                       batch, kv, context, dq.view, dk.view, dv.view);
+    attention_backward(stream, workspace, q.view, out.view, lse.view, dout.view, args, batch, kv,
+                       context, dq.view, dk.view, dv.view);
   };
 
   // A wrong kv_write shows in the outputs: the reference reads what it has written itself.
@@ -69,7 +71,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   RandomMatrix expected(rows, q_size, rng);
   write();
   forward();
-  ref::attention(q.view, heads, scale, batch, ref_kv, expected.view, {});
+  ref::attention(q.view, args, batch, ref_kv, expected.view, {});
   require_close(out.view, expected.view, context + head_dim, name);
   bench.products(name, "forward", flops, forward);
   // Gradients are of whole sequences only: the trainer never decodes.
@@ -77,8 +79,8 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
 
   RandomMatrix expected_dk(rows, kv_size, rng), expected_dv(rows, kv_size, rng);
   backward();
-  ref::attention_backward(q.view, dout.view, heads, scale, batch, ref_kv, expected.view,
-                          expected_dk.view, expected_dv.view);
+  ref::attention_backward(q.view, dout.view, args, batch, ref_kv, expected.view, expected_dk.view,
+                          expected_dv.view);
   require_close(dq.view, expected.view, context + head_dim, name + ", dq");
   require_close(dk.view, expected_dk.view, context + head_dim, name + ", dk");
   require_close(dv.view, expected_dv.view, context + head_dim, name + ", dv");

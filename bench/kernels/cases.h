@@ -16,6 +16,7 @@ struct AttentionShape {
   int context = 0;
   int queries = 0;  // rows at the end of each sequence; as many as `context`: training
   int heads = 0, kv_heads = 0, head_dim = 0;
+  int window = 0;  // 0: none
 };
 void bench_attention(KernelHarness& bench, const AttentionShape& shape);
 

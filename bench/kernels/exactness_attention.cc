@@ -334,7 +334,8 @@ std::string attention_name(const AttentionShape& shape, const std::string& what)
 }
 
 void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, int64_t layers) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim] = shape;
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window] = shape;
+  TR_CHECK(window == 0, "window {}", window);
   const std::string name = attention_name(shape, ""),
                     backward = attention_name(shape, ", gradients");
   if (!bench.wants(name) && !bench.wants(backward)) return;
@@ -359,17 +360,17 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
   Buffer scratch(
       attention_workspace_bytes(bench.num_threads(), heads, kv_heads, head_dim, context));
   Workspace workspace(scratch.as<std::byte>());
-  const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  const AttentionArgs args{.num_heads = heads,
+                           .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
   const Matrix wanted_lse = queries == 1 ? Matrix() : lse.view;
 
   const auto exact = [&](int64_t copy) {
-    attention(stream, workspace, q.view, heads, scale, batch, caches[copy], context, out.view,
-              wanted_lse);
+    attention(stream, workspace, q.view, args, batch, caches[copy], context, out.view, wanted_lse);
   };
   const auto free_on = [&](int64_t copy) {
     return FreeAttention{.q = q.view,
                          .num_heads = heads,
-                         .scale = scale,
+                         .scale = args.scale,
                          .batch = batch,
                          .kv = caches[copy],
                          .out = out.view,
@@ -393,8 +394,8 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
           one, ends,
           std::span(tables).subspan(static_cast<size_t>(s * blocks), static_cast<size_t>(blocks)),
           static_cast<int>(blocks)};
-      attention(Stream{}, workspace, q.view.slice_rows(row, row + 1), heads, scale, alone,
-                caches[0], context, again.view.slice_rows(row, row + 1), {});
+      attention(Stream{}, workspace, q.view.slice_rows(row, row + 1), args, alone, caches[0],
+                context, again.view.slice_rows(row, row + 1), {});
       require_same_bits(out.view.slice_rows(row, row + 1), again.view.slice_rows(row, row + 1),
                         name + ", a row alone");
     }
@@ -404,7 +405,7 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
       std::span(positions).first(static_cast<size_t>(queries)), std::span(offsets).first(2),
       std::span(tables).first(static_cast<size_t>(blocks)), static_cast<int>(blocks)};
   RandomMatrix expected(queries, q_size, rng);
-  ref::attention(q.view.slice_rows(0, queries), heads, scale, first, caches[0], expected.view, {});
+  ref::attention(q.view.slice_rows(0, queries), args, first, caches[0], expected.view, {});
   require_close(out.view.slice_rows(0, queries), expected.view, context + head_dim, name);
   std::ranges::copy(out.memory.as<float>(), again.memory.as<float>().begin());
   for (const Liberty& liberty : liberties) {
@@ -423,8 +424,8 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
       dv(rows, kv_heads * head_dim, rng), dq_again(rows, q_size, rng),
       dk_again(rows, kv_heads * head_dim, rng), dv_again(rows, kv_heads * head_dim, rng);
   const auto gradients = [&](const Stream& on, Matrix to_q, Matrix to_k, Matrix to_v) {
-    attention_backward(on, workspace, q.view, out.view, lse.view, dout.view, heads, scale, batch,
-                       caches[0], context, to_q, to_k, to_v);
+    attention_backward(on, workspace, q.view, out.view, lse.view, dout.view, args, batch, caches[0],
+                       context, to_q, to_k, to_v);
   };
   exact(0);
   gradients(stream, dq.view, dk.view, dv.view);

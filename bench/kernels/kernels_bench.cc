@@ -32,6 +32,7 @@ void measure(const Options& options, const Program& program) {
   for (const AttentionShape& shape :
        std::initializer_list<AttentionShape>{{16, 128, 128, 4, 2, 32},
                                              {2, 1024, 1024, 4, 2, 32},
+                                             {2, 1024, 1024, 4, 2, 32, /*window=*/128},
                                              {16, 128, 128, 8, 4, 64},
                                              {64, 128, 1, 4, 2, 32},
                                              {64, 100, 1, 8, 4, 8}}) {

@@ -48,13 +48,14 @@ struct Sequence {
   float* keys(int64_t i) const { return kv.keys + block(i) * kv.head_dim * kv.block_tokens; }
   float* values(int64_t i) const { return kv.values + block(i) * kv.head_dim * kv.block_tokens; }
 
-  // Keys of positions [16 i, 16 i + 16). With blocks of 8 the second half may not exist yet; its
-  // lanes are beyond every query's position and are never used.
-  ColumnGroup key_group(int64_t i, int64_t context) const {
+  // Keys of positions [16 i, 16 i + 16), of which [first_seen, context) are used. With blocks of 8
+  // the second half may not exist yet, and the first not any more.
+  ColumnGroup key_group(int64_t i, int64_t first_seen, int64_t context) const {
     const int64_t at = i * kLanes;
     if (kv.block_tokens >= kLanes) {
       return {.first = keys(at / kv.block_tokens) + at % kv.block_tokens};
     }
+    if (at + 8 <= first_seen) return {.first = keys(2 * i + 1), .second = keys(2 * i + 1)};
     const float* first = keys(2 * i);
     return {.first = first, .second = at + 8 < context ? keys(2 * i + 1) : first};
   }
@@ -66,10 +67,14 @@ struct QueryBlock {
   int64_t row[kQueries];
   int64_t col[kQueries];  // first column of the head
   int64_t head[kQueries];
-  int64_t position[kQueries];  // never falls
+  int64_t position[kQueries];    // never falls
+  int64_t first_seen[kQueries];  // nor does this
   int64_t context() const { return position[count - 1] + 1; }
+  // Of the first group of 16 positions that one of them sees.
+  int64_t origin() const { return first_seen[0] / kLanes * kLanes; }
 
-  QueryBlock(const Sequence& seq, int64_t row_begin, int64_t row_end, int group, int64_t first) {
+  QueryBlock(const Sequence& seq, const AttentionArgs& args, int64_t row_begin, int64_t row_end,
+             int group, int64_t first) {
     int64_t next_row = row_begin + first / group;
     int64_t in_group = first % group;
     for (; count < kQueries && next_row < row_end; ++count) {
@@ -77,6 +82,7 @@ struct QueryBlock {
       head[count] = int64_t{seq.kv_head} * group + in_group;
       col[count] = head[count] * seq.kv.head_dim;
       position[count] = seq.position(next_row);
+      first_seen[count] = args.first_seen(position[count]);
       // Heads before tokens: the heads of a group read the same keys and see the same positions, so
       // that almost all of a block's work is shared.
       if (++in_group == group) in_group = 0, ++next_row;
@@ -94,13 +100,19 @@ struct QueryBlock {
   }
 };
 
+// scores[q * score_stride + position]
 template <int kCount>
-void key_scores(const float* queries, const Sequence& seq, int64_t context, float* scores,
+void key_scores(const float* queries, const Sequence& seq, const QueryBlock& block, float* scores,
                 int64_t score_stride) {
-  auto group_at = [&](int64_t i) { return seq.key_group(i, context); };
+  const int64_t context = block.context(), origin = block.origin();
+  auto group_at = [&](int64_t i) {
+    return seq.key_group(origin / kLanes + i, block.first_seen[0], context);
+  };
   // Up to the context of the last query. Lanes behind a query's own position hold later keys, or
-  // what an earlier owner of the block left; exponentiate() selects them away.
-  const int64_t groups = padded(context) / kLanes;
+  // what an earlier owner of the block left, and others lie before its window; exponentiate()
+  // selects them away.
+  const int64_t groups = (padded(context) - origin) / kLanes;
+  scores += origin;
   if (seq.kv.block_tokens >= kLanes) {
     score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens,
                              scores, score_stride);
@@ -110,17 +122,18 @@ void key_scores(const float* queries, const Sequence& seq, int64_t context, floa
   }
 }
 
-// Scores to e^(scaled score - maximum), 0 beyond the query's position; the maximum and the sum.
+// Scores to e^(scaled score - maximum), 0 beyond what the query sees; the maximum and the sum.
 struct SoftmaxSum {
   float max = 0;
   float sum = 0;
 };
-SoftmaxSum exponentiate(float* scores, int64_t position, float scale) {
-  const int64_t n = position + 1;
+SoftmaxSum exponentiate(float* scores, int64_t first_seen, int64_t position, float scale) {
+  const int64_t n = position + 1, begin = first_seen / kLanes * kLanes;
   const Vec16 factor = simd::broadcast(scale), lowest = simd::broadcast(kMinusInf);
   Vec16 max = lowest;
-  for (int64_t j = 0; j < n; j += kLanes) {
+  for (int64_t j = begin; j < n; j += kLanes) {
     Vec16 s = simd::select_first(n - j, simd::mul(simd::load(scores + j), factor), lowest);
+    if (j < first_seen) s = simd::select_first(first_seen - j, lowest, s);
     simd::store(scores + j, s);
     max = simd::max(max, s);
   }
@@ -130,7 +143,7 @@ SoftmaxSum exponentiate(float* scores, int64_t position, float scale) {
   SoftmaxSum result{.max = simd::reduce_max(max)};
   const Vec16 shift = simd::broadcast(result.max);
   Vec16 sum = simd::zero();
-  for (int64_t j = 0; j < n; j += kLanes) {
+  for (int64_t j = begin; j < n; j += kLanes) {
     Vec16 e = simd::exp(simd::sub(simd::load(scores + j), shift));
     simd::store(scores + j, e);
     sum = simd::add(sum, e);
@@ -139,7 +152,7 @@ SoftmaxSum exponentiate(float* scores, int64_t position, float scale) {
   return result;
 }
 
-// out[q] = (sum over j <= position of weights[q][j] * value[j]) / sum
+// out[q] = (sum over the j that it sees of weights[q][j] * value[j]) / sum
 template <int kCount, int kVectors>
 void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
                 const QueryBlock& block, int64_t col, const float* inv_sum, Matrix out) {
@@ -149,21 +162,37 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
   }
-  // All queries see the positions of the first one. The few beyond are added one query at a time,
-  // so that no position later than a query's own ever touches it.
-  const int64_t common = block.position[0] + 1;
-  for (int64_t j = 0; j < common; j += block_tokens) {
-    weighted_rows<kCount, kVectors>(weights + j, weight_stride, seq.values(j / block_tokens) + col,
-                                    head_dim, std::min(block_tokens, common - j), left, acc);
+  auto value_at = [&](int64_t j) {
+    return seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col;
+  };
+  // One query at a time, so that no position that it does not see ever touches it.
+  auto add_own = [&](int q, int64_t begin, int64_t end, Vec16(&own)[1][kVectors]) {
+    for (int64_t j = begin; j < end; ++j)
+      weighted_rows<1, kVectors>(weights + q * weight_stride + j, weight_stride, value_at(j),
+                                 head_dim, 1, left, own);
+  };
+  // All queries see what the last one's window has of the positions of the first one. The few
+  // before, and the few beyond, are each query's own.
+  const int64_t begin = block.first_seen[kCount - 1];
+  const int64_t common = std::max(begin, block.position[0] + 1);
+  if (block.first_seen[0] < begin) {
+    for (int q = 0; q < kCount; ++q) {
+      Vec16 own[1][kVectors];
+      for (auto& a : own[0]) a = simd::zero();
+      add_own(q, block.first_seen[q], std::min(begin, block.position[q] + 1), own);
+      for (int v = 0; v < kVectors; ++v) acc[q][v] = own[0][v];
+    }
+  }
+  for (int64_t j = begin; j < common;) {
+    const int64_t count = std::min(block_tokens - j % block_tokens, common - j);
+    weighted_rows<kCount, kVectors>(weights + j, weight_stride, value_at(j), head_dim, count, left,
+                                    acc);
+    j += count;
   }
   for (int q = 0; q < kCount; ++q) {
     Vec16 own[1][kVectors];
     for (int v = 0; v < kVectors; ++v) own[0][v] = acc[q][v];
-    for (int64_t j = common; j <= block.position[q]; ++j) {
-      weighted_rows<1, kVectors>(weights + q * weight_stride + j, weight_stride,
-                                 seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col,
-                                 head_dim, 1, left, own);
-    }
+    add_own(q, common, block.position[q] + 1, own);
     for (int v = 0; v < kVectors; ++v) {
       simd::store(out.row(block.row[q]) + block.col[q] + col + v * kLanes,
                   simd::mul(own[0][v], simd::broadcast(inv_sum[q])), left - v * kLanes);
@@ -177,10 +206,11 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
   const int64_t head_dim = seq.kv.head_dim;
   // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
   block.gather(q, head_dim, queries);
-  key_scores<kCount>(queries, seq, block.context(), scores, score_stride);
+  key_scores<kCount>(queries, seq, block, scores, score_stride);
   float inv_sum[kCount];
   for (int i = 0; i < kCount; ++i) {
-    SoftmaxSum sum = exponentiate(scores + i * score_stride, block.position[i], scale);
+    SoftmaxSum sum =
+        exponentiate(scores + i * score_stride, block.first_seen[i], block.position[i], scale);
     // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
     // product an output.
     inv_sum[i] = 1.0f / sum.sum;
@@ -315,19 +345,20 @@ void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const Attentio
   });
 }
 
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
-               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
-               Matrix out, Matrix lse) {
-  check_batch(batch, q.rows, q.cols, num_heads, kv, max_context);
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
+               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
+               Matrix lse) {
+  check_batch(batch, q.rows, q.cols, args.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && out.cols == q.cols);
-  TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == num_heads));
+  TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == args.num_heads));
   if (q.rows == 0) return;
-  const int group = num_heads / kv.num_kv_heads;
+  const int group = args.num_heads / kv.num_kv_heads;
   const int64_t tokens = batch.num_tokens();
 
   // A row costs its context and a little: rows are divided by cost.
   auto row_cost = [&](int64_t row) {
-    return static_cast<double>(batch.positions[static_cast<size_t>(row)]) + 16.0;
+    const int64_t position = batch.positions[static_cast<size_t>(row)];
+    return static_cast<double>(position - args.first_seen(position)) + 16.0;
   };
   double head_cost = 0;
   for (int64_t row = 0; row < tokens; ++row) head_cost += row_cost(row);
@@ -346,10 +377,11 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int nu
       int64_t row_begin = 0, row_end = 0;
       auto flush = [&] {
         for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
-          QueryBlock block(seq, row_begin, row_end, group, first);
-          kForwardBlocks[block.count - 1](seq, block, q, scale, scratch.queries, scratch.scores,
-                                          padded(max_context), out, lse);
-          pulse.add(kForwardProducts * block.count * block.context() * kv.head_dim);
+          QueryBlock block(seq, args, row_begin, row_end, group, first);
+          kForwardBlocks[block.count - 1](seq, block, q, args.scale, scratch.queries,
+                                          scratch.scores, padded(max_context), out, lse);
+          pulse.add(kForwardProducts * block.count * (block.context() - block.origin()) *
+                    kv.head_dim);
         }
       };
       // Sequence by sequence, in each one KV head after the other: the blocks of a sequence hold
@@ -387,7 +419,7 @@ namespace {
 
 struct BackwardArgs {
   ConstMatrix q, out, lse, dout;
-  float scale = 0;
+  const AttentionArgs& of;
   Matrix dq, dk, dv;
 };
 
@@ -426,14 +458,16 @@ void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
 
 // dq[q] = sum over j of dscores[q][j] * key[j]
 template <int kCount, int kVectors>
-void query_grads(const Scratch& scratch, int64_t context, int64_t stride, const QueryBlock& block,
-                 int64_t head_dim, int64_t col, Matrix dq) {
+void query_grads(const Scratch& scratch, int64_t stride, const QueryBlock& block, int64_t head_dim,
+                 int64_t col, Matrix dq) {
   Vec16 acc[kCount][kVectors];
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
   }
-  weighted_rows<kCount, kVectors>(scratch.dscores, stride, scratch.key_rows + col, padded(head_dim),
-                                  context, kVectors * kLanes, acc);
+  const int64_t origin = block.origin(), dim = padded(head_dim);
+  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride,
+                                  scratch.key_rows + origin * dim + col, dim,
+                                  block.context() - origin, kVectors * kLanes, acc);
   for (int q = 0; q < kCount; ++q) {
     for (int v = 0; v < kVectors; ++v) {
       simd::store(dq.row(block.row[q]) + block.col[q] + col + v * kLanes, acc[q][v],
@@ -471,20 +505,20 @@ template <int kCount>
 void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBlock& block,
                     int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim;
-  const int64_t stride = padded(n), context = block.context();
-  const int64_t groups = padded(context) / kLanes;
+  const int64_t stride = padded(n), context = block.context(), origin = block.origin();
+  const int64_t groups = (padded(context) - origin) / kLanes;
   // Probabilities are made again from the saved log-sum-exp instead of being kept, and D stands for
   // the row sum of dP * P (Dao et al. 2022, FlashAttention). Both gathers come before anything is
   // written, because dq may be dout.
   block.gather(args.q, head_dim, scratch.queries);
   block.gather(args.dout, head_dim, scratch.douts);
   auto columns_at = [&](const float* columns) {
-    return [columns](int64_t i) { return ColumnGroup{.first = columns + i * kLanes}; };
+    return [=](int64_t i) { return ColumnGroup{.first = columns + origin + i * kLanes}; };
   };
   score_all<kCount, false>(scratch.queries, head_dim, groups, columns_at(scratch.key_columns),
-                           stride, scratch.scores, stride);
+                           stride, scratch.scores + origin, stride);
   score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
-                           stride, scratch.dscores, stride);
+                           stride, scratch.dscores + origin, stride);
   for (int i = 0; i < kCount; ++i) {
     const float* dout = scratch.douts + i * kQueryStride;
     const float* out = args.out.row(block.row[i]) + block.col[i];
@@ -494,33 +528,36 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
     }
     const Vec16 delta = simd::broadcast(simd::reduce_add(dot));
     const Vec16 lse = simd::broadcast(args.lse.row(block.row[i])[block.head[i]]);
-    const Vec16 scale = simd::broadcast(args.scale);
+    const Vec16 scale = simd::broadcast(args.of.scale);
     float* p = scratch.scores + i * stride;
     float* ds = scratch.dscores + i * stride;
-    for (int64_t j = 0; j < padded(context); j += kLanes) {
-      const int64_t seen = block.position[i] + 1 - j;
+    for (int64_t j = origin; j < padded(context); j += kLanes) {
+      const int64_t seen = block.position[i] + 1 - j, unseen = block.first_seen[i] - j;
       Vec16 e = simd::exp(simd::sub(simd::mul(simd::load(p + j), scale), lse));
       // Selected, not multiplied by 0: a score of a later position may be so large that its
       // exponential is inf.
       e = simd::select_first(seen, e, simd::zero());
+      if (unseen > 0) e = simd::select_first(unseen, simd::zero(), e);
       Vec16 d = simd::mul(simd::mul(e, simd::sub(simd::load(ds + j), delta)), scale);
       simd::store(p + j, e);
-      simd::store(ds + j, simd::select_first(seen, d, simd::zero()));
+      d = simd::select_first(seen, d, simd::zero());
+      if (unseen > 0) d = simd::select_first(unseen, simd::zero(), d);
+      simd::store(ds + j, d);
     }
   }
   for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
     if (head_dim - col > kLanes) {
-      query_grads<kCount, 2>(scratch, context, stride, block, head_dim, col, args.dq);
+      query_grads<kCount, 2>(scratch, stride, block, head_dim, col, args.dq);
     } else {
-      query_grads<kCount, 1>(scratch, context, stride, block, head_dim, col, args.dq);
+      query_grads<kCount, 1>(scratch, stride, block, head_dim, col, args.dq);
     }
   }
   // Blocks follow each other in the order of positions, so dk and dv are sums over queries in the
   // order of (position, head).
-  const int64_t row = seq.row_begin(), col = seq.kv_head * head_dim;
-  spread(scratch.scores, stride, scratch.douts, kCount, context, head_dim, args.dv.row(row) + col,
-         args.dv.stride);
-  spread(scratch.dscores, stride, scratch.queries, kCount, context, head_dim,
+  const int64_t row = seq.row_begin() + origin, col = seq.kv_head * head_dim;
+  spread(scratch.scores + origin, stride, scratch.douts, kCount, context - origin, head_dim,
+         args.dv.row(row) + col, args.dv.stride);
+  spread(scratch.dscores + origin, stride, scratch.queries, kCount, context - origin, head_dim,
          args.dk.row(row) + col, args.dk.stride);
 }
 
@@ -533,23 +570,26 @@ constexpr BackwardBlock kBackwardBlocks[kQueries] = {
 }  // namespace
 
 void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& of,
                         const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
                         Matrix dk, Matrix dv) {
-  check_batch(batch, q.rows, q.cols, num_heads, kv, max_context);
+  check_batch(batch, q.rows, q.cols, of.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && dout.rows == q.rows && lse.rows == q.rows && dq.rows == q.rows &&
            dk.rows == q.rows && dv.rows == q.rows);
   TR_CHECK(out.cols == q.cols && dout.cols == q.cols && dq.cols == q.cols &&
-           lse.cols == num_heads && dk.cols == kv.num_kv_heads * kv.head_dim && dv.cols == dk.cols);
+           lse.cols == of.num_heads && dk.cols == kv.num_kv_heads * kv.head_dim &&
+           dv.cols == dk.cols);
   if (q.rows == 0) return;
-  const int group = num_heads / kv.num_kv_heads;
-  const BackwardArgs args{q, out, lse, dout, scale, dq, dk, dv};
+  const int group = of.num_heads / kv.num_kv_heads;
+  const BackwardArgs args{q, out, lse, dout, of, dq, dk, dv};
 
   // One thread owns a sequence's KV head, because all its queries add to the same dk and dv.
   auto sequence_cost = [&](int64_t i) {
     const auto s = static_cast<size_t>(i % batch.num_sequences());
     const double n = batch.seq_offsets[s + 1] - batch.seq_offsets[s];
-    return n * (n + 16.0);
+    // Twice the sum over its queries of what they see.
+    const double w = of.window > 0 ? std::min<double>(of.window, n) : n;
+    return w * (2 * n - w) + 16 * n;
   };
   const int64_t items = batch.num_sequences() * kv.num_kv_heads;
   double total = 0;
@@ -581,9 +621,10 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
         }
         gather_sequence(seq, n, scratch);
         for (int64_t first = 0; first < n * group; first += kQueries) {
-          QueryBlock block(seq, row_begin, row_begin + n, group, first);
+          QueryBlock block(seq, of, row_begin, row_begin + n, group, first);
           kBackwardBlocks[block.count - 1](args, seq, block, n, scratch);
-          pulse.add(kBackwardProducts * block.count * block.context() * kv.head_dim);
+          pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) *
+                    kv.head_dim);
         }
       });
     }

@@ -50,11 +50,11 @@ void add(const Stream& stream, ConstMatrix x, Matrix y);
 
 void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
               const KvLayer& kv);
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
-               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
-               Matrix out, Matrix lse);
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
+               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
+               Matrix lse);
 void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& args,
                         const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
                         Matrix dk, Matrix dv);
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,

@@ -99,17 +99,17 @@ void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const Attentio
               const KvLayer& kv) {
   run(cpu::kv_write, stream, k, v, batch, kv);
 }
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
-               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
-               Matrix out, Matrix lse) {
-  run(cpu::attention, stream, workspace, q, num_heads, scale, batch, kv, max_context, out, lse);
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
+               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
+               Matrix lse) {
+  run(cpu::attention, stream, workspace, q, args, batch, kv, max_context, out, lse);
 }
 void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& args,
                         const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
                         Matrix dk, Matrix dv) {
-  run(cpu::attention_backward, stream, workspace, q, out, lse, dout, num_heads, scale, batch, kv,
-      max_context, dq, dk, dv);
+  run(cpu::attention_backward, stream, workspace, q, out, lse, dout, args, batch, kv, max_context,
+      dq, dk, dv);
 }
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context) {

@@ -1,10 +1,10 @@
 // Causal grouped-query attention over a paged KV cache: one op for prefill, decode and training.
 //
-// For a query at absolute position p the scores of positions 0..p are computed each as one sum over
-// head_dim in order; their maximum, then the sum of exp over absolute positions in 16 interleaved
-// lanes (lane = position mod 16) joined in a fixed tree, then the weighted sum of V over positions
-// in order. Nothing depends on how the queries were batched, on how prefill was cut, or on
-// block_tokens.
+// For a query at absolute position p the scores of positions 0..p, or of the window that ends
+// there, are computed each as one sum over head_dim in order; their maximum, then the sum of exp
+// over absolute positions in 16 interleaved lanes (lane = position mod 16) joined in a fixed tree,
+// then the weighted sum of V over positions in order. Nothing depends on how the queries were
+// batched, on how prefill was cut, or on block_tokens.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,19 @@
 namespace tailrace {
 
 constexpr int kMaxHeadDim = 256;
+
+// What the heads of a layer see.
+struct AttentionArgs {
+  int num_heads = 0;
+  float scale = 1;  // of the scores
+  // Positions that a query sees, the last of which is its own; 0: all up to its own. What lies
+  // before costs nothing, and KV blocks that lie there wholly may be missing.
+  int window = 0;
+
+  int64_t first_seen(int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
+};
 
 // The cache of one layer, head_dim <= kMaxHeadDim. A block holds `block_tokens` (a power of
 // two, 8..128) consecutive positions. Positions are innermost in the keys, because scores vectorise
@@ -47,22 +60,22 @@ struct AttentionBatch {
 void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
               const KvLayer& kv);
 
-// out[t] = softmax(scale * q[t] . K[0..p]) V[0..p] per head; with g = heads / kv_heads, head h
-// reads kv head h / g.
+// out[t] = softmax(scale * q[t] . K[f..p]) V[f..p] per head, f = first_seen(p); with g = heads /
+// kv_heads, head h reads kv head h / g.
 //
 //   q, out  [tokens, heads * head_dim]; out may be q
 //   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; null data: not
 //   wanted
 // `max_context`: largest position + 1 in the batch.
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, int num_heads,
-               float scale, const AttentionBatch& batch, const KvLayer& kv, int max_context,
-               Matrix out, Matrix lse);
+void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
+               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
+               Matrix lse);
 
 // Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all
 // of its K and V are rows of this batch. Overwrites dq [tokens, heads * head_dim] and dk, dv
 // [tokens, kv_heads * head_dim]. dq may be dout.
 void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, int num_heads, float scale,
+                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& args,
                         const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
                         Matrix dk, Matrix dv);
 

@@ -39,20 +39,21 @@ void for_rows(const AttentionBatch& batch, Visit&& visit) {
 }
 
 struct Probabilities {
-  std::vector<double> p;
+  std::vector<double> p;  // 0 before the window
   double lse = 0;
 };
 
-Probabilities probabilities(const float* q, double scale, const AttentionBatch& batch,
+Probabilities probabilities(const float* q, const AttentionArgs& args, const AttentionBatch& batch,
                             const KvLayer& kv, int64_t sequence, int64_t kv_head,
                             int64_t position) {
   Probabilities result;
   double max = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j <= position; ++j) {
+  const int64_t first = args.first_seen(position);
+  for (int64_t j = first; j <= position; ++j) {
     const float* key = place(batch, kv, sequence, kv_head, j).key;
     double score = 0;
     for (int64_t d = 0; d < kv.head_dim; ++d) score += double{q[d]} * key[d * kv.block_tokens];
-    result.p.push_back(scale * score);
+    result.p.push_back(double{args.scale} * score);
     max = std::max(max, result.p.back());
   }
   double sum = 0;
@@ -60,6 +61,7 @@ Probabilities probabilities(const float* q, double scale, const AttentionBatch& 
   result.lse = max + std::log(sum);
   // From the log-sum-exp, as backward has it; e^(s - max) / sum is the same number.
   for (double& s : result.p) s = std::exp(s - result.lse);
+  result.p.insert(result.p.begin(), static_cast<size_t>(first), 0.0);
   return result;
 }
 
@@ -77,15 +79,15 @@ void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const K
   });
 }
 
-void attention(ConstMatrix q, int num_heads, float scale, const AttentionBatch& batch,
+void attention(ConstMatrix q, const AttentionArgs& args, const AttentionBatch& batch,
                const KvLayer& kv, Matrix out, Matrix lse) {
-  const int64_t dim = kv.head_dim, group = num_heads / kv.num_kv_heads;
+  const int64_t dim = kv.head_dim, group = args.num_heads / kv.num_kv_heads;
   for_rows(batch, [&](int64_t s, int64_t row) {
-    for (int64_t h = 0; h < num_heads; ++h) {
+    for (int64_t h = 0; h < args.num_heads; ++h) {
       const int64_t position = batch.positions[static_cast<size_t>(row)];
-      auto probs = probabilities(q.row(row) + h * dim, scale, batch, kv, s, h / group, position);
+      auto probs = probabilities(q.row(row) + h * dim, args, batch, kv, s, h / group, position);
       std::vector<double> sum(static_cast<size_t>(dim));
-      for (int64_t j = 0; j <= position; ++j) {
+      for (int64_t j = args.first_seen(position); j <= position; ++j) {
         const float* value = place(batch, kv, s, h / group, j).value;
         for (int64_t d = 0; d < dim; ++d) {
           sum[static_cast<size_t>(d)] += probs.p[static_cast<size_t>(j)] * value[d];
@@ -99,31 +101,31 @@ void attention(ConstMatrix q, int num_heads, float scale, const AttentionBatch& 
   });
 }
 
-void attention_backward(ConstMatrix q, ConstMatrix dout, int num_heads, float scale,
+void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionArgs& args,
                         const AttentionBatch& batch, const KvLayer& kv, Matrix dq, Matrix dk,
                         Matrix dv) {
-  const int64_t dim = kv.head_dim, group = num_heads / kv.num_kv_heads;
+  const int64_t dim = kv.head_dim, group = args.num_heads / kv.num_kv_heads;
   // Summed in double for all queries and rounded once, so that the oracle's own error stays far
   // below what it is to judge.
   std::vector<double> k_sums(static_cast<size_t>(dk.rows * dk.cols)), v_sums(k_sums.size());
   for_rows(batch, [&](int64_t s, int64_t row) {
     const int64_t first = batch.seq_offsets[static_cast<size_t>(s)];
-    for (int64_t h = 0; h < num_heads; ++h) {
+    for (int64_t h = 0; h < args.num_heads; ++h) {
       const float *query = q.row(row) + h * dim, *grad = dout.row(row) + h * dim;
       const int64_t position = batch.positions[static_cast<size_t>(row)];
-      auto probs = probabilities(query, scale, batch, kv, s, h / group, position);
+      auto probs = probabilities(query, args, batch, kv, s, h / group, position);
       std::vector<double> dp(probs.p.size()), dquery(static_cast<size_t>(dim));
       double mean = 0;  // of dp under p
-      for (int64_t j = 0; j <= position; ++j) {
+      for (int64_t j = args.first_seen(position); j <= position; ++j) {
         const auto i = static_cast<size_t>(j);
         const float* value = place(batch, kv, s, h / group, j).value;
         for (int64_t d = 0; d < dim; ++d) dp[i] += double{grad[d]} * value[d];
         mean += probs.p[i] * dp[i];
       }
-      for (int64_t j = 0; j <= position; ++j) {
+      for (int64_t j = args.first_seen(position); j <= position; ++j) {
         const auto i = static_cast<size_t>(j);
         // The derivative of a softmax: dp_i / ds_j = p_i (delta_ij - p_j).
-        const double dscore = scale * probs.p[i] * (dp[i] - mean);
+        const double dscore = double{args.scale} * probs.p[i] * (dp[i] - mean);
         const float* key = place(batch, kv, s, h / group, j).key;
         const auto at = static_cast<size_t>((first + j) * dk.cols + h / group * dim);
         for (int64_t d = 0; d < dim; ++d) {

@@ -12,8 +12,9 @@ namespace {
 using namespace op_testing;
 
 struct Geometry {
-  int heads = 4, kv_heads = 2, head_dim = 32, block_tokens = 16;
+  int heads = 4, kv_heads = 2, head_dim = 32, block_tokens = 16, window = 0;
   float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
+  AttentionArgs args() const { return {.num_heads = heads, .scale = scale(), .window = window}; }
 };
 
 // A paged cache for some sequences: block ids are shuffled, all memory is NaN until written.
@@ -51,6 +52,21 @@ class PagedCache {
   }
   const std::vector<int32_t>& table(size_t sequence) const { return tables_[sequence]; }
   int max_blocks() const { return max_blocks_; }
+  // Blocks wholly before this position are taken away, and the positions before it in its own.
+  void forget_before(size_t sequence, int position) {
+    const int whole = position / geometry_.block_tokens;
+    for (int b = 0; b < whole; ++b) tables_[sequence][static_cast<size_t>(b)] = -1;
+    const int64_t dim = geometry_.head_dim, bt = geometry_.block_tokens;
+    const int64_t block = tables_[sequence][static_cast<size_t>(whole)];
+    for (int64_t h = block * geometry_.kv_heads; h < (block + 1) * geometry_.kv_heads; ++h) {
+      for (int64_t at = 0; at < position % bt; ++at) {
+        for (int64_t d = 0; d < dim; ++d) {
+          keys_[static_cast<size_t>((h * dim + d) * bt + at)] = NAN;
+          values_[static_cast<size_t>((h * bt + at) * dim + d)] = NAN;
+        }
+      }
+    }
+  }
   bool same_as(const PagedCache& other) const {
     return std::memcmp(keys_.data(), other.keys_.data(), keys_.size() * sizeof(float)) == 0 &&
            std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0;
@@ -142,7 +158,7 @@ Output forward(const Stream& stream, const Case& c, PagedCache& cache,
   TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
                                                     g.head_dim, batch.max_context));
   kv_write(stream, k.view(), v.view(), batch.get(), cache.layer());
-  attention(stream, workspace.get(), q.view(), g.heads, g.scale(), batch.get(), cache.layer(),
+  attention(stream, workspace.get(), q.view(), g.args(), batch.get(), cache.layer(),
             batch.max_context, result.out.view(), result.lse.view());
   result.out.expect_canaries();
   result.lse.expect_canaries();
@@ -158,6 +174,14 @@ const std::vector<Geometry> kGeometries = {
     {.heads = 6, .kv_heads = 2, .head_dim = 64, .block_tokens = 64},
     {.heads = 9, .kv_heads = 1, .head_dim = 20, .block_tokens = 128},
     {.heads = 14, .kv_heads = 2, .head_dim = 128, .block_tokens = 16},  // groups of 7
+    // Windows: of the query alone, below, at and above 16 positions, of several blocks of 8, and
+    // wider than any of the contexts.
+    {.heads = 4, .kv_heads = 2, .head_dim = 16, .block_tokens = 16, .window = 1},
+    {.heads = 3, .kv_heads = 1, .head_dim = 20, .block_tokens = 8, .window = 5},
+    {.heads = 6, .kv_heads = 2, .head_dim = 32, .block_tokens = 8, .window = 16},
+    {.heads = 14, .kv_heads = 2, .head_dim = 48, .block_tokens = 32, .window = 17},
+    {.heads = 2, .kv_heads = 2, .head_dim = 64, .block_tokens = 8, .window = 41},
+    {.heads = 4, .kv_heads = 1, .head_dim = 8, .block_tokens = 128, .window = 200},
 };
 // One token, an edge of 16 lanes and of 16-token blocks, and more than one block of 128.
 const std::vector<int> kLengths = {1, 2, 15, 16, 17, 40, 131};
@@ -191,8 +215,7 @@ TEST(Attention, AgreesWithTheReference) {
     BatchData batch(cache, pieces);
     GuardedMatrix out(q.rows(), q.cols()), lse(q.rows(), g.heads);
     ref::kv_write(k.view(), v.view(), batch.get(), ref_cache.layer());
-    ref::attention(q.view(), g.heads, g.scale(), batch.get(), ref_cache.layer(), out.view(),
-                   lse.view());
+    ref::attention(q.view(), g.args(), batch.get(), ref_cache.layer(), out.view(), lse.view());
     for (int threads : {1, 2, 3}) {
       Output actual = forward(TestStream(threads).get(), c, cache, pieces);
       // By bits, and over the whole memory: what kv_write must leave alone is still NaN.
@@ -225,8 +248,8 @@ TEST(Attention, MayOverwriteItsQueries) {
   BatchData batch(cache, c.whole());
   TestWorkspace workspace(attention_workspace_bytes(2, g.heads, g.kv_heads, g.head_dim, 33));
   TestStream stream(2);
-  attention(stream.get(), workspace.get(), q.view(), g.heads, g.scale(), batch.get(), cache.layer(),
-            33, q.view(), {});
+  attention(stream.get(), workspace.get(), q.view(), g.args(), batch.get(), cache.layer(), 33,
+            q.view(), {});
   expect_same_bits(q.view(), apart.out.view(), "out over q");
 }
 
@@ -259,7 +282,9 @@ TEST(Attention, HasTheSameBitsForEveryCutBatchBlockSizeAndThreadCount) {
         PagedCache at_once(c.geometry, kLengths, rng);
         expect_rows(forward(stream.get(), c, at_once, c.whole()), c.whole());
         // All but the smallest are worth a second thread.
-        EXPECT_EQ(stream.num_divided() > 0, threads > 1 && g.heads > 1);
+        if (g.window == 0) {
+          EXPECT_EQ(stream.num_divided() > 0, threads > 1 && g.heads > 1);
+        }
 
         // Random chunks of random sequences in a random order, one by one towards the end.
         PagedCache cache(c.geometry, kLengths, rng);
@@ -321,6 +346,41 @@ TEST(Attention, ATokenDoesNotSeeWhatComesAfterIt) {
   expect_same_bits(after.out.view().slice_rows(0, 20), before.out.view().slice_rows(0, 20), "out");
 }
 
+// What nobody sees may be gone: blocks that lie before the window wholly, or its NaN.
+TEST(Attention, WhatLiesBeforeTheWindowIsNeverRead) {
+  Rng rng(11);
+  for (const int block_tokens : {8, 16, 32}) {
+    const Geometry g{
+        .heads = 6, .kv_heads = 2, .head_dim = 24, .block_tokens = block_tokens, .window = 21};
+    Case c(g, {100}, rng);
+    PagedCache cache(g, c.lengths, rng);
+    Output whole = forward(Stream{}, c, cache, c.whole());
+    for (const int begin : {40, 60, 99}) {
+      PagedCache copy = cache;
+      const int seen = begin - g.window + 1;
+      copy.forget_before(0, seen);
+      Output late = forward(Stream{}, c, copy, {{0, begin, 100}});
+      expect_same_bits(late.out.view(), whole.out.view().slice_rows(begin, 100), "out");
+      expect_same_bits(late.lse.view(), whole.lse.view().slice_rows(begin, 100), "lse");
+    }
+  }
+}
+
+TEST(Attention, AWindowThatHoldsAllIsNone) {
+  Rng rng(12);
+  Geometry g;
+  Case c(g, kLengths, rng);
+  PagedCache cache(g, kLengths, rng);
+  Output all = forward(Stream{}, c, cache, c.whole());
+  c.geometry.window = 131;
+  Output wide = forward(Stream{}, c, cache, c.whole());
+  expect_same_bits(wide.out.view(), all.out.view(), "out");
+  expect_same_bits(wide.lse.view(), all.lse.view(), "lse");
+  c.geometry.window = 130;
+  EXPECT_NE(forward(Stream{}, c, cache, c.whole()).lse.at(all.lse.rows() - 1, 0),
+            all.lse.at(all.lse.rows() - 1, 0));
+}
+
 struct Grads {
   GuardedMatrix dq, dk, dv;
 };
@@ -338,8 +398,8 @@ Grads backward(const Stream& stream, const Case& c, PagedCache& cache, const Gua
   TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
                                                     g.head_dim, batch.max_context));
   attention_backward(stream, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
-                     g.heads, g.scale(), batch.get(), cache.layer(), batch.max_context,
-                     grads.dq.view(), grads.dk.view(), grads.dv.view());
+                     g.args(), batch.get(), cache.layer(), batch.max_context, grads.dq.view(),
+                     grads.dk.view(), grads.dv.view());
   for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->expect_canaries();
   return grads;
 }
@@ -351,7 +411,7 @@ Grads ref_backward(const Case& c, PagedCache& cache, const GuardedMatrix& dout) 
   const int64_t kv_cols = g.kv_heads * g.head_dim;
   Grads grads{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), kv_cols),
               GuardedMatrix(q.rows(), kv_cols)};
-  ref::attention_backward(q.view(), dout.view(), g.heads, g.scale(), batch.get(), cache.layer(),
+  ref::attention_backward(q.view(), dout.view(), g.args(), batch.get(), cache.layer(),
                           grads.dq.view(), grads.dk.view(), grads.dv.view());
   return grads;
 }
@@ -396,7 +456,7 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
   BatchData batch(cache, c.whole());
   TestWorkspace workspace(attention_workspace_bytes(1, g.heads, g.kv_heads, g.head_dim, 90));
   attention_backward(Stream{}, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
-                     g.heads, g.scale(), batch.get(), cache.layer(), 90, dout.view(), one.dk.view(),
+                     g.args(), batch.get(), cache.layer(), 90, dout.view(), one.dk.view(),
                      one.dv.view());
   expect_same_bits(dout.view(), one.dq.view(), "dq over dout");
 }
@@ -404,8 +464,8 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
 TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
   Rng rng(8);
   // Two heads share their keys, so dk and dv have two parts; the rest is as small as can be, for a
-  // difference costs two passes.
-  Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8};
+  // difference costs two passes. The window cuts the longer sequence.
+  Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8, .window = 3};
   Case c(g, {5, 3}, rng);
   PagedCache cache(g, c.lengths, rng);
   GuardedMatrix dout(8, 8, rng);
@@ -416,7 +476,7 @@ TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
     BatchData batch(cache, pieces);
     GuardedMatrix out(8, 8);
     ref::kv_write(k.view(), v.view(), batch.get(), cache.layer());
-    ref::attention(q.view(), g.heads, g.scale(), batch.get(), cache.layer(), out.view(), {});
+    ref::attention(q.view(), g.args(), batch.get(), cache.layer(), out.view(), {});
     double sum = 0;
     for (int64_t r = 0; r < 8; ++r) {
       for (int64_t i = 0; i < 8; ++i) sum += double{out.at(r, i)} * dout.at(r, i);
@@ -468,10 +528,10 @@ TEST(AttentionDeathTest, RefusesAMissingBlockAndACutSequence) {
   BatchData batch(large, {{0, 3, 8}});
   GuardedMatrix q(5, 128), lse(5, 4), kv(5, 64);
   TestWorkspace workspace(attention_workspace_bytes(1, 4, 2, 32, 8));
-  EXPECT_DEATH(
-      attention_backward(Stream{}, workspace.get(), q.view(), q.view(), lse.view(), q.view(), 4, 1,
-                         batch.get(), large.layer(), 8, q.view(), kv.view(), kv.view()),
-      "sequence 0 is not whole: positions 3..7 in 5 rows");
+  EXPECT_DEATH(attention_backward(Stream{}, workspace.get(), q.view(), q.view(), lse.view(),
+                                  q.view(), {.num_heads = 4}, batch.get(), large.layer(), 8,
+                                  q.view(), kv.view(), kv.view()),
+               "sequence 0 is not whole: positions 3..7 in 5 rows");
 }
 
 }  // namespace
