@@ -53,8 +53,10 @@ size_t qk_bytes(const ModelConfig& c, int64_t tokens) {
 int num_rotated_heads(const ModelConfig& c) {
   return static_cast<int>(c.num_heads + c.num_kv_heads);
 }
-float attention_scale(const ModelConfig& c) {
-  return 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+AttentionArgs attention_args(const ModelConfig& c, int64_t layer) {
+  return {.num_heads = static_cast<int>(c.num_heads),
+          .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+          .window = static_cast<int>(c.window(layer))};
 }
 float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
 
@@ -80,7 +82,7 @@ Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float
 }
 
 void forward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                       const PackedWeights::Layer& weights, const KvLayer& kv,
+                       int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                        const LayerActivations& kept) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
@@ -96,8 +98,8 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
   // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
   // training thus have one path, and the same bits.
   kv_write(stream, qk.slice_cols(c.q_size(), qk.cols), qkv.v, sequences, kv);
-  attention(stream, workspace, qk.slice_cols(0, c.q_size()), static_cast<int>(c.num_heads),
-            attention_scale(c), sequences, kv, pass.batch.max_context, kept.attended, kept.lse);
+  attention(stream, workspace, qk.slice_cols(0, c.q_size()), attention_args(c, layer), sequences,
+            kv, pass.batch.max_context, kept.attended, kept.lse);
   // The residual stream is added to the finished product and is not where its sum starts: one
   // rounding, at the same place in every pass.
   linear(stream, kept.attended, weights.o, weights.o_bias, kept.middle);
@@ -154,7 +156,7 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
 }
 
 void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                        const LayerTensors<const float>& weights, const KvLayer& kv,
+                        int64_t layer, const LayerTensors<const float>& weights, const KvLayer& kv,
                         const LayerActivations& kept, const LayerTensors<float>& gradients,
                         Matrix dx) {
   const ModelConfig& c = pass.config;
@@ -178,8 +180,8 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
   backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradients.o_bias,
                   gradient.q);
   attention_backward(stream, workspace, q, kept.attended, kept.lse, gradient.q,
-                     static_cast<int>(c.num_heads), attention_scale(c), sequences, kv,
-                     pass.batch.max_context, gradient.q, gradient.k, gradient.v);
+                     attention_args(c, layer), sequences, kv, pass.batch.max_context, gradient.q,
+                     gradient.k, gradient.v);
   rope(stream, gradient.qk, num_rotated_heads(c), sequences.positions, pass.rope_table,
        /*inverse=*/true);
   if (c.qk_norm) {
@@ -205,18 +207,18 @@ size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
 
 }  // namespace
 
-void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass, int64_t layer,
                    const PackedWeights::Layer& weights, const KvLayer& kv,
                    const LayerActivations& kept, Matrix output) {
-  forward_attention(stream, workspace, pass, weights, kv, kept);
+  forward_attention(stream, workspace, pass, layer, weights, kv, kept);
   forward_mlp(stream, workspace, pass, weights, kept, output);
 }
 
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                    const LayerTensors<const float>& weights, const KvLayer& kv,
+                    int64_t layer, const LayerTensors<const float>& weights, const KvLayer& kv,
                     const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx) {
   backward_mlp(stream, workspace, pass, weights, kept, gradients, dx);
-  backward_attention(stream, workspace, pass, weights, kv, kept, gradients, dx);
+  backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients, dx);
 }
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,

@@ -107,7 +107,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
       output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
                                           : take(workspace, tokens, config_.hidden_size);
     }
-    forward_layer(stream, workspace, pass, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
+    forward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
                   kept, output);
   }
 
@@ -142,7 +142,7 @@ void Model::backward(const Stream& stream, Workspace& workspace, const Parameter
     scatter_rows(stream, dfinal, batch.logit_rows, dx);
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
-    backward_layer(stream, workspace, pass, layer_tensors(config_, parameters, i), kv.layer(i),
+    backward_layer(stream, workspace, pass, i, layer_tensors(config_, parameters, i), kv.layer(i),
                    activations.layer(i), layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.

@@ -220,8 +220,7 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
     }
   }
   if (std::ranges::count(windows, 0) == num_layers) return {};
-  throw UserError("{}: sliding_window is {}, which is not supported; accepted: null", reader.path(),
-                  window);
+  return windows;
 }
 
 void write_windows(const ModelConfig& config, const Family& family, Ordered& json) {

@@ -84,8 +84,8 @@ Tokens greedy(Rig& rig, const Tokens& prompt, size_t count) {
 constexpr const char* kGoldens[] = {"llama3-untied-f32", "llama3-ropescaled-tied-bf16",
                                     "qwen2-tied-f32", "qwen3-headdim-untied-bf16"};
 // By another hand and without optimizer steps (make_families.py).
-constexpr const char* kFamilies[] = {"families/llama-biases-linear", "families/mistral-plain",
-                                     "families/qwen2-yarn", "families/qwen3-biases"};
+constexpr const char* kFamilies[] = {"families/llama-biases-linear", "families/mistral-window",
+                                     "families/qwen2-yarn-upper-windows", "families/qwen3-biases"};
 
 class Golden : public ::testing::TestWithParam<const char*> {
  protected:

@@ -96,8 +96,8 @@ TEST(ModelConfig, WhatIsWrittenReadsBack) {
 TEST(ModelConfig, EveryFamilyIsWrittenAndReadBack) {
   for (const char* name :
        {"llama3-ropescaled-tied-bf16", "qwen2-tied-f32", "qwen3-headdim-untied-bf16",
-        "families/llama-biases-linear", "families/mistral-plain", "families/qwen2-yarn",
-        "families/qwen3-biases"}) {
+        "families/llama-biases-linear", "families/mistral-window",
+        "families/qwen2-yarn-upper-windows", "families/qwen3-biases"}) {
     SCOPED_TRACE(name);
     const ModelConfig config = read_model_config(test_data("golden") / name);
     ScratchFolder folder;
@@ -123,21 +123,26 @@ ModelConfig read_json_config(const Json& json) {
   return read_model_config(folder.path());
 }
 
-TEST(ModelConfig, RefusesWindows) {
-  Json mistral = Json::parse(read_text(test_data("golden/families/mistral-plain/config.json")));
+TEST(ModelConfig, WindowsAreThoseOfTheFamily) {
+  Json mistral = Json::parse(read_text(test_data("golden/families/mistral-window/config.json")));
+  EXPECT_EQ(read_json_config(mistral).windows, (std::vector<int64_t>{7, 7, 7}));
+  mistral["sliding_window"] = nullptr;
   EXPECT_TRUE(read_json_config(mistral).windows.empty());
-  mistral["sliding_window"] = 7;
-  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is 7"), std::string::npos);
   mistral.erase("sliding_window");  // transformers' default
-  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is 4096"), std::string::npos);
-  Json qwen = Json::parse(read_text(test_data("golden/families/qwen2-yarn/config.json")));
-  qwen["sliding_window"] = 9;
-  EXPECT_TRUE(read_json_config(qwen).windows.empty());
-  qwen["use_sliding_window"] = true;
+  EXPECT_EQ(read_json_config(mistral).windows, (std::vector<int64_t>{4096, 4096, 4096}));
+
+  Json qwen =
+      Json::parse(read_text(test_data("golden/families/qwen2-yarn-upper-windows/config.json")));
+  EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{0, 9, 9}));
+  qwen["layer_types"][1] = "full_attention";
+  EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{0, 0, 9}));
   qwen.erase("layer_types");
-  EXPECT_TRUE(read_json_config(qwen).windows.empty());  // of layers from 28 on
-  qwen["max_window_layers"] = 1;
-  EXPECT_NE(refusal(qwen.dump()).find("sliding_window is 9"), std::string::npos);
+  qwen["max_window_layers"] = 3;
+  EXPECT_TRUE(read_json_config(qwen).windows.empty());
+  qwen["max_window_layers"] = 0;
+  EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{9, 9, 9}));
+  qwen["use_sliding_window"] = false;
+  EXPECT_TRUE(read_json_config(qwen).windows.empty());
 }
 
 TEST(ModelConfig, ReadsEveryScalingOfPositions) {

@@ -49,6 +49,7 @@ ModelConfig awkward_config(bool tie_embeddings) {
 ModelConfig rich_config() {
   ModelConfig config = awkward_config(/*tie_embeddings=*/false);
   config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  config.windows = {0, 5, 19};
   config.rope_scaling = {.type = RopeScaling::Type::kYarn,
                          .factor = 4,
                          .original_positions = 64,

@@ -37,7 +37,7 @@ std::string read_text(const std::filesystem::path& path);
 // Sizes that are no multiples of a vector: hidden 40, 6 heads of 10 over 2 KV heads, ffn 52,
 // vocab 67.
 ModelConfig awkward_config(bool tie_embeddings);
-// The same with all that some family has: biases, norms of queries and keys, YaRN.
+// The same with all that some family has: biases, norms of queries and keys, windows, YaRN.
 ModelConfig rich_config();
 
 // Random ids, each sequence [1, longest] tokens.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes the folders families/* beside this file: tiny random models of what the other goldens do not
-show (biases, linear and YaRN positions, Mistral), with values of an independent
+show (biases, linear and YaRN positions, sliding windows), with values of an independent
 implementation in float64.
 
     python3 -m venv venv && venv/bin/pip install torch==2.5.1 transformers==4.57.1
@@ -21,9 +21,9 @@ SIZES = dict(vocab_size=61, hidden_size=32, intermediate_size=40, num_hidden_lay
 MODELS = {
     "llama-biases-linear": (LlamaForCausalLM, LlamaConfig(
         **SIZES, attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 2.5})),
-    "mistral-plain": (MistralForCausalLM, MistralConfig(**SIZES, head_dim=12, sliding_window=None)),
-    "qwen2-yarn": (Qwen2ForCausalLM, Qwen2Config(
-        **SIZES, tie_word_embeddings=True,
+    "mistral-window": (MistralForCausalLM, MistralConfig(**SIZES, head_dim=12, sliding_window=7)),
+    "qwen2-yarn-upper-windows": (Qwen2ForCausalLM, Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1, tie_word_embeddings=True,
         rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})),
     "qwen3-biases": (Qwen3ForCausalLM, Qwen3Config(
         **SIZES, head_dim=10, attention_bias=True, rope_theta=1e6)),
