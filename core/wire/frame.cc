@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW6";
+constexpr char kFrameIdentifier[] = "TRW7";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 
@@ -76,7 +76,8 @@ Offset write(Builder& b, const Installed& m) {
   return fbs::CreateInstalled(b, m.policy, m.version, b.CreateString(m.digest)).Union();
 }
 Offset write(Builder& b, const InstallFailed& m) {
-  return fbs::CreateInstallFailed(b, m.policy, m.version, b.CreateString(m.reason)).Union();
+  const auto digest = b.CreateString(m.digest), reason = b.CreateString(m.reason);
+  return fbs::CreateInstallFailed(b, m.policy, m.version, digest, reason).Union();
 }
 Offset write(Builder& b, const TrainerReady& m) {
   const auto digest = b.CreateString(m.digest);
@@ -237,7 +238,7 @@ Message read(const fbs::Installed& t) {
 }
 Message read(const fbs::InstallFailed& t) {
   return InstallFailed{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                       read_text(*t.reason())};
+                       read_digest(*t.digest()), read_text(*t.reason())};
 }
 Message read(const fbs::TrainerReady& t) {
   const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;

@@ -74,6 +74,7 @@ struct Installed {  // what samples from now on
 struct InstallFailed {
   PolicyId policy = 0;
   int64_t version = 0;
+  Digest digest;  // that it was asked for
   std::string reason;
 };
 struct TrainerReady {  // after start: the weights that the trainer holds

@@ -220,10 +220,13 @@ class RolloutWorker {
     if (!to_stage_) return;
     const wire::Stage message = *std::exchange(to_stage_, std::nullopt);
     if (message.policy != 0)
-      return refuse(message.policy, message.version,
-                    fmt::format("this worker samples policy 0, not {}", message.policy));
-    // Asked for once more after a scheduler's restart, it may be what is in hand: then nothing is
-    // read.
+      return refuse(message, fmt::format("this worker samples policy 0, not {}", message.policy));
+    // Asked for once more in a new session, it may be what is in hand, or what samples behind
+    // something newer that was staged: then nothing is read.
+    if (message.digest == installed_digest_) {
+      if (packed_ != installed_) std::swap(packed_, spare_);
+      digest_ = installed_digest_;
+    }
     if (message.digest == digest_) return say_staged(message);
     begin_staging(message);
     finish_staging();
@@ -234,15 +237,16 @@ class RolloutWorker {
   void switch_when_possible() {
     if (!to_switch_ || staging_) return;
     const wire::Switch message = *to_switch_;
-    if (message.digest == digest_ && !evaluating_.empty()) return;
+    // When nothing would change it waits for nothing, and drops no KV.
+    const bool changes = engine_.version() != message.version || installed_ != packed_;
+    if (message.digest == digest_ && changes && !evaluating_.empty()) return;
     to_switch_.reset();
-    if (message.digest != digest_)
-      return refuse(message.policy, message.version, "other weights are staged");
-    // Not when nothing would change: an install drops all KV.
-    if (engine_.version() != message.version || installed_ != packed_) {
+    if (message.digest != digest_) return refuse(message, "other weights are staged");
+    if (changes) {
       log_stats();
       engine_.install(packed_, message.version);
       installed_ = packed_;
+      installed_digest_ = digest_;
     }
     if (!std::exchange(told_weights_, true))
       log_.info("weights installed version={}", message.version);
@@ -253,9 +257,10 @@ class RolloutWorker {
     client_.send(wire::Staged{message.policy, message.version, message.digest});
   }
 
-  void refuse(PolicyId policy, int64_t version, const std::string& reason) {
-    log_.error("install failed version={} reason={}", version, reason);
-    client_.send(wire::InstallFailed{policy, version, reason});
+  template <class Asked>
+  void refuse(const Asked& message, const std::string& reason) {
+    log_.error("install failed version={} reason={}", message.version, reason);
+    client_.send(wire::InstallFailed{message.policy, message.version, message.digest, reason});
   }
 
   // Where nothing is sampled meanwhile, the engine's threads do it, and it is awaited.
@@ -301,7 +306,7 @@ class RolloutWorker {
     if (proved) {
       say_staged(message);
     } else {
-      refuse(message.policy, message.version, proved.failure().message);
+      refuse(message, proved.failure().message);
     }
     return true;
   }
@@ -452,7 +457,7 @@ class RolloutWorker {
   std::vector<Played> played_;  // by domain
   const std::string numerics_class_ = numerics_class();
 
-  Digest digest_;                          // of parameters_ and packed_; none while staging
+  Digest digest_, installed_digest_;       // of packed_, none while staging; of installed_
   std::shared_ptr<PackedWeights> packed_;  // staged last
   std::shared_ptr<PackedWeights> spare_;
   std::shared_ptr<const PackedWeights> installed_;  // what samples

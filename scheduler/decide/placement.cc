@@ -400,6 +400,13 @@ void on_installed(Context& context, const Installed& event) {
 void on_install_failed(Context& context, const InstallFailed& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
+  const Policy& policy = context.state.policies.at(worker.policy);
+  const bool was_staging = worker.install->phase == Install::Phase::kStaging;
+  if (was_staging && next_version(context.state, policy, worker) != event.version) {
+    // Its files may have been let go: nobody is at fault, and the next one is asked for.
+    end_install(worker);
+    return touch(context.state, event.worker);
+  }
   fail_install(context, event.worker, worker, event.reason);
 }
 

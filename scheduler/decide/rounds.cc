@@ -584,7 +584,17 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
   // So does the one that is evaluated: workers that come may have to install it.
-  const int64_t kept = evaluating(policy) ? std::min(version, policy.evaluation->version) : version;
+  int64_t kept = evaluating(policy) ? std::min(version, policy.evaluation->version) : version;
+  // And what a worker samples by, or installs: it is old, and not abandoned.
+  const auto keep = [&](int64_t held, const Digest& digest) {
+    if (on_lineage(policy, held, digest)) kept = std::min(kept, held);
+  };
+  for (const auto& [id, worker] : context.state.workers) {
+    const auto its = context.state.policies.find(worker.policy);
+    if (its == context.state.policies.end() || &its->second != &policy) continue;
+    keep(worker.version, worker.digest);
+    if (worker.install) keep(worker.install->version, worker.install->digest);
+  }
   policy.lineage.erase(policy.lineage.begin(), policy.lineage.lower_bound(kept));
   make_index(context.state);  // who installs a version that is no longer kept is behind
   if (!release.bodies.empty()) context.act(std::move(release));

@@ -260,7 +260,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
-  const InstallFailed event{from.worker, message.policy, message.version,
+  const InstallFailed event{from.worker, message.policy, message.version, message.digest,
                             message.reason.substr(0, kReasonBytes)};
   if (!expects(state_, event)) return drop(unexpected_, from);
   log_.warning("{} could not install version {}: {}", from.worker, message.version, message.reason);

@@ -297,12 +297,21 @@ void Timeline::take_result(TimelineRow& row, const AttemptResult& result) {
 }
 
 void Timeline::compare_installs(const Event& event, const Actions& actions, const State& state) {
+  // One that is asked again has not done it, whatever the event was: its time was up, perhaps.
+  const auto is_asked_again = [&](const WorkerId& id) {
+    return std::ranges::any_of(actions, [&](const Action& action) {
+      const auto* stage = std::get_if<Stage>(&action);
+      const auto* change = std::get_if<Switch>(&action);
+      return (stage != nullptr && stage->worker == id) ||
+             (change != nullptr && change->worker == id);
+    });
+  };
   std::erase_if(installs_, [&](const auto& entry) {
     const auto& [id, span] = entry;
     const auto worker = state.workers.find(id);
     const bool goes_on = worker != state.workers.end() && !concerns(event, id) &&
-                         how_ended(event, id) == "lost" && is_asked(worker->second) &&
-                         worker->second.install->version == span.number;
+                         !is_asked_again(id) && how_ended(event, id) == "lost" &&
+                         is_asked(worker->second) && worker->second.install->version == span.number;
     if (goes_on) return false;
     end_span(TimelineWhat::kInstall, span, how_ended(event, id), state.now);
     return true;

@@ -147,10 +147,11 @@ struct InstallFailed {
   WorkerId worker;
   PolicyId policy = 0;
   int64_t version = 0;
+  Digest digest;
   std::string reason;
   template <class V>
   void fields(V& visit) {
-    visit(worker, policy, version, reason);
+    visit(worker, policy, version, digest, reason);
   }
   friend bool operator==(const InstallFailed&, const InstallFailed&) = default;
 };

@@ -229,7 +229,7 @@ bool expects(const State& state, const InstallFailed& event) {
   // Of an install that has ended, or was replaced. A copy of a report whose version is being
   // installed again cannot be told from a new one (law 14.4).
   return it != state.workers.end() && is_asked(it->second) &&
-         it->second.install->version == event.version;
+         it->second.install->version == event.version && it->second.install->digest == event.digest;
 }
 
 const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId& worker) {

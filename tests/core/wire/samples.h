@@ -70,7 +70,7 @@ inline std::vector<Message> one_of_each() {
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
           Staged{1, 7, "0123456789abcdef0123456789abcdef"},
           Installed{1, 7, "0123456789abcdef0123456789abcdef"},
-          InstallFailed{1, 7, "tensor x block 3"},
+          InstallFailed{1, 7, "9a0b", "tensor x block 3"},
           TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
           TrainerWants{1, 8},
           Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},

@@ -704,5 +704,44 @@ TEST_F(RolloutWorkerTest, SamplesByWhatItHasUntilItIsToldToSwitch) {
   EXPECT_EQ(status.get(), 0);
 }
 
+// A new session proves the weights anew. They are what samples already, also behind something newer
+// that was staged: no episode of an evaluation has to end first.
+TEST_F(RolloutWorkerTest, ProvesWhatItSamplesByInTheMiddleOfAnEvaluation) {
+  for (const bool newer : {false, true}) {
+    std::promise<void> reached;
+    environments_ = {};
+    environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+      return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
+    });
+    RolloutWorkerConfig config = this->config();
+    config.datasets = {{.env = "stuck"}};
+    auto desk = std::make_unique<Desk>(config.endpoint);
+    auto status = start(config);
+    desk->await_worker();
+    const wire::Stage first = publish(0, 1);
+    desk->send(first);
+    desk->await<wire::Installed>(1);
+    const wire::Grant evaluated = grant(0, 0, 0, Lane::kEval);
+    desk->send(evaluated);
+    auto played = reached.get_future();
+    while (played.wait_for(0s) != std::future_status::ready) desk->serve();
+    if (newer) {
+      desk->switches = false;
+      desk->send(publish(1, 2));
+      desk->await<wire::Staged>(1);
+    }
+    desk.reset();
+    desk = std::make_unique<Desk>(config.endpoint);
+    desk->await_worker();
+    desk->send(wire::Hold{{BodyId{evaluated.lane, evaluated.lease}}});
+    desk->send(evaluated);
+    desk->send(first);
+    EXPECT_EQ(desk->await<wire::Installed>(1)[0].version, 0) << newer;
+    desk->send(wire::Abort{evaluated.lease, evaluated.lane});
+    desk->shut_down();
+    EXPECT_EQ(status.get(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -82,7 +82,7 @@ class Pair {
       if (install.worker == "bad" && bad_ == Bad::kDiesInInstalls) {
         die("bad");
       } else if (install.worker == "bad" && bad_ == Bad::kFailsInstalls) {
-        perform(h_.tell(InstallFailed{"bad", 0, install.version, "no memory"}));
+        perform(h_.tell(InstallFailed{"bad", 0, install.version, install.digest, "no memory"}));
       } else if (install.worker == "bad" || !away_) {
         perform(h_.tell_installed(install));
       }

@@ -164,9 +164,9 @@ TEST(Health, AWorkerThatCannotInstallEndsNothingWhileAnotherCan) {
     for (const Stage& install : std::exchange(open, {})) {
       const bool bad = install.worker == "bad";
       failures += bad;
-      const Event answer =
-          bad ? Event(InstallFailed{install.worker, 0, install.version, "no such file"})
-              : Event(Staged{install.worker, 0, install.version, install.digest});
+      const Event answer = bad ? Event(InstallFailed{install.worker, 0, install.version,
+                                                     install.digest, "no such file"})
+                               : Event(Staged{install.worker, 0, install.version, install.digest});
       const Actions actions = h.tell(answer);
       for (const Stage& next : only<Stage>(actions)) open.push_back(next);
       for (const Switch& next : only<Switch>(actions)) h.tell_switched(next);

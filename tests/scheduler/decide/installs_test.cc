@@ -116,11 +116,90 @@ TEST(Installs, AStagingThatFailsTakesNothingFromTheWorker) {
   Overlapping h;
   const int64_t leased = h.worker().leased;
   ASSERT_GT(leased, 0);
-  const auto again = only<Stage>(h.tell(InstallFailed{"w0", 0, 1, "no memory"}));
+  const auto again = only<Stage>(h.tell(InstallFailed{"w0", 0, 1, h.stage.digest, "no memory"}));
   EXPECT_EQ(again.size(), 1u);
   EXPECT_EQ(h.worker().version, 0);
   EXPECT_EQ(h.worker().leased, leased);
   EXPECT_EQ(h.state.health.at("w0").faults, 1);
+}
+
+// Checkpoints let go of versions; what a worker has, or is about to have, is old and not abandoned.
+TEST(Installs, ACheckpointTakesNothingFromWhoStages) {
+  for (const bool saved : {false, true}) {
+    Overlapping h;
+    if (saved) h.tell(durable(1));
+    const auto [work, lease] = *h.state.leases.begin();
+    const auto again = only<Grant>(h.retry(work, lease));
+    ASSERT_EQ(again.size(), 1u) << saved;
+    EXPECT_EQ(h.worker().version, 0);
+  }
+}
+
+TEST(Installs, ASlowStagingIsLeftToEndHoweverManyCheckpointsCome) {
+  Config config = small_config(1, 2);
+  config.mode = {.ahead = {1, 1}, .max_staleness = 9, .on_stale = OnStale::kMask};
+  config.validate();
+  Harness h(config);
+  h.add_rollout("fast", 16);
+  h.add_rollout("slow", 16);
+  publish(h, 0);
+  std::vector<int64_t> asked;
+  const auto install = [&](const Actions& first) {
+    Actions open = first;
+    while (!open.empty()) {
+      Actions next;
+      for (const Stage& stage : only<Stage>(open)) {
+        if (stage.worker == "slow") {
+          asked.push_back(stage.version);
+        } else {
+          for (const Action& action : h.tell_installed(stage)) next.push_back(action);
+        }
+      }
+      open = std::move(next);
+    }
+  };
+  for (int64_t version = 1; version < 6; ++version) {
+    h.answer_running();
+    h.tell(wants(version));
+    install(h.tell(published(version)));
+    install(h.tell(durable(version)));
+  }
+  EXPECT_EQ(asked, std::vector<int64_t>{1});
+  const auto changes = only<Switch>(h.tell(Staged{"slow", 0, 1, digest_of(1)}));
+  ASSERT_EQ(changes.size(), 1u);
+  h.tell(durable(5));
+  h.tell_switched(changes[0]);
+  EXPECT_EQ(h.state.workers.at("slow").version, 1);
+  EXPECT_EQ(h.state.workers.at("slow").install->version, 5);
+  EXPECT_TRUE(h.state.health.empty());
+}
+
+TEST(Installs, AFailureOfWhatNobodyWantsAnyMoreIsNoFault) {
+  Overlapping h;
+  h.answer_running();
+  h.tell(wants(2));
+  h.tell(published(2));
+  ASSERT_EQ(h.worker().install->version, 1);
+  const auto again = only<Stage>(h.tell(InstallFailed{"w0", 0, 1, h.stage.digest, "no such file"}));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].version, 2);
+  EXPECT_TRUE(h.state.health.empty());
+  h.tell(InstallFailed{"w0", 0, 2, again[0].digest, "no memory"});
+  EXPECT_EQ(h.state.health.at("w0").faults, 1);
+}
+
+// A number alone says little: after a fork other bytes carry it.
+TEST(Installs, AFailureOfAbandonedBytesIsNotHeldAgainstTheNewOnes) {
+  Overlapping h;
+  h.tell(durable(0));
+  h.add_trainer(0);
+  h.tell(wants(1));
+  const auto stages = only<Stage>(h.tell(published(1, "b")));
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_EQ(stages[0].digest, digest_of(1, "b"));
+  EXPECT_TRUE(h.tell(InstallFailed{"w0", 0, 1, h.stage.digest, "root differs"}).empty());
+  EXPECT_FALSE(h.state.health.contains("w0"));
+  EXPECT_EQ(h.worker().install->phase, Install::Phase::kStaging);
 }
 
 }  // namespace

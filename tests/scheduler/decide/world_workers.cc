@@ -73,7 +73,8 @@ void World::act(const Stage& stage) {
   if (node == nullptr) return;
   if (faults_ && (node->hangs || rng_.chance(0.05))) return;  // no answer
   if (faults_ && rng_.chance(0.05)) {
-    wire_.push_back(InstallFailed{stage.worker, stage.policy, stage.version, "on purpose"});
+    wire_.push_back(
+        InstallFailed{stage.worker, stage.policy, stage.version, stage.digest, "on purpose"});
     return;
   }
   node->staged = stage.digest;

@@ -65,7 +65,8 @@ class FailsInstalls : public FakeRollout {
  protected:
   void on(wire::WorkerClient& client, const wire::Message& message) override {
     if (const auto* install = std::get_if<wire::Stage>(&message))
-      client.send(wire::InstallFailed{install->policy, install->version, "no such file"});
+      client.send(
+          wire::InstallFailed{install->policy, install->version, install->digest, "no such file"});
   }
 };
 

@@ -96,7 +96,7 @@ const std::vector<NamedFlood> kFloods = {
                                })},
     {"InstallFailed", in_a_session(Role::kRollout, "rollout-x",
                                    [](int i) {
-                                     return wire::InstallFailed{0, i % 9, kLong};
+                                     return wire::InstallFailed{0, i % 9, "x", kLong};
                                    })},
     {"WorkerFailed",
      in_a_session(Role::kRollout, "rollout-x", [](int) { return wire::WorkerFailed{kLong}; })},

@@ -133,6 +133,28 @@ TEST(Timeline, WhatEndsWithoutAnAnswerSaysHow) {
   EXPECT_EQ(down[0].end, "gone");
 }
 
+// It is asked again in the same event, with the same version: two rows, not one that goes on.
+TEST(Timeline, AnInstallWhoseTimeIsUpHasARowOfItsOwn) {
+  Fixture f;
+  Config config = small_config(1, 2);
+  config.deadlines.install = seconds(60);
+  Timeline timeline = f.open(State(config));
+  Watched w(config, timeline);
+  w.say(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
+  w.say(WorkerUp{.worker = "r", .slots = 8});
+  w.say(rolled_back(-1));
+  ASSERT_EQ(only<Stage>(w.say(published(0))).size(), 1u);
+  const auto again = only<Stage>(w.say(Tick{}, seconds(60)));
+  ASSERT_EQ(again.size(), 1u);
+  const auto changes = only<Switch>(w.say(Staged{"r", 0, 0, again[0].digest}, seconds(5)));
+  ASSERT_EQ(changes.size(), 1u);
+  w.say(Installed{"r", 0, 0, again[0].digest}, seconds(2));
+  std::vector<std::pair<std::string, Time>> rows;
+  for (const TimelineRow& row : f.rows_of(kInstall)) rows.emplace_back(row.end, row.at - row.from);
+  EXPECT_EQ(rows, (std::vector<std::pair<std::string, Time>>{
+                      {"lost", seconds(60)}, {"staged", seconds(5)}, {"installed", seconds(2)}}));
+}
+
 TEST(Timeline, ASampleThatNoStepTrainsIsCountedWithItsCause) {
   Fixture f;
   Config config = small_config(1, 2);
