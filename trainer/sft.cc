@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_row.h"
 #include "core/base/random.h"
 
 namespace tailrace {
@@ -21,12 +22,12 @@ class RowReader {
       : where_(std::move(where)), vocab_size_(vocab_size), max_tokens_(max_tokens) {}
 
   SftRow read(std::string_view line) const {
-    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {
-      throw UserError(
-          "{}: not a JSON object; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.",
-          where_);
+    const Result<nlohmann::json> parsed = parse_json_row(line);
+    if (!parsed) {
+      throw UserError("{}: {}; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.", where_,
+                      parsed.failure().message);
     }
+    const nlohmann::json& json = parsed.value();
     SftRow row;
     for (int64_t id : integers(json, "input_ids")) {
       if (id < 0 || id >= vocab_size_) {

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_row.h"
 #include "core/text/utf8.h"
 
 namespace tailrace {
@@ -43,11 +44,11 @@ std::optional<nlohmann::json> JsonlInput::next() {
     if (const size_t at = text::first_non_utf8(line); at != std::string::npos)
       throw UserError("{}: not UTF-8: byte {} of the line is 0x{:02x}", where(), at + 1,
                       static_cast<unsigned char>(line[at]));
-    auto row = nlohmann::json::parse(line, nullptr, false);
-    if (!row.is_object())
-      throw UserError("{}: not a JSON object: {}{}", where(), line.substr(0, 60),
+    Result<nlohmann::json> row = parse_json_row(line);
+    if (!row)
+      throw UserError("{}: {}: {}{}", where(), row.failure().message, line.substr(0, 60),
                       line.size() > 60 ? " ..." : "");
-    return row;
+    return std::move(row).value();
   }
   return std::nullopt;
 }

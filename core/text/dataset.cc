@@ -1,22 +1,16 @@
 #include "core/text/dataset.h"
 
-#include <algorithm>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_row.h"
 #include "core/base/nearest.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::text {
 
 using nlohmann::json;
-
-namespace {
-constexpr int kMaxDepth = 100;
-}  // namespace
 
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key) {
@@ -32,16 +26,9 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     };
     // Before parsing, which would only say that it is not JSON.
     if (!is_utf8(line->text)) fail("the line is not UTF-8");
-    // Deeper ones would end the stack of whoever writes them again.
-    int deepest = 0;
-    const auto depth = [&](int at, json::parse_event_t, json&) {
-      deepest = std::max(deepest, at);
-      return at <= kMaxDepth;
-    };
-    json row = json::parse(line->text, depth, /*allow_exceptions=*/false);
-    if (deepest > kMaxDepth) fail(fmt::format("it is nested more than {} deep", kMaxDepth));
-    if (row.is_discarded()) fail("the line is not valid JSON");
-    if (!row.is_object()) fail("the line is not a JSON object");
+    Result<json> parsed = parse_json_row(line->text);
+    if (!parsed) fail("the line is " + parsed.failure().message);
+    json& row = parsed.value();
     auto prompt = row.find(prompt_key);
     if (prompt == row.end()) fail("there is no \"" + prompt_key + "\"");
     if (!prompt->is_string()) fail("\"" + prompt_key + "\" is not a string");

@@ -18,8 +18,8 @@ struct DatasetRow {
   int64_t line = 0;  // in its file, from 1
 };
 
-// Reads all lines. Throws UserError with file:line for a line that is not a JSON object, lacks the
-// string `prompt_key`, or is not UTF-8. Blank lines are skipped.
+// Reads all lines. Throws UserError with file:line for a line that is not a JSON object, has a
+// field twice, lacks the string `prompt_key`, or is not UTF-8. Blank lines are skipped.
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key);
 

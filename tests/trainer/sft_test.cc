@@ -44,8 +44,10 @@ TEST_F(SftFile, ReadsTokensAndTheTargetsOfTheMask) {
 
 TEST_F(SftFile, MistakesAreNamedWithFileAndLine) {
   const std::string good = "{\"input_ids\": [1, 2]}\n";
-  expect_refused(good + "{oops}\n", path_.string() + ":2: not a JSON object");
+  expect_refused(good + "{oops}\n", path_.string() + ":2: not valid JSON");
   expect_refused(good + "[1]\n", ":2: not a JSON object");
+  expect_refused(good + "{\"input_ids\": [1, 2], \"input_ids\": [1, 3]}\n",
+                 ":2: ambiguous: it has \"input_ids\" twice");
   expect_refused(good + good + "{\"loss_mask\": [1]}\n", ":3: \"input_ids\" is missing");
   expect_refused("{\"input_ids\": 5}\n", ":1: \"input_ids\" must be a list");
   expect_refused("{\"input_ids\": [1, \"a\"]}\n", ":1: \"input_ids\" holds \"a\"");

@@ -156,8 +156,8 @@ TEST(Tokenize, NamesTheLineOfABadRow) {
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
-  EXPECT_EQ(error("", "{\"text\": \"a\"}\nhello\n"), "error: stdin:2: not a JSON object: hello\n");
-  EXPECT_EQ(error("", "\x1b[2Jx\n"), "error: stdin:1: not a JSON object: \\x1b[2Jx\n");
+  EXPECT_EQ(error("", "{\"text\": \"a\"}\nhello\n"), "error: stdin:2: not valid JSON: hello\n");
+  EXPECT_EQ(error("", "\x1b[2Jx\n"), "error: stdin:1: not valid JSON: \\x1b[2Jx\n");
   EXPECT_EQ(error("", "{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n"),
             "error: stdin:2: not UTF-8: byte 11 of the line is 0xff\n");
   EXPECT_EQ(error("", "{\"txt\": \"a\"}\n"),
@@ -254,9 +254,11 @@ TEST(Score, NamesTheLineOfABadRowAfterTheGoodOnes) {
             "error: stdin:2: input_ids[0] is 1.5; it must be a token id (an integer >= 0)\n");
   EXPECT_EQ(run("{\"ids\": [1]}").err,
             "error: stdin:2: \"input_ids\" is missing; a row is {\"input_ids\": [1, 2, ...]}\n");
+  EXPECT_EQ(run("{\"input_ids\": [1], \"input_ids\": [2]}").err,
+            "error: stdin:2: ambiguous: it has \"input_ids\" twice: "
+            "{\"input_ids\": [1], \"input_ids\": [2]}\n");
   EXPECT_EQ(run("[1]").err, "error: stdin:2: not a JSON object: [1]\n");
-  EXPECT_EQ(run("{\"input_ids\": [1").err,
-            "error: stdin:2: not a JSON object: {\"input_ids\": [1\n");
+  EXPECT_EQ(run("{\"input_ids\": [1").err, "error: stdin:2: not valid JSON: {\"input_ids\": [1\n");
   EXPECT_EQ(run("{\"input_ids\": " + json(std::vector<int>(513, 1)).dump() + "}").err,
             "error: stdin:2: input_ids has 513 tokens; the model takes at most 512\n");
   EXPECT_EQ(rows_of(run("{\"input_ids\": [7]}").out)[1]["logprobs"].size(), 0u);

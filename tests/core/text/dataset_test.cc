@@ -50,6 +50,9 @@ TEST_F(Dataset, NamesTheLineOfEachMistake) {
   EXPECT_NE(error_of(good + "\n[1]").find(":3: the line is not a JSON object"), std::string::npos);
   EXPECT_NE(error_of("{\"text\": 1}").find(":1: there is no \"prompt\""), std::string::npos);
   EXPECT_NE(error_of("{\"prompt\": 1}").find("is not a string"), std::string::npos);
+  EXPECT_NE(error_of(good + "{\"prompt\": \"a\", \"answer\": 1, \"answer\": 2}")
+                .find(":2: the line is ambiguous: it has \"answer\" twice; each line must be"),
+            std::string::npos);
   EXPECT_NE(error_of("{\"prompt\": \"\xFF\"}").find("not UTF-8"), std::string::npos);
 }
 
@@ -64,7 +67,7 @@ TEST_F(Dataset, RefusesARowThatIsNestedTooDeep) {
     read_dataset(write("{\"prompt\": \"a\", \"x\": " + deep + "}\n"), "prompt");
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(":1: it is nested more than 100 deep"),
+    EXPECT_NE(std::string(error.what()).find(":1: the line is nested more than 100 deep"),
               std::string::npos)
         << error.what();
   }

@@ -1,0 +1,61 @@
+#include "core/base/json_row.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDepth = 100;
+
+// Listens to the parser, whose result has forgotten what was there twice.
+class RowWatch {
+ public:
+  // False: what begins here is left out.
+  bool operator()(int depth, json::parse_event_t event, const json& value) {
+    deepest_ = std::max(deepest_, depth);
+    if (depth > kMaxDepth) return false;
+    if (event == json::parse_event_t::object_start) names_[static_cast<size_t>(depth) + 1].clear();
+    if (event == json::parse_event_t::key) {
+      const auto& name = value.get_ref<const std::string&>();
+      const bool is_new = names_[static_cast<size_t>(depth)].insert(name).second;
+      if (!is_new && fault_.empty()) fault_ = fmt::format("ambiguous: it has \"{}\" twice", name);
+    }
+    return true;
+  }
+
+  // Empty: none.
+  std::string fault() const {
+    return deepest_ > kMaxDepth ? fmt::format("nested more than {} deep", kMaxDepth) : fault_;
+  }
+
+ private:
+  int deepest_ = 0;
+  std::string fault_;
+  // By depth, of the object that is open there.
+  std::vector<std::set<std::string>> names_ = std::vector<std::set<std::string>>(kMaxDepth + 2);
+};
+
+}  // namespace
+
+Result<json> parse_json_row(std::string_view line) {
+  RowWatch watch;
+  const auto listen = [&](int depth, json::parse_event_t event, const json& value) {
+    return watch(depth, event, value);
+  };
+  json row = json::parse(line, listen, /*allow_exceptions=*/false);
+  // First: what is left out leaves no JSON.
+  if (const std::string fault = watch.fault(); !fault.empty()) return Failure{fault};
+  if (row.is_discarded()) return Failure{"not valid JSON"};
+  if (!row.is_object()) return Failure{"not a JSON object"};
+  return row;
+}
+
+}  // namespace tailrace
