@@ -231,7 +231,8 @@ std::string program_in(std::string_view response) {
       fence = 0;
     } else if (fence > 0) {
       last->append(line).append("\n");
-    } else if (marks >= 3) {
+    } else if (marks >= 3 && line.find('`', indent + marks) == std::string_view::npos) {
+      // With more marks in its line it is code within a text.
       fence = marks;
       last.emplace();
     }

@@ -1,8 +1,9 @@
 // Verifier `program`: does the program in the response do what it should?
 //
 // Evidence: {"tests": [{"stdin": "2 3\n", "stdout": "5\n"}, ...], "language": "python", "response":
-// "..."}. The program is the last code block of the response between ``` fences, one that is not
-// closed to its end, or the whole response where there are no fences, after the last </think>.
+// "..."}. The program is the last code block of the response between ``` fences (CommonMark 4.5),
+// one that is not closed to its end, or the whole response where there are no fences, after the
+// last </think>.
 // "language": "python" (the default; python3) or "sh". It runs once for each test, isolated and
 // under limits (sandbox/launcher), and passes when it exits with 0 and has written what "stdout"
 // says, but for blanks at the ends of lines and empty lines at the end. Score: 1 when it passes all

@@ -157,6 +157,11 @@ TEST(ProgramVerifier, TheProgramIsTheLastBlockOfCode) {
   EXPECT_EQ(program_in("````\n```\nx\n```\n````"), "```\nx\n```\n") << "fences inside a longer one";
   EXPECT_EQ(program_in("```sh\necho '```sh'\n```sh\n```"), "echo '```sh'\n```sh\n");
   EXPECT_EQ(program_in("```\n```"), "");
+  // Code within a line is no block (CommonMark 4.5), and what follows it is not in one.
+  EXPECT_EQ(program_in("Use ```echo``` here:\n```echo 0```\n```sh\necho 1\n```\nNot ```x```."),
+            "echo 1\n");
+  EXPECT_EQ(program_in("```sh\necho 1\n```\n```x``` it was\n"), "echo 1\n");
+  EXPECT_EQ(program_in("```echo 1```"), "```echo 1```");
   EXPECT_EQ(program_in(""), "");
 }
 
