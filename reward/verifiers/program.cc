@@ -106,6 +106,11 @@ bool same_output(std::string_view a, std::string_view b) {
   return true;
 }
 
+// Whether a program that does nothing passes all of them.
+bool want_nothing(const std::vector<Test>& tests) {
+  return std::ranges::all_of(tests, [](const Test& test) { return same_output("", test.output); });
+}
+
 class ProgramVerifier final : public Verifier {
  public:
   explicit ProgramVerifier(RunProgram run) : run_(std::move(run)) {}
@@ -168,7 +173,12 @@ class ProgramVerifier final : public Verifier {
     row.find("language");
     if (const Result<void> fit = row.finish(); !fit) return fit;
     const json value = json::parse(text);
-    if (const auto tests = tests_of(value); !tests) return tests.failure();
+    const Result<std::vector<Test>> tests = tests_of(value);
+    if (!tests) return tests.failure();
+    if (want_nothing(tests.value()))
+      return Failure{
+          "every \"stdout\" of its \"tests\" is blank, and a program that does nothing would pass; "
+          "give it a test that wants some output"};
     const Result<const Language*> language = language_of(value);
     if (!language) return language.failure();
     return check_machine(*language.value());

@@ -184,6 +184,14 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
   EXPECT_EQ(fault({{"tests", json::array()}}), wrong);
   EXPECT_EQ(fault({{"tests", {{{"stdin", "1"}}}}}), wrong);
   EXPECT_EQ(fault({{"tests", {{{"input", "1"}, {"output", "1"}}}}}), wrong);
+  // One that wants nothing rewards a program that does nothing; others may want nothing of a test.
+  EXPECT_EQ(
+      fault({{"tests", {{{"stdin", "1"}, {"stdout", ""}}, {{"stdin", "2"}, {"stdout", " \n\n"}}}}}),
+      "every \"stdout\" of its \"tests\" is blank, and a program that does nothing would pass; "
+      "give it a test that wants some output");
+  EXPECT_EQ(
+      fault({{"tests", {{{"stdin", "1"}, {"stdout", ""}}, {{"stdin", "2"}, {"stdout", "x"}}}}}),
+      "");
   EXPECT_EQ(fault({{"tests", tests}, {"language", "perl"}}),
             "\"language\" is \"perl\"; it must be \"python\" or \"sh\"");
   EXPECT_EQ(fault({{"tests", tests}, {"languag", "sh"}}),
