@@ -39,6 +39,9 @@ constexpr uint32_t kRefused[] = {
     SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_acct,
     SYS_syslog, SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex};
 
+// Memory that is no part of an address space, which alone we limit. As on a kernel without it.
+constexpr uint32_t kAbsent[] = {SYS_memfd_create, SYS_memfd_secret, SYS_shmget, SYS_msgget};
+
 constexpr uint32_t kNewNamespace = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET |
                                    CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
 
@@ -89,6 +92,7 @@ std::vector<sock_filter> build() {
   filter.answer(kRefuse);
 #endif
   for (const uint32_t call : kRefused) filter.answer_call(call, kRefuse);
+  for (const uint32_t call : kAbsent) filter.answer_call(call, SECCOMP_RET_ERRNO | ENOSYS);
   // Its flags lie in memory, where a filter cannot look; libraries fall back to clone.
   filter.answer_call(SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
   filter.answer_by_argument(SYS_clone, 0, BPF_JSET, kNewNamespace, kRefuse, kAllow);

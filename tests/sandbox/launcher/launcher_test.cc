@@ -1,18 +1,27 @@
 #include "sandbox/launcher/launcher.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/ipc.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "sandbox/launcher/system_call_filter.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::sandbox {
@@ -206,6 +215,40 @@ TEST_F(Launcher, MakesNoNamespacesOfItsOwn) {
   const ProgramRun end = run("unshare -Ur true");
   EXPECT_NE(end.code, 0);
   EXPECT_NE(end.err.find("Operation not permitted"), std::string::npos) << end.err;
+}
+
+// Memory that is no part of a process's address space, and so of no limit of ours: the calls that
+// give it, tried under the filter alone.
+TEST(SystemCallFilter, RefusesMemoryThatBelongsToNoProcess) {
+  const pid_t process = ::fork();
+  ASSERT_GE(process, 0);
+  if (process == 0) {
+    const std::span<const sock_filter> lines = system_call_filter();
+    const sock_fprog filter{.len = static_cast<unsigned short>(lines.size()),
+                            .filter = const_cast<sock_filter*>(lines.data())};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) != 0)
+      ::_exit(100);
+    const long got[] = {::syscall(SYS_memfd_create, "x", 0) == -1 ? errno : 0,
+                        ::syscall(SYS_memfd_secret, 0) == -1 ? errno : 0,
+                        ::syscall(SYS_shmget, IPC_PRIVATE, 4096, 0600) == -1 ? errno : 0,
+                        ::syscall(SYS_msgget, IPC_PRIVATE, 0600) == -1 ? errno : 0};
+    ::_exit(static_cast<int>(std::ranges::count(got, ENOSYS)));
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(process, &status, 0), process);
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+}
+
+// By effect: 64 segments of 16 MiB under a limit of 64 MiB.
+TEST_F(Launcher, SharedMemoryDoesNotEscapeItsLimit) {
+  if (!std::filesystem::exists("/usr/bin/perl")) GTEST_SKIP() << "needs perl";
+  const ProgramRun end =
+      run("perl -e 'for (1..64) { my $id = shmget(0, 1 << 24, 0600); exit 3 unless defined $id; "
+          "shmwrite($id, \"x\", 0, 1 << 24) or exit 4 } print \"escaped\"'",
+          {.wall = 20s, .memory_bytes = 64 << 20});
+  EXPECT_EQ(end.out, "");
+  EXPECT_EQ(end.code, 3) << end.err;
 }
 
 // It ends, and what it has left behind, which holds its output open, goes with it.
