@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/text/byte_alphabet.h"
+#include "core/text/metaspace.h"
 #include "core/text/pattern.h"
 #include "core/text/utf8.h"
 
@@ -100,6 +101,31 @@ class Replace final : public Decoder {
   std::string content_;
 };
 
+// U+2581 becomes a blank; in the first token, where encoding may have put one, nothing.
+class Metaspace final : public Decoder {
+ public:
+  explicit Metaspace(const JsonPart& part)
+      : drops_first_(parse_prepend_scheme(part) != PrependScheme::kNever),
+        mark_(part.text("replacement", kMetaspace)) {
+    if (mark_.empty()) part.at("replacement").refuse("one character");
+  }
+  void decode(std::vector<std::string>& tokens) const override {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const char* blank = i == 0 && drops_first_ ? "" : " ";
+      std::string text;
+      size_t done = 0;
+      for (size_t at; (at = tokens[i].find(mark_, done)) != std::string::npos;
+           done = at + mark_.size())
+        text.append(tokens[i], done, at - done).append(blank);
+      tokens[i] = text.append(tokens[i], done);
+    }
+  }
+
+ private:
+  bool drops_first_;
+  std::string mark_;
+};
+
 // Up to `start` and `stop` copies of a character from each end of each token.
 class Strip final : public Decoder {
  public:
@@ -160,6 +186,7 @@ std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
   if (type == "ByteLevel") return std::make_unique<ByteLevel>();
   if (type == "ByteFallback") return std::make_unique<ByteFallback>();
   if (type == "Fuse") return std::make_unique<Fuse>();
+  if (type == "Metaspace") return std::make_unique<Metaspace>(part);
   if (type == "Replace") return std::make_unique<Replace>(part);
   if (type == "Strip") return std::make_unique<Strip>(part);
   if (type == "WordPiece") return std::make_unique<WordPiece>(part);
@@ -172,7 +199,8 @@ std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
     return std::make_unique<Sequence>(std::move(steps));
   }
   part.at("type").refuse(
-      "ByteFallback, ByteLevel, Fuse, Replace, Sequence (nested at most 8 deep), Strip, WordPiece");
+      "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence (nested at most 8 deep), Strip, "
+      "WordPiece");
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ class Decoder {
   virtual void decode(std::vector<std::string>& tokens) const = 0;
 };
 
-// ByteFallback, ByteLevel, Fuse, Replace, Sequence, Strip, WordPiece. Throws UserError for others.
+// ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence, Strip, WordPiece. Throws UserError
+// for others.
 std::unique_ptr<Decoder> parse_decoder(const JsonPart& part);
 
 }  // namespace tailrace::text

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "core/text/byte_alphabet.h"
+#include "core/text/metaspace.h"
 #include "core/text/pattern.h"
 
 namespace tailrace::text {
@@ -147,6 +148,52 @@ class ByteLevel final : public PreTokenizer {
   std::unique_ptr<PreTokenizer> words_;  // null: pieces stay whole
 };
 
+// Blanks become U+2581, one more is put before what has none, and each begins a piece:
+// SentencePiece's marks of words, as Llama 2 and Mistral have them.
+class Metaspace final : public PreTokenizer {
+ public:
+  explicit Metaspace(const JsonPart& part)
+      : scheme_(parse_prepend_scheme(part)), mark_(part.text("replacement", kMetaspace)) {
+    if (mark_.empty()) part.at("replacement").refuse("one character");
+    if (part.flag("split", true))
+      words_ = std::make_unique<Split>(
+          [mark = mark_](std::string_view text, std::vector<Span>& out) {
+            for (size_t at = 0; (at = text.find(mark, at)) != std::string_view::npos;
+                 at += mark.size())
+              out.push_back({at, at + mark.size()});
+          },
+          Behavior::kMergedWithNext, /*invert=*/false);
+  }
+
+  void cut(Pieces& pieces) const override {
+    std::string text;
+    for (size_t i = 0; i < pieces.spans.size(); ++i) {
+      Span& span = pieces.spans[i];
+      const std::string_view piece = pieces.piece(span);
+      const bool begins = pieces.at_start && i == 0 && span.begin == 0;
+      const bool wanted =
+          scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && begins);
+      const size_t begin = text.size();
+      if (wanted && !piece.starts_with(mark_) && !piece.starts_with(' ')) text += mark_;
+      for (const char c : piece) {
+        if (c == ' ') {
+          text += mark_;
+        } else {
+          text += c;
+        }
+      }
+      span = {begin, text.size()};
+    }
+    pieces.text = std::move(text);
+    if (words_ != nullptr) words_->cut(pieces);
+  }
+
+ private:
+  PrependScheme scheme_;
+  std::string mark_;
+  std::unique_ptr<Split> words_;  // null: pieces stay whole
+};
+
 class Sequence final : public PreTokenizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -167,6 +214,7 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
         [pattern](std::string_view text, std::vector<Span>& out) { pattern->find_all(text, out); },
         parse_behavior(part.at("behavior")), part.flag("invert", false));
   }
+  if (type == "Metaspace") return std::make_unique<Metaspace>(part);
   if (type == "Digits") {
     bool each = part.flag("individual_digits", false);
     // \p{N} is what Rust's is_numeric() means: fractions and Roman numerals too.
@@ -191,8 +239,8 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
     return std::make_unique<Sequence>(std::move(steps));
   }
   part.at("type").refuse(
-      "ByteLevel, Digits, Punctuation, Sequence (nested at most 8 deep), Split, Whitespace, "
-      "WhitespaceSplit");
+      "ByteLevel, Digits, Metaspace, Punctuation, Sequence (nested at most 8 deep), Split, "
+      "Whitespace, WhitespaceSplit");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace tailrace::text {
 struct Pieces {
   std::string text;
   std::vector<Span> spans;
+  bool at_start = true;  // the first of them begins what is encoded: no added token is before it
 
   explicit Pieces(std::string t) : text(std::move(t)) {
     if (!text.empty()) spans.push_back({0, text.size()});
@@ -33,8 +34,8 @@ class PreTokenizer {
   virtual void cut(Pieces& pieces) const = 0;
 };
 
-// ByteLevel, Digits, Punctuation, Sequence, Split, Whitespace, WhitespaceSplit. Throws UserError
-// for others.
+// ByteLevel, Digits, Metaspace, Punctuation, Sequence, Split, Whitespace, WhitespaceSplit. Throws
+// UserError for others.
 std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part);
 
 }  // namespace tailrace::text

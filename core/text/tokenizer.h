@@ -2,10 +2,10 @@
 // it.
 //
 // Understood: models BPE (byte fallback, byte level, ignore_merges) and WordLevel; normalizers NFC,
-// Prepend, Replace; pre-tokenizers ByteLevel, Digits, Punctuation, Split, Whitespace,
-// WhitespaceSplit; added tokens; post-processors TemplateProcessing, RobertaProcessing,
-// BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Replace, Strip, WordPiece;
-// sequences of these. Other parts are refused by name.
+// Prepend, Replace; pre-tokenizers ByteLevel, Digits, Metaspace, Punctuation, Split,
+// Whitespace, WhitespaceSplit; added tokens; post-processors TemplateProcessing,
+// RobertaProcessing, BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Metaspace,
+// Replace, Strip, WordPiece; sequences of these. Other parts are refused by name.
 //
 // Thread: any (immutable).
 #pragma once

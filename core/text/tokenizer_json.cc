@@ -74,7 +74,7 @@ class JsonTokenizer final : public Tokenizer {
         continue;
       }
       const size_t first = ids.size();
-      encode_section(section.text, matchers.normal, ids);
+      encode_section(section.text, section.text.data() == text.data(), matchers.normal, ids);
       if (!options.find_special) check_plain(section.text, std::span(ids).subspan(first));
     }
     if (options.framed) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
@@ -138,7 +138,7 @@ class JsonTokenizer final : public Tokenizer {
     }
   }
 
-  void encode_section(std::string_view text, const AddedTokenMatcher& normal_tokens,
+  void encode_section(std::string_view text, bool at_start, const AddedTokenMatcher& normal_tokens,
                       std::vector<TokenId>& ids) const {
     std::string normal = normalize(std::string(text));
     std::vector<Section> sections;
@@ -149,6 +149,7 @@ class JsonTokenizer final : public Tokenizer {
         continue;
       }
       Pieces pieces{std::string(section.text)};
+      pieces.at_start = at_start && section.text.data() == normal.data();
       if (parts_.pre_tokenizer != nullptr) parts_.pre_tokenizer->cut(pieces);
       parts_.model->encode(pieces, ids);
     }

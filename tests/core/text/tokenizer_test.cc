@@ -241,6 +241,37 @@ TEST(Tokenizer, ErrorsNameTheFileAndThePart) {
   EXPECT_THROW(load_tokenizer("/nonexistent"), UserError);
 }
 
+// The tokenizer of stories260K with Metaspace in the place of its normalizer, as newer files of
+// SentencePiece models have it; ids and text of Hugging Face's tokenizers 0.22.
+TEST(Tokenizer, MetaspaceIsThatOfHuggingFace) {
+  const json vectors = json::parse(read_text(kData / "golden/metaspace.json"));
+  ASSERT_EQ(vectors.size(), 6u);
+  for (const json& setting : vectors) {
+    json t = json::parse(read_text(kData / "models/stories260K/tokenizer.json"));
+    json metaspace = {{"type", "Metaspace"},
+                      {"replacement", "\xE2\x96\x81"},
+                      {"prepend_scheme", setting["prepend_scheme"]},
+                      {"split", setting["split"]}};
+    t["normalizer"] = nullptr;
+    t["pre_tokenizer"] = metaspace;
+    t["decoder"] = {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, metaspace}}};
+    const auto tokenizer = load_tokenizer(folder_with(t.dump()));
+    for (const json& c : setting["cases"]) {
+      const auto text = c["text"].get<std::string>();
+      const auto ids = c["ids"].get<Ids>();
+      EXPECT_EQ(tokenizer->encode(text, {.framed = false, .find_special = true}), ids)
+          << setting["prepend_scheme"] << setting["split"] << " '" << text << "'";
+      EXPECT_EQ(tokenizer->decode(ids, /*keep_special=*/true), c["decoded"]) << text;
+    }
+  }
+  json t = small();
+  t["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "last"}};
+  EXPECT_NE(error_of(t.dump()).find("always, first, never"), std::string::npos);
+  // Of older files.
+  t["pre_tokenizer"] = {{"type", "Metaspace"}, {"add_prefix_space", false}};
+  EXPECT_EQ(error_of(t.dump()), "");
+}
+
 TEST(Tokenizer, ALongTextWithoutPiecesIsNotQuadratic) {
   // 1 MiB in one piece: seconds with a heap, hours with a scan per merge; the time-out is ctest's.
   auto tokenizer = load_tokenizer(kData / "models/stories260K");
