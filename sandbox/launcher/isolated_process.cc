@@ -32,7 +32,9 @@ long call(long number, Args... args) {
   return ::syscall(number, args...);
 }
 
-void report(const IsolationReport& what) { call(SYS_write, kReport, &what, sizeof what); }
+void report(const IsolationReport& what, int file = kReport) {
+  call(SYS_write, file, &what, sizeof what);
+}
 
 [[noreturn]] void end() {
   for (;;) call(SYS_exit_group, 0);
@@ -61,8 +63,14 @@ pid_t start_process(uint64_t flags, uint64_t exit_signal, int* pidfd) {
 void place_descriptors(const IsolationPlan& plan) {
   int wanted[kNumDescriptors] = {plan.input, plan.out, plan.err, plan.report, plan.go};
   // Out of the way first: one may lie where another belongs.
-  for (int& descriptor : wanted)
+  for (int& descriptor : wanted) {
     descriptor = static_cast<int>(call(SYS_fcntl, descriptor, F_DUPFD, kNumDescriptors));
+    if (descriptor >= 0) continue;
+    // Not by require(): what lies where reports go may still be anything of ours.
+    report({.step = IsolationStep::kDescriptors, .error = errno}, plan.report);
+    end();
+  }
+  // Onto places below those that were just to be had: this cannot fail.
   for (int i = 0; i < kNumDescriptors; ++i)
     call(SYS_dup3, wanted[i], i, i < kReport ? 0 : O_CLOEXEC);
   call(SYS_close_range, unsigned{kNumDescriptors}, ~0u, 0u);

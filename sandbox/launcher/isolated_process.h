@@ -43,6 +43,7 @@ enum class IsolationStep : int32_t {
   kStarted,  // the program begins now
   kEnded,    // it has; the rest is gone with the process that reports it
   // What has failed:
+  kDescriptors,
   kIds,
   kMounts,
   kSystemFiles,

@@ -34,15 +34,32 @@ constexpr const char* kHint =
     "apparmor=unconfined); on Ubuntu 24.04 or later: sysctl "
     "kernel.apparmor_restrict_unprivileged_userns=0; elsewhere see sysctl user.max_user_namespaces";
 
+std::string_view advice(int error) {
+  switch (error) {
+    case EPERM:
+    case EACCES:
+    case ENOSYS:
+    case EINVAL:
+    case ENOSPC:
+    case EUSERS:
+      return kHint;
+    case EMFILE:
+      return "Raise the limit of open files (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
 Failure cannot(const std::string& what, int error) {
-  const bool is_refused = error == EPERM || error == EACCES || error == ENOSYS || error == EINVAL ||
-                          error == ENOSPC || error == EUSERS;
+  const std::string_view try_this = advice(error);
   return Failure{fmt::format("cannot {}: {}{}{}", what, std::strerror(error),
-                             is_refused ? ". " : "", is_refused ? kHint : "")};
+                             try_this.empty() ? "" : ". ", try_this)};
 }
 
 Failure failure_of(const IsolationReport& report, const Program& program) {
   switch (report.step) {
+    case IsolationStep::kDescriptors:
+      return cannot("give an isolated process its descriptors", report.error);
     case IsolationStep::kIds:
       return cannot("give an isolated process its user", report.error);
     case IsolationStep::kMounts:
@@ -187,8 +204,7 @@ Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limi
   TR_CHECK(!program.command.empty());
   const auto input = sealed_file(program.standard_input);
   auto out = make_pipe(), err = make_pipe(), report = make_pipe(), go = make_pipe();
-  if (!input || !out || !err || !report || !go)
-    return Failure{fmt::format("cannot open a pipe to a program: {}", std::strerror(errno))};
+  if (!input || !out || !err || !report || !go) return cannot("open a pipe to a program", errno);
   for (const Pipe* pipe : {&*out, &*err, &*report}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
 
   std::vector<char*> arguments;

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <set>
 #include <span>
+#include <sstream>
 #include <thread>
 
 #include <fcntl.h>
@@ -15,6 +17,7 @@
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -317,6 +320,43 @@ TEST_F(Launcher, RefusesToRunWithoutIsolationAndSaysWhatToDo) {
                       "only run isolated, which takes Linux 5.12 or later and user namespaces."),
             0u)
       << said;
+}
+
+// Near the limit of open files, where some of the descriptors that a start takes are still to be
+// had and others are not: it runs as ever, or is a Failure, and nothing is written where it should
+// not.
+TEST_F(Launcher, TooFewDescriptorsAreAFailure) {
+  TemporaryDirectory folder;
+  folder.write("ours", "");
+  const pid_t process = ::fork();
+  ASSERT_GE(process, 0);
+  if (process == 0) {
+    // What lies where a report of the inside would go, had it not found its place.
+    if (::dup2(::open((folder.path() / "ours").c_str(), O_WRONLY), 3) != 3) ::_exit(1);
+    std::string said;
+    for (rlim_t limit = 4; limit < 40; ++limit) {
+      const rlimit few{limit, 1024};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      const auto run = run_program(script("cat", "hi"), {.wall = 20s});
+      const rlimit enough{1024, 1024};
+      ::setrlimit(RLIMIT_NOFILE, &enough);
+      said += (run ? "ran: " + run.value().out : run.failure().message) + "\n";
+    }
+    folder.write("said", said);
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(process, &status, 0), process);
+  EXPECT_EQ(status, 0);
+  std::set<std::string> said;
+  std::istringstream lines(read_file(folder / "said").value());
+  for (std::string line; std::getline(lines, line);) said.insert(line);
+  const std::string advice = ": Too many open files. Raise the limit of open files (ulimit -n)";
+  EXPECT_EQ(said, (std::set<std::string>{"cannot open a pipe to a program" + advice,
+                                         "cannot start an isolated process" + advice,
+                                         "cannot give an isolated process its descriptors" + advice,
+                                         "ran: hi"}));
+  EXPECT_EQ(read_file(folder / "ours").value(), "");
 }
 
 TEST_F(Launcher, WhatCannotBeStartedIsAFailure) {
