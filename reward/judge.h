@@ -15,6 +15,6 @@ namespace tailrace {
 // exception, a reward that is not finite. It names the verifier. Never throws, and takes as long as
 // the verifier, which is told its budget.
 Result<Score> judge(const VerifierRegistry& verifiers, const std::string& verifier,
-                    const std::string& evidence, Time budget = kScoreBudget);
+                    const std::string& evidence, Time budget);
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 // take.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "core/base/metric_list.h"
@@ -17,8 +18,14 @@
 
 namespace tailrace {
 
-// For one score, where no run says another.
-constexpr Time kScoreBudget = std::chrono::seconds(48);
+// Who waits for a score waits a little longer than who makes it, and so hears what went wrong
+// instead of nothing: the scheduler (scheduler.verify_seconds), the reward worker, its verifier.
+constexpr Time a_little_less(Time wait) { return wait * 9 / 10; }
+constexpr Time worker_deadline(Time verify) { return a_little_less(verify); }
+constexpr Time score_budget(Time verify) { return a_little_less(worker_deadline(verify)); }
+
+// scheduler.verify_seconds, where no run says another, and what a verifier has of it.
+constexpr Time kVerify = std::chrono::seconds(60), kScoreBudget = score_budget(kVerify);
 
 struct Score {
   double reward = 0;

@@ -79,6 +79,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, const Registries& 
   plan.episodes = options.eval.prompts;
   plan.samples = options.eval.group_size;
   plan.seed = static_cast<uint64_t>(options.run.seed);
+  plan.score_budget = score_budget(options.scheduler.deadlines.verify);
   const std::string asked = std::exchange(arguments.name, "");
   std::vector<EvalArguments> all;
   std::vector<std::string> names;

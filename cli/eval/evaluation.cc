@@ -22,8 +22,8 @@ namespace {
 // cheap.
 constexpr int64_t kInPlay = 128;
 
-EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& verifiers,
-                       double success_reward) {
+EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& plan,
+                       const VerifierRegistry& verifiers) {
   const Trajectory& trajectory = finished.trajectory;
   EvaluatedEpisode episode{.prompt = trajectory.lease.member.prompt,
                            .sample = trajectory.lease.member.member,
@@ -37,7 +37,8 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
   bool scored = trajectory.reward.has_value();
   episode.reward = trajectory.reward.value_or(0);
   if (played && !trajectory.verifier.empty()) {
-    const Result<Score> judged = judge(verifiers, trajectory.verifier, trajectory.evidence);
+    const Result<Score> judged =
+        judge(verifiers, trajectory.verifier, trajectory.evidence, plan.score_budget);
     scored = judged.ok();
     episode.reward = scored ? judged.value().reward : 0;
     if (scored) {
@@ -49,7 +50,7 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const VerifierRegistry& 
   }
   episode.failed = !played || !scored;
   // An environment's or a verifier's own word on success comes before the threshold.
-  episode.success = episode.reward >= success_reward;
+  episode.success = episode.reward >= plan.success_reward;
   for (const auto& [name, value] : episode.metrics)
     if (name == "success") episode.success = value > 0;
   return episode;
@@ -95,7 +96,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::To
                    environments.make(plan.env, plan.settings));
     }
     for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
-      episodes.push_back(score(finished, *registries.verifiers, plan.success_reward));
+      episodes.push_back(score(finished, plan, *registries.verifiers));
   }
   // They ended in any order; sums below must not depend on it.
   std::sort(episodes.begin(), episodes.end(),

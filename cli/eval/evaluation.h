@@ -10,6 +10,7 @@
 #include "cli/eval/statistics.h"
 #include "cli/run/registries.h"
 #include "core/text/dataset.h"
+#include "reward/verifier.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
 
@@ -23,9 +24,10 @@ struct EvaluationPlan {
   int64_t episodes = 0;                   // prompts
   int64_t samples = 1;                    // of each
   uint64_t seed = 0;
-  bool held_out = true;       // tasks that training never draws
-  double success_reward = 1;  // counts as success where the environment reports none
-  RolloutOptions rollout;     // sampling, limits, engine
+  bool held_out = true;              // tasks that training never draws
+  double success_reward = 1;         // counts as success where the environment reports none
+  Time score_budget = kScoreBudget;  // of a verifier
+  RolloutOptions rollout;            // sampling, limits, engine
 };
 
 struct EvaluatedEpisode {

@@ -58,10 +58,10 @@ sandbox::StepResult step(sandbox::Environment& environment, const std::string& a
   }
 }
 
-bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verifiers) {
+bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verifiers, Time budget) {
   auto metrics = result.metrics;
   if (!result.verifier.empty()) {
-    const Result<Score> score = judge(verifiers, result.verifier, result.evidence);
+    const Result<Score> score = judge(verifiers, result.verifier, result.evidence, budget);
     // A verifier that fails has shown no success; the episode is a row all the same.
     metrics = score ? score.value().metrics : MetricList();
   }
@@ -96,7 +96,7 @@ class Demonstrator {
       row.append(tokens, true);
       const sandbox::StepResult result = step(environment_, *action, plan_.step_timeout);
       if (result.terminated || result.truncated) {
-        counts.successes += is_success(result, verifiers_);
+        counts.successes += is_success(result, verifiers_, plan_.score_budget);
         break;
       }
       const auto seen = tokenizer_.encode(result.observation.text, {.find_special = false});

@@ -17,6 +17,7 @@
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "reward/registry.h"
+#include "reward/verifier.h"
 #include "sandbox/environment.h"
 
 namespace tailrace {
@@ -32,6 +33,7 @@ struct DemonstrationPlan {
   uint64_t run_seed = 0;
   int64_t max_tokens = 0;  // of a row: an episode is cut before the turn that would exceed it
   Time step_timeout = std::chrono::seconds(30);  // of an environment that answers `pending`
+  Time score_budget = kScoreBudget;              // of a verifier
 };
 
 struct DemonstrationCounts {

@@ -117,8 +117,7 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   options.worker = name.text();
   options.joined = context.joined;
   options.endpoint = context.endpoint;
-  // A little less, so that the scheduler hears which verifier it was instead of nothing.
-  options.deadline = context.options.scheduler.deadlines.verify * 9 / 10;
+  options.deadline = worker_deadline(context.options.scheduler.deadlines.verify);
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
   // As above: it is gone before the worker that it calls.
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });

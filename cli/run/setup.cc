@@ -149,7 +149,8 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   const DemonstrationPlan plan{.run_seed = static_cast<uint64_t>(options.run.seed),
                                .max_tokens = options.rollout.engine.max_context_tokens,
                                .step_timeout = std::chrono::duration_cast<Time>(
-                                   std::chrono::duration<double>(options.rollout.step_timeout_s))};
+                                   std::chrono::duration<double>(options.rollout.step_timeout_s)),
+                               .score_budget = score_budget(options.scheduler.deadlines.verify)};
   const DemonstrationCounts counts =
       write_demonstrations(file, demonstrated, tokenizer, *registries.verifiers, plan);
   const int64_t all = options.sft.demonstrations;

@@ -65,7 +65,7 @@ RewardWorker::Ending RewardWorker::run() {
   std::map<int64_t, wire::Verify> in_hand;
   int64_t next_id = 0;
   // A verifier that minds the time says what took it, which is more than that it did not answer.
-  const Time budget = options_.deadline * 9 / 10;
+  const Time budget = a_little_less(options_.deadline);
   while (!stop_) {
     beat();
     std::vector<Executor::Call> calls;

@@ -27,7 +27,7 @@ struct RewardWorkerOptions {
   std::string endpoint;             // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
-  Time deadline = std::chrono::seconds(54);   // of one score; below scheduler.verify_seconds
+  Time deadline = worker_deadline(kVerify);   // of one score
   std::chrono::milliseconds patience{60000};  // ends when the scheduler is silent for so long
 };
 

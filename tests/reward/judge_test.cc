@@ -23,7 +23,7 @@ class Scripted final : public Verifier {
 const std::string kRight = R"({"answer": "4", "response": "#### 4"})";
 
 TEST(Judge, GivesTheScoreAndItsMetrics) {
-  const auto score = judge(built_in_verifiers(), "number", kRight);
+  const auto score = judge(built_in_verifiers(), "number", kRight, kScoreBudget);
   ASSERT_TRUE(score) << score.failure().message;
   EXPECT_EQ(score.value().reward, 1.0);
   EXPECT_EQ(score.value().metrics.at(0), (std::pair<std::string, double>("success", 1)));
@@ -37,7 +37,7 @@ TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
   add("throws", []() -> Result<Score> { throw std::runtime_error("ouch"); });
   add("not_finite", [] { return Score{std::numeric_limits<double>::quiet_NaN(), {}}; });
   const auto failure = [&](const std::string& name, const std::string& evidence) {
-    const auto score = judge(verifiers, name, evidence);
+    const auto score = judge(verifiers, name, evidence, kScoreBudget);
     EXPECT_FALSE(score) << name;
     return score ? "" : score.failure().message;
   };
@@ -46,6 +46,14 @@ TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
   EXPECT_EQ(failure("not_finite", kRight), "verifier not_finite: its reward is not finite");
   const std::string unknown = failure("numbr", kRight);
   EXPECT_EQ(unknown.find("there is no verifier 'numbr'; verifiers: countdown, "), 0u) << unknown;
+}
+
+// Each who waits has more than who is waited for, and 60 s are what the scheduler waits by default.
+TEST(ScoreBudget, IsLessThanWhatTheWorkerHasWhichIsLessThanTheSchedulers) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(worker_deadline(100s), 90s);
+  EXPECT_EQ(score_budget(100s), 81s);
+  EXPECT_EQ(kScoreBudget, 48600ms);
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST(Docs, EachMetricOfAnEnvironmentOrVerifierHasItsRow) {
   if (const auto fit = verifiers.at("program").check_row(kEvidence); !fit)
     GTEST_SKIP() << fit.failure().message;
   for (const auto& [name, help] : verifiers.list()) {
-    const auto score = judge(verifiers, name, kEvidence);
+    const auto score = judge(verifiers, name, kEvidence, kScoreBudget);
     ASSERT_TRUE(score.ok()) << score.failure().message;
     for (const auto& [metric, value] : score.value().metrics) reported.insert(metric);
   }
