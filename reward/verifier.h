@@ -25,7 +25,7 @@ constexpr Time worker_deadline(Time verify) { return a_little_less(verify); }
 constexpr Time score_budget(Time verify) { return a_little_less(worker_deadline(verify)); }
 
 // scheduler.verify_seconds, where no run says another, and what a verifier has of it.
-constexpr Time kVerify = std::chrono::seconds(60), kScoreBudget = score_budget(kVerify);
+constexpr Time kVerifyTime = std::chrono::seconds(60), kScoreBudget = score_budget(kVerifyTime);
 
 struct Score {
   double reward = 0;
