@@ -111,6 +111,21 @@ bool want_nothing(const std::vector<Test>& tests) {
   return std::ranges::all_of(tests, [](const Test& test) { return same_output("", test.output); });
 }
 
+// What all tests of a program may take together: the rest of a score is for what is not its doing.
+constexpr Time time_of_tests(Time budget) { return a_little_less(budget); }
+
+enum class Verdict {
+  kPassed,
+  kFailed,
+  kLate,     // over its limit
+  kUnknown,  // it was stopped before
+};
+
+struct TestEnd {
+  Verdict verdict = Verdict::kUnknown;
+  Time taken{0};
+};
+
 class ProgramVerifier final : public Verifier {
  public:
   explicit ProgramVerifier(RunProgram run) : run_(std::move(run)) {}
@@ -130,30 +145,29 @@ class ProgramVerifier final : public Verifier {
     const std::string code = program_in(response.value());
     const Digest row_digest = digest_of_row(row);
     std::vector<std::pair<Digest, Time>> taken;
-    Time slowest{0};
-    bool is_right = true, is_late = false;
-    for (size_t i = 0; i < tests.value().size() && is_right; ++i) {
-      const Test& test = tests.value()[i];
-      const Digest key = digest_of(fmt::format("{} {}", row_digest, i));
-      const Time deadline = deadlines_.of(key), left = budget - (clock_.now() - begin);
-      const Failure too_long{fmt::format(
-          "the tests have used the {:g} s of a verification at number {} of {}; give the row fewer "
-          "of them, or raise scheduler.verify_seconds",
-          std::chrono::duration<double>(budget).count(), i + 1, tests.value().size())};
-      if (left <= Time{0}) return too_long;
-      const Result<ProgramRun> run =
-          run_(program(*language.value(), code, test.input), {.wall = std::min(deadline, left)});
-      if (!run) return run.failure();
-      const ProgramRun& end = run.value();
-      is_late = end.ending == ProgramEnding::kOverTime;
-      if (is_late && left < deadline) return too_long;
-      const auto seconds = std::chrono::duration<double>(end.seconds);
-      taken.emplace_back(key, std::chrono::duration_cast<Time>(seconds));
-      slowest = std::max(slowest, taken.back().second);
-      is_right = end.ending == ProgramEnding::kExited && end.code == 0 &&
-                 same_output(end.out, test.output);
+    size_t passed = 0;
+    Time used{0}, slowest{0};
+    bool is_late = false;
+    for (const Test& test : tests.value()) {
+      const Digest key = digest_of(fmt::format("{} {}", row_digest, passed));
+      const Time limit = std::min(deadlines_.of(key), time_of_tests(budget) - used);
+      const Time left = budget - (clock_.now() - begin);
+      const Result<TestEnd> end =
+          run_test(program(*language.value(), code, test.input), test, limit, left);
+      if (!end) return end.failure();
+      if (end.value().verdict == Verdict::kUnknown)
+        return Failure{fmt::format(
+            "to start the program for test {} of {} has left too little of the {:g} s of a score; "
+            "is the machine overloaded? Give it fewer workers, or raise scheduler.verify_seconds",
+            passed + 1, tests.value().size(), std::chrono::duration<double>(budget).count())};
+      used += end.value().taken;
+      slowest = std::max(slowest, end.value().taken);
+      is_late = end.value().verdict == Verdict::kLate;
+      if (end.value().verdict != Verdict::kPassed) break;
+      taken.emplace_back(key, end.value().taken);
+      ++passed;
     }
-    const size_t passed = taken.size() - (is_right ? 0 : 1);
+    const bool is_right = passed == tests.value().size();
     // What a wrong program took says nothing about how long a right one may take.
     for (const auto& [key, time] : taken) {
       if (is_right) deadlines_.learn(key, time);
@@ -190,6 +204,25 @@ class ProgramVerifier final : public Verifier {
     return {.command = {"/usr/bin/env", language.interpreter, language.file},
             .files = {{language.file, code}},
             .standard_input = std::move(input)};
+  }
+
+  // `limit`: of the program; `left`: of the whole score. A program that has used its time up is not
+  // begun.
+  Result<TestEnd> run_test(const Program& program, const Test& test, Time limit, Time left) const {
+    if (left <= Time{0}) return TestEnd{};
+    if (limit <= Time{0}) return TestEnd{.verdict = Verdict::kLate};
+    const Result<ProgramRun> run = run_(program, {.wall = std::min(limit, left)});
+    if (!run) return run.failure();
+    const ProgramRun& end = run.value();
+    const auto seconds = std::chrono::duration<double>(end.seconds);
+    TestEnd result{.verdict = Verdict::kFailed, .taken = std::chrono::duration_cast<Time>(seconds)};
+    if (end.ending == ProgramEnding::kOverTime) {
+      result.verdict = limit <= left ? Verdict::kLate : Verdict::kUnknown;
+    } else if (end.ending == ProgramEnding::kExited && end.code == 0 &&
+               same_output(end.out, test.output)) {
+      result.verdict = Verdict::kPassed;
+    }
+    return result;
   }
 
   // Whether an empty program runs here, tried once for each language: a machine that cannot is told

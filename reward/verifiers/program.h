@@ -11,8 +11,9 @@
 //
 // A test has an adaptive deadline (deadlines.h), learned from the programs that passed all tests of
 // the row. A program over it, over its memory or over its output has failed. All tests together
-// have the budget of the verification; one that is over that is a Failure, since nobody knows
-// whether it would have passed.
+// have nine tenths of the budget of a score, and a program over those has failed the test that it
+// was in. The last tenth is for what it cannot help, to set it up and to end it: a program that was
+// stopped because that took more is a Failure, since nobody knows whether it would have passed.
 //
 // Metrics: success, tests_passed (share), slowest_test_seconds (of those that were run),
 // over_deadline.

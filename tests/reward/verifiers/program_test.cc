@@ -51,7 +51,7 @@ class Scripted {
       });
 
   // A program that takes so long for each test, and is right or not in the last.
-  Score score(double seconds, bool is_right, const json& row = kSum) {
+  Score score(double seconds, bool is_right, const json& row = kSum, Time budget = 1000s) {
     act = [=, n = size_t{0}](const Program&, const ProgramLimits& limits) mutable {
       if (std::chrono::duration<double>(limits.wall).count() < seconds)
         return ProgramRun{.ending = ProgramEnding::kOverTime, .seconds = seconds};
@@ -61,7 +61,7 @@ class Scripted {
                         .seconds = seconds};
     };
     walls.clear();
-    const auto result = verifier->score(answered(row, "x"), 1000s);
+    const auto result = verifier->score(answered(row, "x"), budget);
     EXPECT_TRUE(result.ok()) << result.failure().message;
     return result.value();
   }
@@ -97,19 +97,40 @@ TEST(ProgramVerifier, ATestIsKnownByItsContentAndItsTask) {
   EXPECT_EQ(scripted.walls, kThirty);
 }
 
-TEST(ProgramVerifier, WhoIsOverTheBudgetOfAVerificationIsNotJudged) {
+// Each test is in its deadline, and all together are not: nine tenths of the budget are theirs.
+TEST(ProgramVerifier, WhoIsOverTheBudgetOfAScoreHasFailedTheTest) {
   Scripted scripted;
-  scripted.act = [](const Program&, const ProgramLimits& limits) {
-    return ProgramRun{.ending = ProgramEnding::kOverTime,
-                      .seconds = std::chrono::duration<double>(limits.wall).count()};
+  const Score late = scripted.score(7, true, kSum, 20s);
+  EXPECT_EQ(late.reward, 0);
+  EXPECT_EQ(metric(late, "over_deadline"), 1);
+  EXPECT_EQ(metric(late, "success"), 0);
+  EXPECT_DOUBLE_EQ(metric(late, "tests_passed"), 2.0 / 3);
+  EXPECT_EQ(scripted.walls, (std::vector<Time>{18s, 11s, 4s}));
+  // To its very end: the third has none left, and is not begun.
+  const Score spent = scripted.score(9, true, kSum, 20s);
+  EXPECT_EQ(spent.reward, 0);
+  EXPECT_EQ(metric(spent, "over_deadline"), 1);
+  EXPECT_EQ(scripted.walls, (std::vector<Time>{18s, 9s}));
+  EXPECT_EQ(scripted.score(7, true, kSum, 24s).reward, 1);
+  // By what it has learned, a deadline may still be shorter than the rest.
+  EXPECT_EQ(scripted.score(1, true, kSum, 24s).reward, 1);
+  EXPECT_EQ(scripted.walls, (std::vector<Time>(3, 10500ms)));
+}
+
+// What we took to set the programs up is not theirs to pay for.
+TEST(ProgramVerifier, ABudgetThatOurOwnWorkHasUsedIsAFailure) {
+  Scripted scripted;
+  scripted.act = [n = 0](const Program&, const ProgramLimits&) mutable {
+    std::this_thread::sleep_for(200ms);  // and 100 ms are for the set-up of all
+    if (++n == 2) return ProgramRun{.ending = ProgramEnding::kOverTime, .seconds = 0.02};
+    EXPECT_EQ(n, 1);
+    return ProgramRun{.out = "5\n", .seconds = 0.001};
   };
-  EXPECT_EQ(scripted.verifier->score(answered(kSum, "x"), 31s).value().reward, 0);
-  const auto over = scripted.verifier->score(answered(kSum, "x"), 20s);
+  const auto over = scripted.verifier->score(answered(kSum, "x"), 1s);
   ASSERT_FALSE(over.ok());
   EXPECT_EQ(over.failure().message,
-            "the tests have used the 20 s of a verification at number 1 of 3; give the row fewer "
-            "of them, or raise scheduler.verify_seconds");
-  EXPECT_LE(scripted.walls.back(), 20s);
+            "to start the program for test 2 of 3 has left too little of the 1 s of a score; is "
+            "the machine overloaded? Give it fewer workers, or raise scheduler.verify_seconds");
   // Nothing is begun that has no time left.
   const size_t before = scripted.walls.size();
   EXPECT_FALSE(scripted.verifier->score(answered(kSum, "x"), 0s).ok());
@@ -246,6 +267,16 @@ TEST_F(IsolatedProgram, OneThatHangsIsStoppedAfterWhatRightOnesTake) {
   EXPECT_GE(metric(hung, "slowest_test_seconds"), 2);
   // It would be 30 s had it learned nothing.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+// Three times 1.5 s, and 3.6 s for all.
+TEST_F(IsolatedProgram, OneThatIsSlowInEachTestIsOverTheBudgetOfAll) {
+  const auto result = verifier_->score(answered(kSum, "sleep 1.5; " + kRight), 4s);
+  ASSERT_TRUE(result.ok()) << result.failure().message;
+  EXPECT_EQ(result.value().reward, 0);
+  EXPECT_EQ(metric(result.value(), "over_deadline"), 1);
+  EXPECT_LT(metric(result.value(), "tests_passed"), 1);
+  EXPECT_LT(metric(result.value(), "slowest_test_seconds"), 3.6);
 }
 
 TEST_F(IsolatedProgram, ThreadsScoreSideBySide) {
