@@ -21,11 +21,18 @@ namespace tailrace {
 // Who waits for a score waits a little longer than who makes it, and so hears what went wrong
 // instead of nothing: the scheduler (scheduler.verify_seconds), the reward worker, its verifier.
 constexpr Time a_little_less(Time wait) { return wait * 9 / 10; }
+constexpr Time a_little_more(Time wait) { return (wait * 10 + Time{8}) / 9; }  // its inverse
 constexpr Time worker_deadline(Time verify) { return a_little_less(verify); }
 constexpr Time score_budget(Time verify) { return a_little_less(worker_deadline(verify)); }
 
+// The least whole scheduler.verify_seconds that leave a verifier this budget.
+constexpr std::chrono::seconds verify_for(Time budget) {
+  return std::chrono::ceil<std::chrono::seconds>(a_little_more(a_little_more(budget)));
+}
+
 // scheduler.verify_seconds, where no run says another, and what a verifier has of it.
-constexpr Time kVerifyTime = std::chrono::seconds(60), kScoreBudget = score_budget(kVerifyTime);
+constexpr Time kVerifySeconds = std::chrono::seconds(60),
+               kScoreBudget = score_budget(kVerifySeconds);
 
 struct Score {
   double reward = 0;
@@ -39,9 +46,13 @@ class Verifier {
   // it may take. Who needs longer answers a Failure that says so; whoever hangs is abandoned.
   virtual Result<Score> score(const std::string& evidence, Time budget) const = 0;
 
-  // Whether it could score answers to this row of a dataset (JSON) as they are meant: what is wrong
-  // is a Failure, and the data is refused before a run. Rows that it does not read are all right.
-  virtual Result<void> check_row(const std::string& /*row*/) const { return {}; }
+  // The least budget with which it can decide anything.
+  virtual Time least_budget() const { return Time{0}; }
+
+  // Whether it could score answers to this row of a dataset (JSON) as they are meant, in this
+  // budget: what is wrong is a Failure, and the data is refused before a run. Rows that it does not
+  // read are all right.
+  virtual Result<void> check_row(const std::string& /*row*/, Time /*budget*/) const { return {}; }
 };
 
 }  // namespace tailrace

@@ -125,8 +125,9 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   if (!needs_dataset && !arguments.dataset.empty())
     throw UserError("--dataset has no effect: {} draws its own tasks. Remove it.", plan.env);
   if (needs_dataset) {
-    plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key,
-                                environment->info().verifier, *registries.verifiers);
+    plan.dataset =
+        read_prompts(arguments.dataset, arguments.prompt_key, environment->info().verifier,
+                     *registries.verifiers, plan.score_budget);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
     if (plan.episodes > rows)

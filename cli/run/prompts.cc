@@ -7,12 +7,12 @@ namespace tailrace {
 std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
                                            const std::string& prompt_key,
                                            const std::string& verifier,
-                                           const VerifierRegistry& verifiers) {
+                                           const VerifierRegistry& verifiers, Time score_budget) {
   std::vector<text::DatasetRow> rows = text::read_dataset(file, prompt_key);
   if (verifier.empty()) return rows;
   const Verifier& scores = verifiers.at(verifier);
   for (const text::DatasetRow& row : rows) {
-    if (const Result<void> fit = scores.check_row(row.json); !fit)
+    if (const Result<void> fit = scores.check_row(row.json, score_budget); !fit)
       throw UserError("{}:{}: {} (for the verifier {})", file.string(), row.line,
                       fit.failure().message, verifier);
   }

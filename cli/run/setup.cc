@@ -105,7 +105,8 @@ DatasetFacts check_dataset(const std::string& file, const std::string& prompt_ke
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows =
-      read_prompts(file, prompt_key, environment.info().verifier, verifiers);
+      read_prompts(file, prompt_key, environment.info().verifier, verifiers,
+                   score_budget(options.scheduler.deadlines.verify));
   if (rows.empty()) throw UserError("{} has no rows.", file);
   DatasetFacts facts{.rows = std::ssize(rows)};
   for (const text::DatasetRow& row : rows) {
@@ -242,6 +243,19 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
                       options.eval.prompts, key, dataset.eval_dataset, rows, rows);
 }
 
+void check_verify_seconds(const RunOptions& options, const std::string& name,
+                          const VerifierRegistry& verifiers) {
+  const Verifier* verifier = verifiers.find(name);
+  const Time verify = options.scheduler.deadlines.verify;
+  if (verifier == nullptr || score_budget(verify) >= verifier->least_budget()) return;
+  const int64_t least = verify_for(verifier->least_budget()).count();
+  throw UserError::at("scheduler.verify_seconds",
+                      "is {:g}; in less than {} the verifier {} decides nothing.\n       Try "
+                      "scheduler.verify_seconds={}.",
+                      std::chrono::duration<double>(verify).count(), least, name,
+                      std::chrono::duration_cast<std::chrono::seconds>(kVerifySeconds).count());
+}
+
 }  // namespace
 
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
@@ -269,6 +283,7 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
   const std::vector<DatasetSection> datasets = datasets_of(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
     const auto environment = environments.make(datasets[i].env, datasets[i].settings);
+    check_verify_seconds(options, environment->info().verifier, *registries.verifiers);
     if (environment->info().needs_dataset)
       check_dataset_files(options, i, datasets[i], *environment, *tokenizer, *registries.verifiers,
                           notes);

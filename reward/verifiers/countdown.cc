@@ -61,7 +61,7 @@ class CountdownVerifier final : public Verifier {
                  .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formula ? 1.0 : 0.0}}};
   }
 
-  Result<void> check_row(const std::string& text) const override {
+  Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     RowCheck row(text);
     if (!are_integers(row.require("numbers"))) row.refuse("\"numbers\" must be a list of integers");
     if (!row.require("target").is_number_integer()) row.refuse("\"target\" must be an integer");

@@ -112,7 +112,7 @@ class NumberVerifier final : public Verifier {
         .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formatted ? 1.0 : 0.0}}};
   }
 
-  Result<void> check_row(const std::string& text) const override {
+  Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     RowCheck row(text);
     const nlohmann::json& answer = row.require("answer");
     const std::optional<double> right = right_answer(nlohmann::json{{"answer", answer}});

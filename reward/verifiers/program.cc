@@ -126,6 +126,19 @@ struct TestEnd {
   Time taken{0};
 };
 
+// Whether each of so many tests may take the least deadline.
+Result<void> check_time(int64_t num_tests, Time budget) {
+  const Time least = DeadlineRule{}.least, together = least * num_tests;
+  if (together <= time_of_tests(budget)) return {};
+  const auto seconds = [](Time time) { return std::chrono::duration<double>(time).count(); };
+  return Failure{
+      fmt::format("its {} tests may take {:g} s each, {:g} s together, and a score has {:.1f} s "
+                  "for them; give it "
+                  "at most {}, or raise scheduler.verify_seconds to {}",
+                  num_tests, seconds(least), seconds(together), seconds(time_of_tests(budget)),
+                  time_of_tests(budget) / least, verify_for(a_little_more(together)).count())};
+}
+
 class ProgramVerifier final : public Verifier {
  public:
   explicit ProgramVerifier(RunProgram run) : run_(std::move(run)) {}
@@ -181,7 +194,9 @@ class ProgramVerifier final : public Verifier {
                     {"over_deadline", is_late ? 1.0 : 0.0}}};
   }
 
-  Result<void> check_row(const std::string& text) const override {
+  Time least_budget() const override { return a_little_more(DeadlineRule{}.least); }
+
+  Result<void> check_row(const std::string& text, Time budget) const override {
     RowCheck row(text);
     row.require("tests");
     row.find("language");
@@ -193,6 +208,7 @@ class ProgramVerifier final : public Verifier {
       return Failure{
           "every \"stdout\" of its \"tests\" is blank, and a program that does nothing would pass; "
           "give it a test that wants some output"};
+    if (const auto fit = check_time(std::ssize(tests.value()), budget); !fit) return fit;
     const Result<const Language*> language = language_of(value);
     if (!language) return language.failure();
     return check_machine(*language.value());

@@ -89,7 +89,7 @@ class TextRules final : public Verifier {
                              {"length_ok", length_ok ? 1.0 : 0.0}}};
   }
 
-  Result<void> check_row(const std::string& text) const override {
+  Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     constexpr int64_t kMost = 1'000'000;
     RowCheck row(text);
     for (const std::string& word : row.texts("words")) {

@@ -27,8 +27,8 @@ struct RewardWorkerOptions {
   std::string endpoint;             // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
-  Time deadline = worker_deadline(kVerifyTime);  // of one score
-  std::chrono::milliseconds patience{60000};     // ends when the scheduler is silent for so long
+  Time deadline = worker_deadline(kVerifySeconds);  // of one score
+  std::chrono::milliseconds patience{60000};        // ends when the scheduler is silent for so long
 };
 
 class RewardWorker {

@@ -136,7 +136,7 @@ TEST(Docs, EachMetricOfAnEnvironmentOrVerifierHasItsRow) {
     for (const auto& [metric, value] : episode.metrics) reported.insert(metric);
   }
   const VerifierRegistry verifiers = built_in_verifiers();
-  if (const auto fit = verifiers.at("program").check_row(kEvidence); !fit)
+  if (const auto fit = verifiers.at("program").check_row(kEvidence, kScoreBudget); !fit)
     GTEST_SKIP() << fit.failure().message;
   for (const auto& [name, help] : verifiers.list()) {
     const auto score = judge(verifiers, name, kEvidence, kScoreBudget);

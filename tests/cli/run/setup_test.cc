@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
+#include "reward/verifiers/program.h"
 #include "sandbox/builtin/built_in.h"
 
 namespace tailrace {
@@ -20,9 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // What check_inputs() says; empty: nothing.
-UserError refusal(const RunOptions& options) {
+UserError refusal(const RunOptions& options, const Registries& registries = built_in_registries()) {
   try {
-    (void)check_inputs(options, built_in_registries());
+    (void)check_inputs(options, registries);
   } catch (const UserError& error) {
     return error;
   }
@@ -278,6 +279,47 @@ TEST_F(RunSetupTest, ARowThatItsVerifierCannotScoreIsNamedBeforeTheRun) {
   EXPECT_EQ(error_of_check(options_),
             fmt::format("env.dataset: {}:2: there is no \"answer\" (for the verifier number)",
                         options_.env.dataset));
+}
+
+// On a machine where each program ends as `run` does.
+Registries with_programs(RunProgram run) {
+  Registries registries = built_in_registries();
+  auto verifiers = std::make_shared<VerifierRegistry>();
+  verifiers->add("program", "", make_program_verifier(std::move(run)));
+  registries.verifiers = std::move(verifiers);
+  return registries;
+}
+
+TEST_F(RunSetupTest, TimeThatIsTooShortForProgramsIsNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  const Registries registries = with_programs(
+      [](const sandbox::Program&, const sandbox::ProgramLimits&) { return sandbox::ProgramRun{}; });
+  const auto row = [](size_t num_tests) {
+    const nlohmann::json test = {{"stdin", "1"}, {"stdout", "1"}};
+    return nlohmann::json{{"prompt", "a"}, {"tests", nlohmann::json(num_tests, test)}}.dump();
+  };
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "program"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  std::ofstream(options_.env.dataset) << row(1) << "\n" << row(4) << "\n";
+  options_.scheduler.deadlines.verify = std::chrono::seconds(11);
+  EXPECT_STREQ(refusal(options_, registries).what(), "");
+  options_.scheduler.deadlines.verify = std::chrono::seconds(10);
+  UserError error = refusal(options_, registries);
+  EXPECT_EQ(error.key(), "env.dataset");
+  EXPECT_EQ(error.what(),
+            fmt::format("env.dataset: {}:2: its 4 tests may take 2 s each, 8 s together, and a "
+                        "score has 7.3 s for them; give it at most 3, or raise "
+                        "scheduler.verify_seconds to 11 (for the verifier program)",
+                        options_.env.dataset));
+  // Of no row, and also where there is none.
+  options_.scheduler.deadlines.verify = std::chrono::seconds(2);
+  error = refusal(options_, registries);
+  EXPECT_EQ(error.key(), "scheduler.verify_seconds");
+  EXPECT_STREQ(error.what(),
+               "scheduler.verify_seconds is 2; in less than 3 the verifier program decides "
+               "nothing.\n       Try scheduler.verify_seconds=60.");
 }
 
 // Who has put a chat template around the prompts would else not know why the model is confused.

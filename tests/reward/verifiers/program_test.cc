@@ -191,7 +191,7 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
   int code = 0;
   scripted.act = [&](const Program&, const ProgramLimits&) { return ProgramRun{.code = code}; };
   const auto fault = [&](const json& row) {
-    const Result<void> fit = scripted.verifier->check_row(row.dump());
+    const Result<void> fit = scripted.verifier->check_row(row.dump(), kScoreBudget);
     return fit ? "" : fit.failure().message;
   };
   const json tests = kSum["tests"];
@@ -229,12 +229,31 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
   EXPECT_EQ(fault(kSum), "this machine cannot test programs: allow user namespaces");
 }
 
+TEST(ProgramVerifier, ARowHasNoMoreTestsThanABudgetHasTimeFor) {
+  Scripted scripted;
+  scripted.act = [](const Program&, const ProgramLimits&) { return ProgramRun{}; };
+  const auto fault = [&](size_t num_tests, Time budget) {
+    const json row = {{"tests", json(num_tests, kSum["tests"][0])}};
+    const Result<void> fit = scripted.verifier->check_row(row.dump(), budget);
+    return fit ? "" : fit.failure().message;
+  };
+  EXPECT_EQ(fault(21, score_budget(60s)), "");
+  EXPECT_EQ(
+      fault(22, score_budget(60s)),
+      "its 22 tests may take 2 s each, 44 s together, and a score has 43.7 s for them; give it "
+      "at most 21, or raise scheduler.verify_seconds to 61");
+  EXPECT_EQ(fault(22, score_budget(61s)), "");
+  EXPECT_EQ(fault(1, scripted.verifier->least_budget()), "");
+  EXPECT_NE(fault(1, scripted.verifier->least_budget() - 2ns), "");
+  EXPECT_EQ(verify_for(scripted.verifier->least_budget()), 3s);
+}
+
 // ---- isolated
 
 class IsolatedProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const auto fit = verifier_->check_row(kSum.dump()); !fit)
+    if (const auto fit = verifier_->check_row(kSum.dump(), kScoreBudget); !fit)
       GTEST_SKIP() << fit.failure().message;
   }
   Score score(const std::string& response, const json& row = kSum) const {
@@ -296,7 +315,7 @@ TEST_F(IsolatedProgram, ThreadsScoreSideBySide) {
 
 TEST_F(IsolatedProgram, PythonRunsWhereItIs) {
   const json row = {{"tests", kSum["tests"]}};
-  if (const auto fit = verifier_->check_row(row.dump()); !fit)
+  if (const auto fit = verifier_->check_row(row.dump(), kScoreBudget); !fit)
     GTEST_SKIP() << fit.failure().message;
   EXPECT_EQ(score("```python\nprint(sum(map(int, input().split())))\n```", row).reward, 1);
   EXPECT_EQ(score("```python\nx = [0] * (1 << 40)\n```", row).reward, 0) << "out of its memory";

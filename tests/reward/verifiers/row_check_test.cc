@@ -9,7 +9,7 @@ namespace {
 
 // What the verifier says of the row; empty: nothing.
 std::string fault_of(const char* verifier, const std::string& row) {
-  const Result<void> fit = built_in_verifiers().at(verifier).check_row(row);
+  const Result<void> fit = built_in_verifiers().at(verifier).check_row(row, kScoreBudget);
   return fit ? "" : fit.failure().message;
 }
 
