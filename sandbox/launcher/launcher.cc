@@ -5,7 +5,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,15 +19,13 @@
 
 #include "core/base/file_descriptor.h"
 #include "sandbox/launcher/isolated_process.h"
+#include "sandbox/launcher/patience.h"
 #include "sandbox/launcher/system_call_filter.h"
 
 namespace tailrace::sandbox {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// For what is no work of the program: to set its room up, and to take it away again.
-constexpr Time kSetUp = std::chrono::seconds(30), kEnd = std::chrono::seconds(10);
+using Clock = Patience::Clock;
 
 // What those who may not isolate can do about it.
 constexpr const char* kHint =
@@ -163,7 +163,7 @@ class Init {
     kill();
     // What the kernel does not let die within the time is left to it.
     pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-    ::poll(&end, 1, milliseconds_of(kEnd));
+    ::poll(&end, 1, milliseconds_of(Patience::kEnd));
     siginfo_t info{};
     ::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG | __WALL);
   }
@@ -198,10 +198,14 @@ struct Stream {
   }
 };
 
-}  // namespace
+// What is left with us of an isolated process.
+struct Started {
+  std::unique_ptr<Init> init;
+  FileDescriptor go;                // its end tells the process of ours
+  FileDescriptor out, err, report;  // to read, without waiting
+};
 
-Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits) {
-  TR_CHECK(!program.command.empty());
+Result<Started> start(const Program& program, const ProgramLimits& limits) {
   const auto input = sealed_file(program.standard_input);
   auto out = make_pipe(), err = make_pipe(), report = make_pipe(), go = make_pipe();
   if (!input || !out || !err || !report || !go) return cannot("open a pipe to a program", errno);
@@ -238,73 +242,126 @@ Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limi
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) return cannot("start an isolated process", error);
-  Init init(pidfd);
-  for (Pipe* pipe : {&*out, &*err, &*report}) pipe->write.reset();
+  auto init = std::make_unique<Init>(pidfd);
   if (!map_ids(pid)) return cannot("map the user of an isolated process", errno);
-  if (!write_all(go->write.get(), "!"))
-    return Failure{"an isolated process has died before it began"};
+  // Whatever has become of the process: both ends are open here, and there is room.
+  TR_CHECK(write_all(go->write.get(), "!"));
+  return Started{.init = std::move(init),
+                 .go = std::move(go->write),
+                 .out = std::move(out->read),
+                 .err = std::move(err->read),
+                 .report = std::move(report->read)};
+}
 
-  ProgramRun run;
-  Stream streams[] = {{std::move(out->read), run.out, limits.output_bytes},
-                      {std::move(err->read), run.err, limits.output_bytes}};
-  std::optional<Clock::time_point> started;
-  std::optional<IsolationReport> ended;
-  bool is_killed = false;
-  auto deadline = Clock::now() + kSetUp;
-  const auto end_as = [&](ProgramEnding ending) {
-    run.ending = ending;
-    is_killed = true;
-    init.kill();
-    deadline = Clock::now() + kEnd;
-    for (Stream& stream : streams) stream.pipe.reset();
-  };
-  for (bool is_gone = false; !is_gone;) {
-    pollfd wanted[] = {{init.pidfd(), POLLIN, 0},
-                       {report->read.get(), POLLIN, 0},
-                       {streams[0].pipe.get(), POLLIN, 0},
-                       {streams[1].pipe.get(), POLLIN, 0}};
-    ::poll(wanted, std::size(wanted), milliseconds_of(deadline - Clock::now()));
-    is_gone = (wanted[0].revents & POLLIN) != 0;  // then the reads below get the last of all
+// Waits for a program, and ends it where it is over its limits.
+class Watch {
+ public:
+  Watch(const Program& program, const ProgramLimits& limits, Started started)
+      : program_(program),
+        started_(std::move(started)),
+        streams_{Stream{std::move(started_.out), run_.out, limits.output_bytes},
+                 Stream{std::move(started_.err), run_.err, limits.output_bytes}},
+        patience_(limits.wall, Clock::now()) {}
+
+  Result<ProgramRun> run() {
+    for (bool is_gone = false; !is_gone;) {
+      // What is read after it was gone is the last of all.
+      is_gone = wait();
+      if (const auto failed = hear_reports()) return *failed;
+      read_output();
+      if (is_gone || Clock::now() < patience_.until()) continue;
+      if (!begun_)
+        return Failure{"an isolated process was not ready in time; is the machine overloaded?"};
+      if (patience_.is_ending()) return Failure{"a program does not die: the kernel holds it"};
+      kill_as(ProgramEnding::kOverTime);
+    }
+    if (!begun_) return Failure{"an isolated process was killed before it began"};
+    return ending();
+  }
+
+ private:
+  // True: nothing is left of it.
+  bool wait() {
+    pollfd wanted[] = {{started_.init->pidfd(), POLLIN, 0},
+                       {started_.report.get(), POLLIN, 0},
+                       {streams_[0].pipe.get(), POLLIN, 0},
+                       {streams_[1].pipe.get(), POLLIN, 0}};
+    ::poll(wanted, std::size(wanted), milliseconds_of(patience_.until() - Clock::now()));
+    return (wanted[0].revents & POLLIN) != 0;
+  }
+
+  // A Failure when the inside says that it could not go on.
+  std::optional<Failure> hear_reports() {
     IsolationReport said;
-    while (report->read.is_open()) {
-      const ssize_t count = ::read(report->read.get(), &said, sizeof said);
-      if (count == 0) report->read.reset();
+    while (started_.report.is_open()) {
+      const ssize_t count = ::read(started_.report.get(), &said, sizeof said);
+      if (count == 0) started_.report.reset();
       if (count != sizeof said) break;
       if (said.step == IsolationStep::kStarted) {
-        started = Clock::now();
-        deadline = *started + limits.wall;
+        begun_ = Clock::now();
+        patience_.begin(*begun_);
       } else if (said.step == IsolationStep::kEnded) {
-        ended = said;
-        deadline = Clock::now() + kEnd;
+        ended_ = said;
+        patience_.end(Clock::now());
       } else {
-        return failure_of(said, program);
+        return failure_of(said, program_);
       }
     }
-    for (Stream& stream : streams) {
-      stream.read();
-      if (stream.is_over) end_as(ProgramEnding::kOverOutput);
-    }
-    if (is_gone || Clock::now() < deadline) continue;
-    if (!started)
-      return Failure{"an isolated process was not ready in time; is the machine overloaded?"};
-    if (is_killed || ended) return Failure{"a program does not die: the kernel holds it"};
-    end_as(ProgramEnding::kOverTime);
+    return std::nullopt;
   }
-  if (!started) return Failure{"an isolated process was killed before it began"};
-  run.seconds =
-      ended ? std::chrono::duration<double>(std::chrono::nanoseconds(ended->nanoseconds)).count()
-            : std::chrono::duration<double>(Clock::now() - *started).count();
-  if (is_killed) return run;
-  // Without a word about its end, init itself was killed: there is no memory, or somebody did it.
-  const int status = ended ? ended->wait_status : SIGKILL;
-  run.ending = WIFSIGNALED(status) ? ProgramEnding::kSignalled : ProgramEnding::kExited;
-  run.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
-  return run;
+
+  void read_output() {
+    for (Stream& stream : streams_) {
+      stream.read();
+      if (stream.is_over) kill_as(ProgramEnding::kOverOutput);
+    }
+  }
+
+  void kill_as(ProgramEnding ending) {
+    if (is_killed_) return;
+    is_killed_ = true;
+    run_.ending = ending;
+    started_.init->kill();
+    patience_.end(Clock::now());
+    for (Stream& stream : streams_) stream.pipe.reset();
+  }
+
+  ProgramRun ending() {
+    run_.seconds =
+        ended_
+            ? std::chrono::duration<double>(std::chrono::nanoseconds(ended_->nanoseconds)).count()
+            : std::chrono::duration<double>(Clock::now() - *begun_).count();
+    if (is_killed_) return std::move(run_);
+    // Without a word about its end, init itself was killed: there is no memory, or somebody did it.
+    const int status = ended_ ? ended_->wait_status : SIGKILL;
+    run_.ending = WIFSIGNALED(status) ? ProgramEnding::kSignalled : ProgramEnding::kExited;
+    run_.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+    return std::move(run_);
+  }
+
+  const Program& program_;
+  Started started_;
+  ProgramRun run_;
+  Stream streams_[2];
+  Patience patience_;
+  std::optional<Clock::time_point> begun_;
+  std::optional<IsolationReport> ended_;
+  bool is_killed_ = false;
+};
+
+}  // namespace
+
+Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits) {
+  TR_CHECK(!program.command.empty());
+  Result<Started> started = start(program, limits);
+  if (!started) return started.failure();
+  return Watch(program, limits, std::move(started).value()).run();
 }
 
 Result<void> check_isolation() {
-  const Result<ProgramRun> run = run_program(
-      {.command = {"/usr/bin/env", "true"}, .files = {}, .standard_input = {}}, {.wall = kSetUp});
+  const Result<ProgramRun> run =
+      run_program({.command = {"/usr/bin/env", "true"}, .files = {}, .standard_input = {}},
+                  {.wall = Patience::kSetUp});
   return run ? Result<void>() : run.failure();
 }
 

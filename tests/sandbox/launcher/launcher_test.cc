@@ -354,6 +354,7 @@ TEST_F(Launcher, TooFewDescriptorsAreAFailure) {
   const std::string advice = ": Too many open files. Raise the limit of open files (ulimit -n)";
   EXPECT_EQ(said, (std::set<std::string>{"cannot open a pipe to a program" + advice,
                                          "cannot start an isolated process" + advice,
+                                         "cannot map the user of an isolated process" + advice,
                                          "cannot give an isolated process its descriptors" + advice,
                                          "ran: hi"}));
   EXPECT_EQ(read_file(folder / "ours").value(), "");
