@@ -49,6 +49,9 @@ class Verifier {
   // The least budget with which it can decide anything.
   virtual Time least_budget() const { return Time{0}; }
 
+  // Whether this machine has what it takes, asked before a run: what it lacks is a Failure.
+  virtual Result<void> check_machine() const { return {}; }
+
   // Whether it could score answers to this row of a dataset (JSON) as they are meant, in this
   // budget: what is wrong is a Failure, and the data is refused before a run. Rows that it does not
   // read are all right.

@@ -11,6 +11,11 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
   std::vector<text::DatasetRow> rows = text::read_dataset(file, prompt_key);
   if (verifier.empty()) return rows;
   const Verifier& scores = verifiers.at(verifier);
+  const auto require = [&](const Result<void>& fit) {
+    if (!fit) throw UserError("{} (for the verifier {})", fit.failure().message, verifier);
+  };
+  // Of no row: it would be the first one's fault.
+  require(scores.check_machine());
   for (const text::DatasetRow& row : rows) {
     if (const Result<void> fit = scores.check_row(row.json, score_budget); !fit)
       throw UserError("{}:{}: {} (for the verifier {})", file.string(), row.line,

@@ -196,6 +196,12 @@ class ProgramVerifier final : public Verifier {
 
   Time least_budget() const override { return a_little_more(DeadlineRule{}.least); }
 
+  Result<void> check_machine() const override {
+    const Result<ProgramRun> run = run_({.command = {"/usr/bin/env", "true"}}, {});
+    if (run) return {};
+    return Failure{fmt::format("this machine cannot test programs: {}", run.failure().message)};
+  }
+
   Result<void> check_row(const std::string& text, Time budget) const override {
     RowCheck row(text);
     row.require("tests");
@@ -211,7 +217,7 @@ class ProgramVerifier final : public Verifier {
     if (const auto fit = check_time(std::ssize(tests.value()), budget); !fit) return fit;
     const Result<const Language*> language = language_of(value);
     if (!language) return language.failure();
-    return check_machine(*language.value());
+    return check_language(*language.value());
   }
 
  private:
@@ -243,7 +249,7 @@ class ProgramVerifier final : public Verifier {
 
   // Whether an empty program runs here, tried once for each language: a machine that cannot is told
   // so before a run, and not by failures of all that it verifies.
-  Result<void> check_machine(const Language& language) const {
+  Result<void> check_language(const Language& language) const {
     MutexLock lock(mutex_);
     const auto [checked, is_new] = checked_.try_emplace(language.name);
     if (is_new) checked->second = try_language(language);
@@ -252,8 +258,7 @@ class ProgramVerifier final : public Verifier {
 
   Result<void> try_language(const Language& language) const {
     const Result<ProgramRun> run = run_(program(language, "", ""), {});
-    if (!run)
-      return Failure{fmt::format("this machine cannot test programs: {}", run.failure().message)};
+    if (!run) return run.failure();
     const ProgramRun& end = run.value();
     if (end.ending == ProgramEnding::kExited && end.code == 0) return {};
     if (end.ending == ProgramEnding::kExited && end.code == kNoCommand)

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -27,33 +29,60 @@ namespace {
 
 using Clock = Patience::Clock;
 
-// What those who may not isolate can do about it.
-constexpr const char* kHint =
-    "Programs are only run isolated, which takes Linux 5.12 or later and user namespaces. In a "
-    "container, allow them (docker run --security-opt seccomp=unconfined --security-opt "
-    "apparmor=unconfined); on Ubuntu 24.04 or later: sysctl "
-    "kernel.apparmor_restrict_unprivileged_userns=0; elsewhere see sysctl user.max_user_namespaces";
+// A setting of the kernel that forbids user namespaces at one value.
+struct Sysctl {
+  const char *name, *file, *forbidding, *allowing;
+};
+constexpr Sysctl kSysctls[] = {
+    {"user.max_user_namespaces", "/proc/sys/user/max_user_namespaces", "0", "10000"},
+    {"kernel.unprivileged_userns_clone", "/proc/sys/kernel/unprivileged_userns_clone", "0", "1"},
+    {"kernel.apparmor_restrict_unprivileged_userns",
+     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "0"}};
 
-std::string_view advice(int error) {
-  switch (error) {
-    case EPERM:
-    case EACCES:
-    case ENOSYS:
-    case EINVAL:
-    case ENOSPC:
-    case EUSERS:
-      return kHint;
-    case EMFILE:
-      return "Raise the limit of open files (ulimit -n)";
-    default:
-      return "";
+bool forbids(const Sysctl& sysctl) {
+  const FileDescriptor file(::open(sysctl.file, O_RDONLY | O_CLOEXEC));
+  char text[16];
+  const ssize_t size = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+  return size > 0 &&
+         std::string_view(text, static_cast<size_t>(size)).substr(0, size - 1) == sysctl.forbidding;
+}
+
+// What those who may not isolate can do about it: of the settings those that are to blame, or all.
+std::string way_to_namespaces() {
+  std::vector<std::string> here, known;
+  for (const Sysctl& sysctl : kSysctls) {
+    known.push_back(fmt::format("{}={}", sysctl.name, sysctl.allowing));
+    if (forbids(sysctl)) here.push_back(known.back());
   }
+  if (!here.empty()) return fmt::format("Try sysctl -w {}", fmt::join(here, " "));
+  return fmt::format(
+      "In a container, allow them (docker run --security-opt seccomp=unconfined --security-opt "
+      "apparmor=unconfined); elsewhere see sysctl {}",
+      fmt::join(known, ", "));
+}
+
+bool is_refusal(int error) {
+  return error == EPERM || error == EACCES || error == ENOSPC || error == EUSERS;
+}
+
+std::string advice(int error) {
+  if (error == EMFILE) return ". Raise the limit of open files (ulimit -n)";
+  if (!is_refusal(error) && error != ENOSYS && error != EINVAL) return "";
+  return fmt::format(
+      ". Programs are only run isolated, which takes Linux 5.12 or later and user namespaces. {}",
+      way_to_namespaces());
 }
 
 Failure cannot(const std::string& what, int error) {
-  const std::string_view try_this = advice(error);
-  return Failure{fmt::format("cannot {}: {}{}{}", what, std::strerror(error),
-                             try_this.empty() ? "" : ". ", try_this)};
+  return Failure{fmt::format("cannot {}: {}{}", what, std::strerror(error), advice(error))};
+}
+
+// The kernel has told the clone of a process by this that there shall be no such namespaces.
+Failure forbidden(int error) {
+  return Failure{fmt::format(
+      "this kernel forbids user namespaces ({}), and programs are only run isolated, in one of "
+      "their own. {}",
+      std::strerror(error), way_to_namespaces())};
 }
 
 Failure failure_of(const IsolationReport& report, const Program& program) {
@@ -241,7 +270,8 @@ Result<Started> start(const Program& program, const ProgramLimits& limits) {
   const pid_t pid = start_isolated(plan, pidfd);
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid < 0) return cannot("start an isolated process", error);
+  if (pid < 0)
+    return is_refusal(error) ? forbidden(error) : cannot("start an isolated process", error);
   auto init = std::make_unique<Init>(pidfd);
   if (!map_ids(pid)) return cannot("map the user of an isolated process", errno);
   // Whatever has become of the process: both ends are open here, and there is room.

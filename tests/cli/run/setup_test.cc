@@ -322,6 +322,25 @@ TEST_F(RunSetupTest, TimeThatIsTooShortForProgramsIsNamedBeforeTheRun) {
                "nothing.\n       Try scheduler.verify_seconds=60.");
 }
 
+TEST_F(RunSetupTest, AMachineThatTestsNoProgramsIsNoFaultOfARow) {
+  use_model([](auto&) {});
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "program"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  std::ofstream(options_.env.dataset)
+      << R"({"prompt": "a", "tests": [{"stdin": "", "stdout": "1"}]})"
+      << "\n";
+  const UserError error =
+      refusal(options_, with_programs([](const sandbox::Program&, const sandbox::ProgramLimits&) {
+                return Failure{"this kernel forbids it"};
+              }));
+  EXPECT_EQ(error.key(), "env.dataset");
+  EXPECT_STREQ(error.what(),
+               "env.dataset: this machine cannot test programs: this kernel forbids it (for the "
+               "verifier program)");
+}
+
 // Who has put a chat template around the prompts would else not know why the model is confused.
 TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
   use_model([](auto&) {});

@@ -223,10 +223,16 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
   EXPECT_EQ(fault(kSum),
             "\"language\" is \"sh\", and isolated programs find no sh in /usr/local/bin, /usr/bin "
             "or /bin; install it there");
-  scripted.verifier = make_program_verifier([](const Program&, const ProgramLimits&) {
-    return Result<ProgramRun>(Failure{"allow user namespaces"});
-  });
-  EXPECT_EQ(fault(kSum), "this machine cannot test programs: allow user namespaces");
+}
+
+TEST(ProgramVerifier, SaysWhatTheMachineLacks) {
+  Scripted scripted;
+  scripted.act = [](const Program&, const ProgramLimits&) { return ProgramRun{}; };
+  EXPECT_TRUE(scripted.verifier->check_machine().ok());
+  scripted.act = [](const Program&, const ProgramLimits&) { return Failure{"allow namespaces"}; };
+  const Result<void> fit = scripted.verifier->check_machine();
+  ASSERT_FALSE(fit.ok());
+  EXPECT_EQ(fit.failure().message, "this machine cannot test programs: allow namespaces");
 }
 
 TEST(ProgramVerifier, ARowHasNoMoreTestsThanABudgetHasTimeFor) {
@@ -253,8 +259,7 @@ TEST(ProgramVerifier, ARowHasNoMoreTestsThanABudgetHasTimeFor) {
 class IsolatedProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const auto fit = verifier_->check_row(kSum.dump(), kScoreBudget); !fit)
-      GTEST_SKIP() << fit.failure().message;
+    if (const auto fit = verifier_->check_machine(); !fit) GTEST_SKIP() << fit.failure().message;
   }
   Score score(const std::string& response, const json& row = kSum) const {
     const auto result = verifier_->score(answered(row, response), 60s);
