@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 
 #include "core/base/metric_list.h"
@@ -51,6 +52,9 @@ class Verifier {
 
   // Whether this machine has what it takes, asked before a run: what it lacks is a Failure.
   virtual Result<void> check_machine() const { return {}; }
+
+  // Whether answers to be found in the file or folder `path` are hidden from what it scores.
+  virtual Result<void> check_hidden(const std::filesystem::path& /*path*/) const { return {}; }
 
   // Whether it could score answers to this row of a dataset (JSON) as they are meant, in this
   // budget: what is wrong is a Failure, and the data is refused before a run. Rows that it does not

@@ -250,6 +250,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const bool is_new = !fs::exists(paths.config());
   refuse_foreign_folder(directory);
   const Plan plan = checked_plan(options, registries, is_new);
+  check_run_is_hidden(directory, options, registries);
   if (!is_new) check_same_run(paths, options, registries);
   if (arguments.dry_run) {
     show(stdout, format_plan(plan, options));

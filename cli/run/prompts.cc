@@ -16,6 +16,7 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
   };
   // Of no row: it would be the first one's fault.
   require(scores.check_machine());
+  require(scores.check_hidden(file));
   for (const text::DatasetRow& row : rows) {
     if (const Result<void> fit = scores.check_row(row.json, score_budget); !fit)
       throw UserError("{}:{}: {} (for the verifier {})", file.string(), row.line,

@@ -291,6 +291,20 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
   return notes;
 }
 
+void check_run_is_hidden(const fs::path& directory, const RunOptions& options,
+                         const Registries& registries) {
+  for (const DatasetSection& dataset : datasets_of(options)) {
+    const auto environment = registries.environments.make(dataset.env, dataset.settings);
+    const std::string& name = environment->info().verifier;
+    const Verifier* verifier = registries.verifiers->find(name);
+    if (verifier == nullptr) continue;
+    if (const Result<void> fit = verifier->check_hidden(directory); !fit)
+      throw UserError("run.dir: {} (for the verifier {}).\n       Try --run-dir DIR.",
+                      fit.failure().message, name)
+          .about("run.dir");
+  }
+}
+
 std::string resolved_config(const RunOptions& options) {
   RunOptions kept = options;
   // A run is where its config lies, also when the folder has been moved.

@@ -27,6 +27,11 @@ scheduler::Config scheduler_config(const RunOptions& options);
 // Returns what a person should know.
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries);
 
+// What a run writes holds answers, and what its verifiers run must not find them: throws UserError
+// about run.dir.
+void check_run_is_hidden(const std::filesystem::path& directory, const RunOptions& options,
+                         const Registries& registries);
+
 // Reads the weights that a new run starts from. Throws UserError about model.path, as
 // load_parameters() does.
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);

@@ -202,6 +202,15 @@ class ProgramVerifier final : public Verifier {
     return Failure{fmt::format("this machine cannot test programs: {}", run.failure().message)};
   }
 
+  Result<void> check_hidden(const std::filesystem::path& path) const override {
+    const std::optional<std::string> folder = sandbox::shown_through(path);
+    if (!folder) return {};
+    return Failure{fmt::format(
+        "{} lies below {}, which programs under test can read, with the answers in it; put it "
+        "elsewhere",
+        path.string(), *folder)};
+  }
+
   Result<void> check_row(const std::string& text, Time budget) const override {
     RowCheck row(text);
     row.require("tests");

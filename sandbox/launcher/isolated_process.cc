@@ -115,14 +115,7 @@ bool exists(const char* path) { return call(SYS_faccessat, AT_FDCWD, path, F_OK)
 
 // Paths are relative to the new root.
 void bind_system_files() {
-  struct Bound {
-    const char *source, *target;
-  };
-  // `/etc` holds what only this machine should know, but for these two, which commands need.
-  for (const auto& [source, target] :
-       {Bound{"/usr", "usr"}, Bound{"/bin", "bin"}, Bound{"/sbin", "sbin"}, Bound{"/lib", "lib"},
-        Bound{"/lib32", "lib32"}, Bound{"/lib64", "lib64"}, Bound{"/nix/store", "nix/store"},
-        Bound{"/etc/alternatives", "etc/alternatives"}}) {
+  for (const auto& [source, target] : kShownFolders) {
     if (!exists(source)) continue;
     require(call(SYS_mkdirat, AT_FDCWD, target, 0755) == 0 && bind(source, target) &&
                 make_read_only(target, AT_RECURSIVE),

@@ -36,6 +36,21 @@ struct IsolationPlan {
   int go = -1;  // gives one byte once the ids are mapped, then an end of file
 };
 
+// What of the machine's files is shown to a program, where it lies inside; what the machine lacks
+// is left out. `/etc` holds what only this machine should know, but for this one, which commands
+// need, and ld.so.cache.
+struct ShownFolder {
+  const char *source, *target;  // the target relative to the root
+};
+constexpr ShownFolder kShownFolders[] = {{"/usr", "usr"},
+                                         {"/bin", "bin"},
+                                         {"/sbin", "sbin"},
+                                         {"/lib", "lib"},
+                                         {"/lib32", "lib32"},
+                                         {"/lib64", "lib64"},
+                                         {"/nix/store", "nix/store"},
+                                         {"/etc/alternatives", "etc/alternatives"}};
+
 // The user and group inside.
 constexpr uid_t kInnerId = 65534;
 

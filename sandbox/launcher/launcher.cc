@@ -388,6 +388,22 @@ Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limi
   return Watch(program, limits, std::move(started).value()).run();
 }
 
+std::optional<std::string> shown_through(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  // Of what is not there yet, as far as it is.
+  const auto real = [](const fs::path& name) {
+    std::error_code error;
+    const fs::path found = fs::weakly_canonical(fs::absolute(name, error), error);
+    return error ? name.lexically_normal() : found;
+  };
+  const fs::path wanted = real(path);
+  for (const ShownFolder& shown : kShownFolders) {
+    const fs::path folder = real(shown.source);
+    if (std::ranges::mismatch(folder, wanted).in1 == folder.end()) return shown.source;
+  }
+  return std::nullopt;
+}
+
 Result<void> check_isolation() {
   const Result<ProgramRun> run =
       run_program({.command = {"/usr/bin/env", "true"}, .files = {}, .standard_input = {}},

@@ -17,6 +17,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +62,10 @@ struct ProgramRun {
 // there, no processes or memory are to be had. Returns when nothing of the program is left, at
 // most a few seconds after `limits.wall`.
 Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits);
+
+// The folder through which a program sees the file or folder `path`, whoever owns it; none: it does
+// not see it. Links are followed; that a file has a second name elsewhere is not known.
+std::optional<std::string> shown_through(const std::filesystem::path& path);
 
 // Whether this machine lets us isolate, by trying: a Failure as of run_program().
 Result<void> check_isolation();

@@ -341,6 +341,56 @@ TEST_F(RunSetupTest, AMachineThatTestsNoProgramsIsNoFaultOfARow) {
                "verifier program)");
 }
 
+// Its files are never hidden.
+class Open final : public Verifier {
+ public:
+  Result<Score> score(const std::string&, Time) const override { return Failure{"not asked"}; }
+  Result<void> check_hidden(const fs::path& path) const override {
+    return Failure{path.filename().string() + " is open"};
+  }
+};
+
+TEST_F(RunSetupTest, PromptsThatProgramsCouldReadAreNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  auto verifiers = std::make_shared<VerifierRegistry>();
+  verifiers->add("open", "", std::make_unique<Open>());
+  Registries registries = built_in_registries();
+  registries.verifiers = verifiers;
+  std::ofstream(folder_ / "prompts.jsonl") << "{\"prompt\": \"a\"}\n";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "open"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  const UserError error = refusal(options_, registries);
+  EXPECT_EQ(error.key(), "env.dataset");
+  EXPECT_STREQ(error.what(), "env.dataset: prompts.jsonl is open (for the verifier open)");
+}
+
+// A clone below /usr/src is what many images have.
+TEST_F(RunSetupTest, AnswersThatProgramsCouldReadAreNamedBeforeTheRun) {
+  const Registries registries = with_programs(
+      [](const sandbox::Program&, const sandbox::ProgramLimits&) { return sandbox::ProgramRun{}; });
+  const auto refusal_of = [&](const fs::path& directory) -> std::string {
+    try {
+      check_run_is_hidden(directory, options_, registries);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.key(), "run.dir");
+      return error.what();
+    }
+    return "";
+  };
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "program"}};
+  EXPECT_EQ(refusal_of(folder_), "");
+  EXPECT_EQ(
+      refusal_of("/usr/src/tailrace/runs/a"),
+      "run.dir: /usr/src/tailrace/runs/a lies below /usr, which programs under test can "
+      "read, with the answers in it; put it elsewhere (for the verifier program).\n       Try "
+      "--run-dir DIR.");
+  options_.env.settings = {{"verifier", "number"}};
+  EXPECT_EQ(refusal_of("/usr/src/tailrace/runs/a"), "");
+}
+
 // Who has put a chat template around the prompts would else not know why the model is confused.
 TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
   use_model([](auto&) {});

@@ -235,6 +235,16 @@ TEST(ProgramVerifier, SaysWhatTheMachineLacks) {
   EXPECT_EQ(fit.failure().message, "this machine cannot test programs: allow namespaces");
 }
 
+TEST(ProgramVerifier, AnswersLieWhereProgramsDoNotLook) {
+  const auto verifier = make_program_verifier();
+  EXPECT_TRUE(verifier->check_hidden("/home/me/rows.jsonl").ok());
+  const Result<void> fit = verifier->check_hidden("/usr/share/rows.jsonl");
+  ASSERT_FALSE(fit.ok());
+  EXPECT_EQ(fit.failure().message,
+            "/usr/share/rows.jsonl lies below /usr, which programs under test can read, with the "
+            "answers in it; put it elsewhere");
+}
+
 TEST(ProgramVerifier, ARowHasNoMoreTestsThanABudgetHasTimeFor) {
   Scripted scripted;
   scripted.act = [](const Program&, const ProgramLimits&) { return ProgramRun{}; };

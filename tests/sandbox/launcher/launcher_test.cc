@@ -360,6 +360,29 @@ TEST_F(Launcher, TooFewDescriptorsAreAFailure) {
   EXPECT_EQ(read_file(folder / "ours").value(), "");
 }
 
+// What it says is what a program finds.
+TEST_F(Launcher, KnowsWhichFilesProgramsSee) {
+  TemporaryDirectory folder;
+  folder.write("ours", "");
+  ::chmod(folder.path().c_str(), 0777);
+  std::filesystem::create_symlink("/usr/bin", folder / "link");
+  const std::string own = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::string seen, expected;
+  for (const std::string& path : {std::string("/usr/bin/env"), std::string("/bin/sh"),
+                                  std::string("/etc/passwd"), std::string("/etc/alternatives"),
+                                  std::string("/proc/version"), own, (folder / "ours").string()}) {
+    if (shown_through(path)) expected += path + "\n";
+    seen += said(fmt::format("if test -e {0}; then echo {0}; fi", path));
+  }
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(shown_through("/usr/no/such/run"), "/usr");
+  EXPECT_EQ(shown_through("/usr"), "/usr");
+  EXPECT_EQ(shown_through("/usr/../home/a"), std::nullopt);
+  EXPECT_EQ(shown_through("/usr2/a"), std::nullopt);
+  EXPECT_EQ(shown_through(folder / "link/env"), "/usr") << "as what it is a link to";
+  EXPECT_EQ(shown_through("runs/new"), std::nullopt);
+}
+
 TEST_F(Launcher, WhatCannotBeStartedIsAFailure) {
   const auto missing = run_program(
       {.command = {"/usr/bin/no-such-interpreter"}, .files = {}, .standard_input = {}}, {});
