@@ -197,7 +197,8 @@ class ProgramVerifier final : public Verifier {
   Time least_budget() const override { return a_little_more(DeadlineRule{}.least); }
 
   Result<void> check_machine() const override {
-    const Result<ProgramRun> run = run_({.command = {"/usr/bin/env", "true"}}, {});
+    const Result<ProgramRun> run =
+        run_({.command = {"/usr/bin/env", "true"}, .files = {}, .standard_input = {}}, {});
     if (run) return {};
     return Failure{fmt::format("this machine cannot test programs: {}", run.failure().message)};
   }
