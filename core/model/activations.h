@@ -20,7 +20,7 @@ namespace tailrace {
 struct LayerActivations {
   Matrix input;                    // [tokens, hidden] residual stream before the layer
   std::span<float> input_inv_rms;  // [tokens] or empty
-  Matrix qkv;                      // [tokens, qkv_size]; q and k rotated, but with qk_norm
+  Matrix qkv;                      // [tokens, qkv_size]; q and k rotated, unless qk_norm
   Matrix attended;                 // [tokens, q_size]
   Matrix lse;                      // [tokens, heads] or no data
   Matrix middle;                   // [tokens, hidden] residual stream after attention

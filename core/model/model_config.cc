@@ -22,6 +22,8 @@ using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // keys stay as written
 
 constexpr int64_t kMaxConfigBytes = 1 << 24;
+// Far above any model.
+constexpr int64_t kMaxLayers = 10000;
 
 // Where a family says that layers see a window only.
 enum class Windows : uint8_t {
@@ -118,6 +120,12 @@ const Family& family_of(const ModelConfig& config) {
   return *found;
 }
 
+void check_size(const std::string& where, const char* key, int64_t value, int64_t max) {
+  if (value < 1 || value > max) {
+    throw UserError("{}: {} is {}; it must be from 1 to {}", where, key, value, max);
+  }
+}
+
 // The scaling that an object names, under either name of its type.
 RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
   using enum RopeScaling::Type;
@@ -201,6 +209,7 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
                              ? 0
                              : reader.integer("sliding_window", kDefaultWindow);
   if (window == 0) return {};
+  check_size(reader.path(), "num_hidden_layers", num_layers, kMaxLayers);  // which it lists
   int64_t first = upper ? reader.integer("max_window_layers", kDefaultFirstWindowLayer) : 0;
   std::vector<int64_t> windows;
   for (int64_t i = 0; i < num_layers; ++i) windows.push_back(i >= first ? window : 0);
@@ -234,12 +243,6 @@ void write_windows(const ModelConfig& config, const Family& family, Ordered& jso
   if (!any) return;
   for (const int64_t window : config.windows)
     json["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
-}
-
-void check_size(const std::string& where, const char* key, int64_t value, int64_t max) {
-  if (value < 1 || value > max) {
-    throw UserError("{}: {} is {}; it must be from 1 to {}", where, key, value, max);
-  }
 }
 
 // Chat models end a turn by a token that their generation_config.json alone names.
@@ -354,7 +357,7 @@ void validate(const ModelConfig& config, const std::string& where) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   check_size(where, "hidden_size", config.hidden_size, kMaxSize);
   check_size(where, "intermediate_size", config.intermediate_size, kMaxSize);
-  check_size(where, "num_hidden_layers", config.num_layers, 10000);
+  check_size(where, "num_hidden_layers", config.num_layers, kMaxLayers);
   check_size(where, "num_attention_heads", config.num_heads, 65536);
   check_size(where, "num_key_value_heads", config.num_kv_heads, 65536);
   check_size(where, "head_dim", config.head_dim, kMaxHeadDim);
@@ -405,6 +408,8 @@ void validate(const ModelConfig& config, const std::string& where) {
   }
   if (scaling.type == RopeScaling::Type::kYarn && config.rope_theta == 1)
     throw UserError("{}: rope_theta is 1; yarn needs more", where);
+  TR_CHECK(config.windows.empty() || std::ssize(config.windows) == config.num_layers,
+           "{} windows of {} layers", config.windows.size(), config.num_layers);
   for (const int64_t window : config.windows) {
     if (window != 0) check_size(where, "sliding_window", window, kMaxSize);
   }

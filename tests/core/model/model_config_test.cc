@@ -131,6 +131,14 @@ TEST(ModelConfig, WindowsAreThoseOfTheFamily) {
   mistral.erase("sliding_window");  // transformers' default
   EXPECT_EQ(read_json_config(mistral).windows, (std::vector<int64_t>{4096, 4096, 4096}));
 
+  // Refused before as many are listed.
+  mistral["num_hidden_layers"] = int64_t{1} << 50;
+  EXPECT_NE(refusal(mistral.dump()).find("num_hidden_layers is 1125899906842624"),
+            std::string::npos);
+  mistral["num_hidden_layers"] = 3;
+  mistral["sliding_window"] = -7;
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is -7"), std::string::npos);
+
   Json qwen =
       Json::parse(read_text(test_data("golden/families/qwen2-yarn-upper-windows/config.json")));
   EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{0, 9, 9}));
