@@ -29,8 +29,8 @@ class Optimizer {
     double lr = 0;
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
-  // Update number t = updates() + 1 uses learning_rate(t). Norms and biases decay only with decay_norms,
-  // all else always.
+  // Update number t = updates() + 1 uses learning_rate(t). Norms and biases decay only with
+  // decay_norms, all else always.
   Report apply(const Stream& stream, const Parameters& gradients, Parameters& parameters);
 
   int64_t updates() const { return updates_; }  // applied

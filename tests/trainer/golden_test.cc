@@ -237,7 +237,8 @@ TEST_P(TrainerGolden, ThreeAdamWStepsOfGrpo) {
     const auto grad_norm = want.at("grad_norm_before_clip").get<double>();
     // What the steps before have rounded, about 1e-6 in all, moves the loss by as much as it is
     // steep; in one of these models it is.
-    EXPECT_NEAR(report.loss.loss, want.at("loss").get<double>(), 2e-5 + 1e-6 * grad_norm) << step;
+    EXPECT_NEAR(report.loss.loss, want.at("loss").get<double>(), std::max(2e-5, 1e-6 * grad_norm))
+        << step;
     expect_relative(report.optimizer.grad_norm, grad_norm, 1e-3);
   }
   expect_parameters("golden_grpo_after3.safetensors", "grpo_after3", trainer->parameters());

@@ -12,8 +12,9 @@ namespace tailrace {
 namespace {
 
 TEST(Model, ForwardAllocatesNothing) {
-  for (const int threads : {1, 2}) {
-    Rig rig(threads == 1 ? awkward_config(true) : rich_config(), threads);
+  for (const auto& [config, threads] :
+       {std::pair{awkward_config(true), 1}, {awkward_config(true), 2}, {rich_config(), 2}}) {
+    Rig rig(config, threads);
     const std::vector<Tokens> sequences = random_sequences(6, 60, 67, /*seed=*/1);
     for (const bool keep : {false, true}) {
       rig.forward_whole(sequences, Rig::Rows::kAll, keep);  // fills the builder
@@ -28,10 +29,11 @@ TEST(Model, ForwardAllocatesNothing) {
 // the process when that is too little.
 TEST(Model, TheStatedWorkspaceIsEnough) {
   constexpr int kTokens = 96;
-  for (const int threads : {1, 3}) {
-    Rig rig(threads == 1 ? awkward_config(false) : rich_config(), threads, /*block_tokens=*/16,
-            /*max_tokens=*/kTokens);
-    const ModelConfig& config = rig.model.config();
+  for (const auto& [config, threads] : {std::pair{awkward_config(false), 1},
+                                        {awkward_config(false), 3},
+                                        {rich_config(), 1},
+                                        {rich_config(), 3}}) {
+    Rig rig(config, threads, /*block_tokens=*/16, /*max_tokens=*/kTokens);
     Buffer memory(rig.model.workspace_bytes(kTokens, kTokens, threads));
     Workspace workspace({memory.data(), memory.size()});
     const std::vector<Tokens> sequences = {Tokens(kTokens, 3)};

@@ -461,11 +461,11 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
   expect_same_bits(dout.view(), one.dq.view(), "dq over dout");
 }
 
-TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
+void expect_reference_is_derivative(int window) {
   Rng rng(8);
   // Two heads share their keys, so dk and dv have two parts; the rest is as small as can be, for a
-  // difference costs two passes. The window cuts the longer sequence.
-  Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8, .window = 3};
+  // difference costs two passes.
+  Geometry g{.heads = 2, .kv_heads = 1, .head_dim = 4, .block_tokens = 8, .window = window};
   Case c(g, {5, 3}, rng);
   PagedCache cache(g, c.lengths, rng);
   GuardedMatrix dout(8, 8, rng);
@@ -497,6 +497,11 @@ TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
       }
     }
   }
+}
+
+TEST(AttentionBackward, ReferenceIsTheDerivativeOfTheReference) {
+  expect_reference_is_derivative(/*window=*/0);
+  expect_reference_is_derivative(/*window=*/3);  // less than the longer sequence
 }
 
 // However long a sequence is, its attention is one loop.

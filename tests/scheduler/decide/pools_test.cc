@@ -114,31 +114,36 @@ TEST(Pools, PartsAreOfAPool) {
   EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}, {{"w2", 0}, 4}}));
 }
 
+// Domains of these pools, six prompts of two members each; w0 of pool small, with 8 slots, has
+// installed version 0, and w1 of pool large, with 16, is about to.
+struct Installing : Harness {
+  explicit Installing(const std::vector<std::string>& pools) : Harness(config(pools)) {
+    add_to_pool("small", "w0", 8);
+    add_to_pool("large", "w1", 16);
+    const auto stages = only<Stage>(tell(published(0)));
+    EXPECT_EQ(stages.size(), 2u);
+    tell_installed(stages.at(0));
+    last = stages.at(1);
+  }
+  static Config config(const std::vector<std::string>& pools) {
+    Config config = pools_config(pools, /*prompts=*/6);
+    config.mode.dispatch = Dispatch::kLeastLoaded;
+    return config;
+  }
+  Stage last;
+};
+
 // What may go anywhere is shared by all, also with those of another pool.
 TEST(Pools, WhatMayGoAnywhereIsSharedByAllPools) {
-  Config config = pools_config({""}, /*prompts=*/6);
-  config.mode.dispatch = Dispatch::kLeastLoaded;
-  Harness h(config);
-  h.add_to_pool("small", "w0", 8);
-  h.add_to_pool("large", "w1", 16);
-  const auto stages = only<Stage>(h.tell(published(0)));
-  ASSERT_EQ(stages.size(), 2u);
-  h.tell_installed(stages[0]);
+  Installing h({""});
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
-  h.tell_installed(stages[1]);
+  h.tell_installed(h.last);
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}, {{"w1", 0}, 8}}));
 }
 
 // What waits for a pool with nobody in it is no work for the others.
 TEST(Pools, TheBacklogOfAnotherPoolRaisesNobodysShare) {
-  Config config = pools_config({"", "gone"}, /*prompts=*/6);
-  config.mode.dispatch = Dispatch::kLeastLoaded;
-  Harness h(config);
-  h.add_to_pool("small", "w0", 8);
-  h.add_to_pool("large", "w1", 16);
-  const auto stages = only<Stage>(h.tell(published(0)));
-  ASSERT_EQ(stages.size(), 2u);
-  h.tell_installed(stages[0]);
+  Installing h({"", "gone"});
   EXPECT_EQ(num_waiting(h.state), 12 - 4 + 12);
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
 }
