@@ -30,8 +30,11 @@ struct Task {
   std::string data = {};  // a dataset row (JSON), empty for environments that draw their own tasks
 };
 
+// What the policy hears: a text, or messages. With the model's chat template a text is a message of
+// the user's; without one it is appended to the context as it is, and messages are refused.
 struct Observation {
-  std::string text;  // appended to the context as it is
+  std::string text;
+  std::string messages = {};  // JSON, a list of {"role", "content", ...}; empty: `text`
 };
 
 struct StepResult {

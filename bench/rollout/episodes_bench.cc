@@ -55,7 +55,8 @@ class Player {
         tokenizer_(make_tokenizer(info_.vocabulary)),
         model_(grid_model(*tokenizer_)),
         engine_(model_, tokenizer_.get(), options_.engine, Stream{}, clock_),
-        runner_(engine_, *tokenizer_, {}, clock_) {
+        format_(*tokenizer_),
+        runner_(engine_, format_, {}, clock_) {
     Parameters parameters(model_.layout());
     init_parameters(model_.config(), 1, parameters);
     weights_ = std::make_shared<PackedWeights>(Stream{}, model_.config(), parameters);
@@ -70,7 +71,7 @@ class Player {
         spec.lease.member = {.prompt = step * kGroups + group, .member = member};
         spec.task.seed = sandbox::task_seed(1, false, spec.lease.member.prompt);
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
-        spec.sampling = episode_sampling(options_.sampling, info_, model_.config(), *tokenizer_);
+        spec.sampling = episode_sampling(options_.sampling, info_, model_.config(), format_);
         spec.limits = episode_limits(options_, info_);
         runner_.start(std::move(spec), environments_.make(kEnvironment, {}));
       }
@@ -104,6 +105,7 @@ class Player {
   Model model_;
   SteadyClock clock_;
   Engine engine_;
+  chat::PromptFormat format_;
   EpisodeRunner runner_;
   std::shared_ptr<const PackedWeights> weights_;
 };

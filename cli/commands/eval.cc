@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
@@ -33,7 +34,7 @@ using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
   std::string model, run, name, dataset, prompt_key = "prompt";
-  std::vector<std::string> settings;
+  std::vector<std::string> settings, chat_variables;
   std::vector<int64_t> ks = {1};
   std::optional<int64_t> episodes, samples;
   std::optional<uint64_t> seed;
@@ -74,6 +75,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, const Registries& 
   EvaluationPlan& plan = arguments.plan;
   // Of this command, not of the run's workers.
   const int64_t env_threads = plan.rollout.env_threads;
+  plan.chat = chat_of_run(paths, options);
   plan.rollout = options.rollout;
   plan.rollout.env_threads = env_threads;
   plan.episodes = options.eval.prompts;
@@ -233,9 +235,10 @@ void print_text(const EvalArguments& arguments, const EvaluationSummary& summary
 void eval_one(const EvalArguments& arguments, const LoadedModel& loaded,
               const text::Tokenizer& tokenizer, const Registries& registries) {
   EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries);
+  const auto format = chat::PromptFormat::of(plan.chat, arguments.model, tokenizer);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
-  auto episodes = evaluate(loaded, tokenizer, plan, registries);
+  auto episodes = evaluate(loaded, format, plan, registries);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)
@@ -256,6 +259,7 @@ void eval(EvalArguments arguments, const Registries& registries) {
     all = adopt_run(std::move(arguments), registries);
   } else {
     arguments.plan.settings = parse_settings(arguments.settings);
+    set_variables(arguments.plan.chat, arguments.chat_variables);
     all.push_back(std::move(arguments));
   }
   // Before the plans, whose longest context depends on the model.
@@ -313,6 +317,12 @@ void add_eval(CLI::App& app, const Registries& registries) {
       ->transform(number_from(-1e9, 1e9))
       ->capture_default_str();
   add_sampling_flags(*command, plan.rollout.sampling);
+  add_chat_flags(*command, plan.chat, arguments->chat_variables);
+  command
+      ->add_flag_callback(
+          "--plain", [arguments] { arguments->plan.chat.style = chat::Style::kPlain; },
+          "prompts as they are, also where the model has a chat template")
+      ->excludes("--chat-template", "--system", "--chat-variable");
   command->add_option("--max-turns", plan.rollout.max_turns, "0: what the environment says")
       ->transform(integer_from(0, 1 << 20));
   command
@@ -333,7 +343,8 @@ void add_eval(CLI::App& app, const Registries& registries) {
   // What --run says itself; the others of these flags may still be given beside it.
   for (const char* option :
        {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
-        "--min-p", "--max-turns", "--max-action-tokens", "--max-context-tokens"})
+        "--min-p", "--chat-template", "--system", "--chat-variable", "--plain", "--max-turns",
+        "--max-action-tokens", "--max-context-tokens"})
     command->get_option(option)->excludes(run);
   std::string environments = "Environments:\n";
   for (const auto& [name, help] : registries.environments.list())

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
 #include "cli/commands/number_flag.h"
@@ -23,7 +24,9 @@ namespace {
 
 struct GenerateArguments {
   std::string model, prompt;
-  bool has_prompt = false, json = false, no_special = false;
+  bool has_prompt = false, json = false, no_special = false, chat = false;
+  chat::ChatOptions chat_options;
+  std::vector<std::string> chat_variables;
   SamplingOptions sampling;
   int64_t max_new_tokens = 64, samples = 1, kv_cache_mb = 512;
   std::vector<std::string> stop;
@@ -36,20 +39,33 @@ struct Prompt {
   std::vector<TokenId> ids;
 };
 
+Prompt written(std::string where, Result<std::vector<TokenId>> ids) {
+  if (!ids) throw UserError("{}: {}", where, ids.failure().message);
+  return {std::move(where), std::move(ids).value()};
+}
+
+// A text as it is, or by --chat as a message of the user's.
+Prompt encode_text(std::string where, const std::string& text, const GenerateArguments& arguments,
+                   const chat::PromptFormat& format) {
+  if (!arguments.chat)
+    return {where, format.tokenizer().encode(text, {.framed = !arguments.no_special})};
+  return written(where, format.first({.text = text}));
+}
+
 std::vector<Prompt> encode_prompts(const GenerateArguments& arguments,
-                                   const text::Tokenizer& tokenizer) {
+                                   const chat::PromptFormat& format) {
+  if (arguments.has_prompt) return {encode_text("--prompt", arguments.prompt, arguments, format)};
   std::vector<Prompt> prompts;
-  if (arguments.has_prompt) {
-    prompts.push_back(
-        {"--prompt", tokenizer.encode(arguments.prompt, {.framed = !arguments.no_special})});
-    return prompts;
-  }
   JsonlInput input(std::cin, "stdin");
-  while (auto row = input.next())
-    prompts.push_back({input.where(), row->contains("input_ids")
-                                          ? input.ids(*row, "input_ids")
-                                          : tokenizer.encode(input.text(*row, "prompt"),
-                                                             {.framed = !arguments.no_special})});
+  while (auto row = input.next()) {
+    if (row->contains("input_ids"))
+      prompts.push_back({input.where(), input.ids(*row, "input_ids")});
+    else if (const auto messages = row->find("messages"); messages != row->end())
+      prompts.push_back(
+          written(input.where(), format.first({.text = {}, .messages = messages->dump()})));
+    else
+      prompts.push_back(encode_text(input.where(), input.text(*row, "prompt"), arguments, format));
+  }
   return prompts;
 }
 
@@ -78,11 +94,11 @@ int64_t check_prompts(const std::vector<Prompt>& prompts, const GenerateArgument
 }
 
 SamplingParams sampling_params(const GenerateArguments& arguments, const ModelConfig& config,
-                               const text::Tokenizer& tokenizer) {
+                               const chat::PromptFormat& format) {
   SamplingParams params = arguments.sampling.params();
   params.max_new_tokens = arguments.max_new_tokens;
   params.stop_strings = arguments.stop;
-  params.stop_tokens = stop_tokens(config, tokenizer);
+  params.stop_tokens = stop_tokens(config, format);
   return params;
 }
 
@@ -132,7 +148,11 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
 void generate(const GenerateArguments& arguments) {
   LoadedModel loaded(arguments.model, arguments.threads);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
-  auto prompts = encode_prompts(arguments, *tokenizer);
+  const auto format = chat::PromptFormat::of(arguments.chat_options, arguments.model, *tokenizer);
+  if (arguments.chat && !format.has_template())
+    throw UserError("--chat: {} has no chat template. Give one with --chat-template FILE.",
+                    arguments.model);
+  auto prompts = encode_prompts(arguments, format);
   if (prompts.empty()) return;
 
   EngineOptions options;
@@ -142,7 +162,7 @@ void generate(const GenerateArguments& arguments) {
   Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
   // An engine begins frozen, and without weights it would never answer.
   engine.install(loaded.shared_weights(), 0);
-  SamplingParams sampling = sampling_params(arguments, loaded.config(), *tokenizer);
+  SamplingParams sampling = sampling_params(arguments, loaded.config(), format);
 
   // Session i is sample i % samples of prompt i / samples; answers come in any order and are
   // printed in this one.
@@ -182,6 +202,9 @@ void add_generate(CLI::App& app) {
   command->add_flag("--json", arguments->json, "a JSON row even for --prompt");
   command->add_flag("--no-special", arguments->no_special,
                     "do not add the tokenizer's special tokens to the prompt");
+  command->add_flag("--chat", arguments->chat,
+                    "a prompt is a message of the user's, written by the chat template");
+  add_chat_flags(*command, arguments->chat_options, arguments->chat_variables);
   add_sampling_flags(*command, arguments->sampling);
   command->add_option("--max-new-tokens", arguments->max_new_tokens, "at most so many tokens")
       ->transform(integer_from(1, 1 << 30))
@@ -202,9 +225,13 @@ void add_generate(CLI::App& app) {
   command->add_option("--threads", arguments->threads, "0: all cores")
       ->transform(integer_from(0, 1024));
   command->footer(
-      "A row {\"prompt\": \"...\"} or {\"input_ids\": [...]} gives rows {\"text\", \"output_ids\", "
-      "\"logprobs\", \"finish_reason\",\n"
-      "\"prompt_tokens\"}. The same seed gives the same tokens, whatever else is generated beside "
+      "A row {\"prompt\": \"...\"}, {\"messages\": [{\"role\", \"content\"}, ...]} or "
+      "{\"input_ids\": "
+      "[...]} gives rows {\"text\",\n"
+      "\"output_ids\", \"logprobs\", \"finish_reason\", \"prompt_tokens\"}. Messages are written "
+      "by "
+      "the model's chat template. The same seed gives the same tokens, whatever else is generated "
+      "beside "
       "them.\n\n"
       "Example:\n"
       "  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
@@ -212,6 +239,7 @@ void add_generate(CLI::App& app) {
   command->callback([arguments, prompt] {
     // Asked of the flag: an empty text is a prompt too.
     arguments->has_prompt = prompt->count() > 0;
+    set_variables(arguments->chat_options, arguments->chat_variables);
     generate(*arguments);
   });
 }

@@ -9,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
 #include "core/base/error.h"
+#include "core/chat/prompt_format.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
@@ -21,6 +22,7 @@ struct TokenizeArguments {
 
 void tokenize(const TokenizeArguments& arguments) {
   auto tokenizer = text::load_tokenizer(arguments.tokenizer);
+  const auto format = chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer);
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next()) {
     if (arguments.decode) {
@@ -33,6 +35,10 @@ void tokenize(const TokenizeArguments& arguments) {
       // UTF-8 whatever the ids are, so dump() does not throw.
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
       fmt::print("{}\n", out.dump());
+    } else if (const auto messages = row->find("messages"); messages != row->end()) {
+      const auto ids = format.first({.text = {}, .messages = messages->dump()});
+      if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
+      fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {
       auto ids = tokenizer->encode(input.text(*row, "text"), {.framed = arguments.special});
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids, ", "));
@@ -54,6 +60,8 @@ void add_tokenize(CLI::App& app) {
   command->add_flag("--decode", arguments->decode,
                     "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}");
   command->footer(
+      "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
+      "template of the folder writes,\ngives a row {\"input_ids\": [...]}.\n\n"
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
       "tests/data/models/stories260K");
   command->callback([arguments] { tokenize(*arguments); });

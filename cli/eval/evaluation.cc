@@ -58,23 +58,22 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& pl
 
 }  // namespace
 
-std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::Tokenizer& tokenizer,
+std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
                                        const EvaluationPlan& plan, const Registries& registries) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   sandbox::EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
   // Before anything is played: judge() would fail every single episode.
   if (!info.verifier.empty()) registries.verifiers->at(info.verifier);
   // A word-level tokenizer names the word that it lacks.
-  for (const std::string& word : info.vocabulary) (void)tokenizer.encode(word);
+  for (const std::string& word : info.vocabulary) (void)format.tokenizer().encode(word);
 
   SteadyClock clock;
   EngineOptions engine_options = plan.rollout.engine;
-  Engine engine(loaded.model(), &tokenizer, engine_options, loaded.stream(), clock);
+  Engine engine(loaded.model(), &format.tokenizer(), engine_options, loaded.stream(), clock);
   engine.install(loaded.shared_weights(), 0);
-  EpisodeRunner runner(engine, tokenizer, runner_settings(plan.rollout), clock);
+  EpisodeRunner runner(engine, format, runner_settings(plan.rollout), clock);
   EpisodeLimits limits = episode_limits(plan.rollout, info);
-  SamplingParams sampling =
-      episode_sampling(plan.rollout.sampling, info, loaded.config(), tokenizer);
+  SamplingParams sampling = episode_sampling(plan.rollout.sampling, info, loaded.config(), format);
   // Lane, prompt and member decide task and random numbers, as in a run: `--run` repeats its
   // evaluation.
   const Lane lane = plan.held_out ? Lane::kEval : Lane::kTrain;

@@ -9,6 +9,7 @@
 #include "cli/eval/loaded_model.h"
 #include "cli/eval/statistics.h"
 #include "cli/run/registries.h"
+#include "core/chat/prompt_format.h"
 #include "core/text/dataset.h"
 #include "reward/verifier.h"
 #include "rollout/episode/options.h"
@@ -27,6 +28,7 @@ struct EvaluationPlan {
   bool held_out = true;              // tasks that training never draws
   double success_reward = 1;         // counts as success where the environment reports none
   Time score_budget = kScoreBudget;  // of a verifier
+  chat::ChatOptions chat;            // how prompts are written
   RolloutOptions rollout;            // sampling, limits, engine
 };
 
@@ -44,7 +46,7 @@ struct EvaluatedEpisode {
 // By prompt, then sample. The same plan gives the same episodes whatever the number of threads, and
 // with a run's seed, settings and limits those of its own evaluations (member 0 is sample 0).
 // Throws UserError for an unknown environment or one that does not fit the model.
-std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const text::Tokenizer& tokenizer,
+std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
                                        const EvaluationPlan& plan, const Registries& registries);
 
 struct EvaluationSummary {

@@ -73,14 +73,14 @@ bool is_success(const sandbox::StepResult& result, const VerifierRegistry& verif
 
 class Demonstrator {
  public:
-  Demonstrator(sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+  Demonstrator(sandbox::Environment& environment, const chat::PromptFormat& format,
                const VerifierRegistry& verifiers, const DemonstrationPlan& plan)
-      : environment_(environment), tokenizer_(tokenizer), verifiers_(verifiers), plan_(plan) {}
+      : environment_(environment), format_(format), verifiers_(verifiers), plan_(plan) {}
 
   Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
     Row row;
     const sandbox::Observation first = checked(environment_, environment_.reset(task));
-    row.append(tokenizer_.encode(first.text, {.framed = true, .find_special = false}), false);
+    row.append(checked(environment_, format_.first({first.text, first.messages})), false);
     while (true) {
       const auto action = environment_.demonstrate(rng);
       if (!action) {
@@ -90,7 +90,8 @@ class Demonstrator {
             environment_.info().name)
             .about("sft.demonstrations");
       }
-      const auto tokens = tokenizer_.encode(*action);
+      std::vector<TokenId> tokens = format_.tokenizer().encode(*action);
+      if (format_.end_of_turn() >= 0) tokens.push_back(format_.end_of_turn());
       // Whole turns only: half an action would teach an action that does not end.
       if (!row.fits(tokens.size(), plan_.max_tokens)) break;
       row.append(tokens, true);
@@ -99,7 +100,9 @@ class Demonstrator {
         counts.successes += is_success(result, verifiers_, plan_.score_budget);
         break;
       }
-      const auto seen = tokenizer_.encode(result.observation.text, {.find_special = false});
+      const auto seen =
+          checked(environment_, format_.next({result.observation.text, result.observation.messages},
+                                             row.tokens.empty() ? -1 : row.tokens.back()));
       if (!row.fits(seen.size(), plan_.max_tokens)) break;
       row.append(seen, false);
     }
@@ -110,7 +113,7 @@ class Demonstrator {
 
  private:
   sandbox::Environment& environment_;
-  const text::Tokenizer& tokenizer_;
+  const chat::PromptFormat& format_;
   const VerifierRegistry& verifiers_;
   const DemonstrationPlan& plan_;
 };
@@ -126,7 +129,7 @@ Rng demonstrator_rng(uint64_t run_seed, size_t domain, int64_t episode) {
 
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          std::span<const DemonstratedDataset> datasets,
-                                         const text::Tokenizer& tokenizer,
+                                         const chat::PromptFormat& format,
                                          const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan) {
   DemonstrationCounts counts;
@@ -134,7 +137,7 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
   std::string text;
   for (size_t domain = 0; domain < datasets.size(); ++domain) {
     const DemonstratedDataset& dataset = datasets[domain];
-    Demonstrator demonstrator(dataset.environment, tokenizer, verifiers, plan);
+    Demonstrator demonstrator(dataset.environment, format, verifiers, plan);
     for (int64_t i = 0; i < dataset.episodes; ++i) {
       sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i,
                                             static_cast<int32_t>(domain)),

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "core/base/time.h"
+#include "core/chat/prompt_format.h"
 #include "core/text/dataset.h"
-#include "core/text/tokenizer.h"
 #include "reward/registry.h"
 #include "reward/verifier.h"
 #include "sandbox/environment.h"
@@ -46,7 +46,7 @@ struct DemonstrationCounts {
 // file cannot be written.
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
                                          std::span<const DemonstratedDataset> datasets,
-                                         const text::Tokenizer& tokenizer,
+                                         const chat::PromptFormat& format,
                                          const VerifierRegistry& verifiers,
                                          const DemonstrationPlan& plan);
 

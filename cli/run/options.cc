@@ -170,6 +170,7 @@ void RunOptions::visit(OptionVisitor& v) {
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
+  v.section("chat", chat, "how what is said to the policy is written");
   // Before `env`, whose name is missed where there are none.
   v.list("datasets", datasets,
          "what the policy acts in, where that is more than one thing: a list, in the place of the "

@@ -15,6 +15,7 @@
 #include "core/base/config_printer.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/chat/options.h"
 #include "core/model/model_config.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
@@ -113,6 +114,7 @@ struct LogSection {
 struct RunOptions {
   RunSection run;
   ModelSection model;
+  chat::ChatOptions chat;
   std::vector<DatasetSection> datasets;  // empty: `env` is the only one
   EnvSection env;
   // The keys of these three stand in `rollout`: each is read by somebody else.

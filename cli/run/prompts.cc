@@ -1,6 +1,7 @@
 #include "cli/run/prompts.h"
 
 #include "core/base/error.h"
+#include "core/text/tokenizer.h"
 
 namespace tailrace {
 
@@ -23,6 +24,12 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
                       fit.failure().message, verifier);
   }
   return rows;
+}
+
+chat::ChatOptions chat_of_run(const RunPaths& paths, const RunOptions& options) {
+  chat::ChatOptions chat = options.chat;
+  if (!chat.template_file.empty()) chat.template_file = paths.tokenizer() / text::kTemplateFile;
+  return chat;
 }
 
 }  // namespace tailrace

@@ -1,4 +1,5 @@
-// The prompts of a dataset, each proved by the verifier that will score its answers.
+// The prompts of a dataset, each proved by the verifier that will score its answers; and how a run
+// writes them.
 //
 // Thread: any.
 #pragma once
@@ -7,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/options.h"
+#include "core/base/run_directory.h"
+#include "core/chat/options.h"
 #include "core/text/dataset.h"
 #include "reward/registry.h"
 
@@ -19,5 +23,9 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
                                            const std::string& prompt_key,
                                            const std::string& verifier,
                                            const VerifierRegistry& verifiers, Time score_budget);
+
+// The section `chat` as the processes of a run read it: a template of chat.template is the copy
+// that lies beside the run's tokenizer, and later beside that of each checkpoint.
+chat::ChatOptions chat_of_run(const RunPaths& paths, const RunOptions& options);
 
 }  // namespace tailrace

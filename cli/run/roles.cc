@@ -15,6 +15,7 @@
 #include "cli/run/inputs.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
+#include "cli/run/prompts.h"
 #include "cli/run/setup.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -88,6 +89,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   // Shapes alone: the weights come with the versions that the trainer publishes.
   config.model = planned_model(o, context.registries.environments);
   config.tokenizer_dir = context.run.tokenizer();
+  config.chat = chat_of_run(context.run, o);
   for (const DatasetSection& dataset : datasets_of(o)) {
     RolloutDataset played{.env = dataset.env,
                           .settings = dataset.settings,

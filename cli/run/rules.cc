@@ -372,6 +372,11 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
                   "model.create.hidden_size is not given");
+  if (o.model.creates())
+    effect.refuse("chat.", {"model.create.hidden_size"},
+                  "a policy of model.create has no chat template");
+  if (o.chat.style == chat::Style::kPlain)
+    effect.refuse("chat.", {"chat.style"}, "chat.style is plain");
   if (o.sft.data.empty() && o.sft.demonstrations == 0)
     effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
                   "neither sft.data nor sft.demonstrations is given");

@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/version.h"
+#include "core/chat/prompt_format.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/text/dataset.h"
@@ -72,7 +73,7 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   if (options.model.creates()) {
     text::write_word_tokenizer(paths.tokenizer(), vocabulary_of(options, environments));
   } else {
-    text::copy_tokenizer(options.model.path, paths.tokenizer());
+    text::copy_tokenizer(options.model.path, paths.tokenizer(), options.chat.template_file);
   }
 }
 
@@ -80,16 +81,6 @@ std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t in
                                             const DatasetSection& dataset) {
   return read_named(dataset_key(options, index, "dataset"),
                     [&] { return text::read_dataset(dataset.dataset, dataset.prompt_key); });
-}
-
-// As an episode does it.
-std::vector<TokenId> encode_at(const std::string& where, const text::Tokenizer& tokenizer,
-                               const std::string& text) {
-  try {
-    return tokenizer.encode(text, {.framed = true, .find_special = false});
-  } catch (const UserError& error) {
-    throw UserError("{}: {}", where, error.what());
-  }
 }
 
 struct DatasetFacts {
@@ -100,7 +91,7 @@ struct DatasetFacts {
 // Readable rows whose prompts leave room for an answer.
 DatasetFacts check_dataset(const std::string& file, const std::string& prompt_key,
                            const RunOptions& options, sandbox::Environment& environment,
-                           const text::Tokenizer& tokenizer, const VerifierRegistry& verifiers) {
+                           const chat::PromptFormat& format, const VerifierRegistry& verifiers) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
@@ -114,10 +105,13 @@ DatasetFacts check_dataset(const std::string& file, const std::string& prompt_ke
     const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
     environment.close();
-    const std::string where = fmt::format("{}:{}", file, row.line);
-    const std::vector<TokenId> prompt = encode_at(where, tokenizer, first.value().text);
-    if (facts.first_special == 0 &&
-        tokenizer.encode(first.value().text, {.framed = true}) != prompt)
+    const auto& [text, messages] = first.value();
+    const Result<std::vector<TokenId>> written = format.first({text, messages});
+    if (!written)
+      throw UserError("{}:{}: the prompt: {}", file, row.line, written.failure().message);
+    const std::vector<TokenId>& prompt = written.value();
+    if (facts.first_special == 0 && !format.has_template() &&
+        format.tokenizer().encode(text, {.framed = true}) != prompt)
       facts.first_special = row.line;
     const auto tokens = std::ssize(prompt);
     if (tokens <= longest) continue;
@@ -130,7 +124,7 @@ DatasetFacts check_dataset(const std::string& file, const std::string& prompt_ke
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
-                            const Registries& registries, const text::Tokenizer& tokenizer,
+                            const Registries& registries, const chat::PromptFormat& format,
                             const std::function<void(const std::string&)>& say) {
   const fs::path file = paths.demonstrations();
   // A file that is there is whole, for it is written atomically.
@@ -153,7 +147,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
                                    std::chrono::duration<double>(options.rollout.step_timeout_s)),
                                .score_budget = score_budget(options.scheduler.deadlines.verify)};
   const DemonstrationCounts counts =
-      write_demonstrations(file, demonstrated, tokenizer, *registries.verifiers, plan);
+      write_demonstrations(file, demonstrated, format, *registries.verifiers, plan);
   const int64_t all = options.sft.demonstrations;
   say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", all, counts.tokens,
                   static_cast<double>(counts.successes) / static_cast<double>(all)));
@@ -219,11 +213,11 @@ namespace {
 
 // The files of one dataset against its environment; what a person should know goes to `notes`.
 void check_dataset_files(const RunOptions& options, size_t index, const DatasetSection& dataset,
-                         sandbox::Environment& environment, const text::Tokenizer& tokenizer,
+                         sandbox::Environment& environment, const chat::PromptFormat& format,
                          const VerifierRegistry& verifiers, std::vector<std::string>& notes) {
   const auto check = [&](const std::string& key, const std::string& file) {
     const DatasetFacts facts = read_named(key, [&] {
-      return check_dataset(file, dataset.prompt_key, options, environment, tokenizer, verifiers);
+      return check_dataset(file, dataset.prompt_key, options, environment, format, verifiers);
     });
     if (facts.first_special > 0)
       notes.push_back(
@@ -241,6 +235,23 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
                       "is {}, but {} {} has {} rows; none may count twice.\n       Try "
                       "eval.prompts={}.",
                       options.eval.prompts, key, dataset.eval_dataset, rows, rows);
+}
+
+// Whether the chat template can write an environment's episodes.
+void check_turns(const RunOptions& options, const chat::PromptFormat& format,
+                 const sandbox::EnvironmentInfo& info, std::vector<std::string>& notes) {
+  if (!format.has_template() || episode_limits(options.rollout, info).max_turns == 1) return;
+  if (format.turns_fault())
+    throw UserError::at("chat.style",
+                        "is auto, but the chat template cannot write the turns of {}: {}.\n       "
+                        "Try rollout.max_turns=1, another template (chat.template=FILE), or "
+                        "chat.style=plain.",
+                        info.name, *format.turns_fault());
+  if (format.rewrites())
+    notes.push_back(
+        fmt::format("the chat template does not only append: {}. The turns of {} go on "
+                    "behind what was sampled, as they are trained",
+                    *format.rewrites(), info.name));
 }
 
 void check_verify_seconds(const RunOptions& options, const std::string& name,
@@ -279,13 +290,16 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
     for (const std::string& word : words) (void)loaded->encode(word, {.find_special = false});
     return loaded;
   });
+  const auto format = read_named(
+      "chat.style", [&] { return chat::PromptFormat::of(options.chat, model, *tokenizer); });
   std::vector<std::string> notes;
   const std::vector<DatasetSection> datasets = datasets_of(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
     const auto environment = environments.make(datasets[i].env, datasets[i].settings);
+    check_turns(options, format, environment->info(), notes);
     check_verify_seconds(options, environment->info().verifier, *registries.verifiers);
     if (environment->info().needs_dataset)
-      check_dataset_files(options, i, datasets[i], *environment, *tokenizer, *registries.verifiers,
+      check_dataset_files(options, i, datasets[i], *environment, format, *registries.verifiers,
                           notes);
   }
   return notes;
@@ -323,7 +337,9 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   prepare_tokenizer(paths, options, registries.environments);
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
-  prepare_demonstrations(paths, options, registries, *tokenizer, say);
+  const auto format =
+      chat::PromptFormat::of(chat_of_run(paths, options), paths.tokenizer(), *tokenizer);
+  prepare_demonstrations(paths, options, registries, format, say);
   // Last: all that a run reads is there.
   prove_inputs(paths, options);
 }

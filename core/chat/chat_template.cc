@@ -7,6 +7,7 @@
 #include "core/chat/jinja_evaluator.h"
 #include "core/chat/jinja_json.h"
 #include "core/chat/jinja_parser.h"
+#include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::chat {
@@ -115,7 +116,7 @@ std::shared_ptr<ChatTemplate::Impl> ChatTemplate::Impl::parse(std::string_view s
 std::optional<ChatTemplate> ChatTemplate::of_folder(const std::filesystem::path& directory,
                                                     std::string_view name) {
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
-  const std::filesystem::path jinja_path = directory / "chat_template.jinja";
+  const std::filesystem::path jinja_path = directory / text::kTemplateFile;
   ordered_json config = ordered_json::object();
   if (std::filesystem::exists(config_path)) config = read_config(config_path);
 
@@ -133,6 +134,17 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::filesystem::path&
   if (!source) return std::nullopt;
   auto impl = Impl::parse(*source, std::move(where));
   impl->special_tokens = special_tokens(config, config_path.string());
+  return ChatTemplate(std::move(impl));
+}
+
+ChatTemplate ChatTemplate::of_file(const std::filesystem::path& file,
+                                   const std::filesystem::path& directory) {
+  const auto text = read_file(file, kMaxConfigBytes);
+  if (!text) throw UserError("{}", text.failure().message);
+  auto impl = Impl::parse(text.value(), file.string());
+  const std::filesystem::path config = directory / "tokenizer_config.json";
+  if (std::filesystem::exists(config))
+    impl->special_tokens = special_tokens(read_config(config), config.string());
   return ChatTemplate(std::move(impl));
 }
 

@@ -47,6 +47,11 @@ class ChatTemplate {
   static std::optional<ChatTemplate> of_folder(const std::filesystem::path& directory,
                                                std::string_view name = "default");
 
+  // The template of `file`, with the special tokens of a model folder. Throws UserError: as
+  // parse(), an unreadable file.
+  static ChatTemplate of_file(const std::filesystem::path& file,
+                              const std::filesystem::path& directory);
+
   // Throws UserError with file, line and the reason: the template's own raise_exception(), a use of
   // something undefined, a wrong type, too much work.
   std::string render(const ChatInput& input) const;

@@ -50,6 +50,12 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
   return true;
 }
 
+// An offset at either end of the token does not hinder it.
+bool lies_over(std::span<const size_t> literal, size_t begin, size_t end) {
+  const auto next = std::ranges::upper_bound(literal, begin);
+  return next != literal.end() && *next < end;
+}
+
 }  // namespace
 
 std::vector<AddedToken> parse_added_tokens(const JsonPart& part) {
@@ -84,19 +90,23 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) {
   }
 }
 
-const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at) const {
+const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at,
+                                                std::span<const size_t> literal) const {
   for (const AddedToken& token : by_first_byte_[static_cast<uint8_t>(text[at])]) {
-    if (text.substr(at).starts_with(token.content)) return &token;
+    if (!text.substr(at).starts_with(token.content)) continue;
+    if (token.special && lies_over(literal, at, at + token.content.size())) continue;
+    return &token;
   }
   return nullptr;
 }
 
-void AddedTokenMatcher::cut(std::string_view text, std::vector<Section>& out) const {
+void AddedTokenMatcher::cut(std::string_view text, std::span<const size_t> literal,
+                            std::vector<Section>& out) const {
   size_t done = 0;
   // Byte by byte is safe: a token begins with the first byte of a character, and no such byte
   // stands inside another character.
   for (size_t at = 0; at < text.size() && !empty_;) {
-    const AddedToken* token = longest_at(text, at);
+    const AddedToken* token = longest_at(text, at, literal);
     if (token == nullptr) {
       ++at;
       continue;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +37,12 @@ class AddedTokenMatcher {
   // Tokens with empty content are never found.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
   // Left to right, the longest at each place, as Hugging Face does. Appends; sections borrow
-  // `text`.
-  void cut(std::string_view text, std::vector<Section>& out) const;
+  // `text`. No special token lies over one of `literal`, ascending offsets of `text`.
+  void cut(std::string_view text, std::span<const size_t> literal, std::vector<Section>& out) const;
 
  private:
-  const AddedToken* longest_at(std::string_view text, size_t at) const;
+  const AddedToken* longest_at(std::string_view text, size_t at,
+                               std::span<const size_t> literal) const;
   std::array<std::vector<AddedToken>, 256> by_first_byte_;  // longest first
   bool empty_ = true;
 };

@@ -1,5 +1,7 @@
 #include "core/text/dataset.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
@@ -12,6 +14,16 @@ namespace tailrace::text {
 
 using nlohmann::json;
 
+namespace {
+
+bool are_messages(const json& list) {
+  return !list.empty() && std::ranges::all_of(list, [](const json& message) {
+    return message.is_object() && message.contains("role") && message.at("role").is_string();
+  });
+}
+
+}  // namespace
+
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const std::string& prompt_key) {
   Result<std::string> text = read_file(path);
@@ -21,8 +33,10 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
   while (auto line = lines.next()) {
     if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
     auto fail = [&](const std::string& what) {
-      throw UserError("{}:{}: {}; each line must be a JSON object with the string \"{}\"",
-                      path.string(), line->number, what, prompt_key);
+      throw UserError(
+          "{}:{}: {}; each line must be a JSON object with \"{}\", a string or a list "
+          "of messages",
+          path.string(), line->number, what, prompt_key);
     };
     // Before parsing, which would only say that it is not JSON.
     if (!is_utf8(line->text)) fail("the line is not UTF-8");
@@ -31,13 +45,16 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     json& row = parsed.value();
     auto prompt = row.find(prompt_key);
     if (prompt == row.end()) fail("there is no \"" + prompt_key + "\"");
-    if (!prompt->is_string()) fail("\"" + prompt_key + "\" is not a string");
-    DatasetRow kept{.prompt = prompt->get<std::string>(),
-                    .json = std::string(line->text),
-                    .line = static_cast<int64_t>(line->number)};
+    if (prompt->is_array()) {
+      if (!are_messages(*prompt))
+        fail("\"" + prompt_key + "\" is a list, but not of messages ({\"role\", \"content\"})");
+    } else if (!prompt->is_string()) {
+      fail("\"" + prompt_key + "\" is not a string");
+    }
+    DatasetRow kept{.json = std::string(line->text), .line = static_cast<int64_t>(line->number)};
     // Only then: a dump sorts the keys, and other rows stay byte for byte as their file has them.
     if (prompt_key != "prompt") {
-      row["prompt"] = kept.prompt;
+      row["prompt"] = json(*prompt);
       kept.json = row.dump();
     }
     rows.push_back(std::move(kept));

@@ -27,6 +27,10 @@ struct EncodeOptions {
   // Special tokens that stand in the text are found, as transformers does it. Not for text that an
   // environment, a tool or a user has written: it could forge the end of a turn.
   bool find_special = true;
+  // Byte offsets of `text`, ascending: no special token may lie over one of them. So the words of
+  // others, inside a text that has special tokens of its own, stay words. With them the text must
+  // be UTF-8.
+  std::span<const size_t> literal = {};
 };
 
 class Tokenizer {
@@ -44,6 +48,9 @@ class Tokenizer {
   virtual TokenId id_of(std::string_view token) const = 0;  // exact vocabulary entry; -1: none
   virtual TokenId bos() const = 0;                          // -1: none
   virtual TokenId eos() const = 0;                          // -1: none
+  // As they are written. The rest of the vocabulary has no meaning but its text.
+  virtual std::vector<std::string> special_tokens() const = 0;
+  virtual bool is_special(TokenId id) const = 0;
 };
 
 // Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the
@@ -54,9 +61,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
 // tokenizer.
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::string_view where);
 
+inline constexpr const char* kTemplateFile = "chat_template.jinja";  // of a model folder
+
 // Copies the files of a model folder that belong to its tokenizer, each atomically. tokenizer.json
-// comes last: where it is, the others are. Throws UserError: an unreadable file, a full disk.
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+// comes last: where it is, the others are. `chat_template`: a file in the place of its own chat
+// template; empty: its own. Throws UserError: an unreadable file, a full disk.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+                    const std::filesystem::path& chat_template = {});
 
 // The special tokens of write_word_tokenizer(): <pad>, <s>, </s>. The words follow.
 inline constexpr TokenId kPadWord = 0, kBosWord = 1, kEosWord = 2, kFirstWord = 3;

@@ -14,7 +14,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer_config.json",
                                            "vocab.json",
                                            "merges.txt",
                                            "tokenizer.model",
-                                           "chat_template.jinja",
+                                           kTemplateFile,
                                            "tokenizer.json"};
 
 }  // namespace
@@ -28,10 +28,13 @@ void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::strin
       where, tokenizer.vocab_size(), vocab_size);
 }
 
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
-  for (const char* name : kTokenizerFiles) {
-    if (!std::filesystem::exists(from / name)) continue;
-    const Result<std::string> text = read_file(from / name);
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+                    const std::filesystem::path& chat_template) {
+  for (const std::string_view name : kTokenizerFiles) {
+    const bool given = name == kTemplateFile && !chat_template.empty();
+    const std::filesystem::path source = given ? chat_template : from / name;
+    if (!std::filesystem::exists(source)) continue;
+    const Result<std::string> text = read_file(source);
     if (!text) throw UserError("{}", text.failure().message);
     if (auto written = write_file_atomic(to / name, text.value()); !written)
       throw UserError("{}", written.failure().message);

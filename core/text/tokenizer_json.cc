@@ -17,6 +17,7 @@
 #include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
 #include "core/text/word_level.h"
+#include "kernels/base/check.h"
 
 namespace tailrace::text {
 
@@ -39,6 +40,12 @@ struct Parts {
   TokenId bos = -1, eos = -1;
 };
 
+bool holds_one(std::span<const size_t> offsets, std::ptrdiff_t begin, size_t size) {
+  const auto first = static_cast<size_t>(begin);
+  const auto next = std::ranges::lower_bound(offsets, first);
+  return next != offsets.end() && *next < first + size;
+}
+
 class JsonTokenizer final : public Tokenizer {
  public:
   explicit JsonTokenizer(Parts parts)
@@ -60,22 +67,30 @@ class JsonTokenizer final : public Tokenizer {
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
     std::string repaired;
-    if (!is_utf8(text)) text = repaired = repair_utf8(text);
+    if (!is_utf8(text)) {
+      TR_CHECK(options.literal.empty(), "offsets of a text that is not UTF-8");
+      text = repaired = repair_utf8(text);
+    }
     std::vector<TokenId> ids;
     if (options.framed) ids = parts_.frame.before;
     std::vector<Section> sections;
     // Special tokens are found in the text as it is; those that are `normalized` in what the
     // normalizer makes of the rest.
     const Matchers& matchers = options.find_special ? all_ : without_special_;
-    matchers.raw.cut(text, sections);
+    matchers.raw.cut(text, options.literal, sections);
     for (const Section& section : sections) {
       if (section.id >= 0) {
         ids.push_back(section.id);
         continue;
       }
       const size_t first = ids.size();
-      encode_section(section.text, section.text.data() == text.data(), matchers.normal, ids);
-      if (!options.find_special) check_plain(section.text, std::span(ids).subspan(first));
+      // Offsets do not outlive the normalizer: a section that holds one has no special token.
+      const bool plain =
+          !options.find_special ||
+          holds_one(options.literal, section.text.data() - text.data(), section.text.size());
+      encode_section(section.text, section.text.data() == text.data(),
+                     plain ? without_special_.normal : matchers.normal, ids);
+      if (plain) check_plain(section.text, std::span(ids).subspan(first));
     }
     if (options.framed) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
     return ids;
@@ -104,6 +119,15 @@ class JsonTokenizer final : public Tokenizer {
   }
   TokenId bos() const override { return parts_.bos; }
   TokenId eos() const override { return parts_.eos; }
+  std::vector<std::string> special_tokens() const override {
+    std::vector<std::string> texts;
+    for (const AddedToken& token : parts_.added)
+      if (token.special && !token.content.empty()) texts.push_back(token.content);
+    return texts;
+  }
+  bool is_special(TokenId id) const override {
+    return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
+  }
 
  private:
   struct Matchers {
@@ -142,7 +166,7 @@ class JsonTokenizer final : public Tokenizer {
                       std::vector<TokenId>& ids) const {
     std::string normal = normalize(std::string(text));
     std::vector<Section> sections;
-    normal_tokens.cut(normal, sections);
+    normal_tokens.cut(normal, {}, sections);
     for (const Section& section : sections) {
       if (section.id >= 0) {
         ids.push_back(section.id);

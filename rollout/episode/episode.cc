@@ -68,15 +68,15 @@ EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::Envir
 
 SamplingParams episode_sampling(const SamplingOptions& options,
                                 const sandbox::EnvironmentInfo& info, const ModelConfig& model,
-                                const text::Tokenizer& tokenizer) {
+                                const chat::PromptFormat& format) {
   SamplingParams sampling = options.params();
   sampling.stop_strings = info.stop_strings;
-  sampling.stop_tokens = stop_tokens(model, tokenizer);
+  sampling.stop_tokens = stop_tokens(model, format);
   return sampling;
 }
 
-Episode::Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& tokenizer)
-    : spec_(std::move(spec)), tokenizer_(tokenizer) {
+Episode::Episode(EpisodeSpec spec, std::string env_name, const chat::PromptFormat& format)
+    : spec_(std::move(spec)), format_(format) {
   const EpisodeLimits& limits = spec_.limits;
   TR_CHECK(limits.max_context_tokens >= 2 && limits.max_prompt_tokens >= 1 &&
                limits.max_response_tokens >= 1 && limits.max_action_tokens >= 1 &&
@@ -118,8 +118,7 @@ void Episode::take_over(Trajectory prefix) {
 Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
   trajectory_.env_seconds += seconds;
   if (!first) return fail(first.failure().message);
-  // Special tokens once, in front: later observations go on in the same sequence.
-  auto encoded = encode(first.value().text, /*framed=*/true);
+  auto encoded = format_.first({first.value().text, first.value().messages});
   if (!encoded) return fail("the first observation: " + encoded.failure().message);
   std::vector<TokenId> prompt = std::move(encoded).value();
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
@@ -149,7 +148,7 @@ Episode::Next Episode::heard(std::vector<TokenId> tokens, TokenRole role) {
   }
   if (trajectory_.turns < recorded_turns_) {
     const size_t begin = turn_begin(segment, turn), end = answer_end(segment, turn);
-    action_ = tokenizer_.decode(std::span(segment.tokens).subspan(begin, end - begin));
+    action_ = format_.tokenizer().decode(std::span(segment.tokens).subspan(begin, end - begin));
     ++trajectory_.turns;
     return Next::kStep;
   }
@@ -179,7 +178,7 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   cut_ = !stopped && (room() == 0 || last_turn || generation.reason == FinishReason::kContextFull);
   // All tokens of the turn, also of one that was cut: what the environment judges is what was
   // sampled.
-  action_ = tokenizer_.decode(ids);
+  action_ = format_.tokenizer().decode(ids);
   return Next::kStep;
 }
 
@@ -207,7 +206,8 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
     bool finished = result.terminated && !cut_ && !asked_to_cut_;
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
-  auto encoded = encode(result.observation.text, /*framed=*/false);
+  auto encoded =
+      format_.next({result.observation.text, result.observation.messages}, last_of_answer());
   if (!encoded)
     return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns,
                             encoded.failure().message));
@@ -236,13 +236,12 @@ GenerateRequest Episode::request(SessionId session) {
   return request;
 }
 
-// Of text that the environment wrote: what it cannot be read as is its failure.
-Result<std::vector<TokenId>> Episode::encode(const std::string& text, bool framed) const {
-  try {
-    return tokenizer_.encode(text, {.framed = framed, .find_special = false});
-  } catch (const UserError& error) {
-    return Failure{error.what()};
-  }
+// -1: the answer has no tokens.
+TokenId Episode::last_of_answer() const {
+  const Segment& segment = trajectory_.segments.back();
+  const auto turn = static_cast<size_t>(trajectory_.turns) - 1;
+  const size_t end = answer_end(segment, turn);
+  return end > turn_begin(segment, turn) ? segment.tokens[end - 1] : -1;
 }
 
 Episode::Next Episode::fail(std::string reason) {

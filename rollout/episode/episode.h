@@ -4,7 +4,8 @@
 //   reset -> prompt -> [ generate -> action -> step -> observation ]* -> trajectory
 //
 // Tokens are written once: what was sampled is kept as ids, and the text that the environment reads
-// is decoded from them. Only text that comes from the environment is encoded (design rule 2).
+// is decoded from them. Only text that comes from the environment is encoded (design rule 2), in
+// the form that the policy knows (core/chat/prompt_format.h).
 //
 // How it ends:
 //   - the environment ends it: finished (terminated) or truncated;
@@ -31,9 +32,9 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/chat/prompt_format.h"
 #include "core/generate.h"
 #include "core/model/model_config.h"
-#include "core/text/tokenizer.h"
 #include "core/trajectory/trajectory.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
@@ -55,7 +56,7 @@ EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::Envir
 // How an environment's actions are drawn and what ends them: its stop strings and stop_tokens().
 SamplingParams episode_sampling(const SamplingOptions& options,
                                 const sandbox::EnvironmentInfo& info, const ModelConfig& model,
-                                const text::Tokenizer& tokenizer);
+                                const chat::PromptFormat& format);
 
 struct EpisodeSpec {
   LeaseId lease;
@@ -79,8 +80,8 @@ class Episode {
     kDone,      // take the trajectory
   };
 
-  // The tokenizer outlives it.
-  Episode(EpisodeSpec spec, std::string env_name, const text::Tokenizer& tokenizer);
+  // The format outlives it.
+  Episode(EpisodeSpec spec, std::string env_name, const chat::PromptFormat& format);
 
   // What reset() gave. `seconds`: how long the environment took.
   Next observed(const Result<sandbox::Observation>& first, double seconds);
@@ -105,7 +106,7 @@ class Episode {
   const std::string& failure() const { return failure_; }
 
  private:
-  Result<std::vector<TokenId>> encode(const std::string& text, bool framed) const;
+  TokenId last_of_answer() const;
   Next fail(std::string reason);
   Next end(Outcome outcome);
   void take_over(Trajectory prefix);
@@ -117,7 +118,7 @@ class Episode {
   int64_t room() const;  // tokens that may still follow
 
   EpisodeSpec spec_;
-  const text::Tokenizer& tokenizer_;
+  const chat::PromptFormat& format_;
   Trajectory trajectory_;
   std::vector<TokenId> unsent_;  // tokens that the generator has not seen
   std::string action_;

@@ -31,10 +31,10 @@ RunnerSettings runner_settings(const RolloutOptions& options) {
           .store_turns_tokens = options.store_turns_tokens};
 }
 
-EpisodeRunner::EpisodeRunner(Generator& generator, const text::Tokenizer& tokenizer,
+EpisodeRunner::EpisodeRunner(Generator& generator, const chat::PromptFormat& format,
                              const RunnerSettings& settings, const Clock& clock)
     : generator_(generator),
-      tokenizer_(tokenizer),
+      format_(format),
       clock_(clock),
       settings_(settings),
       executor_("the environment", settings.env_threads, settings.step_timeout, clock) {}
@@ -51,7 +51,7 @@ void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment
   std::string env_name = environment->info().name;
   auto at =
       running_
-          .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), tokenizer_),
+          .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), format_),
                                .environment = std::move(environment)})
           .first;
   at->second.stored_tokens = at->second.episode.num_storable();

@@ -19,7 +19,6 @@
 #include "core/base/clock.h"
 #include "core/base/deadline_executor.h"
 #include "core/generate.h"
-#include "core/text/tokenizer.h"
 #include "core/trajectory/trajectory.h"
 #include "rollout/episode/episode.h"
 #include "rollout/episode/options.h"
@@ -42,7 +41,7 @@ RunnerSettings runner_settings(const RolloutOptions& options);
 class EpisodeRunner {
  public:
   // All are borrowed. The runner chooses the session ids: nobody else submits to the generator.
-  EpisodeRunner(Generator& generator, const text::Tokenizer& tokenizer,
+  EpisodeRunner(Generator& generator, const chat::PromptFormat& format,
                 const RunnerSettings& settings, const Clock& clock);
   ~EpisodeRunner();
   EpisodeRunner(const EpisodeRunner&) = delete;
@@ -96,7 +95,7 @@ class EpisodeRunner {
   void hand_over();
 
   Generator& generator_;
-  const text::Tokenizer& tokenizer_;
+  const chat::PromptFormat& format_;
   const Clock& clock_;
   RunningMap running_;
   std::map<std::pair<Lane, LeaseId>, Id> by_lease_;

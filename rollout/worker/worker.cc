@@ -80,12 +80,13 @@ class RolloutWorker {
         log_(log),
         stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
+        format_(chat::PromptFormat::of(config.chat, config.tokenizer_dir, *tokenizer_)),
         model_(config.model),
         parameters_(model_.layout()),
         pool_(static_cast<int>(config.rollout.threads)),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
-        runner_(engine_, *tokenizer_, runner_settings(config.rollout), clock) {
+        runner_(engine_, format_, runner_settings(config.rollout), clock) {
     for (const RolloutDataset& dataset : config.datasets) {
       const auto info = environments.make(dataset.env, dataset.settings)->info();
       played_.push_back(
@@ -93,7 +94,7 @@ class RolloutWorker {
            .info = info,
            .tasks = task_source_for(config.seed, dataset, info),
            .limits = episode_limits(config.rollout, info),
-           .sampling = episode_sampling(config.rollout.sampling, info, config.model, *tokenizer_)});
+           .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
     }
     config.prove_inputs();
   }
@@ -448,6 +449,7 @@ class RolloutWorker {
   Log& log_;
   const std::stop_token stop_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
+  chat::PromptFormat format_;
   Model model_;
   Parameters parameters_;  // of the last proved version
   ThreadPool pool_;

@@ -21,6 +21,7 @@
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
+#include "core/chat/options.h"
 #include "core/model/model_config.h"
 #include "core/wire/worker_client.h"
 #include "rollout/episode/options.h"
@@ -51,6 +52,7 @@ struct RolloutWorkerConfig {
 
   ModelConfig model;
   std::filesystem::path tokenizer_dir;
+  chat::ChatOptions chat;
 
   std::vector<RolloutDataset> datasets;  // by domain; at least one
   // Called before any of these is used: throws UserError when they are not what the run began with.

@@ -37,11 +37,11 @@ class TextTask final : public Environment {
     running_ = false;
     row_ = json::parse(task.data, nullptr, /*allow_exceptions=*/false);
     if (!row_.is_object()) return Failure{"text: the task is not a JSON object"};
-    auto prompt = row_.find("prompt");
-    if (prompt == row_.end() || !prompt->is_string()) {
-      return Failure{"text: the task has no string \"prompt\""};
-    }
+    const auto prompt = row_.find("prompt");
+    if (prompt == row_.end() || !(prompt->is_string() || prompt->is_array()))
+      return Failure{"text: the task has no \"prompt\", a string or a list of messages"};
     running_ = true;
+    if (prompt->is_array()) return Observation{.text = {}, .messages = prompt->dump()};
     return Observation{prompt->get<std::string>()};
   }
 

@@ -33,8 +33,8 @@ class DemonstrationsTest : public testing::Test {
   }
   std::string write(const std::vector<DemonstratedDataset>& datasets,
                     const DemonstrationPlan& plan) {
-    counts_ = write_demonstrations(folder_ / "d.jsonl", datasets, *tokenizer_, built_in_verifiers(),
-                                   plan);
+    counts_ = write_demonstrations(folder_ / "d.jsonl", datasets, chat::PromptFormat(*tokenizer_),
+                                   built_in_verifiers(), plan);
     return read_file(folder_ / "d.jsonl").value();
   }
   static std::vector<json> rows(const std::string& text) {

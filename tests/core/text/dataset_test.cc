@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
@@ -30,15 +31,25 @@ TEST_F(Dataset, ReadsRowsAndSkipsBlankLines) {
   auto rows =
       read_dataset(write("{\"prompt\": \"a\", \"n\": 1}\r\n\n  \n{\"prompt\": \"b\"}"), "prompt");
   ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].prompt, "a");
   EXPECT_EQ(rows[0].json, "{\"prompt\": \"a\", \"n\": 1}");
-  EXPECT_EQ(rows[1].prompt, "b");
+  EXPECT_EQ(rows[1].json, "{\"prompt\": \"b\"}");
+}
+
+TEST_F(Dataset, ThePromptMayBeAListOfMessages) {
+  const std::string messages = R"([{"role":"system","content":"s"},{"role":"user","content":"u"}])";
+  auto rows = read_dataset(write("{\"q\": " + messages + "}\n"), "q");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(nlohmann::json::parse(rows[0].json).at("prompt"), nlohmann::json::parse(messages));
+  for (const char* list : {"[]", "[1]", "[{\"content\": \"x\"}]", "[{\"role\": 1}]"})
+    EXPECT_NE(error_of("{\"prompt\": " + std::string(list) + "}")
+                  .find(":1: \"prompt\" is a list, but not of messages"),
+              std::string::npos)
+        << list;
 }
 
 TEST_F(Dataset, ThePromptMayHaveAnotherKey) {
   auto rows = read_dataset(write("{\"question\": \"2 + 2\", \"answer\": 4}\n"), "question");
   ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0].prompt, "2 + 2");
   EXPECT_EQ(rows[0].json, R"({"answer":4,"prompt":"2 + 2","question":"2 + 2"})");
 }
 

@@ -47,6 +47,8 @@ class FakeTokenizer final : public text::Tokenizer {
   }
   TokenId bos() const override { return -1; }
   TokenId eos() const override { return eos_; }
+  std::vector<std::string> special_tokens() const override { return {}; }
+  bool is_special(TokenId) const override { return false; }
 
  private:
   std::vector<std::string> pieces_;

@@ -154,8 +154,9 @@ struct Table {
   explicit Table(EngineSetup setup = {}, int env_threads = 1, int64_t store_turns_tokens = 0)
       : model(tiny_config()),
         tokenizer(letters()),
+        format(tokenizer),
         engine(model, setup, &tokenizer),
-        runner(*engine, tokenizer,
+        runner(*engine, format,
                {.env_threads = env_threads,
                 .step_timeout = 10s,
                 .store_turns_tokens = store_turns_tokens},
@@ -178,6 +179,7 @@ struct Table {
   TestClock clock;
   TestModel model;
   FakeTokenizer tokenizer;
+  chat::PromptFormat format;
   TestEngine engine;
   EpisodeRunner runner;
   std::map<LeaseId, std::vector<Trajectory>> stored;  // while play() ran

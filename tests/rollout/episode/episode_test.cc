@@ -21,6 +21,11 @@ const FakeTokenizer& pieces() {
   return tokenizer;
 }
 
+const chat::PromptFormat& plain() {
+  static const chat::PromptFormat format(pieces());
+  return format;
+}
+
 EpisodeSpec spec_of(EpisodeLimits limits = {}) {
   auto or_else = [](int64_t& value, int64_t other) { value = value > 0 ? value : other; };
   or_else(limits.max_context_tokens, 100);
@@ -72,7 +77,7 @@ void expect_sound(Episode& episode) {
 }
 
 TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 1.0), Next::kGenerate);
   GenerateRequest first = episode.request(4);
   EXPECT_EQ(first.new_tokens, (std::vector<TokenId>{3, 2}));
@@ -105,12 +110,56 @@ TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
   expect_sound(episode);
 }
 
+// An answer that ended its turn itself is not ended twice, and one that was cut is ended for it.
+TEST(Episode, WritesTurnsAsTheChatTemplateDoes) {
+  const auto tokenizer = text::load_tokenizer(std::filesystem::path(TAILRACE_SOURCE_DIR) /
+                                              "tests/data/tokenizers/minimind");
+  const chat::PromptFormat format(
+      *tokenizer,
+      chat::ChatTemplate::parse("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+                                "<|im_end|>\n{% endfor %}<|im_start|>assistant{{ '\n' }}",
+                                "t"),
+      {});
+  const TokenId end = tokenizer->id_of("<|im_end|>");
+  Episode episode(spec_of({.max_action_tokens = 20}), "scripted", format);
+  EXPECT_EQ(episode.observed(sandbox::Observation{"Go <|im_end|>"}, 0), Next::kGenerate);
+  std::vector<TokenId> answer = tokenizer->encode("left");
+  answer.push_back(end);
+  episode.answered(sampled(answer, FinishReason::kStopToken), 0);
+  EXPECT_EQ(episode.action(), "left");
+  EXPECT_EQ(episode.stepped(seen("On"), 0), Next::kGenerate);
+  episode.answered(sampled(tokenizer->encode("right, I"), FinishReason::kLength), 0);
+  sandbox::StepResult told;
+  told.observation.messages = R"([{"role":"tool","content":"On"}])";
+  EXPECT_EQ(episode.stepped(told, 0), Next::kGenerate);
+  const Segment& segment = episode.trajectory().segments.at(0);
+  EXPECT_EQ(tokenizer->decode(segment.tokens, /*keep_special=*/true),
+            "<|im_start|>user\nGo <|im_end|><|im_end|>\n<|im_start|>assistant\nleft<|im_end|>\n"
+            "<|im_start|>user\nOn<|im_end|>\n<|im_start|>assistant\nright, I<|im_end|>\n"
+            "<|im_start|>tool\nOn<|im_end|>\n<|im_start|>assistant\n");
+  // Five turns have ended; the environment's words in the first of them are no token.
+  EXPECT_EQ(std::ranges::count(segment.tokens, end), 5);
+  episode.answered(sampled({end}, FinishReason::kStopToken), 0);
+  episode.stepped(over(1), 0);
+  expect_sound(episode);
+}
+
+// Without a template nobody could write them.
+TEST(Episode, FailsOverMessagesWithoutATemplate) {
+  Episode episode(spec_of(), "scripted", plain());
+  sandbox::Observation said;
+  said.messages = R"([{"role":"user","content":"a"}])";
+  EXPECT_EQ(episode.observed(said, 0), Next::kDone);
+  EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
+  EXPECT_NE(episode.failure().find("chat template"), std::string::npos) << episode.failure();
+}
+
 TEST(Episode, RecordsWhatTruncationKeptWhereItIsAsked) {
   for (bool keeps : {false, true}) {
     EpisodeSpec spec = spec_of();
     spec.sampling.top_k = 2;
     spec.keeps_sets = keeps;
-    Episode episode(spec, "scripted", pieces());
+    Episode episode(spec, "scripted", plain());
     episode.observed(sandbox::Observation{"a"}, 0);
     EXPECT_EQ(episode.request(1).wants_kept, keeps);
     Generation answer = sampled({3, 1}, FinishReason::kLength);
@@ -134,7 +183,7 @@ TEST(Episode, RecordsWhatTruncationKeptWhereItIsAsked) {
 }
 
 TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"a"}, 0);
   episode.answered(sampled({3, 4}, FinishReason::kStopString), 0);
   episode.stepped(over(1), 0);
@@ -144,7 +193,7 @@ TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
 }
 
 TEST(Episode, GivesAnActionThatDoesNotStopToTheEnvironmentAsItIs) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   EXPECT_EQ(episode.answered(sampled({0, 0, 0}, FinishReason::kLength), 0), Next::kStep);
   EXPECT_EQ(episode.action(), "aaa");
@@ -152,7 +201,7 @@ TEST(Episode, GivesAnActionThatDoesNotStopToTheEnvironmentAsItIs) {
 }
 
 TEST(Episode, StepsOnceMoreWhenTheResponseIsFullAndIsTruncated) {
-  Episode episode(spec_of({.max_response_tokens = 5}), "scripted", pieces());
+  Episode episode(spec_of({.max_response_tokens = 5}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
@@ -165,7 +214,7 @@ TEST(Episode, StepsOnceMoreWhenTheResponseIsFullAndIsTruncated) {
 }
 
 TEST(Episode, AnAnswerThatStopsWithTheLastTokenIsFinished) {
-  Episode episode(spec_of({.max_response_tokens = 3}), "scripted", pieces());
+  Episode episode(spec_of({.max_response_tokens = 3}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
@@ -173,7 +222,7 @@ TEST(Episode, AnAnswerThatStopsWithTheLastTokenIsFinished) {
 }
 
 TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
-  Episode episode(spec_of({.max_context_tokens = 8}), "scripted", pieces());
+  Episode episode(spec_of({.max_context_tokens = 8}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("???", 0.5), 0), Next::kCut);
@@ -185,7 +234,7 @@ TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
 }
 
 TEST(Episode, IsTruncatedAfterItsTurns) {
-  Episode episode(spec_of({.max_turns = 2}), "scripted", pieces());
+  Episode episode(spec_of({.max_turns = 2}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
@@ -200,7 +249,7 @@ TEST(Episode, IsTruncatedAfterItsTurns) {
 }
 
 TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
-  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  Episode episode(spec_of({.max_turns = 1}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
@@ -218,7 +267,7 @@ TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
 }
 
 TEST(Episode, ThatCannotBeCutIsAFailure) {
-  Episode episode(spec_of({.max_turns = 1}), "scripted", pieces());
+  Episode episode(spec_of({.max_turns = 1}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
@@ -228,7 +277,7 @@ TEST(Episode, ThatCannotBeCutIsAFailure) {
 }
 
 TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   sandbox::StepResult pending;
@@ -240,7 +289,7 @@ TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
 }
 
 TEST(Episode, LeavesTheRewardToTheVerifier) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   sandbox::StepResult last = over(0);
@@ -253,12 +302,12 @@ TEST(Episode, LeavesTheRewardToTheVerifier) {
 }
 
 TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
-  Episode first(spec_of(), "scripted", pieces());
+  Episode first(spec_of(), "scripted", plain());
   EXPECT_EQ(first.observed(Failure{"no such row"}, 0), Next::kDone);
   EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_EQ(first.failure(), "no such row");
 
-  Episode second(spec_of(), "scripted", pieces());
+  Episode second(spec_of(), "scripted", plain());
   second.observed(sandbox::Observation{"c"}, 0);
   second.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(second.stepped(Failure{"disk full"}, 0), Next::kDone);
@@ -267,7 +316,7 @@ TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
   EXPECT_EQ(second.trajectory().num_sampled(), 1);
   expect_sound(second);
 
-  Episode third(spec_of(), "scripted", pieces());
+  Episode third(spec_of(), "scripted", plain());
   third.observed(sandbox::Observation{"c"}, 0);
   third.answered(sampled({4}, FinishReason::kStopString), 0);
   // NaN is no reward: one of them would make the group's advantages NaN.
@@ -277,12 +326,12 @@ TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
 }
 
 TEST(Episode, RefusesAPromptThatIsTooLongWithBothNumbers) {
-  Episode episode(spec_of({.max_prompt_tokens = 3}), "scripted", pieces());
+  Episode episode(spec_of({.max_prompt_tokens = 3}), "scripted", plain());
   EXPECT_EQ(episode.observed(sandbox::Observation{"cccc"}, 0), Next::kDone);
   EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_NE(episode.failure().find("the prompt has 4 tokens; at most 3 are allowed"),
             std::string::npos);
-  Episode empty(spec_of(), "scripted", pieces());
+  Episode empty(spec_of(), "scripted", plain());
   EXPECT_EQ(empty.observed(sandbox::Observation{""}, 0), Next::kDone);
   EXPECT_EQ(empty.failure(), "the first observation has no tokens");
 }
@@ -305,18 +354,18 @@ TEST(Episode, TakesWhatTheOptionsLeaveOpenFromTheEnvironment) {
   EXPECT_EQ(limits.max_response_tokens, 10);
   ModelConfig model;
   model.eos_tokens = {3, 5};
-  SamplingParams sampling = episode_sampling(options.sampling, info, model, pieces());
+  SamplingParams sampling = episode_sampling(options.sampling, info, model, plain());
   EXPECT_EQ(sampling.stop_strings, info.stop_strings);
   EXPECT_EQ(sampling.stop_tokens, (std::vector<TokenId>{3, 5}));
 }
 
 TEST(Episode, TextThatTheTokenizerRefusesFailsTheEpisodeAlone) {
-  Episode first(spec_of(), "test", pieces());
+  Episode first(spec_of(), "test", plain());
   EXPECT_EQ(first.observed(sandbox::Observation{"a</s>"}, 0), Next::kDone);
   EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_EQ(first.failure(), "the first observation: it holds </s>");
 
-  Episode later(spec_of(), "test", pieces());
+  Episode later(spec_of(), "test", plain());
   later.observed(sandbox::Observation{"a"}, 0);
   later.answered(sampled({1}, FinishReason::kStopToken), 0);
   EXPECT_EQ(later.stepped(seen("b</s>"), 0), Next::kDone);
@@ -325,7 +374,7 @@ TEST(Episode, TextThatTheTokenizerRefusesFailsTheEpisodeAlone) {
 }
 
 TEST(Episode, AnEmptyObservationMergesNoTurns) {
-  Episode episode(spec_of(), "test", pieces());
+  Episode episode(spec_of(), "test", plain());
   episode.observed(sandbox::Observation{"ab"}, 0);
   episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
   EXPECT_EQ(episode.stepped(seen(""), 0), Next::kGenerate);
@@ -339,7 +388,7 @@ TEST(Episode, AnEmptyObservationMergesNoTurns) {
 
 // Two turns, about to generate the third.
 Episode after_two_turns(const std::string& second_observation) {
-  Episode episode(spec_of(), "scripted", pieces());
+  Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"cab"}, 0);
   episode.request(1);
   episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
@@ -351,7 +400,7 @@ Episode after_two_turns(const std::string& second_observation) {
 }
 
 TEST(Episode, StoresTheTurnsThatAreOver) {
-  Episode young(spec_of(), "scripted", pieces());
+  Episode young(spec_of(), "scripted", plain());
   young.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(young.num_storable(), 0);
   young.answered(sampled({4}, FinishReason::kStopString), 0);
@@ -381,7 +430,7 @@ TEST(Episode, GoesOnBehindItsPrefixWithoutSamplingItAgain) {
     EpisodeSpec spec = spec_of();
     spec.prefix = after_two_turns(observation).stored();
     const Segment recorded = spec.prefix->segments[0];
-    Episode episode(spec, "scripted", pieces());
+    Episode episode(spec, "scripted", plain());
     EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 0), Next::kStep);
     EXPECT_EQ(episode.action(), "ab");
     sandbox::StepResult pending;
@@ -422,30 +471,30 @@ TEST(Episode, AnEnvironmentThatDoesNotRepeatItselfFails) {
     EXPECT_FALSE(episode.trajectory().reward.has_value());
     expect_sound(episode);
   };
-  Episode other_prompt(spec, "scripted", pieces());
+  Episode other_prompt(spec, "scripted", plain());
   EXPECT_EQ(other_prompt.observed(sandbox::Observation{"caba"}, 0), Next::kDone);
   expect_failed(other_prompt, "another prompt in turn 0");
 
-  Episode shorter(spec, "scripted", pieces());
+  Episode shorter(spec, "scripted", plain());
   shorter.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(shorter.stepped(seen("?"), 0), Next::kDone);
   expect_failed(shorter, "another observation in turn 1");
 
-  Episode longer(spec, "scripted", pieces());
+  Episode longer(spec, "scripted", plain());
   longer.observed(sandbox::Observation{"cab"}, 0);
   longer.stepped(seen("?c"), 0);
   EXPECT_EQ(longer.stepped(seen("?c"), 0), Next::kDone);
   expect_failed(longer, "another observation in turn 2");
 
   for (bool terminated : {false, true}) {
-    Episode ended(spec, "scripted", pieces());
+    Episode ended(spec, "scripted", plain());
     ended.observed(sandbox::Observation{"cab"}, 0);
     ended.stepped(seen("?c"), 0);
     EXPECT_EQ(ended.stepped(terminated ? over(1) : cut_off(), 0), Next::kDone);
     expect_failed(ended, "its end in turn 2");
   }
   // One that says why keeps its word.
-  Episode failed(spec, "scripted", pieces());
+  Episode failed(spec, "scripted", plain());
   failed.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(failed.stepped(Failure{"disk full"}, 0), Next::kDone);
   EXPECT_EQ(failed.failure(), "disk full");

@@ -61,6 +61,7 @@ class Table {
         settings_(std::move(settings)),
         info_(environments_.make(env_, settings_)->info()),
         tokenizer_(word_tokenizer(words_of(info_))),
+        format_(*tokenizer_),
         model_(config_for(*tokenizer_)),
         engine_(model_, {.max_context_tokens = kContext}, tokenizer_.get()) {}
 
@@ -72,7 +73,7 @@ class Table {
     spec.task.seed = sandbox::task_seed(1, /*held_out=*/false, prompt);
     spec.key = member_key(/*run_seed=*/5, Lane::kTrain, spec.lease.member);
     spec.limits = episode_limits(options, info_);
-    spec.sampling = episode_sampling({}, info_, model_.model.config(), *tokenizer_);
+    spec.sampling = episode_sampling({}, info_, model_.model.config(), format_);
     spec.numerics_class = "cpu-test";
     return spec;
   }
@@ -83,7 +84,7 @@ class Table {
       EXPECT_EQ(misfit, std::nullopt) << *misfit;
     }
     auto environment = environments_.make(env_, settings_);
-    Episode episode(spec, info_.name, *tokenizer_);
+    Episode episode(spec, info_.name, format_);
     const SessionId session = next_session_++;
     Played played;
     auto next = episode.observed(environment->reset(episode.task()), 0.5);
@@ -114,6 +115,7 @@ class Table {
   sandbox::EnvironmentSettings settings_;
   sandbox::EnvironmentInfo info_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
+  chat::PromptFormat format_;
   TestModel model_;
   TestEngine engine_;
   SessionId next_session_ = 1;

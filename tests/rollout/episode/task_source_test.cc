@@ -29,7 +29,7 @@ TEST(MemberKey, AttemptsShareTheirNumbersAndLaunchesLanesAndMembersDoNot) {
 }
 
 TEST(TaskSource, ADatasetBeginsAgainAfterItsLastRowAndHeldOutRowsAreTheirOwn) {
-  const TaskSource source(7, {{"", "a"}, {"", "b"}}, {{"", "held"}});
+  const TaskSource source(7, {{"a"}, {"b"}}, {{"held"}});
   EXPECT_EQ(source.task(Lane::kTrain, {.prompt = 0}).data, "a");
   EXPECT_EQ(source.task(Lane::kTrain, {.prompt = 3}).data, "b");
   EXPECT_EQ(source.task(Lane::kEval, {.prompt = 3}).data, "held");

@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/error.h"
 #include "core/text/dataset.h"
 #include "reward/verifiers/built_in.h"
@@ -62,10 +64,11 @@ TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
     std::vector<text::DatasetRow> rows = text::read_dataset(folder / name, "prompt");
     EXPECT_EQ(rows.size(), num_rows);
     for (const text::DatasetRow& row : rows) {
-      EXPECT_TRUE(seen.insert(row.prompt).second) << "twice, or in both files: " << row.prompt;
+      const auto prompt = nlohmann::json::parse(row.json).at("prompt").get<std::string>();
+      EXPECT_TRUE(seen.insert(prompt).second) << "twice, or in both files: " << prompt;
       // A story that repeats the opening and its other words keeps all rules but the length.
       Episode episode = play(*environment, {.seed = 1, .data = row.json}, [&](int64_t) {
-        return row.prompt + " They were happy friends, mom, all day.";
+        return prompt + " They were happy friends, mom, all day.";
       });
       Result<Score> score =
           built_in_verifiers().find("text_rules")->score(episode.evidence, kScoreBudget);

@@ -41,7 +41,8 @@ Trajectory play(TestEngine& engine, const text::Tokenizer& tokenizer, const Samp
                  .max_turns = 2};
   spec.numerics_class = testing::kNumericsClass;
   spec.keeps_sets = keeps_sets;
-  Episode episode(spec, "test", tokenizer);
+  const chat::PromptFormat format(tokenizer);
+  Episode episode(spec, "test", format);
   const auto session = static_cast<SessionId>(1000 * prompt + member);
   sandbox::StepResult result;
   result.observation.text = "GO";

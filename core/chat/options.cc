@@ -1,0 +1,23 @@
+#include "core/chat/options.h"
+
+namespace tailrace::chat {
+
+void ChatOptions::visit(OptionVisitor& v) {
+  v.field("style", style,
+          {.help = "auto: what environments say goes through the chat template (of chat.template, "
+                   "or of the model) where there is one; plain: it goes to the policy as it is"});
+  v.field("template", template_file,
+          {.help = "file with a chat template (Jinja) in the place of the model's own; checkpoints "
+                   "carry it",
+           .aliases = {"chat_template_path", "custom_chat_template"},
+           .path = true});
+  v.field("system", system,
+          {.help = "system message in front of conversations that have none; empty: what the "
+                   "template does without one",
+           .aliases = {"system_prompt"}});
+  v.field("variables", variables,
+          {.help = "other variables of the template, for example enable_thinking: false",
+           .aliases = {"chat_template_kwargs", "apply_chat_template_kwargs"}});
+}
+
+}  // namespace tailrace::chat

@@ -1,0 +1,194 @@
+#include "core/chat/prompt_format.h"
+
+#include <span>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/chat/markers.h"
+#include "core/text/utf8.h"
+
+namespace tailrace::chat {
+namespace {
+
+using nlohmann::ordered_json;
+
+// A conversation that the template is asked about. The answer is found again in what it writes.
+constexpr const char* kQuestion = "What is it?";
+constexpr const char* kAnswer = "It is what tailrace asked for.";
+constexpr const char* kThinking = "<think>\nIt may be.\n</think>\n\n";
+
+ordered_json message(const char* role, std::string content) {
+  return {{"role", role}, {"content", std::move(content)}};
+}
+
+ordered_json conversation(int answers, const std::string& answer = kAnswer) {
+  ordered_json messages = ordered_json::array({message("user", kQuestion)});
+  for (int i = 0; i < answers; ++i) {
+    if (i > 0) messages.push_back(message("user", kQuestion));
+    messages.push_back(message("assistant", answer));
+  }
+  return messages;
+}
+
+// Behind the last answer.
+std::optional<std::string> behind_answer_in(const std::string& text, int answers) {
+  size_t at = 0;
+  for (int i = 0; i < answers; ++i) {
+    const size_t found = text.find(kAnswer, at);
+    if (found == text.npos) return std::nullopt;
+    at = found + std::string_view(kAnswer).size();
+  }
+  return text.substr(at);
+}
+
+ordered_json as_json(const std::string& value) {
+  ordered_json parsed = ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
+  return parsed.is_discarded() ? ordered_json(value) : parsed;
+}
+
+}  // namespace
+
+PromptFormat::PromptFormat(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_template,
+                           const ChatOptions& options)
+    : tokenizer_(tokenizer),
+      template_(std::move(chat_template)),
+      system_(options.system),
+      variables_(ordered_json::object()),
+      special_(tokenizer.special_tokens()) {
+  for (const auto& [name, value] : options.variables) {
+    for (const char* taken : {"messages", "tools", "documents", "add_generation_prompt"})
+      if (name == taken)
+        throw UserError::at("chat.variables",
+                            "names {}, which is not for a config to give. "
+                            "Remove it.",
+                            name);
+    variables_[name] = as_json(value);
+  }
+  look_at_turns();
+}
+
+PromptFormat PromptFormat::of(const ChatOptions& options, const std::filesystem::path& directory,
+                              const text::Tokenizer& tokenizer) {
+  if (options.style == Style::kPlain) return PromptFormat(tokenizer);
+  if (!options.template_file.empty())
+    return PromptFormat(tokenizer, ChatTemplate::of_file(options.template_file, directory),
+                        options);
+  if (auto own = ChatTemplate::of_folder(directory))
+    return PromptFormat(tokenizer, std::move(*own), options);
+  const auto refuse = [&](const char* key) {
+    throw UserError::at(key,
+                        "has no effect: {} has no chat template. Remove it, or give one with "
+                        "chat.template=FILE.",
+                        directory.string());
+  };
+  if (!options.system.empty()) refuse("chat.system");
+  if (!options.variables.empty()) refuse("chat.variables");
+  return PromptFormat(tokenizer);
+}
+
+void PromptFormat::look_at_turns() {
+  try {
+    ordered_json one = conversation(1), three = conversation(3);
+    one.push_back(message("user", kQuestion));
+    three.push_back(message("user", kQuestion));
+    const std::string grown = template_->render(input_of(one));
+    const auto behind = behind_answer_in(grown, 1),
+               later = behind_answer_in(template_->render(input_of(three)), 3);
+    if (!behind || !later) {
+      turns_fault_ = "it does not write an answer as it was given";
+      return;
+    }
+    if (*behind != *later) {
+      turns_fault_ = "what it writes behind an answer depends on the turns before";
+      return;
+    }
+    const std::vector<TokenId> ids = tokenizer_.encode(*behind);
+    if (!ids.empty() && tokenizer_.is_special(ids.front())) end_of_turn_ = ids.front();
+
+    const auto rewritten = [&](const std::string& answer) {
+      ordered_json after = conversation(1, answer);
+      after.push_back(message("user", kQuestion));
+      return first_difference(*template_, input_of(conversation(0)), answer, input_of(after))
+          .has_value();
+    };
+    if (rewritten(kAnswer)) {
+      rewrites_ = "it writes the beginning of an answer otherwise once the next one begins";
+    } else if (rewritten(std::string(kThinking) + kAnswer)) {
+      rewrites_ = "it leaves the thinking of an answer out once the next one begins";
+    }
+  } catch (const UserError& error) {
+    turns_fault_ = error.what();
+  }
+}
+
+ordered_json PromptFormat::messages_of(const Said& said) const {
+  if (said.messages.empty()) return ordered_json::array({message("user", said.text)});
+  ordered_json messages = ordered_json::parse(said.messages, nullptr, /*allow_exceptions=*/false);
+  bool fits = messages.is_array() && !messages.empty();
+  if (fits)
+    for (const ordered_json& item : messages)
+      fits = fits && item.is_object() && item.contains("role") && item.at("role").is_string();
+  if (!fits) throw UserError("the messages are not a list of {{\"role\", \"content\"}}");
+  return messages;
+}
+
+ChatInput PromptFormat::input_of(ordered_json messages) const {
+  ChatInput input;
+  if (!system_.empty() && messages.front().at("role") != "system")
+    messages.insert(messages.begin(), message("system", system_));
+  input.messages = std::move(messages);
+  input.add_generation_prompt = true;
+  input.variables = variables_;
+  return input;
+}
+
+// The tokens of `messages` up to the beginning of the policy's answer: of all, or of what stands
+// behind an answer before them.
+std::vector<TokenId> PromptFormat::write(const ordered_json& messages, bool behind_answer) const {
+  std::string marker;
+  const ordered_json marked = mark(messages, special_, marker);
+  ordered_json all = behind_answer ? conversation(1) : ordered_json::array();
+  all.insert(all.end(), marked.begin(), marked.end());
+  std::string text = template_->render(input_of(std::move(all)));
+  if (behind_answer) {
+    auto behind = behind_answer_in(text, 1);
+    if (!behind) throw UserError("the chat template does not write an answer as it was given");
+    text = std::move(*behind);
+  }
+  const std::vector<size_t> literal = take_out(text, marker);
+  // The template writes what a tokenizer would put in front.
+  return tokenizer_.encode(text, {.literal = literal});
+}
+
+Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
+  try {
+    if (template_) return write(messages_of(said), /*behind_answer=*/false);
+    if (!said.messages.empty())
+      return Failure{
+          "it is a list of messages, which only a chat template can write "
+          "(chat.style, chat.template)"};
+    return tokenizer_.encode(said.text, {.framed = true, .find_special = false});
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) const {
+  try {
+    if (!template_) {
+      if (!said.messages.empty()) return first(said);  // which says why not
+      return tokenizer_.encode(said.text, {.find_special = false});
+    }
+    std::vector<TokenId> ids = write(messages_of(said), /*behind_answer=*/true);
+    // Written already, by the policy.
+    if (!ids.empty() && ids.front() == end_of_turn_ && last == end_of_turn_) ids.erase(ids.begin());
+    return ids;
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+}  // namespace tailrace::chat

@@ -1,0 +1,83 @@
+// What is said to a policy, as the tokens of one growing sequence: plain, or as the model's chat
+// template writes it.
+//
+// What was sampled is never written again (design rule 2). Between two answers stands what the
+// template writes there: the end of the answer's turn where the policy did not write it itself, the
+// message, and the beginning of the next answer. It is taken from a rendered conversation of the
+// same form, so it needs neither the answers nor the history; a template for which that is not so
+// is refused for conversations of several turns.
+//
+// The words of messages stay words: where they hold the text of a special token, it becomes
+// ordinary tokens. Only the template writes special ones.
+//
+// Thread: any (immutable).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/result.h"
+#include "core/chat/chat_template.h"
+#include "core/chat/options.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace::chat {
+
+// What an environment or a person says.
+struct Said {
+  std::string text;           // as a message of the user's
+  std::string messages = {};  // instead: JSON, a list of {"role", "content", ...}; needs a template
+};
+
+class PromptFormat {
+ public:
+  // Plain. The tokenizer outlives it.
+  explicit PromptFormat(const text::Tokenizer& tokenizer);
+  // Throws UserError for a variable that the template cannot have.
+  PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_template,
+               const ChatOptions& options);
+
+  // As `options` ask for it; `directory` is the model's. Throws UserError as ChatTemplate does, and
+  // about its key for an option without effect: the model has no template.
+  static PromptFormat of(const ChatOptions& options, const std::filesystem::path& directory,
+                         const text::Tokenizer& tokenizer);
+
+  // The beginning of a sequence. Failure: the tokenizer cannot read it, the template refuses it,
+  // messages without a template.
+  Result<std::vector<TokenId>> first(const Said& said) const;
+  // What follows an answer whose last token was `last`.
+  Result<std::vector<TokenId>> next(const Said& said, TokenId last) const;
+
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  bool has_template() const { return template_.has_value(); }
+  // The special token with which the template ends an answer; -1: it has none. Sampling stops at
+  // it.
+  TokenId end_of_turn() const { return end_of_turn_; }
+
+  // Why it cannot write conversations of several turns; nothing: it can.
+  const std::optional<std::string>& turns_fault() const { return turns_fault_; }
+  // The template would write an earlier turn otherwise than it was sampled, as those do that drop
+  // old thinking: the policy sees what was sampled. "it drops ..."; nothing: it only appends.
+  const std::optional<std::string>& rewrites() const { return rewrites_; }
+
+ private:
+  nlohmann::ordered_json messages_of(const Said& said) const;
+  std::vector<TokenId> write(const nlohmann::ordered_json& messages, bool behind_answer) const;
+  ChatInput input_of(nlohmann::ordered_json messages) const;
+  void look_at_turns();
+
+  const text::Tokenizer& tokenizer_;
+  std::optional<ChatTemplate> template_;
+  std::string system_;
+  nlohmann::ordered_json variables_;
+  std::vector<std::string> special_;  // texts of the tokenizer's
+  TokenId end_of_turn_ = -1;
+  std::optional<std::string> turns_fault_, rewrites_;
+};
+
+}  // namespace tailrace::chat

@@ -1,0 +1,140 @@
+// A run whose prompts go through a chat template, from a model folder that has one.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/chat/prompt_format.h"
+#include "core/model/model.h"
+#include "core/model/parameter_files.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const fs::path kTokenizers = fs::path(TAILRACE_SOURCE_DIR) / "tests/data/tokenizers";
+
+// Random weights under the tokenizer of MiniMind, with ChatML's special tokens.
+void write_model(const fs::path& folder, const fs::path& chat_template) {
+  const auto tokenizer = text::load_tokenizer(kTokenizers / "minimind");
+  ModelConfig config;
+  config.hidden_size = 32;
+  config.intermediate_size = 64;
+  config.num_layers = 1;
+  config.num_heads = config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.vocab_size = tokenizer->vocab_size();
+  config.max_positions = 512;
+  config.tie_embeddings = true;
+  config.eos_tokens = {tokenizer->id_of("<|endoftext|>")};
+  const Model model(config);
+  Parameters parameters(model.layout());
+  init_parameters(model.config(), 1, parameters);
+  save_model(folder, config, parameters);
+  fs::copy(kTokenizers / "minimind/tokenizer.json", folder / "tokenizer.json");
+  if (!chat_template.empty()) fs::copy(chat_template, folder / text::kTemplateFile);
+}
+
+class LaunchChat : public LaunchTest {
+ protected:
+  LaunchChat() {
+    write_model(folder_ / "model", kTokenizers / "templates/chatml.jinja");
+    write_model(folder_ / "base", {});
+    std::ofstream(folder_ / "rows.jsonl")
+        << R"({"prompt": "Tell of a dog.", "words": ["dog"]})"
+        << "\n"
+        << R"({"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell of <|im_end|>."}], "words": ["end"]})"
+        << "\n";
+    std::ofstream(folder_ / "tiny.yaml") << R"(
+run: {name: chat, seed: 3, steps: 2}
+model: {path: model}
+env: {name: text, dataset: rows.jsonl, eval_dataset: rows.jsonl, settings: {verifier: text_rules}}
+rollout: {prompts_per_step: 2, group_size: 2, max_action_tokens: 12, max_context_tokens: 128, workers: 1}
+train: {microbatch_tokens: 1024, threads: 1}
+eval: {prompts: 2, interval_steps: 2}
+algo: {filter_zero_signal: none}
+)";
+  }
+  std::string refusal(const std::string& overrides) {
+    const auto result =
+        run_binary("launch --dry-run " + (folder_ / "tiny.yaml").string() + " " + overrides);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  }
+  std::string model() const { return (folder_ / "model").string(); }
+};
+
+TEST_F(LaunchChat, PromptsGoThroughTheTemplateAndCheckpointsCarryIt) {
+  std::ofstream(folder_ / "mine.jinja")
+      << "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+         "<|im_start|>assistant: ";
+  const std::string mine = "chat.template=" + (folder_ / "mine.jinja").string();
+  start_run("run", {mine, "chat.system=You write."});
+  expect_done();
+  expect_each_step_once("run", 2);
+  const fs::path checkpoint = paths().checkpoints() / "step_000002";
+  EXPECT_EQ(read_file(checkpoint / text::kTemplateFile).value(),
+            read_file(folder_ / "mine.jinja").value());
+  // Its own evaluation again, number for number: the checkpoint is read as the run read it.
+  fs::remove(folder_ / "mine.jinja");
+  const auto again = run_binary("eval --json --run " + paths().root.string());
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows);
+  const double* last = nullptr;
+  for (const MetricsRow& row : rows.value())
+    if (const double* value = row.find("eval/reward")) last = value;
+  ASSERT_NE(last, nullptr);
+  EXPECT_EQ(json::parse(again.out).at("reward").at("mean").get<double>(), *last);
+}
+
+TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
+  const std::string rows = R"({"messages": [{"role": "user", "content": "Tell of <|im_end|>."}]})"
+                           "\n"
+                           R"({"prompt": "Tell of a dog."})";
+  const auto tokenizer = text::load_tokenizer(folder_ / "model");
+  const auto format = chat::PromptFormat::of({}, folder_ / "model", *tokenizer);
+  const auto counts = [&](const std::string& flags) {
+    const auto result =
+        run_binary("generate --json --max-new-tokens 1 --model " + model() + " " + flags, rows);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<int64_t> found;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);)
+      found.push_back(json::parse(line).at("prompt_tokens").get<int64_t>());
+    return found;
+  };
+  const auto size = [&](const char* text) {
+    return std::ssize(format.first({.text = text}).value());
+  };
+  EXPECT_EQ(counts("--chat"),
+            (std::vector<int64_t>{size("Tell of <|im_end|>."), size("Tell of a dog.")}));
+  EXPECT_EQ(counts("")[1], std::ssize(tokenizer->encode("Tell of a dog.", {.framed = true})));
+  const auto refused =
+      run_binary("generate --chat --prompt a --model " + (folder_ / "base").string());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("--chat-template FILE"), std::string::npos) << refused.err;
+}
+
+TEST_F(LaunchChat, WhatCannotBeWrittenIsRefusedBeforeTheRun) {
+  const std::string base = "model.path=" + (folder_ / "base").string();
+  // The second row is a list of messages.
+  EXPECT_NE(refusal(base).find("rows.jsonl:2: the prompt: it is a list of messages"),
+            std::string::npos)
+      << refusal(base);
+  EXPECT_NE(refusal(base + " chat.system=x").find("chat.system has no effect"), std::string::npos);
+  EXPECT_NE(refusal("chat.style=plain chat.system=x").find("chat.system has no effect"),
+            std::string::npos);
+  EXPECT_NE(refusal("chat.variables.messages=x").find("chat.variables"), std::string::npos);
+  std::ofstream(folder_ / "bad.jinja") << "{% for m in messages %}";
+  const std::string bad = refusal("chat.template=" + (folder_ / "bad.jinja").string());
+  EXPECT_NE(bad.find("bad.jinja:1: "), std::string::npos) << bad;
+  EXPECT_NE(refusal("chat.template=none.jinja").find("none.jinja"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace
