@@ -147,8 +147,8 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
 }
 
 void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
-                             const Parameters& parameters, std::span<const float> dlogprob,
-                             std::span<const float> dentropy, Parameters& gradients) {
+                             std::span<const float> dlogprob, std::span<const float> dentropy,
+                             Parameters& gradients) {
   TR_CHECK(last_.backward && dlogprob.size() == target_ids_.size(), "{} gradients, {} targets",
            dlogprob.size(), target_ids_.size());
   TR_CHECK(dentropy.empty() || last_.entropy);
@@ -157,17 +157,15 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
   Matrix hidden(hidden_.as<float>().data(), targets, model_.config().hidden_size);
   Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);
   std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
-  // The head first: it gives dhidden. Packed for the logits, which are made again, and by rows for
-  // their gradient.
+  // The head first: it gives dhidden.
   linear_logprob_backward(stream, workspace, head(weights, hidden),
-                          {.weight_rows = parameters.matrix(model_.head_name()),
-                           .lse = rows(lse_),
+                          {.lse = rows(lse_),
                            .entropy = entropy,
                            .dlogprob = dlogprob,
                            .dentropy = dentropy,
                            .dhidden = dhidden,
                            .dweight = gradients.matrix(model_.head_name())});
-  model_.backward(stream, workspace, parameters, builder_.batch(), kv_, *activations_, dhidden,
+  model_.backward(stream, workspace, weights, builder_.batch(), kv_, *activations_, dhidden,
                   gradients);
 }
 

@@ -82,10 +82,9 @@ class PackedForward {
 
   // Adds the gradient of the sequences of the last forward() to `gradients`; that wanted
   // `backward`. dlogprob [targets]; dentropy [targets] or empty, and needs the entropy of that
-  // forward(). `parameters`: unpacked, same version.
-  void backward(const Stream& stream, const PackedWeights& weights, const Parameters& parameters,
-                std::span<const float> dlogprob, std::span<const float> dentropy,
-                Parameters& gradients);
+  // forward(). The same weights.
+  void backward(const Stream& stream, const PackedWeights& weights, std::span<const float> dlogprob,
+                std::span<const float> dentropy, Parameters& gradients);
 
  private:
   void build(std::span<const PackedSequence> sequences);

@@ -200,7 +200,7 @@ void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, s
     dlogprob_.resize(output.logprob.size());
     dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
     pass.loss(begin + first, begin + last, output, dlogprob_, dentropy_);
-    forward_.backward(stream_, packed_, parameters_, dlogprob_, dentropy_, gradients);
+    forward_.backward(stream_, packed_, dlogprob_, dentropy_, gradients);
   }
 }
 

@@ -145,12 +145,10 @@ class TrainStep {
 
   void backward(Phases& phases) {
     Workspace workspace({scratch_.data(), scratch_.size()});
-    const Parameters& weights = parameters_;
     phases.time("clear", [&] { std::ranges::fill(gradients_.flat(), 0.0f); });
     phases.time("head backward", [&] {
       linear_logprob_backward(stream_, workspace, head(),
-                              {.weight_rows = weights.matrix(model_.head_name()),
-                               .lse = lse_,
+                              {.lse = lse_,
                                .entropy = {},
                                .dlogprob = dlogprob_,
                                .dentropy = {},
@@ -158,7 +156,7 @@ class TrainStep {
                                .dweight = gradients_.matrix(model_.head_name())});
     });
     phases.time("backward", [&] {
-      model_.backward(stream_, workspace, parameters_, builder_.batch(), kv_, *activations_,
+      model_.backward(stream_, workspace, *weights_, builder_.batch(), kv_, *activations_,
                       rows_of(dhidden_), gradients_);
     });
   }

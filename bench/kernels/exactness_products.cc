@@ -219,14 +219,14 @@ void grad_weight_by_threads(const Stream& stream, TokenScratch& scratch, ConstMa
 struct Weights {
   RandomMatrix rows;
   std::vector<Buffer> memory;
-  std::vector<PackedWeight> packed;
+  std::vector<Weight> packed;
 
   Weights(const Stream& stream, const ProductShape& shape, std::mt19937& rng)
       : rows(shape.out, shape.in, rng) {
-    const auto bytes = static_cast<size_t>(packed_weight_size(shape.out, shape.in)) * sizeof(float);
+    const size_t bytes = weight_bytes(Dtype::kF32, shape.out, shape.in);
     for (int64_t i = num_copies(shape.layers, static_cast<int64_t>(bytes)); i > 0; --i) {
       memory.emplace_back(bytes);
-      packed.push_back(pack_weight(stream, rows.view, memory.back().as<float>()));
+      packed.push_back(pack_weight(stream, rows.view, Dtype::kF32, memory.back().as<std::byte>()));
     }
   }
 };
@@ -255,11 +255,14 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   Buffer partials(static_cast<size_t>((bench.num_threads() - 1) * rows * shape.out) *
                   sizeof(float));
   const auto packed = [&](int64_t copy) { return weights.packed[static_cast<size_t>(copy)]; };
+  const auto panels = [&](int64_t copy) {
+    return reinterpret_cast<const float*>(packed(copy).data);
+  };
   const auto exact = [&](int64_t copy) { linear(stream, x.view, packed(copy), {}, y.view); };
   std::vector<Liberty> liberties;
   const auto chains = [&]<int kChains>() {
     liberties.push_back({fmt::format("k in {} chains", kChains), [&](int64_t copy) {
-                           multiply_in_chains<kChains>(stream, x.view, packed(copy).panels, y.view);
+                           multiply_in_chains<kChains>(stream, x.view, panels(copy), y.view);
                          }});
   };
   chains.template operator()<2>();
@@ -267,7 +270,7 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   if (rows == 1) chains.template operator()<8>();
   if (bench.num_threads() > 1) {
     liberties.push_back({"k among threads", [&](int64_t copy) {
-                           multiply_by_threads(stream, x.view, packed(copy).panels, y.view,
+                           multiply_by_threads(stream, x.view, panels(copy), y.view,
                                                partials.as<float>());
                          }});
   }
@@ -297,7 +300,10 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   const std::string name = product_name(shape, rows, ", dx");
   if (!bench.wants(name)) return;
   const Stream& stream = bench.stream();
-  const ConstMatrix w = weights.rows.view;
+  const Weight& w = weights.packed.front();
+  const auto turn = [&](float* panels) {
+    gemm::transpose_panels(stream, reinterpret_cast<const float*>(w.data), w.out, w.in, panels);
+  };
   RandomMatrix dy(rows, shape.out, rng), dx(rows, shape.in, rng), again(rows, shape.in, rng);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
   Workspace workspace(scratch.as<std::byte>());
@@ -307,12 +313,12 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
     linear_grad_input(stream, workspace, dy.view, w, dx.view, /*accumulate=*/false);
   };
   std::vector<Liberty> liberties = {{"k in 2 chains", [&](int64_t) {
-                                       gemm::pack_panels(stream, w, panels);
+                                       turn(panels);
                                        multiply_in_chains<2>(stream, dy.view, panels, dx.view);
                                      }}};
   if (bench.num_threads() > 1) {
     liberties.push_back({"k among threads", [&](int64_t) {
-                           gemm::pack_panels(stream, w, panels);
+                           turn(panels);
                            multiply_by_threads(stream, dy.view, panels, dx.view,
                                                partials.as<float>());
                          }});
@@ -325,7 +331,7 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
                     /*accumulate=*/false);
   require_same_bits(dx.view, again.view, name + ", one row");
   RandomMatrix expected(1, shape.in, rng);
-  ref::linear_grad_input(dy.view.slice_rows(0, 1), w, expected.view, false);
+  ref::linear_grad_input(dy.view.slice_rows(0, 1), weights.rows.view, expected.view, false);
   for (const Liberty& liberty : liberties) {
     liberty.call(0);
     require_both_close(again.view, dx.view, expected.view, shape.out, name + ", " + liberty.name);

@@ -15,6 +15,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/linear.h"
 
 namespace tailrace {
 
@@ -54,6 +55,15 @@ struct RandomMatrix {
   RandomMatrix(int64_t rows, int64_t cols, std::mt19937& rng, float scale = 1);
   Buffer memory;
   Matrix view;
+};
+
+// A weight in the form that ops read.
+struct PackedMatrix {
+  PackedMatrix(const Stream& stream, ConstMatrix master, Dtype dtype = Dtype::kF32)
+      : memory(weight_bytes(dtype, master.rows, master.cols)),
+        weight(pack_weight(stream, master, dtype, memory.as<std::byte>())) {}
+  Buffer memory;
+  Weight weight;
 };
 
 // Throws WrongResult when `actual` is further from `expected`, made with double sums, than float

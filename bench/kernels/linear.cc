@@ -16,15 +16,15 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   std::mt19937 rng(1);
   RandomMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out, rng), dx(tokens, in, rng),
       dw(out, in, rng);
-  Buffer panels(static_cast<size_t>(packed_weight_size(out, in)) * sizeof(float));
-  const PackedWeight packed = pack_weight(bench.stream(), w.view, panels.as<float>());
+  const PackedMatrix packed(bench.stream(), w.view), bf16(bench.stream(), w.view, Dtype::kBF16);
   Buffer scratch(linear_grad_workspace_bytes(tokens, out, in));
   Workspace workspace(scratch.as<std::byte>());
   const double flops = 2.0 * static_cast<double>(tokens * in * out);
 
-  const auto forward = [&] { linear(bench.stream(), x.view, packed, {}, y.view); };
+  const auto forward = [&] { linear(bench.stream(), x.view, packed.weight, {}, y.view); };
   const auto grad_input = [&] {
-    linear_grad_input(bench.stream(), workspace, y.view, w.view, dx.view, /*accumulate=*/false);
+    linear_grad_input(bench.stream(), workspace, y.view, packed.weight, dx.view,
+                      /*accumulate=*/false);
   };
   const auto grad_weight = [&] {
     linear_grad_weight(bench.stream(), workspace, y.view, x.view, dw.view);
@@ -37,6 +37,8 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   ref::linear(x.view.slice_rows(0, few_tokens), w.view, {}, expected.view);
   require_close(y.view, expected.view, in, name);
   bench.products(name, "forward", flops, forward);
+  bench.products(name, "forward, bf16", flops,
+                 [&] { linear(bench.stream(), x.view, bf16.weight, {}, y.view); });
   if (!gradients) return;
 
   RandomMatrix expected_dx(few_tokens, in, rng), expected_dw(few_outs, in, rng);

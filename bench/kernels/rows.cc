@@ -96,17 +96,15 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
   std::vector<float> logprob(static_cast<size_t>(tokens)), lse(logprob), entropy(logprob),
       expected(logprob), expected_lse(logprob), expected_entropy(logprob),
       dlogprob(logprob.size(), 0.5f);
-  Buffer panels(static_cast<size_t>(packed_weight_size(vocab, dim)) * sizeof(float));
-  const PackedWeight packed = pack_weight(stream, weight.view, panels.as<float>());
+  const PackedMatrix packed(stream, weight.view);
   Buffer scratch(linear_logprob_workspace_bytes(tokens, vocab, dim));
   Workspace workspace(scratch.as<std::byte>());
   std::vector<int32_t> targets(static_cast<size_t>(tokens));
   for (size_t i = 0; i < targets.size(); ++i)
     targets[i] = static_cast<int32_t>(i % static_cast<size_t>(vocab));
 
-  const LogprobHead head{.hidden = x.view, .weight = packed, .targets = targets};
-  LogprobGradient gradient{.weight_rows = weight.view,
-                           .lse = lse,
+  const LogprobHead head{.hidden = x.view, .weight = packed.weight, .targets = targets};
+  LogprobGradient gradient{.lse = lse,
                            .entropy = entropy,
                            .dlogprob = dlogprob,
                            .dentropy = {},
@@ -126,7 +124,7 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
   backward();
   gradient.dhidden = expected_dx.view;
   gradient.dweight = expected_dweight.view;
-  ref::linear_logprob_backward(head, gradient);
+  ref::linear_logprob_backward(head, weight.view, gradient);
   gradient.dhidden = dx.view;
   gradient.dweight = dweight.view;
   require_close(dx.view, expected_dx.view, vocab, name + ", dx");

@@ -155,10 +155,9 @@ double product_rate(int threads) {
   ThreadPool pool(threads);
   const Stream stream{.device = {}, .pool = &pool, .native = nullptr};
   Buffer x(kRows * kSize * sizeof(float)), w(kSize * kSize * sizeof(float)),
-      y(kRows * kSize * sizeof(float)),
-      panels(static_cast<size_t>(packed_weight_size(kSize, kSize)) * sizeof(float));
-  const PackedWeight packed =
-      pack_weight(stream, {w.as<float>().data(), kSize, kSize}, panels.as<float>());
+      y(kRows * kSize * sizeof(float)), memory(weight_bytes(Dtype::kF32, kSize, kSize));
+  const Weight packed = pack_weight(stream, {w.as<float>().data(), kSize, kSize}, Dtype::kF32,
+                                    memory.as<std::byte>());
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const Stopwatch watch;

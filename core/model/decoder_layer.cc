@@ -122,14 +122,14 @@ void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pa
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
 void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
-                     ConstMatrix weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
+                     const Weight& weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
   linear_grad_weight(stream, workspace, dy, x, dweight);
   if (!dbias.empty()) linear_grad_bias(stream, dy, dbias);
   linear_grad_input(stream, workspace, dy, weight, dx, /*accumulate=*/false);
 }
 
 void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                  const LayerTensors<const float>& weights, const LayerActivations& kept,
+                  const PackedWeights::Layer& weights, const LayerActivations& kept,
                   const LayerTensors<float>& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
@@ -156,7 +156,7 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
 }
 
 void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                        int64_t layer, const LayerTensors<const float>& weights, const KvLayer& kv,
+                        int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                         const LayerActivations& kept, const LayerTensors<float>& gradients,
                         Matrix dx) {
   const ModelConfig& c = pass.config;
@@ -215,7 +215,7 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
 }
 
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                    int64_t layer, const LayerTensors<const float>& weights, const KvLayer& kv,
+                    int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                     const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx) {
   backward_mlp(stream, workspace, pass, weights, kept, gradients, dx);
   backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients, dx);

@@ -37,7 +37,7 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
 // input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
 // forward_layer().
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                    int64_t layer, const LayerTensors<const float>& weights, const KvLayer& kv,
+                    int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                     const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx);
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,

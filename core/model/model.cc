@@ -119,7 +119,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
            sink != nullptr ? sink->final_inv_rms() : std::span<float>());
 }
 
-void Model::backward(const Stream& stream, Workspace& workspace, const Parameters& parameters,
+void Model::backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                      const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
                      ConstMatrix dhidden, Parameters& gradients) const {
   const int64_t tokens = batch.num_tokens(), rows = batch.num_logit_rows();
@@ -135,15 +135,15 @@ void Model::backward(const Stream& stream, Workspace& workspace, const Parameter
   {
     Workspace::Scope rows_scope(workspace);
     Matrix dfinal = take(workspace, rows, config_.hidden_size);
-    rms_norm_backward(stream, activations.final_rows(), parameters.vector(kFinalNormName),
+    rms_norm_backward(stream, activations.final_rows(), weights.final_norm(),
                       activations.final_inv_rms(), dhidden, dfinal, /*accumulate=*/false,
                       gradients.vector(kFinalNormName));
     // Rows whose logits nobody wanted get gradients through attention only.
     scatter_rows(stream, dfinal, batch.logit_rows, dx);
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
-    backward_layer(stream, workspace, pass, i, layer_tensors(config_, parameters, i), kv.layer(i),
-                   activations.layer(i), layer_tensors(config_, gradients, i), dx);
+    backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],
+                   kv.layer(i), activations.layer(i), layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(stream, batch.token_ids, dx, gradients.matrix(kEmbeddingName));

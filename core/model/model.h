@@ -38,10 +38,10 @@ class Model {
                const ForwardBatch& batch, KvCache& kv, Matrix hidden, Activations* sink) const;
 
   // Adds the gradient of all parameters to `gradients`, given dhidden [logit_rows, hidden_size].
-  // The batch is the one of forward(), every sequence whole, `kv` untouched since. `parameters` are
-  // the unpacked weights of the same version. The head's own gradient comes from
-  // linear_logprob_backward.
-  void backward(const Stream& stream, Workspace& workspace, const Parameters& parameters,
+  // The batch and the weights are those of forward(), every sequence whole, `kv` untouched since.
+  // Where weights are rounded (bf16), the gradient is that at the rounded ones, for the master
+  // weights. The head's own gradient comes from linear_logprob_backward.
+  void backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                 const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
                 ConstMatrix dhidden, Parameters& gradients) const;
 

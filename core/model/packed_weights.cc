@@ -5,59 +5,65 @@
 namespace tailrace {
 namespace {
 
-int64_t packed_size(std::span<const float> values) { return std::ssize(values); }
-int64_t packed_size(ConstMatrix weight) { return packed_weight_size(weight.rows, weight.cols); }
+size_t packed_bytes(std::span<const float> values, Dtype) { return values.size_bytes(); }
+size_t packed_bytes(ConstMatrix master, Dtype dtype) {
+  return weight_bytes(dtype, master.rows, master.cols);
+}
 
-void pack(const Stream&, Workspace& memory, std::span<const float> values,
+void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype,
           std::span<const float>& packed) {
-  const std::span<float> copy = memory.take<float>(packed_size(values));
+  const std::span<float> copy = memory.take<float>(std::ssize(values));
   std::ranges::copy(values, copy.begin());
   packed = copy;
 }
 
-void pack(const Stream& stream, Workspace& memory, ConstMatrix weight, PackedWeight& packed) {
-  packed = pack_weight(stream, weight, memory.take<float>(packed_size(weight)));
-}
-
-size_t packed_bytes(const ModelConfig& config, const Parameters& parameters) {
-  size_t bytes = 0;
-  auto count = [&](const auto& tensor) {
-    bytes += Workspace::aligned(static_cast<size_t>(packed_size(tensor)) * sizeof(float));
-  };
-  // The same tensors as repack(), since the buffer is as large as their sum.
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerTensors<const float> layer = layer_tensors(config, parameters, i);
-    for_each_tensor(count, layer);
-  }
-  count(parameters.vector(kFinalNormName));
-  count(parameters.matrix(head_name(config)));
-  count(parameters.vector(kEmbeddingName));
-  return bytes;
+void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dtype,
+          Weight& packed) {
+  const auto bytes = static_cast<int64_t>(packed_bytes(master, dtype));
+  packed = pack_weight(stream, master, dtype, memory.take<std::byte>(bytes));
 }
 
 }  // namespace
 
+size_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
+  size_t bytes = 0;
+  const auto count = [&](const auto& tensor) {
+    bytes += Workspace::aligned(packed_bytes(tensor, dtype));
+  };
+  // The same tensors as repack(), since the buffer is as large as their sum.
+  const LayerTensors<const float> layer = layer_shapes(config);
+  for_each_tensor(count, layer);
+  bytes *= static_cast<size_t>(config.num_layers);
+  count(std::span(static_cast<const float*>(nullptr), static_cast<size_t>(config.hidden_size)));
+  const ConstMatrix rows(nullptr, config.vocab_size, config.hidden_size);
+  count(rows);
+  if (!config.tie_embeddings) count(rows);
+  return bytes;
+}
+
 PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,
-                             const Parameters& parameters)
+                             const Parameters& parameters, Dtype dtype)
     : config_(config),
-      buffer_(packed_bytes(config, parameters), stream.device),
+      dtype_(dtype),
+      buffer_(bytes(config, dtype), stream.device),
       layers_(static_cast<size_t>(config.num_layers)) {
   repack(stream, parameters);
 }
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
   Workspace memory({buffer_.data(), buffer_.size()});  // hands out the same places every time
-  auto place = [&](const auto& from, auto& to) { pack(stream, memory, from, to); };
+  const auto place = [&](const auto& from, auto& to) { pack(stream, memory, from, dtype_, to); };
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const LayerTensors<const float> source = layer_tensors(config_, parameters, i);
     for_each_tensor(place, source, layers_[static_cast<size_t>(i)]);
   }
   place(parameters.vector(kFinalNormName), final_norm_);
-  // A tied head is stored twice: products read panels, the embedding reads rows.
-  place(parameters.matrix(head_name(config_)), head_);
-  std::span<const float> embeddings;
-  place(parameters.vector(kEmbeddingName), embeddings);
-  embeddings_ = {embeddings.data(), config_.vocab_size, config_.hidden_size};
+  place(parameters.matrix(kEmbeddingName), embeddings_);
+  if (config_.tie_embeddings) {
+    head_ = embeddings_;
+  } else {
+    place(parameters.matrix(kHeadName), head_);
+  }
 }
 
 }  // namespace tailrace

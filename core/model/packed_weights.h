@@ -14,27 +14,34 @@
 
 namespace tailrace {
 
-// Packed once, after each install or update; keeps its own copy of everything that forward() needs.
+// Made once, after each install or update; keeps its own copy of everything that forward() and
+// backward() read. Matrices are of one dtype, the few values of norms and biases float32. A tied
+// head and its embeddings are one Weight.
 //
 // Thread: may be shared while nobody repacks.
 class PackedWeights {
  public:
-  PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters);
+  PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters,
+                Dtype dtype = Dtype::kF32);
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
 
-  using Layer = LayerOf<std::span<const float>, PackedWeight>;
+  // That one of these takes.
+  static size_t bytes(const ModelConfig& config, Dtype dtype);
+
+  using Layer = LayerOf<std::span<const float>, Weight>;
   const std::vector<Layer>& layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
-  ConstMatrix embeddings() const { return embeddings_; }  // [vocab, hidden]
-  const PackedWeight& head() const { return head_; }      // [vocab, hidden]
+  const Weight& embeddings() const { return embeddings_; }  // [vocab, hidden]
+  const Weight& head() const { return head_; }              // [vocab, hidden]
+  Dtype dtype() const { return dtype_; }
 
  private:
   ModelConfig config_;
+  Dtype dtype_;
   Buffer buffer_;
   std::vector<Layer> layers_;
   std::span<const float> final_norm_;
-  ConstMatrix embeddings_;
-  PackedWeight head_;
+  Weight embeddings_, head_;
 };
 
 }  // namespace tailrace

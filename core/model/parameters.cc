@@ -206,6 +206,14 @@ LayerTensors<const float> layer_tensors(const ModelConfig& config, const Paramet
   return tensors_of<const float>(config, parameters, layer);
 }
 
+LayerTensors<const float> layer_shapes(const ModelConfig& config) {
+  struct Nowhere {
+    std::span<const float> vector(std::string_view) const { return {}; }
+  };
+  const Nowhere nowhere;
+  return tensors_of<const float>(config, nowhere, /*layer=*/0);
+}
+
 std::string_view head_name(const ModelConfig& config) {
   return config.tie_embeddings ? kEmbeddingName : kHeadName;
 }

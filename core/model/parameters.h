@@ -112,6 +112,8 @@ using LayerTensors = LayerOf<std::span<T>, MatrixView<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
 LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
                                         int64_t layer);
+// Views of no memory, for who asks for sizes alone; all layers have the same.
+LayerTensors<const float> layer_shapes(const ModelConfig& config);
 
 // Names of the tensors outside the layers.
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";

@@ -229,11 +229,6 @@ float half_to_float(uint16_t half) {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-// A bfloat16 is the upper half of a float.
-float bfloat_to_float(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 // The data of a tensor may begin at any byte of the file, so elements are copied out.
 template <class Convert>
 void convert(std::span<const std::byte> data, std::span<float> out, const Convert& to) {
@@ -255,22 +250,6 @@ std::string_view chars(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-
-int64_t size_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-    case Dtype::kI32:
-      return 4;
-    case Dtype::kF16:
-    case Dtype::kBF16:
-      return 2;
-    case Dtype::kI64:
-      return 8;
-    case Dtype::kU8:
-      return 1;
-  }
-  return 0;
-}
 
 int64_t TensorView::num_elements() const {
   return static_cast<int64_t>(data.size()) / size_of(dtype);
@@ -331,7 +310,7 @@ void to_float(const TensorView& view, std::span<float> out) {
     case Dtype::kF16:
       return convert(view.data, out, half_to_float);
     case Dtype::kBF16:
-      return convert(view.data, out, bfloat_to_float);
+      return convert(view.data, out, [](uint16_t bits) { return to_float(Bf16{bits}); });
     case Dtype::kI64:
     case Dtype::kI32:
     case Dtype::kU8:

@@ -13,10 +13,9 @@
 #include <string>
 #include <vector>
 
-namespace tailrace {
+#include "kernels/base/dtype.h"
 
-enum class Dtype : uint8_t { kF32, kF16, kBF16, kI64, kI32, kU8 };
-int64_t size_of(Dtype dtype);
+namespace tailrace {
 
 struct TensorView {
   Dtype dtype = Dtype::kF32;

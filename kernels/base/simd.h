@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/base/dtype.h"
+
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 // g++ 12 warns about the deliberately undefined registers in its own header (GCC bug 105593).
 #pragma GCC diagnostic push
@@ -52,6 +54,10 @@ TR_INLINE Vec16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 // Lanes outside the mask are not read and become 0.
 TR_INLINE Vec16 load(const float* p, Mask m) { return {_mm512_maskz_loadu_ps(m.bits, p)}; }
 TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n)); }
+TR_INLINE Vec16 load(const Bf16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
 // Lanes 0..7 from one place and 8..15 from another.
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm256_loadu_ps(lo)));
@@ -134,6 +140,11 @@ TR_INLINE Vec16 load(const float* p, Mask m) {
 TR_INLINE Vec16 load(const float* p, int64_t n) {
   return n >= kLanes ? load(p) : load(p, first_lanes(n));
 }
+TR_INLINE __m256 load_eight(const Bf16* p) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+TR_INLINE Vec16 load(const Bf16* p) { return {load_eight(p), load_eight(p + 8)}; }
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return {_mm256_loadu_ps(lo), _mm256_loadu_ps(hi)};
 }
@@ -245,6 +256,9 @@ TR_INLINE Vec16 load(const float* p, Mask m) {
   return each_lane([&](int i) { return i < m.n ? p[i] : 0.0f; });
 }
 TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n)); }
+TR_INLINE Vec16 load(const Bf16* p) {
+  return each_lane([&](int i) { return to_float(p[i]); });
+}
 TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
   return each_lane([&](int i) { return i < 8 ? lo[i] : hi[i - 8]; });
 }

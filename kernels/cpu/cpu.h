@@ -16,12 +16,13 @@
 
 namespace tailrace::cpu {
 
-int64_t packed_weight_size(int64_t out, int64_t in);
-PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels);
-void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
-            std::span<const float> bias, Matrix y);
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);
+Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+                   std::span<std::byte> memory);
+void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
+            Matrix y);
 void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       ConstMatrix weight, Matrix dx, bool accumulate);
+                       const Weight& weight, Matrix dx, bool accumulate);
 void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
                         Matrix dweight);
 void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias);
@@ -41,7 +42,7 @@ void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y);
 void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
                      Matrix dgate, Matrix dup);
 
-void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y);
+void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y);
 void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
                         Matrix dtable);
 void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y);

@@ -7,6 +7,7 @@
 #include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 
 namespace tailrace::cpu {
 
@@ -18,10 +19,29 @@ int64_t grain_rows(int64_t dim) {
 
 size_t row_bytes(int64_t dim) { return static_cast<size_t>(dim) * sizeof(float); }
 
+// A row of a weight is a column of a panel.
+template <class T>
+void copy_row(const T* panels, int64_t dim, int64_t row, float* out) {
+  const T* in = panels + row / gemm::kPanel * gemm::kPanel * dim + row % gemm::kPanel;
+  for (int64_t i = 0; i < dim; ++i) out[i] = to_float(in[i * gemm::kPanel]);
+}
+
 }  // namespace
 
-void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
-  cpu::gather_rows(stream, table, ids, y);
+void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y) {
+  TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
+           table.out, table.in, ids.size(), y.rows, y.cols);
+  parallel_for(stream, y.rows, grain_rows(table.in), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t id = ids[static_cast<size_t>(t)];
+      TR_CHECK(id >= 0 && id < table.out, "row {} of {}", id, table.out);
+      if (table.dtype == Dtype::kF32) {
+        copy_row(reinterpret_cast<const float*>(table.data), table.in, id, y.row(t));
+      } else {
+        copy_row(reinterpret_cast<const Bf16*>(table.data), table.in, id, y.row(t));
+      }
+    }
+  });
 }
 
 void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,

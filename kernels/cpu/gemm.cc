@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/memory.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 
@@ -25,8 +26,8 @@ constexpr int64_t kRowBlockFloats = 64 * 1024;
 struct Tile {
   const float* a = nullptr;
   int64_t a_stride = 0;
-  const float* panel = nullptr;
-  int64_t panel_stride = 0;
+  const void* panel = nullptr;
+  int64_t panel_stride = 0;  // elements
   int64_t k = 0;
   const float* start = nullptr;
   int64_t start_stride = 0;
@@ -41,8 +42,8 @@ struct Tile {
 // lower ones gain nothing by a second round.
 constexpr int rounds_at_once(int rows) { return rows == kTileRows ? 2 : 1; }
 
-// kRows x (kPanels * 32) outputs in registers.
-template <Layout kLayout, int kRows, int kPanels>
+// kRows x (kPanels * 32) outputs in registers, from panels of T.
+template <class T, Layout kLayout, int kRows, int kPanels>
 void compute_tile(const Tile& t) {
   constexpr int kVectors = 2 * kPanels;
   Vec16 acc[kRows][kVectors];
@@ -54,7 +55,7 @@ void compute_tile(const Tile& t) {
     }
   }
   const float* a = t.a;
-  const float* panel = t.panel;
+  const auto* panel = static_cast<const T*>(t.panel);
   const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride;
   auto add_products = [&]() __attribute__((always_inline)) {
     Vec16 b[kVectors];
@@ -101,22 +102,31 @@ using TileFunction = void (*)(const Tile&);
 // four cycles on two ports.
 constexpr int panels_at_once(int64_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
-template <Layout kLayout, int... kRow>
+template <class T, Layout kLayout, int... kRow>
 constexpr auto tile_functions(std::integer_sequence<int, kRow...>) {
   return std::array<TileFunction, sizeof...(kRow)>{
-      &compute_tile<kLayout, kRow + 1, panels_at_once(kRow + 1)>...};
+      &compute_tile<T, kLayout, kRow + 1, panels_at_once(kRow + 1)>...};
 }
-template <Layout kLayout, int... kRow>
+template <class T, Layout kLayout, int... kRow>
 constexpr auto narrow_tile_functions(std::integer_sequence<int, kRow...>) {
-  return std::array<TileFunction, sizeof...(kRow)>{&compute_tile<kLayout, kRow + 1, 1>...};
+  return std::array<TileFunction, sizeof...(kRow)>{&compute_tile<T, kLayout, kRow + 1, 1>...};
 }
 
-// Rows of the table: the layout of A; columns: the rows of a tile less one.
+// Rows of the table: what A and the panels are; columns: the rows of a tile less one.
 constexpr std::make_integer_sequence<int, static_cast<int>(kTileRows)> kHeights;
-constexpr std::array kTileFunctions = {tile_functions<Layout::kRows>(kHeights),
-                                       tile_functions<Layout::kTiles>(kHeights)};
-constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<Layout::kRows>(kHeights),
-                                             narrow_tile_functions<Layout::kTiles>(kHeights)};
+constexpr std::array kTileFunctions = {tile_functions<float, Layout::kRows>(kHeights),
+                                       tile_functions<float, Layout::kTiles>(kHeights),
+                                       tile_functions<Bf16, Layout::kRows>(kHeights)};
+constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<float, Layout::kRows>(kHeights),
+                                             narrow_tile_functions<float, Layout::kTiles>(kHeights),
+                                             narrow_tile_functions<Bf16, Layout::kRows>(kHeights)};
+
+size_t table_row(const Product& g) {
+  if (g.panels_dtype == Dtype::kF32) return g.layout == Layout::kRows ? 0 : 1;
+  TR_CHECK(g.panels_dtype == Dtype::kBF16 && g.layout == Layout::kRows,
+           "no tiles for these panels");
+  return 2;
+}
 
 // Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
 void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
@@ -124,7 +134,9 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
   // From outside in: a block of A that stays in the second-level cache, a panel of B, the tiles of
   // the block. So B comes from memory once a block, and A stays near.
   const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
-  const auto layout = static_cast<size_t>(g.layout);
+  const int64_t element_bytes = size_of(g.panels_dtype);
+  const auto* panels_begin = static_cast<const std::byte*>(g.panels);
+  const size_t kind = table_row(g);
   WorkPulse pulse;
   const int64_t block_rows =
       round_up(std::max<int64_t>(kRowBlockFloats / std::max<int64_t>(g.k, 1), 1), kTileRows);
@@ -144,7 +156,8 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         Tile t;
         t.a = g.layout == Layout::kTiles ? g.a + row * g.k : g.a + row * g.a_stride;
         t.a_stride = g.a_stride;
-        t.panel = g.panels + panel * panel_stride;
+        const std::byte* first_panel = panels_begin + panel * panel_stride * element_bytes;
+        t.panel = first_panel;
         t.panel_stride = panel_stride;
         t.k = g.k;
         const int64_t col = panel * kPanel;
@@ -158,12 +171,12 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         const auto index = static_cast<size_t>(rows - 1);
         if (wide) {
           t.cols = std::min(g.cols - col, panels * kPanel);
-          kTileFunctions[layout][index](t);
+          kTileFunctions[kind][index](t);
         } else {
           for (int64_t p = 0; p < panels; ++p) {
             t.cols = std::min(g.cols - col - p * kPanel, kPanel);
-            kNarrowTileFunctions[layout][index](t);
-            t.panel += panel_stride;
+            kNarrowTileFunctions[kind][index](t);
+            t.panel = first_panel + (p + 1) * panel_stride * element_bytes;
             t.c += kPanel;
             if (t.start != nullptr) t.start += kPanel;
             if (t.bias != nullptr) t.bias += kPanel;
@@ -221,31 +234,76 @@ void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
   });
 }
 
-void pack_panels_transposed(const Stream& stream, ConstMatrix b, float* panels) {
+namespace {
+
+void copy_to(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
+void copy_to(const float* from, int64_t count, Bf16* to) {
+  std::transform(from, from + count, to, to_bf16);
+}
+// Columns [first, first + 32) of B for k in [begin, begin + 16), as [16][kPanel]; zeros where B,
+// which is given as [cols, k], ends.
+void transpose_square(ConstMatrix b, int64_t first, int64_t begin, float* square) {
+  for (int64_t half = 0; half < kPanel; half += kLanes) {
+    // Whole 16 x 16 squares only, because transpose16() reads and writes all of one.
+    if (first + half + kLanes <= b.rows && begin + kLanes <= b.cols) {
+      simd::transpose16(b.row(first + half) + begin, b.stride, square + half, kPanel);
+      continue;
+    }
+    for (int64_t i = 0; i < kLanes; ++i) {
+      for (int64_t c = 0; c < kLanes; ++c) {
+        const int64_t row = first + half + c, k = begin + i;
+        square[i * kPanel + half + c] = row < b.rows && k < b.cols ? b.row(row)[k] : 0.0f;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void pack_panels_transposed(const Stream& stream, ConstMatrix b, T* panels) {
   const int64_t k = b.cols;
   const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kPanel, 1));
   parallel_for(stream, num_panels(b.rows), grain, [&](int64_t begin, int64_t end) {
+    alignas(kMemoryAlignment) float square[kLanes * kPanel];
     for (int64_t panel = begin; panel < end; ++panel) {
-      float* out = panels + panel * k * kPanel;
-      for (int64_t half = 0; half < kPanel; half += kLanes) {
-        const int64_t first = panel * kPanel + half;
-        const int64_t cols = std::clamp<int64_t>(b.rows - first, 0, kLanes);
-        int64_t i = 0;
-        // Whole 16 x 16 squares only, because transpose16() reads and writes all of one.
-        if (cols == kLanes) {
-          for (; i + kLanes <= k; i += kLanes) {
-            simd::transpose16(b.row(first) + i, b.stride, out + i * kPanel + half, kPanel);
-          }
-        }
-        for (; i < k; ++i) {
-          for (int64_t c = 0; c < kLanes; ++c) {
-            out[i * kPanel + half + c] = c < cols ? b.row(first + c)[i] : 0.0f;
-          }
-        }
+      T* out = panels + panel * k * kPanel;
+      for (int64_t i = 0; i < k; i += kLanes) {
+        transpose_square(b, panel * kPanel, i, square);
+        copy_to(square, std::min(kLanes, k - i) * kPanel, out + i * kPanel);
       }
     }
   });
 }
+template void pack_panels_transposed(const Stream&, ConstMatrix, float*);
+template void pack_panels_transposed(const Stream&, ConstMatrix, Bf16*);
+
+template <class T>
+void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64_t k,
+                      float* transposed) {
+  // A panel of the result holds 32 values of k for each column.
+  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(cols * kPanel, 1));
+  parallel_for(stream, num_panels(k), grain, [&](int64_t begin, int64_t end) {
+    alignas(kMemoryAlignment) float block[kPanel * kPanel], turned[kPanel * kPanel];
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel * kPanel, count = std::min(kPanel, k - first);
+      float* out = transposed + panel * cols * kPanel;
+      for (int64_t col = 0; col < cols; col += kPanel, out += kPanel * kPanel) {
+        const T* in = panels + col * k + first * kPanel;
+        for (int64_t i = 0; i < count * kPanel; ++i) block[i] = to_float(in[i]);
+        // Values of k that do not exist become zeros.
+        std::fill(block + count * kPanel, block + kPanel * kPanel, 0.0f);
+        for (int64_t r = 0; r < kPanel; r += kLanes) {
+          for (int64_t c = 0; c < kPanel; c += kLanes)
+            simd::transpose16(block + r * kPanel + c, kPanel, turned + c * kPanel + r, kPanel);
+        }
+        std::copy_n(turned, std::min(kPanel, cols - col) * kPanel, out);
+      }
+    }
+  });
+}
+template void transpose_panels(const Stream&, const float*, int64_t, int64_t, float*);
+template void transpose_panels(const Stream&, const Bf16*, int64_t, int64_t, float*);
 
 void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
   const int64_t k = a.rows;

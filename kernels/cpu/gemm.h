@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/simd.h"
 #include "kernels/base/view.h"
 
@@ -28,9 +29,10 @@ enum class Layout {
 struct Product {
   Layout layout = Layout::kRows;
   const float* a = nullptr;
-  int64_t a_stride = 0;           // kRows only
-  const float* panels = nullptr;  // [panels][k][kPanel]
-  int64_t panel_stride = 0;       // floats from one panel to the next; 0: k * kPanel
+  int64_t a_stride = 0;          // kRows only
+  const void* panels = nullptr;  // [panels][k][kPanel], of kF32, or kBF16 with kRows
+  Dtype panels_dtype = Dtype::kF32;
+  int64_t panel_stride = 0;  // elements from one panel to the next; 0: k * kPanel
   int64_t rows = 0, cols = 0, k = 0;
   const float* start = nullptr;  // unfinished sums to go on from; null: start at 0
   int64_t start_stride = 0;
@@ -50,8 +52,14 @@ void multiply(const Stream& stream, const Product& product);
 
 // B given as [k, cols]: a copy in which each panel is contiguous.
 void pack_panels(const Stream& stream, ConstMatrix b, float* panels);
-// B given as [cols, k], as weights are stored.
-void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, float* panels);
+// B given as [cols, k], as weights are stored; T: float or Bf16, to which elements are rounded.
+template <class T>
+void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, T* panels);
+// From those panels (of B, [k, cols]) the panels of B^T, [cols, k]: what dx = dy W reads of a
+// weight that is packed for y = x W^T.
+template <class T>
+void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64_t k,
+                      float* transposed);
 // A given as [k, rows]: tiles of kTileRows rows, [tiles][k][kTileRows].
 void pack_tiles(const Stream& stream, ConstMatrix a_transposed, float* tiles);
 

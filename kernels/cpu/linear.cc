@@ -17,23 +17,32 @@ constexpr int64_t kTokenBlock = 256;
 
 }  // namespace
 
-int64_t packed_weight_size(int64_t out, int64_t in) { return gemm::panels_size(out, in); }
-
-PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels) {
-  TR_CHECK(static_cast<int64_t>(panels.size()) >= packed_weight_size(weight.rows, weight.cols));
-  gemm::pack_panels_transposed(stream, weight, panels.data());
-  return {.panels = panels.data(), .out = weight.rows, .in = weight.cols};
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
+  return static_cast<size_t>(gemm::panels_size(out, in) * size_of(dtype));
 }
 
-void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
-            std::span<const float> bias, Matrix y) {
+Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+                   std::span<std::byte> memory) {
+  TR_CHECK(memory.size() >= cpu::weight_bytes(dtype, master.rows, master.cols));
+  if (dtype == Dtype::kF32) {
+    gemm::pack_panels_transposed(stream, master, reinterpret_cast<float*>(memory.data()));
+  } else {
+    TR_CHECK(dtype == Dtype::kBF16, "weights are of float32 or bfloat16");
+    gemm::pack_panels_transposed(stream, master, reinterpret_cast<Bf16*>(memory.data()));
+  }
+  return {.dtype = dtype, .data = memory.data(), .out = master.rows, .in = master.cols};
+}
+
+void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
+            Matrix y) {
   TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
            "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
            y.cols);
   TR_CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == weight.out);
   gemm::multiply(stream, {.a = x.data,
                           .a_stride = x.stride,
-                          .panels = weight.panels,
+                          .panels = weight.data,
+                          .panels_dtype = weight.dtype,
                           .rows = x.rows,
                           .cols = weight.out,
                           .k = weight.in,
@@ -43,22 +52,28 @@ void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
 }
 
 void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       ConstMatrix weight, Matrix dx, bool accumulate) {
-  TR_CHECK(dy.cols == weight.rows && dx.cols == weight.cols && dx.rows == dy.rows,
-           "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.rows, weight.cols,
-           dx.rows, dx.cols);
+                       const Weight& weight, Matrix dx, bool accumulate) {
+  TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
+           "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
+           dx.cols);
   if (dy.rows == 0) return;
   Workspace::Scope scope(workspace);
-  // The forward's panels are of W transposed and do not serve here. Packing costs one copy of W
-  // against dy.rows products with it.
-  auto panels = workspace.take<float>(gemm::panels_size(weight.cols, weight.rows));
-  gemm::pack_panels(stream, weight, panels.data());
+  // The forward's panels are of W transposed and do not serve here. Turning them costs one copy of
+  // W against dy.rows products with it.
+  auto panels = workspace.take<float>(gemm::panels_size(weight.in, weight.out));
+  if (weight.dtype == Dtype::kF32) {
+    gemm::transpose_panels(stream, reinterpret_cast<const float*>(weight.data), weight.out,
+                           weight.in, panels.data());
+  } else {
+    gemm::transpose_panels(stream, reinterpret_cast<const Bf16*>(weight.data), weight.out,
+                           weight.in, panels.data());
+  }
   gemm::multiply(stream, {.a = dy.data,
                           .a_stride = dy.stride,
                           .panels = panels.data(),
                           .rows = dy.rows,
-                          .cols = weight.cols,
-                          .k = weight.rows,
+                          .cols = weight.in,
+                          .k = weight.out,
                           .add_to_c = accumulate,
                           .c = dx.data,
                           .c_stride = dx.stride});

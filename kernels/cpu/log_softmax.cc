@@ -321,7 +321,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, const L
         pulse.add(vocab * kLogitWork);
       }
     });
-    cpu::linear_grad_input(stream, workspace, z, gradient.weight_rows, dx, /*accumulate=*/false);
+    cpu::linear_grad_input(stream, workspace, z, head.weight, dx, /*accumulate=*/false);
     cpu::linear_grad_weight(stream, workspace, z, x, gradient.dweight);
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));

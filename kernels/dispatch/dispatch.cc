@@ -30,16 +30,19 @@ R run(R (*cpu)(const Stream&, Parameters...), const Stream& stream,
 
 }  // namespace
 
-int64_t packed_weight_size(int64_t out, int64_t in) { return cpu::packed_weight_size(out, in); }
-PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels) {
-  return run(cpu::pack_weight, stream, weight, panels);
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
+  return cpu::weight_bytes(dtype, out, in);
 }
-void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
-            std::span<const float> bias, Matrix y) {
+Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+                   std::span<std::byte> memory) {
+  return run(cpu::pack_weight, stream, master, dtype, memory);
+}
+void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
+            Matrix y) {
   run(cpu::linear, stream, x, weight, bias, y);
 }
 void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       ConstMatrix weight, Matrix dx, bool accumulate) {
+                       const Weight& weight, Matrix dx, bool accumulate) {
   run(cpu::linear_grad_input, stream, workspace, dy, weight, dx, accumulate);
 }
 void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
@@ -80,7 +83,7 @@ void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, Con
   run(cpu::swiglu_backward, stream, gate, up, dy, dgate, dup);
 }
 
-void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y) {
+void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y) {
   run(cpu::embedding, stream, table, ids, y);
 }
 void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,

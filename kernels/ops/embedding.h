@@ -6,11 +6,12 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/linear.h"
 
 namespace tailrace {
 
-// y[t] = table[ids[t]];  table [vocab, dim], y [tokens, dim]; ids are checked by the caller.
-void embedding(const Stream& stream, ConstMatrix table, std::span<const int32_t> ids, Matrix y);
+// y[t] = table[ids[t]];  table [vocab, dim], y [tokens, dim]
+void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y);
 
 // dtable[ids[t]] += dy[t], in ascending order of t for each row (one thread owns a range of
 // columns).

@@ -6,39 +6,47 @@
 // token's logits independent of the batch that it shares (design rule 3).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 
 namespace tailrace {
 
-// W [out, in] rearranged once per weight version into panels that the product reads in order.
-// Borrowed memory; the caller owns the floats behind it.
-struct PackedWeight {
-  const float* panels = nullptr;
+// The values of a weight W [out, in], for all who read them: the forward product, the gradient to
+// its input, rows of an embedding. Made once a version from the master weights, in panels that the
+// forward product reads in order. Borrowed memory.
+//
+// Elements are kF32 or kBF16, to which master weights are rounded (to nearest, ties to even). A
+// product is one of floats all the same: bf16 costs no more rounding than this one.
+struct Weight {
+  Dtype dtype = Dtype::kF32;
+  const std::byte* data = nullptr;
   int64_t out = 0, in = 0;
 };
 
-// Floats that pack_weight() writes (out is padded to whole panels).
-int64_t packed_weight_size(int64_t out, int64_t in);
+// Bytes that pack_weight() writes (out is padded to whole panels).
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);
 
-// panels [packed_weight_size(weight.rows, weight.cols)], aligned to kMemoryAlignment.
-PackedWeight pack_weight(const Stream& stream, ConstMatrix weight, std::span<float> panels);
+// memory [weight_bytes(dtype, master.rows, master.cols)], aligned to kMemoryAlignment.
+Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+                   std::span<std::byte> memory);
 
 // y[t, o] = bias[o] + sum over i of x[t, i] * W[o, i];   the sum starts at 0, the bias comes last.
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
 // tokens == 0 is allowed.
-void linear(const Stream& stream, ConstMatrix x, const PackedWeight& weight,
-            std::span<const float> bias, Matrix y);
+void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
+            Matrix y);
 
-// dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]      W [out, in] unpacked
+// dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]
 // `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
 void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       ConstMatrix weight, Matrix dx, bool accumulate);
+                       const Weight& weight, Matrix dx, bool accumulate);
 // dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
 void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
                         Matrix dweight);

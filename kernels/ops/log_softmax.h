@@ -43,7 +43,7 @@ void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
 // The head of a model over some rows: logits = hidden W^T.
 struct LogprobHead {
   ConstMatrix hidden;                // [rows, dim]
-  PackedWeight weight;               // packed [vocab, dim]
+  Weight weight;                     // [vocab, dim]
   std::span<const int32_t> targets;  // [rows] token ids
   float inv_temperature = 1;
   KeptSets kept = {};  // [rows] or empty; a set holds its row's target
@@ -61,7 +61,6 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHea
                     const LogprobRows& out);
 
 struct LogprobGradient {
-  ConstMatrix weight_rows;                    // [vocab, dim] W unpacked
   std::span<const float> lse, entropy;        // [rows] as linear_logprob() gave them
   std::span<const float> dlogprob, dentropy;  // [rows] dL/dlogprob, dL/dentropy
   Matrix dhidden;                             // [rows, dim] overwritten

@@ -84,8 +84,9 @@ void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRo
   }
 }
 
-void linear_logprob_backward(const LogprobHead& head, const LogprobGradient& gradient) {
-  const ConstMatrix hidden = head.hidden, weight = gradient.weight_rows;
+void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
+                             const LogprobGradient& gradient) {
+  const ConstMatrix hidden = head.hidden;
   const Matrix dhidden = gradient.dhidden, dweight = gradient.dweight;
   std::vector<double> sums(static_cast<size_t>(dweight.rows * dweight.cols));
   for (int64_t r = 0; r < hidden.rows; ++r) {

@@ -47,7 +47,8 @@ void kept_log_sum_exp(ConstMatrix logits, KeptSets kept, float inv_temperature,
                       std::span<float> kept_lse);
 // head.weight and gradient.lse are not read.
 void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRows& out);
-void linear_logprob_backward(const LogprobHead& head, const LogprobGradient& gradient);
+void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
+                             const LogprobGradient& gradient);
 
 void adamw(const AdamWStep& step, std::span<float> parameters, std::span<const float> gradients,
            std::span<float> m, std::span<float> v);

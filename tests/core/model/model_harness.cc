@@ -153,16 +153,14 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   std::vector<float> dhidden(rows * static_cast<size_t>(hidden));
   const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
   const std::string_view head = rig.model.head_name();
-  const Parameters& weights = rig.parameters;
   linear_logprob_backward(rig.stream(), workspace, head_rows,
-                          {.weight_rows = weights.matrix(head),
-                           .lse = lse,
+                          {.lse = lse,
                            .entropy = result.entropies,
                            .dlogprob = dlogprob,
                            .dentropy = {},
                            .dhidden = dhidden_matrix,
                            .dweight = gradients->matrix(head)});
-  rig.model.backward(rig.stream(), workspace, rig.parameters, rig.builder.batch(), rig.kv,
+  rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients);
   return result;
 }

@@ -46,7 +46,7 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
     }
     Parameters gradients(rig.model.layout());
     const std::vector<float> dhidden(static_cast<size_t>(kTokens * config.hidden_size), 0.01f);
-    rig.model.backward(rig.stream(), workspace, rig.parameters, batch, rig.kv, rig.activations(),
+    rig.model.backward(rig.stream(), workspace, rig.weights(), batch, rig.kv, rig.activations(),
                        {dhidden.data(), kTokens, config.hidden_size}, gradients);
     EXPECT_EQ(workspace.used(), 0u);
     EXPECT_GT(workspace.peak(), memory.size() / 2) << "the stated size is far too large";
@@ -64,7 +64,7 @@ TEST(Model, APassOfNoTokensOrNoWantedRowsIsAllowed) {
   // Without wanted rows there is nothing to learn from.
   Parameters gradients(rig.model.layout());
   Workspace workspace = rig.workspace();
-  rig.model.backward(rig.stream(), workspace, rig.parameters, rig.builder.batch(), rig.kv,
+  rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), {nullptr, 0, 40}, gradients);
   for (const float gradient : gradients.flat()) ASSERT_EQ(gradient, 0);
 }

@@ -277,16 +277,19 @@ TEST(Swiglu, ReferenceBackwardIsTheDerivativeOfTheReference) {
 TEST(Embedding, CopiesRowsAndAddsGradientsInOrder) {
   Rng rng(8);
   for (auto [tokens, dim] : kShapes) {
-    GuardedMatrix table(11, dim, rng), y(tokens, dim), expected(tokens, dim), dy(tokens, dim, rng);
+    GuardedMatrix table(41, dim, rng), y(tokens, dim), expected(tokens, dim), dy(tokens, dim, rng);
     std::vector<int32_t> ids;
-    for (int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<int32_t>(rng() % 11));
+    for (int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<int32_t>(rng() % 41));
     TestStream stream(3);
-    embedding(stream.get(), table.view(), ids, y.view());
+    embedding(stream.get(), Packed(table).weight, ids, y.view());
     ref::embedding(table.view(), ids, expected.view());
     expect_same_bits(y.view(), expected.view(), "y");
+    embedding(stream.get(), Packed(table, Dtype::kBF16).weight, ids, y.view());
+    ref::embedding(rounded_to_bf16(table).view(), ids, expected.view());
+    expect_same_bits(y.view(), expected.view(), "y, bf16");
     y.expect_canaries();
 
-    GuardedMatrix dtable(11, dim, rng);
+    GuardedMatrix dtable(41, dim, rng);
     GuardedMatrix in_order = dtable, sums = dtable;
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t i = 0; i < dim; ++i) in_order.at(ids[static_cast<size_t>(t)], i) += dy.at(t, i);

@@ -22,15 +22,6 @@ const std::vector<Shape> kShapes = {{0, 8, 8},     {1, 1, 1},     {1, 64, 64},  
                                     {25, 128, 96}, {64, 64, 40},  {97, 5, 3},   {130, 96, 128},
                                     {257, 33, 50}, {300, 20, 70}, {513, 64, 64}};
 
-struct Packed {
-  Buffer memory;
-  PackedWeight weight;
-  explicit Packed(const GuardedMatrix& w)
-      : memory(static_cast<size_t>(packed_weight_size(w.rows(), w.cols())) * sizeof(float)) {
-    weight = pack_weight(Stream{}, w.view(), memory.as<float>());
-  }
-};
-
 // A sum of k terms, one rounding a term, differs from the exact one by at most k half-units of the
 // sum of the magnitudes; one more for the last rounding of the reference and one for the bias.
 auto sum_tolerance(const GuardedMatrix& magnitudes, int64_t k) {
@@ -145,6 +136,49 @@ TEST(Linear, AProductOverSeveralRowBlocksHasTheBitsOfItsRows) {
   }
 }
 
+// bf16 is another form of the weights, not of the arithmetic.
+TEST(Linear, WithBfloatWeightsIsTheProductWithTheRoundedOnes) {
+  Rng rng(8);
+  for (auto [tokens, in, out] : kShapes) {
+    SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
+    GuardedMatrix x(tokens, in, rng), dy(tokens, out, rng), w(out, in, rng);
+    const Packed bf16(w, Dtype::kBF16), rounded(rounded_to_bf16(w));
+    EXPECT_LT(bf16.memory.size(), rounded.memory.size());
+    auto bias = random_vector(out, rng);
+    for (int threads : {1, 3}) {
+      TestStream stream(threads);
+      TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
+      GuardedMatrix y(tokens, out), expected(tokens, out), dx(tokens, in), expected_dx(tokens, in);
+      linear(stream.get(), x.view(), bf16.weight, bias, y.view());
+      linear(Stream{}, x.view(), rounded.weight, bias, expected.view());
+      expect_same_bits(y.view(), expected.view(), "y");
+      linear_grad_input(stream.get(), workspace.get(), dy.view(), bf16.weight, dx.view(), false);
+      linear_grad_input(Stream{}, workspace.get(), dy.view(), rounded.weight, expected_dx.view(),
+                        false);
+      expect_same_bits(dx.view(), expected_dx.view(), "dx");
+      y.expect_canaries();
+      dx.expect_canaries();
+    }
+  }
+}
+
+TEST(Bfloat, IsRoundedToTheNearestAndTiesToEven) {
+  EXPECT_EQ(to_float(to_bf16(1.0f)), 1.0f);
+  EXPECT_EQ(to_float(to_bf16(1.00390625f)), 1.0f);        // 1 + 2^-8: the even one is below
+  EXPECT_EQ(to_float(to_bf16(1.01171875f)), 1.015625f);   // 1 + 3 * 2^-8: and above
+  EXPECT_EQ(to_float(to_bf16(1.00390637f)), 1.0078125f);  // just above the middle
+  EXPECT_EQ(to_bf16(-0.0f).bits, 0x8000);
+  EXPECT_EQ(to_float(to_bf16(3.4e38f)), INFINITY);  // beyond the largest
+  EXPECT_EQ(to_float(to_bf16(-INFINITY)), -INFINITY);
+  EXPECT_TRUE(std::isnan(to_float(to_bf16(NAN))));
+  EXPECT_TRUE(std::isnan(to_float(to_bf16(std::bit_cast<float>(0x7F800001u)))));
+  Rng rng(9);
+  for (int i = 0; i < 1000; ++i) {
+    const float x = std::normal_distribution<float>()(rng);
+    EXPECT_LE(std::abs(to_float(to_bf16(x)) - x), std::abs(x) / 256) << x;
+  }
+}
+
 TEST(LinearGrad, AgreesWithTheReference) {
   Rng rng(4);
   for (int threads : {1, 3}) {
@@ -158,7 +192,7 @@ TEST(LinearGrad, AgreesWithTheReference) {
         GuardedMatrix expected = dx, bound = dx.magnitude();
         ref::linear_grad_input(dy.view(), w.view(), expected.view(), accumulate);
         ref::linear_grad_input(dy.magnitude().view(), w.magnitude().view(), bound.view(), true);
-        linear_grad_input(stream.get(), workspace.get(), dy.view(), w.view(), dx.view(),
+        linear_grad_input(stream.get(), workspace.get(), dy.view(), Packed(w).weight, dx.view(),
                           accumulate);
         expect_close(dx.view(), expected.view(), sum_tolerance(bound, out), "dx");
         dx.expect_canaries();
@@ -190,12 +224,12 @@ TEST(LinearGrad, HasTheSameBitsForEveryThreadCount) {
   GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng), dw0(out, in, rng);
   TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
   GuardedMatrix dx1(tokens, in), dw1 = dw0;
-  linear_grad_input(Stream{}, workspace.get(), dy.view(), w.view(), dx1.view(), false);
+  linear_grad_input(Stream{}, workspace.get(), dy.view(), Packed(w).weight, dx1.view(), false);
   linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), dw1.view());
   for (int threads : {2, 3, 4}) {
     TestStream stream(threads);
     GuardedMatrix dx(tokens, in), dw = dw0;
-    linear_grad_input(stream.get(), workspace.get(), dy.view(), w.view(), dx.view(), false);
+    linear_grad_input(stream.get(), workspace.get(), dy.view(), Packed(w).weight, dx.view(), false);
     linear_grad_weight(stream.get(), workspace.get(), dy.view(), x.view(), dw.view());
     expect_same_bits(dx.view(), dx1.view(), "dx");
     expect_same_bits(dw.view(), dw1.view(), "dw");
@@ -236,7 +270,7 @@ TEST(Linear, BeatsByItsWork) {
     linear(stream, x.view(), packed.weight, {}, y.view());
   });
   expect_beats(work, 2, round, [&](const Stream& stream) {
-    linear_grad_input(stream, workspace.get(), y.view(), w.view(), dx.view(), false);
+    linear_grad_input(stream, workspace.get(), y.view(), packed.weight, dx.view(), false);
   });
   expect_beats(work, 6, round, [&](const Stream& stream) {
     linear_grad_weight(stream, workspace.get(), y.view(), x.view(), dw.view());

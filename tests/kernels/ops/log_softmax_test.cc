@@ -21,17 +21,13 @@ struct Head {
   std::vector<int32_t> targets;
   std::vector<std::vector<int32_t>> sets;  // of kept ids; empty: none
   std::vector<std::span<const int32_t>> views;
-  Buffer memory;
-  PackedWeight packed;
+  Packed packed;
 
   Head(int64_t rows, int64_t vocab, int64_t dim, Rng& rng)
-      : hidden(rows, dim, rng),
-        weight(vocab, dim, rng),
-        memory(static_cast<size_t>(packed_weight_size(vocab, dim)) * sizeof(float)) {
+      : hidden(rows, dim, rng), weight(vocab, dim, rng), packed(weight) {
     for (int64_t r = 0; r < rows; ++r) {
       targets.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab)));
     }
-    packed = pack_weight(Stream{}, weight.view(), memory.as<float>());
   }
   size_t rows() const { return targets.size(); }
 
@@ -50,7 +46,7 @@ struct Head {
 
   LogprobHead op(float inv_temperature) {
     return {.hidden = hidden.view(),
-            .weight = packed,
+            .weight = packed.weight,
             .targets = targets,
             .inv_temperature = inv_temperature,
             .kept = views};
@@ -195,7 +191,7 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
   head.truncate(rng);
   GuardedMatrix logits(rows, vocab);
   std::vector<float> lse(900), kept_lse(900), separate(900), drawn(900);
-  linear(Stream{}, head.hidden.view(), head.packed, {}, logits.view());
+  linear(Stream{}, head.hidden.view(), head.packed.weight, {}, logits.view());
   log_sum_exp(Stream{}, logits.view(), 1.3f, lse, {});
   kept_log_sum_exp(Stream{}, logits.view(), head.views, 1.3f, kept_lse);
   for (int64_t r = 0; r < rows; ++r) {
@@ -241,8 +237,7 @@ Gradient backward(const Stream& stream, Head& head, float inv_temperature,
   g.dhidden.fill(NAN);
   g.dweight.fill(dweight_before);
   linear_logprob_backward(stream, workspace.get(), head.op(inv_temperature),
-                          {.weight_rows = head.weight.view(),
-                           .lse = forward.lse,
+                          {.lse = forward.lse,
                            .entropy = forward.entropy,
                            .dlogprob = dlogprob,
                            .dentropy = dentropy,
@@ -258,13 +253,13 @@ Gradient reference_backward(Head& head, float inv_temperature, std::span<const f
   Gradient g{GuardedMatrix(head.hidden.rows(), head.hidden.cols()),
              GuardedMatrix(head.weight.rows(), head.weight.cols())};
   g.dweight.fill(dweight_before);
-  ref::linear_logprob_backward(head.op(inv_temperature), {.weight_rows = head.weight.view(),
-                                                          .lse = {},
-                                                          .entropy = {},
-                                                          .dlogprob = dlogprob,
-                                                          .dentropy = dentropy,
-                                                          .dhidden = g.dhidden.view(),
-                                                          .dweight = g.dweight.view()});
+  ref::linear_logprob_backward(head.op(inv_temperature), head.weight.view(),
+                               {.lse = {},
+                                .entropy = {},
+                                .dlogprob = dlogprob,
+                                .dentropy = dentropy,
+                                .dhidden = g.dhidden.view(),
+                                .dweight = g.dweight.view()});
   return g;
 }
 

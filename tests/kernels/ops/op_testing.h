@@ -18,6 +18,7 @@
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/linear.h"
 
 namespace tailrace::op_testing {
 
@@ -187,6 +188,22 @@ class TestWorkspace {
   Buffer buffer_;
   Workspace workspace_;
 };
+
+// A weight in the form that ops read.
+struct Packed {
+  Buffer memory;
+  Weight weight;
+  explicit Packed(const GuardedMatrix& w, Dtype dtype = Dtype::kF32)
+      : memory(weight_bytes(dtype, w.rows(), w.cols())),
+        weight(pack_weight(Stream{}, w.view(), dtype, memory.as<std::byte>())) {}
+};
+
+inline GuardedMatrix rounded_to_bf16(const GuardedMatrix& from) {
+  GuardedMatrix rounded = from;
+  for (int64_t r = 0; r < from.rows(); ++r)
+    for (int64_t c = 0; c < from.cols(); ++c) rounded.at(r, c) = to_float(to_bf16(from.at(r, c)));
+  return rounded;
+}
 
 // The slope of `loss` at `at`, which it reads; the error is about h^2 and 1e-7 * 10 / h.
 template <class Loss>
