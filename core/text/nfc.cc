@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
+
+#include <utf8proc.h>
 
 #include "core/text/utf8.h"
 
@@ -11,128 +12,66 @@ namespace tailrace::text {
 
 namespace {
 
-struct Decomposition {
-  uint32_t code_point;
-  uint32_t first, second;  // second == 0: a singleton
-  bool composes;           // false: a singleton, or excluded from composition
-};
+using CodePoint = utf8proc_int32_t;
 
-struct CombiningRange {
-  uint32_t begin, end;  // inclusive
-  uint8_t klass;        // canonical combining class, never 0
-};
+// A vowel that composes with nothing. utf8proc 2.8 takes it for the tail 0, "no tail", of a Hangul
+// syllable, and drops it; at the begin of a stretch it has no syllable before it.
+constexpr char32_t kBeforeTails = 0x11A7;
 
-#include "core/text/nfc_table.inc"
+// Code points below U+0300 stay as they are unless a mark follows, and none of them joins what is
+// before it. 0xCC is the first byte of U+0300 in UTF-8; the first bytes of all above are larger.
+bool may_change(char byte) { return static_cast<uint8_t>(byte) >= 0xCC; }
 
-// Hangul syllables are arithmetic (section 3.12 of the standard).
-constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11A7;
-constexpr char32_t kNumLeads = 19, kNumVowels = 21, kNumTails = 28;
-constexpr char32_t kNumSyllables = kNumLeads * kNumVowels * kNumTails;
-
-int combining_class(char32_t c) {
-  auto it =
-      std::upper_bound(std::begin(kCombining), std::end(kCombining), c,
-                       [](char32_t x, const CombiningRange& range) { return x < range.begin; });
-  if (it == std::begin(kCombining)) return 0;
-  --it;
-  return c <= it->end ? it->klass : 0;
-}
-
-void decompose(char32_t c, std::vector<char32_t>& out) {
-  if (c >= kSyllables && c < kSyllables + kNumSyllables) {
-    char32_t index = c - kSyllables;
-    out.push_back(kLeads + index / (kNumVowels * kNumTails));
-    out.push_back(kVowels + index / kNumTails % kNumVowels);
-    if (index % kNumTails != 0) out.push_back(kTails + index % kNumTails);
-    return;
-  }
-  auto it = std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,
-                             [](const Decomposition& d, char32_t x) { return d.code_point < x; });
-  if (it == std::end(kDecompositions) || it->code_point != c) {
-    out.push_back(c);
-    return;
-  }
-  // The table holds single steps, as UnicodeData.txt does. Only the first of a pair can have a step
-  // of its own; the second asks in vain.
-  decompose(it->first, out);
-  if (it->second != 0) decompose(it->second, out);
-}
-
-// Stable sort of each run of combining marks by class. Marks of one class attach at the same place,
-// so their order has a meaning.
-void reorder(std::vector<char32_t>& text) {
-  for (size_t begin = 0; begin < text.size();) {
-    if (combining_class(text[begin]) == 0) {
-      ++begin;
-      continue;
-    }
-    size_t end = begin;
-    while (end < text.size() && combining_class(text[end]) != 0) ++end;
-    std::stable_sort(text.begin() + begin, text.begin() + end, [](char32_t a, char32_t b) {
-      return combining_class(a) < combining_class(b);
-    });
-    begin = end;
+// Stable sort of each run of combining marks by class: marks of one class attach at the same place,
+// so their order has a meaning. utf8proc sorts by exchanging neighbours, in the square of the
+// length of a run, and a run may be a whole text.
+void sort_marks(std::vector<CodePoint>& points) {
+  auto klass = [](CodePoint c) { return utf8proc_get_property(c)->combining_class; };
+  for (auto begin = points.begin(); begin != points.end();) {
+    auto end = std::find_if(begin, points.end(), [&](CodePoint c) { return klass(c) == 0; });
+    if (end - begin > 1)
+      std::stable_sort(begin, end, [&](CodePoint a, CodePoint b) { return klass(a) < klass(b); });
+    begin = end == points.end() ? end : end + 1;
   }
 }
 
-// 0: the two do not compose.
-char32_t compose(char32_t a, char32_t b) {
-  if (a >= kLeads && a < kLeads + kNumLeads && b >= kVowels && b < kVowels + kNumVowels) {
-    return kSyllables + ((a - kLeads) * kNumVowels + (b - kVowels)) * kNumTails;
+// Appends NFC of a stretch that shares no composition with its neighbours. `points` is room.
+void append_nfc(std::string_view stretch, std::vector<CodePoint>& points, std::string& out) {
+  points.clear();
+  for (size_t at = 0; at < stretch.size();) {
+    const auto c = static_cast<CodePoint>(next_code_point(stretch, at));
+    CodePoint parts[4];  // the longest canonical decomposition
+    int boundary = 0;    // of grapheme clusters: not asked for
+    const auto num_parts = utf8proc_decompose_char(c, parts, 4, UTF8PROC_DECOMPOSE, &boundary);
+    points.insert(points.end(), parts, parts + num_parts);
   }
-  // kTails itself is no letter: tail 0 is the syllable without one.
-  if (a >= kSyllables && a < kSyllables + kNumSyllables && (a - kSyllables) % kNumTails == 0 &&
-      b > kTails && b < kTails + kNumTails) {
-    return a + (b - kTails);
-  }
-  static const std::unordered_map<uint64_t, char32_t> pairs = [] {
-    std::unordered_map<uint64_t, char32_t> map;
-    for (const Decomposition& d : kDecompositions) {
-      if (d.composes) map[uint64_t{d.first} << 32 | d.second] = d.code_point;
-    }
-    return map;
-  }();
-  auto it = pairs.find(uint64_t{a} << 32 | b);
-  return it == pairs.end() ? 0 : it->second;
-}
-
-void compose_all(std::vector<char32_t>& text) {
-  size_t starter = SIZE_MAX;
-  size_t kept = 0;
-  int last_class = 0;  // of the last mark kept after the starter; 0: none
-  for (char32_t c : text) {
-    int klass = combining_class(c);
-    // The standard's D115: a mark between the two with the same or a higher class blocks them.
-    bool blocked = starter == SIZE_MAX || (kept - starter > 1 && last_class >= klass);
-    if (!blocked) {
-      if (char32_t whole = compose(text[starter], c)) {
-        text[starter] = whole;
-        // last_class stays: a mark that has joined the starter is gone and blocks nobody.
-        continue;
-      }
-    }
-    if (klass == 0) starter = kept;
-    last_class = klass;
-    text[kept++] = c;
-  }
-  text.resize(kept);
+  sort_marks(points);
+  // STABLE: keeps what is excluded from composition apart.
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+  const auto length = utf8proc_normalize_utf32(
+      points.data(), static_cast<utf8proc_ssize_t>(points.size()), options);
+  for (auto i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(points[i]));
 }
 
 }  // namespace
 
 std::string normalize_nfc(std::string_view text) {
-  // No code point below U+0300 changes unless a mark follows it.
-  // 0xCC is the first byte of U+0300 in UTF-8, and the first bytes of all that is above are larger.
-  bool plain = std::all_of(text.begin(), text.end(),
-                           [](char c) { return static_cast<unsigned char>(c) < 0xCC; });
-  if (plain) return std::string(text);
-  std::vector<char32_t> points;
-  for (size_t at = 0; at < text.size();) decompose(next_code_point(text, at), points);
-  reorder(points);
-  compose_all(points);
   std::string out;
   out.reserve(text.size());
-  for (char32_t c : points) append_utf8(out, c);
+  std::vector<CodePoint> points;
+  for (size_t done = 0; done < text.size();) {
+    const size_t first = std::find_if(text.begin() + done, text.end(), may_change) - text.begin();
+    // The stretch begins at the letter that a mark may join.
+    const size_t begin =
+        first == text.size() || first == done ? first : last_code_point(text.substr(0, first));
+    out.append(text, done, begin - done);
+    size_t end = first;
+    for (size_t next = end; next < text.size() && may_change(text[next]); end = next) {
+      if (next_code_point(text, next) == kBeforeTails && end > first) break;
+    }
+    if (end > begin) append_nfc(text.substr(begin, end - begin), points, out);
+    done = end;
+  }
   return out;
 }
 

@@ -26,6 +26,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
     {"yaml-cpp/", {"core/base"}},
     {"spdlog/", {"core/base"}},
     {"pcre2", {"core/text"}},
+    {"utf8proc", {"core/text"}},
 };
 
 struct Include {
