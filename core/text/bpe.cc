@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -13,16 +15,20 @@ namespace tailrace::text {
 
 namespace {
 
+constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
+
+// What two neighbours become. With kNoRank they stay two, but they are characters between which
+// the join of some longer tokens runs.
 struct Merge {
-  int32_t rank = 0;
-  TokenId id = 0;  // of the joined token
+  int32_t rank = kNoRank;
+  TokenId id = -1;  // of the joined token
 };
 
 // (left id, right id) -> Merge; open addressing, at most half full.
 class MergeTable {
  public:
-  explicit MergeTable(size_t num_merges)
-      : slots_(std::bit_ceil(std::max<size_t>(4, 2 * num_merges))),
+  explicit MergeTable(size_t num_pairs)
+      : slots_(std::bit_ceil(std::max<size_t>(4, 2 * num_pairs))),
         shift_(64 - std::countr_zero(slots_.size())) {}
 
   // The last of equal pairs counts.
@@ -61,12 +67,11 @@ class MergeTable {
 struct Symbol {
   TokenId id = 0;
   int32_t before = -1, after = -1;  // neighbours, -1: none
-  bool alive = true;
+  Merge merge;                      // with the one after; kNoRank: none
 };
 
 struct Candidate {
   int32_t rank, at;
-  TokenId id;
   // Lowest rank first, then the left-most.
   bool operator<(const Candidate& other) const {
     return rank != other.rank ? rank > other.rank : at > other.at;
@@ -91,9 +96,25 @@ class Bpe final : public TokenModel {
   Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
       : TokenModel(std::move(vocabulary)), merges_(std::move(merges)), options_(options) {
     byte_ids_.fill(-1);
-    if (!options_.byte_fallback) return;
     // SentencePiece's names for bytes.
-    for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
+    for (int byte = 0; byte < 256 && options_.byte_fallback; ++byte)
+      byte_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
+    TokenId last = -1;
+    for (const auto& [token, id] : this->vocabulary()) {
+      last = std::max(last, id);
+      if (token.empty()) continue;
+      size_t end = 0;
+      const char32_t c = next_code_point(token, end);
+      if (end == token.size() && c < character_ids_.size()) character_ids_[c] = id;
+    }
+    stands_.resize(last + 1);
+    Scratch scratch;
+    std::vector<TokenId> ids;
+    for (const auto& [token, id] : this->vocabulary()) {
+      ids.clear();
+      merge_characters(token, scratch, ids);
+      stands_[id] = ids.size() == 1 && ids[0] == id;
+    }
   }
 
   TokenId unknown() const override { return options_.unk; }
@@ -101,11 +122,11 @@ class Bpe final : public TokenModel {
   void encode(const Pieces& pieces, std::vector<TokenId>& out) const override {
     Scratch scratch;
     for (const Span& span : pieces.spans) {
-      std::string_view piece = pieces.piece(span);
-      // Llama 3's rule: a piece that is a token is that token, even where merges would not lead
-      // there.
-      TokenId whole = options_.ignore_merges ? find(piece) : -1;
-      if (whole >= 0) {
+      const std::string_view piece = pieces.piece(span);
+      // Llama 3's rule, ignore_merges: a piece that is a token is that token, even where merges
+      // would not lead there. Elsewhere only where they do, which saves them.
+      const TokenId whole = find(piece);
+      if (whole >= 0 && (options_.ignore_merges || stands_[whole])) {
         out.push_back(whole);
       } else {
         encode_piece(piece, scratch, out);
@@ -114,29 +135,63 @@ class Bpe final : public TokenModel {
   }
 
  private:
+  // A piece may be a whole document. Where no merge can ever join two characters it is cut: what
+  // is between two cuts is often one token, and always a small heap.
   void encode_piece(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
-    split_characters(piece, scratch.symbols);
+    size_t begin = 0;
+    TokenId before = -1;
+    for (size_t at = 0; at < piece.size();) {
+      const size_t here = at;
+      const TokenId id = character_at(piece, at);
+      // Not beside a character that the vocabulary lacks: it may be left out, or be one unknown
+      // token with its neighbour.
+      if (before >= 0 && id >= 0 && merges_.find(before, id) == nullptr) {
+        encode_part(piece.substr(begin, here - begin), scratch, out);
+        begin = here;
+      }
+      before = id;
+    }
+    if (begin == 0) return merge_characters(piece, scratch, out);
+    encode_part(piece.substr(begin), scratch, out);
+  }
+
+  void encode_part(std::string_view part, Scratch& scratch, std::vector<TokenId>& out) const {
+    const TokenId whole = find(part);
+    if (whole >= 0 && stands_[whole]) {
+      out.push_back(whole);
+    } else {
+      merge_characters(part, scratch, out);
+    }
+  }
+
+  void merge_characters(std::string_view text, Scratch& scratch, std::vector<TokenId>& out) const {
+    split_characters(text, scratch.symbols);
     merge(scratch);
     for (int32_t at = scratch.symbols.empty() ? -1 : 0; at >= 0; at = scratch.symbols[at].after) {
       out.push_back(scratch.symbols[at].id);
     }
   }
 
+  // The token of the character at `at`, which moves past it; -1: none.
+  TokenId character_at(std::string_view text, size_t& at) const {
+    const size_t begin = at;
+    const char32_t c = next_code_point(text, at);
+    return c < character_ids_.size() ? character_ids_[c] : find(text.substr(begin, at - begin));
+  }
+
   // One symbol a character; its bytes, or the unknown token, where the vocabulary lacks it. A
   // character with none of these is left out, as Hugging Face does.
-  void split_characters(std::string_view piece, std::vector<Symbol>& symbols) const {
+  void split_characters(std::string_view text, std::vector<Symbol>& symbols) const {
     symbols.clear();
     bool after_unk = false;
     auto push = [&](TokenId id) {
       auto at = static_cast<int32_t>(symbols.size());
       if (at > 0) symbols.back().after = at;
-      symbols.push_back({.id = id, .before = at - 1});
+      symbols.push_back({.id = id, .before = at - 1, .after = -1, .merge = {}});
     };
-    for (size_t at = 0; at < piece.size();) {
+    for (size_t at = 0; at < text.size();) {
       size_t begin = at;
-      next_code_point(piece, at);
-      std::string_view character = piece.substr(begin, at - begin);
-      TokenId id = find(character);
+      TokenId id = character_at(text, at);
       if (id >= 0) {
         push(id);
         after_unk = false;
@@ -144,6 +199,7 @@ class Bpe final : public TokenModel {
       }
       // All or none, as Hugging Face does: a character that lacks one byte token is unknown as a
       // whole.
+      std::string_view character = text.substr(begin, at - begin);
       bool bytes = std::all_of(character.begin(), character.end(),
                                [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
       if (bytes) {
@@ -156,35 +212,32 @@ class Bpe final : public TokenModel {
     }
   }
 
-  // Joins the pair of lowest rank until none is left: O(n log n), for pieces may be whole
-  // documents.
+  // Joins the pair of lowest rank until none is left: O(n log n), for nothing may cut a long text.
   void merge(Scratch& scratch) const {
     auto& [symbols, heap] = scratch;
     heap.clear();
     auto offer = [&](int32_t at) {
-      if (at < 0 || symbols[at].after < 0) return;
-      const Merge* m = merges_.find(symbols[at].id, symbols[symbols[at].after].id);
-      if (m == nullptr) return;
-      heap.push_back({m->rank, at, m->id});
+      if (at < 0) return;
+      Symbol& left = symbols[at];
+      const Merge* m = left.after < 0 ? nullptr : merges_.find(left.id, symbols[left.after].id);
+      left.merge = m == nullptr ? Merge{} : *m;
+      if (left.merge.rank == kNoRank) return;
+      heap.push_back({left.merge.rank, at});
       std::push_heap(heap.begin(), heap.end());
     };
     for (int32_t at = 0; at + 1 < static_cast<int32_t>(symbols.size()); ++at) offer(at);
     while (!heap.empty()) {
       std::pop_heap(heap.begin(), heap.end());
-      Candidate best = heap.back();
+      const Candidate best = heap.back();
       heap.pop_back();
       Symbol& left = symbols[best.at];
-      // A symbol that was absorbed leaves its candidates in the heap: passing them over here is
-      // cheaper than finding them there.
-      if (!left.alive || left.after < 0) continue;
+      // One side has changed since, or was absorbed: passing such a candidate over here is cheaper
+      // than finding it in the heap.
+      if (left.merge.rank != best.rank) continue;
       Symbol& right = symbols[left.after];
-      // A candidate of before one of its sides changed is stale, unless the new pair means the
-      // same.
-      const Merge* m = merges_.find(left.id, right.id);
-      if (m == nullptr || m->id != best.id || m->rank != best.rank) continue;
-      left.id = best.id;
+      left.id = left.merge.id;
       left.after = right.after;
-      right.alive = false;
+      right.merge = {};
       if (left.after >= 0) symbols[left.after].before = best.at;
       offer(left.before);
       offer(best.at);
@@ -194,6 +247,9 @@ class Bpe final : public TokenModel {
   MergeTable merges_;
   BpeOptions options_;
   std::array<TokenId, 256> byte_ids_;  // -1: no byte token
+  // By code point, for all that have three bytes at most; -1: none.
+  std::vector<TokenId> character_ids_ = std::vector<TokenId>(0x10000, -1);
+  std::vector<char> stands_;  // by id: the token's text becomes it by merges
 };
 
 std::pair<std::string, std::string> parse_merge(const JsonPart& part) {
@@ -237,14 +293,28 @@ std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part) {
     options.unk = id_of(unk, part.at("unk_token"));
   }
   std::vector<JsonPart> lines = part.at("merges").items();
-  MergeTable merges(lines.size());
-  // The place in the list is the rank; the file holds no other number for it.
-  for (size_t rank = 0; rank < lines.size(); ++rank) {
-    auto [left, right] = parse_merge(lines[rank]);
-    TokenId left_id = id_of(left, lines[rank]), right_id = id_of(right, lines[rank]);
-    merges.insert(left_id, right_id,
-                  {static_cast<int32_t>(rank), id_of(left + right, lines[rank])});
+  struct Line {
+    TokenId left, right, joined;
+  };
+  std::vector<Line> joins;
+  std::set<std::pair<TokenId, TokenId>> characters;  // on both sides of a join
+  for (const JsonPart& line : lines) {
+    auto [left, right] = parse_merge(line);
+    joins.push_back({id_of(left, line), id_of(right, line), id_of(left + right, line)});
+    if (left.empty() || right.empty()) continue;
+    size_t end = 0;
+    next_code_point(right, end);
+    auto last = vocabulary.find(std::string_view(left).substr(last_code_point(left)));
+    auto first = vocabulary.find(std::string_view(right).substr(0, end));
+    if (last != vocabulary.end() && first != vocabulary.end())
+      characters.insert({last->second, first->second});
   }
+  MergeTable merges(joins.size() + characters.size());
+  for (const auto& [last, first] : characters) merges.insert(last, first, {});
+  // The place in the list is the rank; the file holds no other number for it.
+  for (size_t rank = 0; rank < joins.size(); ++rank)
+    merges.insert(joins[rank].left, joins[rank].right,
+                  {static_cast<int32_t>(rank), joins[rank].joined});
   return std::make_unique<Bpe>(std::move(vocabulary), std::move(merges), options);
 }
 

@@ -1,8 +1,10 @@
 #include "core/text/tokenizer.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -270,6 +272,87 @@ TEST(Tokenizer, MetaspaceIsThatOfHuggingFace) {
   // Of older files.
   t["pre_tokenizer"] = {{"type", "Metaspace"}, {"add_prefix_space", false}};
   EXPECT_EQ(error_of(t.dump()), "");
+}
+
+// Joins the pair of lowest rank, the left-most of equals, by looking at all of them anew each time.
+Ids merge_by_hand(const json& model, const std::vector<std::string>& characters) {
+  std::vector<std::string> symbols;
+  bool after_unk = false;
+  for (const std::string& c : characters) {
+    if (model["vocab"].contains(c)) {
+      symbols.push_back(c);
+    } else if (model["byte_fallback"].get<bool>()) {
+      for (const char byte : c)
+        symbols.push_back(fmt::format("<0x{:02X}>", static_cast<uint8_t>(byte)));
+    } else if (!model["unk_token"].is_null()) {
+      if (!(after_unk && model["fuse_unk"].get<bool>())) symbols.push_back(model["unk_token"]);
+      after_unk = true;
+      continue;
+    } else {
+      continue;  // left out, as if it were not there
+    }
+    after_unk = false;
+  }
+  const json& merges = model["merges"];
+  for (size_t best = 0; best < merges.size();) {
+    for (best = 0; best < merges.size(); ++best) {
+      size_t at = 0;
+      while (at + 1 < symbols.size() &&
+             !(merges[best][0] == symbols[at] && merges[best][1] == symbols[at + 1]))
+        ++at;
+      if (at + 1 >= symbols.size()) continue;
+      symbols[at] += symbols[at + 1];
+      symbols.erase(symbols.begin() + at + 1);
+      break;
+    }
+  }
+  Ids ids;
+  for (const std::string& symbol : symbols) ids.push_back(model["vocab"][symbol]);
+  return ids;
+}
+
+TEST(Tokenizer, MergesAreThoseOfTheRuleWhateverTheTokens) {
+  constexpr uint64_t kSeed = 20261123;
+  SCOPED_TRACE(kSeed);
+  Rng rng(kSeed);
+  const std::vector<std::string> alphabet = {"a", "b", "c", "\u2581", "\u00E9", "\U0001F600"};
+  for (int round = 0; round < 200; ++round) {
+    // The last two or three characters are unknown.
+    const int64_t known = 3 + rng.below(2);
+    std::vector<std::string> tokens(alphabet.begin(), alphabet.begin() + known);
+    json merges = json::array();
+    for (int64_t left = rng.below(25); left > 0; --left) {
+      const std::string a = tokens[rng.below(static_cast<int64_t>(tokens.size()))];
+      const std::string b = tokens[rng.below(static_cast<int64_t>(tokens.size()))];
+      const bool there = std::count(merges.begin(), merges.end(), json::array({a, b})) > 0;
+      if (there || a.size() + b.size() > 12) continue;
+      merges.insert(merges.begin() + rng.below(static_cast<int64_t>(merges.size()) + 1),
+                    json::array({a, b}));
+      if (std::count(tokens.begin(), tokens.end(), a + b) == 0) tokens.push_back(a + b);
+    }
+    tokens.push_back("<unk>");
+    const bool bytes = rng.chance(0.3);
+    for (int byte = 0; byte < 256 && bytes; ++byte)
+      tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    json t = small();
+    json& model = t["model"];
+    model["vocab"] = json::object();
+    for (const std::string& token : tokens) model["vocab"][token] = model["vocab"].size();
+    model["merges"] = merges;
+    model["byte_fallback"] = bytes;
+    model["fuse_unk"] = rng.chance(0.5);
+    if (rng.chance(0.5)) model["unk_token"] = "<unk>";
+    const auto tokenizer = load_tokenizer(folder_with(t.dump()));
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::string> characters;
+      std::string text;
+      for (int64_t left = rng.below(24); left > 0; --left) {
+        characters.push_back(alphabet[rng.below(static_cast<int64_t>(alphabet.size()))]);
+        text += characters.back();
+      }
+      ASSERT_EQ(tokenizer->encode(text), merge_by_hand(model, characters)) << text << model.dump();
+    }
+  }
 }
 
 TEST(Tokenizer, ALongTextWithoutPiecesIsNotQuadratic) {
