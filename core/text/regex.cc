@@ -48,6 +48,7 @@ constexpr uint32_t kMatchLimit = 10'000'000;  // backtracking steps of one match
 struct Regex::Impl {
   std::string where;
   pcre2_code* code = nullptr;
+  bool jit = false;
   pcre2_match_context* context = nullptr;
 
   ~Impl() {
@@ -71,7 +72,7 @@ Regex::Regex(const std::string& pattern, std::string where) : impl_(std::make_un
                     impl_->where, pattern, message);
   }
   // Without permission to map executable memory this fails, and matching is only slower.
-  pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);
+  impl_->jit = pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE) == 0;
   impl_->context = pcre2_match_context_create(nullptr);
   // A tokenizer file is data: its pattern may be one that backtracks for years.
   pcre2_set_match_limit(impl_->context, kMatchLimit);
@@ -83,18 +84,22 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
   struct FreeData {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
   };
-  // One a call: it is written while matching, and one Regex serves several threads.
-  std::unique_ptr<pcre2_match_data, FreeData> data(
-      pcre2_match_data_create_from_pattern(impl_->code, nullptr));
+  // Written while matching, and one Regex serves several threads. One a thread for all patterns:
+  // only the bounds of the whole match are read, and a text has thousands of pieces.
+  thread_local const std::unique_ptr<pcre2_match_data, FreeData> data(
+      pcre2_match_data_create(1, nullptr));
   auto match_at = [&](size_t at) {
     auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     // Checked once by the tokenizer; PCRE2 would look at the whole text again for every match.
-    uint32_t options = PCRE2_NO_UTF_CHECK;
-    int rc =
-        pcre2_match(impl_->code, subject, text.size(), at, options, data.get(), impl_->context);
-    if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
-    options |= PCRE2_NO_JIT;  // the interpreter keeps its stack on the heap
-    return pcre2_match(impl_->code, subject, text.size(), at, options, data.get(), impl_->context);
+    constexpr uint32_t kOptions = PCRE2_NO_UTF_CHECK;
+    if (impl_->jit) {
+      const int rc = pcre2_jit_match(impl_->code, subject, text.size(), at, kOptions, data.get(),
+                                     impl_->context);
+      if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
+    }
+    // The interpreter keeps its stack on the heap.
+    return pcre2_match(impl_->code, subject, text.size(), at, kOptions | PCRE2_NO_JIT, data.get(),
+                       impl_->context);
   };
   for (size_t at = 0; at < text.size();) {
     int rc = match_at(at);
