@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".tmp", kDamaged = ".damaged";
 constexpr const char* kStateFile = "state.json";
+constexpr const char* kMasterFile = "master.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
 // Gives a finished folder its name. A folder that has it already (the same step again, after a
@@ -155,6 +156,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
                              const Optimizer& optimizer) const {
   fs::create_directories(folder);
   save_model(folder, config, parameters);
+  if (config.dtype == Dtype::kBF16) save_parameters(folder / kMasterFile, parameters);
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
   require(write_file_atomic(folder / kStateFile, to_json(state, digest_files(folder))));
@@ -216,7 +218,7 @@ std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const Mode
       continue;
     }
     // Proved, so what does not fit now is of another model.
-    load_parameters(path, config, parameters);
+    load_parameters(path, config, parameters, fs::exists(path / kMasterFile) ? kMasterFile : "");
     optimizer.load(path / kOptimizerFile);
     loaded.path = path;
     for (const fs::path& damaged : aside) set_aside(damaged);

@@ -1,7 +1,8 @@
 // Checkpoints of the trainer: one folder each, which appears whole or not at all.
 //
 //   checkpoints/step_000010/
-//     config.json, model.safetensors, tokenizer files    a Hugging Face folder
+//     config.json, model.safetensors, tokenizer files    a Hugging Face folder, of what samples
+//     master.safetensors          where that is bf16: the float32 weights that are trained
 //     optimizer.safetensors                              moments and counts
 //     state.json                  the numbers of CheckpointState, and a digest of each other file
 //
@@ -47,9 +48,9 @@ class CheckpointFolder {
   CheckpointFolder(std::filesystem::path root, std::filesystem::path tokenizer_dir,
                    int64_t keep_last);
 
-  // Durable when it returns without a Failure; then all but the last `keep_last` are deleted. On a
-  // Failure (a full disk) nothing has changed: the older checkpoints are intact and no part of the
-  // new one is left.
+  // config.dtype: of model.safetensors (save_model). Durable when it returns without a Failure;
+  // then all but the last `keep_last` are deleted. On a Failure (a full disk) nothing has changed:
+  // the older checkpoints are intact and no part of the new one is left.
   Result<std::filesystem::path> save(const CheckpointState& state, const ModelConfig& config,
                                      const Parameters& parameters, const Optimizer& optimizer);
 

@@ -122,12 +122,12 @@ double cut_share(const TrainBatch& batch) {
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
-                             const TrainOptions& train, int64_t max_sequence_tokens)
+                             const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute)
     : stream_(stream),
       train_(train),
       model_(config),
       parameters_(model_.layout()),
-      packed_(stream_, config, parameters_),
+      packed_(stream_, config, parameters_, compute),
       forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)) {
   for (int64_t i = 0; i < num_gradient_buffers(train_.gradient_slots); ++i)
@@ -149,7 +149,8 @@ Optimizer& PolicyTrainer::optimizer() {
 }
 
 void PolicyTrainer::set_reference(const Parameters& parameters) {
-  reference_ = std::make_unique<PackedWeights>(stream_, model_.config(), parameters);
+  reference_ =
+      std::make_unique<PackedWeights>(stream_, model_.config(), parameters, packed_.dtype());
 }
 
 std::vector<std::vector<float>> PolicyTrainer::score(std::span<const PackedSequence> sequences) {

@@ -39,8 +39,9 @@ class PolicyTrainer {
  public:
   // Borrows stream's pool. Weights are zero until weights_changed() is told of new ones.
   // max_sequence_tokens: the longest sequence that will come, at most the model's positions.
+  // `compute`: of the weights that products read.
   PolicyTrainer(const Stream& stream, const ModelConfig& config, const TrainOptions& train,
-                int64_t max_sequence_tokens);
+                int64_t max_sequence_tokens, Dtype compute = Dtype::kF32);
   PolicyTrainer(const PolicyTrainer&) = delete;
 
   const Model& model() const { return model_; }

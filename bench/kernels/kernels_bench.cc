@@ -29,6 +29,8 @@ void measure(const Options& options, const Program& program) {
   for (int64_t tokens : {1, 2, 4, 8, 64, 128})
     bench_linear(bench, tokens, 128, 384, /*gradients=*/false);
   bench_linear(bench, 64, 64, 64, /*gradients=*/false);
+  // A decode step of a head that no cache holds: the bytes of the weights are what it waits for.
+  for (int64_t tokens : {1, 8}) bench_linear(bench, tokens, 2048, 40960, /*gradients=*/false);
   for (const AttentionShape& shape :
        std::initializer_list<AttentionShape>{{16, 128, 128, 4, 2, 32},
                                              {2, 1024, 1024, 4, 2, 32},

@@ -13,6 +13,7 @@
 
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/compute_flag.h"
 #include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
@@ -41,6 +42,7 @@ struct EvalArguments {
   EvaluationPlan plan;
   bool training_seeds = false, json = false, rows = false;
   int threads = 0;
+  Compute compute = Compute::kAuto;
 };
 
 sandbox::EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
@@ -263,7 +265,7 @@ void eval(EvalArguments arguments, const Registries& registries) {
     all.push_back(std::move(arguments));
   }
   // Before the plans, whose longest context depends on the model.
-  const LoadedModel loaded(all[0].model, all[0].threads);
+  const LoadedModel loaded(all[0].model, all[0].threads, all[0].compute);
   const auto tokenizer = load_tokenizer_of(all[0].model, loaded.config());
   for (const EvalArguments& one : all) eval_one(one, loaded, *tokenizer, registries);
 }
@@ -335,6 +337,7 @@ void add_eval(CLI::App& app, const Registries& registries) {
       ->transform(integer_from(0, 1 << 30));
   command->add_option("--threads", arguments->threads, "of the decode engine; 0: all cores")
       ->transform(integer_from(0, 1024));
+  add_compute_flag(*command, arguments->compute);
   command->add_option("--env-threads", plan.rollout.env_threads, "threads that run environments")
       ->transform(integer_from(1, 1024))
       ->capture_default_str();

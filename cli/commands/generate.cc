@@ -9,6 +9,7 @@
 
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
 #include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
@@ -32,6 +33,7 @@ struct GenerateArguments {
   std::vector<std::string> stop;
   uint64_t seed = 0;
   int threads = 0;
+  Compute compute = Compute::kAuto;
 };
 
 struct Prompt {
@@ -146,7 +148,7 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
 }
 
 void generate(const GenerateArguments& arguments) {
-  LoadedModel loaded(arguments.model, arguments.threads);
+  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute);
   auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
   const auto format = chat::PromptFormat::of(arguments.chat_options, arguments.model, *tokenizer);
   if (arguments.chat && !format.has_template())
@@ -222,6 +224,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--kv-cache-mb", arguments->kv_cache_mb, "memory of the KV cache (MiB)")
       ->transform(integer_from(1, 1 << 24))
       ->capture_default_str();
+  add_compute_flag(*command, arguments->compute);
   command->add_option("--threads", arguments->threads, "0: all cores")
       ->transform(integer_from(0, 1024));
   command->footer(

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
 #include "cli/commands/number_flag.h"
 #include "cli/eval/loaded_model.h"
@@ -25,6 +26,7 @@ namespace {
 struct ScoreArguments {
   std::string model, logits;
   int threads = 0;
+  Compute compute = Compute::kAuto;
 };
 
 // Log-probabilities of whole sequences, in pieces of kChunk tokens. The cut does not show in the
@@ -138,7 +140,7 @@ void check_writable(const std::string& path) {
 
 void score(const ScoreArguments& arguments) {
   if (!arguments.logits.empty()) check_writable(arguments.logits);
-  LoadedModel loaded(arguments.model, arguments.threads);
+  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute);
   Scorer scorer(loaded);
   std::vector<int64_t> seq_lens, all_ids;
   std::vector<float> logits;
@@ -177,6 +179,7 @@ void add_score(CLI::App& app) {
       ->add_option("--logits", arguments->logits,
                    "also write seq_lens, input_ids and logits [tokens, vocab]")
       ->type_name("FILE.safetensors");
+  add_compute_flag(*command, arguments->compute);
   command->add_option("--threads", arguments->threads, "0: all cores")
       ->transform(integer_from(0, 1024));
   command->footer(

@@ -5,13 +5,14 @@
 
 namespace tailrace {
 
-LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads)
+LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads, Compute compute)
     : pool_(std::make_unique<ThreadPool>(threads > 0 ? threads : num_usable_cores())) {
   stream_.pool = pool_.get();
   model_ = std::make_unique<Model>(read_model_config(directory));
-  parameters_ = std::make_unique<Parameters>(model_->layout());
-  load_parameters(directory, model_->config(), *parameters_);
-  weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), *parameters_);
+  Parameters parameters(model_->layout());
+  load_parameters(directory, model_->config(), parameters);
+  weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), parameters,
+                                                   compute_dtype(compute, config()));
 }
 
 std::unique_ptr<text::Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,

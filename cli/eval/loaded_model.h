@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/model/compute.h"
 #include "core/model/model.h"
 #include "core/model/packed_weights.h"
-#include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/thread_pool.h"
@@ -18,11 +18,10 @@ class LoadedModel {
  public:
   // `threads` 0: all cores this process may use. Throws UserError: what is missing, cut or not
   // supported.
-  LoadedModel(const std::filesystem::path& directory, int threads);
+  LoadedModel(const std::filesystem::path& directory, int threads, Compute compute);
 
   const Model& model() const { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
-  const Parameters& parameters() const { return *parameters_; }
   const PackedWeights& weights() const { return *weights_; }
   // For those who keep the weights of a version alive (Engine::install).
   std::shared_ptr<const PackedWeights> shared_weights() const { return weights_; }
@@ -33,7 +32,6 @@ class LoadedModel {
   std::unique_ptr<ThreadPool> pool_;
   Stream stream_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Parameters> parameters_;  // borrows the model's layout
   std::shared_ptr<const PackedWeights> weights_;
 };
 

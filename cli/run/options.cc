@@ -78,6 +78,11 @@ void ModelSection::visit(OptionVisitor& v) {
           {.help = "Hugging Face folder to start from",
            .aliases = {"model_path", "pretrain"},
            .path = true});
+  v.field("compute", compute,
+          {.help = "elements of the weights that products read: bf16 takes half the memory and a "
+                   "decode step half the time that reading them takes; auto: bf16 where the "
+                   "files of model.path are, else f32. Master weights, gradients and moments are "
+                   "float32"});
   v.section("create", create,
             "a policy from random weights instead; its vocabulary comes from the environment");
 }

@@ -16,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/chat/options.h"
+#include "core/model/compute.h"
 #include "core/model/model_config.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
@@ -49,6 +50,7 @@ struct ModelCreateSection {
 
 struct ModelSection {
   std::string path;
+  Compute compute = Compute::kAuto;
   ModelCreateSection create;
 
   void visit(OptionVisitor& v);

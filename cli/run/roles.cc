@@ -88,6 +88,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   config.seed = static_cast<uint64_t>(o.run.seed);
   // Shapes alone: the weights come with the versions that the trainer publishes.
   config.model = planned_model(o, context.registries.environments);
+  config.compute = compute_dtype(o.model.compute, config.model);
   config.tokenizer_dir = context.run.tokenizer();
   config.chat = chat_of_run(context.run, o);
   for (const DatasetSection& dataset : datasets_of(o)) {
@@ -138,6 +139,7 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   config.steps = o.run.steps;
   config.model = planned_model(o, context.registries.environments);
   config.model_dir = o.model.path;
+  config.compute = compute_dtype(o.model.compute, config.model);
   config.tokenizer_dir = context.run.tokenizer();
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
   config.algo = o.algo;

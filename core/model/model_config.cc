@@ -85,6 +85,24 @@ constexpr ConfigFeature kFeatures[] = {
     {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
 };
 
+constexpr std::pair<const char*, Dtype> kDtypes[] = {
+    {"float32", Dtype::kF32}, {"bfloat16", Dtype::kBF16}, {"float16", Dtype::kF16}};
+
+const char* dtype_name(Dtype dtype) {
+  return std::ranges::find(kDtypes, dtype, [](const auto& row) { return row.second; })->first;
+}
+
+// Without a key the files are float32, as everywhere at first.
+Dtype read_dtype(const ConfigReader& reader) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const nlohmann::json* name = reader.find(key);
+    // kFeatures has refused other names.
+    for (const auto& [known, dtype] : kDtypes)
+      if (name != nullptr && *name == known) return dtype;
+  }
+  return Dtype::kF32;
+}
+
 std::string join_families(const char* Family::*name, std::string_view separator) {
   std::vector<const char*> names;
   for (const Family& family : kFamilies) names.push_back(family.*name);
@@ -305,6 +323,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::vector<int64_t> begins = reader.tokens("bos_token_id");
   if (!begins.empty()) config.bos_token = begins.front();
   config.eos_tokens = reader.tokens("eos_token_id");
+  config.dtype = read_dtype(reader);
   add_generation_ends(directory, config);
   validate(config, path.string());
   return config;
@@ -345,8 +364,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["eos_token_id"] = ends.empty()       ? Ordered(nullptr)
                          : ends.size() == 1 ? Ordered(ends.front())
                                             : Ordered(ends);
-  // What save_model() writes beside it.
-  json["torch_dtype"] = "float32";
+  json["torch_dtype"] = dtype_name(config.dtype);
 
   const auto written = write_file_atomic(directory / "config.json", json.dump(2) + "\n");
   if (!written) throw UserError("{}", written.failure().message);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/model/rope_scaling.h"
+#include "kernels/base/dtype.h"
 
 namespace tailrace {
 
@@ -26,6 +27,7 @@ struct ModelConfig {
   std::vector<int64_t> windows = {};
   int64_t bos_token = -1;                // -1: none
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
+  Dtype dtype = Dtype::kF32;             // that its files are written in
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 

@@ -41,12 +41,15 @@ std::string listing(const std::filesystem::path& directory) {
 // The tensors of a folder, whether in one file or in shards.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+  // `only`: the file that is read; empty: the usual ones.
+  explicit Checkpoint(const std::filesystem::path& directory, const std::string& only = "")
+      : directory_(directory) {
+    const std::string single = only.empty() ? kSingleFile : only;
     // The single file first, as transformers looks.
-    if (std::filesystem::exists(directory / kSingleFile)) {
-      list_ = directory / kSingleFile;
-      const SafetensorsFile& file = open(kSingleFile);
-      for (const auto& [name, view] : file.tensors()) places_[name] = kSingleFile;
+    if (!only.empty() || std::filesystem::exists(directory / single)) {
+      list_ = directory / single;
+      const SafetensorsFile& file = open(single);
+      for (const auto& [name, view] : file.tensors()) places_[name] = single;
     } else if (std::filesystem::exists(directory / kIndexFile)) {
       list_ = directory / kIndexFile;
       read_index(list_);
@@ -164,8 +167,8 @@ void load_tensor(Checkpoint& checkpoint, const ModelConfig& config, const Parame
 }  // namespace
 
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
-                     Parameters& parameters) {
-  Checkpoint checkpoint(directory);
+                     Parameters& parameters, const std::string& file) {
+  Checkpoint checkpoint(directory, file);
   // Before gigabytes are converted.
   refuse_unknown(checkpoint, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
@@ -185,22 +188,39 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
   }
 }
 
-void save_model(const std::filesystem::path& directory, const ModelConfig& config,
-                const Parameters& parameters) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw UserError("{}: cannot make the folder: {}", directory.string(), error.message());
-  // First, so that where the weights are, their config is too.
-  write_model_config(config, directory);
+namespace {
+
+// Matrices in `matrices`, the rest as it is.
+void write_tensors(const std::filesystem::path& path, const Parameters& parameters,
+                   Dtype matrices) {
   std::vector<NamedTensor> tensors;
   for (const ParameterInfo& info : parameters.layout().entries()) {
     tensors.push_back({.name = info.name,
                        .view = {.dtype = Dtype::kF32,
                                 .shape = info.shape,
-                                .data = std::as_bytes(parameters.vector(info.name))}});
+                                .data = std::as_bytes(parameters.vector(info.name))},
+                       .written_as = info.shape.size() == 2 ? matrices : Dtype::kF32});
   }
   // transformers refuses a file whose metadata names no format.
-  write_safetensors(directory / kSingleFile, tensors, {{"format", "pt"}});
+  write_safetensors(path, tensors, {{"format", "pt"}});
+}
+
+}  // namespace
+
+void save_model(const std::filesystem::path& directory, const ModelConfig& config,
+                const Parameters& parameters) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UserError("{}: cannot make the folder: {}", directory.string(), error.message());
+  ModelConfig written = config;
+  if (written.dtype != Dtype::kBF16) written.dtype = Dtype::kF32;
+  // First, so that where the weights are, their config is too.
+  write_model_config(written, directory);
+  write_tensors(directory / kSingleFile, parameters, written.dtype);
+}
+
+void save_parameters(const std::filesystem::path& path, const Parameters& parameters) {
+  write_tensors(path, parameters, Dtype::kF32);
 }
 
 }  // namespace tailrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "core/model/model_config.h"
 #include "core/model/parameters.h"
@@ -12,12 +13,17 @@ namespace tailrace {
 // `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
 // dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the
 // config says tied.
+// `file`: a file of the folder that alone is read; empty: the usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
-                     Parameters& parameters);
+                     Parameters& parameters, const std::string& file = "");
 // The same refusals, one tensor in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
-// Writes config.json and model.safetensors (F32), each by write, fsync, rename. Makes the folder.
+// Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder.
+// Matrices are BF16 where config.dtype is, else F32; the few values of norms and biases are F32.
+// That is what products read of PackedWeights of that dtype: nothing is lost that they see.
 void save_model(const std::filesystem::path& directory, const ModelConfig& config,
                 const Parameters& parameters);
+// All of `parameters` as F32 tensors. Throws UserError as write_safetensors() does.
+void save_parameters(const std::filesystem::path& path, const Parameters& parameters);
 
 }  // namespace tailrace

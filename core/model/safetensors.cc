@@ -28,6 +28,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
+constexpr size_t kPieceElements = 64 * 1024;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the bound of the reference implementation
 
 constexpr std::array<std::pair<std::string_view, Dtype>, 6> kDtypeNames = {{{"F32", Dtype::kF32},
@@ -249,6 +250,24 @@ std::string_view chars(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// A piece at a time: a model's second form needs no memory of its own.
+void write_data(const NamedTensor& tensor, AtomicFile& file) {
+  const TensorView& view = tensor.view;
+  if (tensor.written_as.value_or(view.dtype) == view.dtype)
+    return require(file.write(chars(view.data)));
+  TR_CHECK(view.dtype == Dtype::kF32 && *tensor.written_as == Dtype::kBF16,
+           "'{}' cannot be written as {}", tensor.name, name_of(*tensor.written_as));
+  const std::span values(reinterpret_cast<const float*>(view.data.data()),
+                         static_cast<size_t>(view.num_elements()));
+  std::vector<Bf16> piece;
+  for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
+    const auto some = values.subspan(begin, std::min(kPieceElements, values.size() - begin));
+    piece.resize(some.size());
+    std::ranges::transform(some, piece.begin(), to_bf16);
+    require(file.write(chars(std::as_bytes(std::span(piece)))));
+  }
+}
+
 }  // namespace
 
 int64_t TensorView::num_elements() const {
@@ -324,12 +343,14 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
-  for (const auto& [name, view] : tensors) {
-    TR_CHECK(!header.contains(name), "two tensors are named '{}'", name);
-    header[name] = {{"dtype", name_of(view.dtype)},
-                    {"shape", view.shape},
-                    {"data_offsets", {offset, offset + view.data.size()}}};
-    offset += view.data.size();
+  for (const NamedTensor& tensor : tensors) {
+    TR_CHECK(!header.contains(tensor.name), "two tensors are named '{}'", tensor.name);
+    const Dtype dtype = tensor.written_as.value_or(tensor.view.dtype);
+    const auto bytes = static_cast<uint64_t>(tensor.view.num_elements() * size_of(dtype));
+    header[tensor.name] = {{"dtype", name_of(dtype)},
+                           {"shape", tensor.view.shape},
+                           {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
   }
   std::string text = header.dump();
   // Spaces are allowed after the header; they align the data to 8 bytes, as other writers do.
@@ -341,7 +362,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
   AtomicFile& file = created.value();
   require(file.write(chars(std::as_bytes(std::span(&header_bytes, 1)))));
   require(file.write(text));
-  for (const NamedTensor& tensor : tensors) require(file.write(chars(tensor.view.data)));
+  for (const NamedTensor& tensor : tensors) write_data(tensor, file);
   // Only now has the file its name: a reader sees all of it or the one before.
   require(file.commit());
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ void to_float(const TensorView& view, std::span<float> out);
 struct NamedTensor {
   std::string name;
   TensorView view;
+  // kBF16: a view of floats is rounded as it is written, to the nearest, ties to even.
+  std::optional<Dtype> written_as = {};
 };
 // Tensors in the given order; written to a temporary file, fsynced and renamed. Throws UserError
 // with the path and the system's reason (a full disk) and leaves no partial file.

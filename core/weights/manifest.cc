@@ -97,7 +97,7 @@ std::string hardware(const Device& device) {
   return "cpu";
 }
 
-std::string numerics_class(const Device& device) {
+std::string numerics_class(Dtype weights, const Device& device) {
 #if defined(__AVX512F__)
   constexpr std::string_view instructions = "avx512";
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -107,7 +107,8 @@ std::string numerics_class(const Device& device) {
 #else
   constexpr std::string_view instructions = "plain";
 #endif
-  return fmt::format("{}-{}-w32-a32-kv32-k1-exact", hardware(device), instructions);
+  return fmt::format("{}-{}-w{}-a32-kv32-k1-exact", hardware(device), instructions,
+                     weights == Dtype::kBF16 ? "bf16" : "32");
 }
 
 }  // namespace tailrace

@@ -41,8 +41,8 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file);
 std::string hardware(const Device& device = {});
 
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
-// set, dtypes of weights, activations and KV cache, slices of k, exact or fast. `device`: the one
-// that computes.
-std::string numerics_class(const Device& device = {});
+// set, dtypes of weights ("w32", "wbf16"), activations and KV cache, slices of k, exact or fast.
+// `device`: the one that computes.
+std::string numerics_class(Dtype weights = Dtype::kF32, const Device& device = {});
 
 }  // namespace tailrace

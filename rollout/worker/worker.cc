@@ -287,7 +287,7 @@ class RolloutWorker {
     if (spare_ != nullptr && spare_.use_count() == 1) {
       spare_->repack(stream, parameters_);
     } else {
-      spare_ = std::make_shared<PackedWeights>(stream, config_.model, parameters_);
+      spare_ = std::make_shared<PackedWeights>(stream, config_.model, parameters_, config_.compute);
     }
     return {};
   }
@@ -457,7 +457,7 @@ class RolloutWorker {
   Engine engine_;
   EpisodeRunner runner_;
   std::vector<Played> played_;  // by domain
-  const std::string numerics_class_ = numerics_class();
+  const std::string numerics_class_ = numerics_class(config_.compute);
 
   Digest digest_, installed_digest_;       // of packed_, none while staging; of installed_
   std::shared_ptr<PackedWeights> packed_;  // staged last
@@ -491,7 +491,7 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .incarnation = 0,
                              .pid = static_cast<int32_t>(::getpid()),
                              .slots = slots,
-                             .numerics_class = numerics_class(),
+                             .numerics_class = numerics_class(config.compute),
                              .joined = config.joined,
                              .pool = config.pool,
                              .hardware = hardware(),

@@ -51,6 +51,7 @@ struct RolloutWorkerConfig {
   int64_t slots = 0;  // leases at once; 0: rollout.max_sequences
 
   ModelConfig model;
+  Dtype compute = Dtype::kF32;  // of the weights that products read
   std::filesystem::path tokenizer_dir;
   chat::ChatOptions chat;
 

@@ -65,6 +65,31 @@ TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   EXPECT_TRUE(std::ranges::equal(straight->parameters().flat(), second->parameters().flat()));
 }
 
+// What samples is bf16, what is trained is not.
+TEST_F(CheckpointTest, ABfloatModelGoesOnFromItsMasterWeights) {
+  ModelConfig config = trainer_->model().config();
+  config.dtype = Dtype::kBF16;
+  CheckpointFolder folder(root_, {}, 3);
+  const std::vector<float> before(trainer_->parameters().flat().begin(),
+                                  trainer_->parameters().flat().end());
+  const auto saved =
+      folder.save({.step = 3}, config, trainer_->parameters(), trainer_->optimizer());
+  ASSERT_TRUE(saved);
+  std::ranges::fill(trainer_->parameters().flat(), 0.0f);
+  ASSERT_TRUE(load(folder));
+  EXPECT_TRUE(std::ranges::equal(trainer_->parameters().flat(), before));
+  const ModelConfig read = read_model_config(saved.value());
+  EXPECT_EQ(read.dtype, Dtype::kBF16);
+  Parameters exported(trainer_->model().layout());
+  load_parameters(saved.value(), read, exported);
+  const auto name = std::string(kEmbeddingName);
+  const auto ours = exported.vector(name), master = trainer_->parameters().vector(name);
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_EQ(ours[i], to_float(to_bf16(master[i])));
+  // One that is cut is damaged.
+  fs::resize_file(saved.value() / "master.safetensors", 1000);
+  EXPECT_THROW(load(folder), UserError);
+}
+
 TEST_F(CheckpointTest, KeepsItsStateAndTheTokenizerAndLoadsAsAModelFolder) {
   fs::path tokenizer = testing::data_dir() / "models/stories260K";
   CheckpointFolder folder(root_, tokenizer, 3);

@@ -57,14 +57,14 @@ class TrainerWorker {
                  .incarnation = 0,
                  .pid = static_cast<int32_t>(::getpid()),
                  .slots = 1,
-                 .numerics_class = numerics_class(),
+                 .numerics_class = numerics_class(config.compute),
                  .joined = false,
                  .pool = {},
                  .hardware = hardware()},
                 config.endpoint, config.link),
         pool_(pool_size(config.train.threads)),
         trainer_(Stream{{}, &pool_, nullptr}, config.model, config.train,
-                 config.max_sequence_tokens),
+                 config.max_sequence_tokens, config.compute),
         loss_(policy_loss_config(config.algo)),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
@@ -243,6 +243,12 @@ class TrainerWorker {
     trainer_.set_reference(reference);
   }
 
+  ModelConfig written_as(Dtype dtype) const {
+    ModelConfig config = config_.model;
+    config.dtype = dtype;
+    return config;
+  }
+
   static Digest root_of(const Parameters& parameters) {
     return make_manifest(parameters, 0, 0, numerics_class()).root;
   }
@@ -256,7 +262,8 @@ class TrainerWorker {
     if (needs_reference()) {
       trainer_.set_reference(trainer_.parameters());
       reference_ = root_of(trainer_.parameters());
-      save_model(config_.run.reference(), config_.model, trainer_.parameters());
+      // As it is: its digest is proved when the run goes on.
+      save_model(config_.run.reference(), written_as(Dtype::kF32), trainer_.parameters());
     }
     version_ = 0;
     metrics_ = std::move(metrics);
@@ -347,8 +354,9 @@ class TrainerWorker {
   }
 
   BatchOptions batch_options() const {
-    BatchOptions options = tailrace::batch_options(
-        config_.algo, numerics_class(), config_.model.vocab_size, config_.max_sequence_tokens);
+    BatchOptions options =
+        tailrace::batch_options(config_.algo, numerics_class(config_.compute),
+                                config_.model.vocab_size, config_.max_sequence_tokens);
     options.version = version_;
     options.max_staleness = config_.max_staleness;
     return options;
@@ -387,7 +395,8 @@ class TrainerWorker {
   }
 
   void publish_files() {
-    WeightManifest manifest = make_manifest(trainer_.parameters(), 0, version_, numerics_class());
+    WeightManifest manifest =
+        make_manifest(trainer_.parameters(), 0, version_, numerics_class(config_.compute));
     Result<std::string> file =
         publish_weights(config_.run.weights(), manifest, trainer_.parameters());
     if (!file)
@@ -419,7 +428,7 @@ class TrainerWorker {
                            .digest = digest_,
                            .reference = reference_,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
-                          config_.model, trainer_.parameters(), trainer_.optimizer());
+                          written_as(config_.compute), trainer_.parameters(), trainer_.optimizer());
     if (!saved) throw UserError("{}", saved.failure().message);
     saved_version_ = version_;
     saved_path_ = saved.value();

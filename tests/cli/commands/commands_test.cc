@@ -232,6 +232,23 @@ TEST(Score, MatchesTheGoldenValues) {
   EXPECT_LE(worst, kBound);
 }
 
+// auto is what the files are: bf16 weights lose nothing of a bf16 file, and some of another.
+TEST(Score, ComputesWithTheWeightsThatItIsTold) {
+  std::string input;
+  for (const auto& ids : read_golden().ids) input += json{{"input_ids", ids}}.dump() + "\n";
+  const auto score = [&](const std::string& model, const std::string& flag) {
+    const auto result = run_binary("score --model " + model + flag, input);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string bf16_files = kData + "/golden/qwen3-headdim-untied-bf16";
+  EXPECT_EQ(score(bf16_files, ""), score(bf16_files, " --compute f32"));
+  EXPECT_EQ(score(bf16_files, ""), score(bf16_files, " --compute bf16"));
+  EXPECT_EQ(score(kGolden, ""), score(kGolden, " --compute f32"));
+  EXPECT_NE(score(kGolden, ""), score(kGolden, " --compute bf16"));
+  EXPECT_EQ(run_binary("score --compute fp8 --model " + kGolden, input).exit_code, 2);
+}
+
 TEST(Score, GivesTheSameBitsForAnyNumberOfThreads) {
   std::string input;
   for (const auto& ids : read_golden().ids) input += json{{"input_ids", ids}}.dump() + "\n";

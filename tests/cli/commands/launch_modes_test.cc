@@ -72,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, LaunchModes,
     testing::Values(
         ModeCase{"sync", {"scheduler.mode=sync"}, 0},
+        ModeCase{"sync_bf16", {"scheduler.mode=sync", "model.compute=bf16"}, 0},
         ModeCase{"tail_batching",
                  {"scheduler.mode=tail_batching", "scheduler.launch_prompts_ratio=1.5"},
                  0,

@@ -116,6 +116,37 @@ class Golden : public ::testing::TestWithParam<const char*> {
 
 class GoldenSteps : public Golden {};
 
+// What bf16 weights may cost follows from the model itself: over the step from the weights to the
+// rounded ones the loss changes by the mean of its slopes at both ends, up to the third order.
+TEST_P(Golden, InBfloatTheLossMovesAsItsGradientsSay) {
+  std::vector<Tokens> sequences;
+  std::vector<std::vector<int>> masks;
+  read_ce(sequences, masks);
+  Parameters here(rig.model.layout()), there(rig.model.layout());
+  const double before = cross_entropy(rig, sequences, masks, &here).loss;
+  rig.pack(Dtype::kBF16);
+  const double after = cross_entropy(rig, sequences, masks, &there).loss;
+  double slope = 0, length = 0;
+  for (const ParameterInfo& info : rig.model.layout().entries()) {
+    if (info.shape.size() == 1) continue;  // norms and biases stay what they are
+    const auto weights = rig.parameters.vector(info.name);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const double step = double{to_float(to_bf16(weights[i]))} - weights[i];
+      slope += step * (here.vector(info.name)[i] + double{there.vector(info.name)[i]}) / 2;
+      length += step * step;
+    }
+  }
+  if (rig.model.config().dtype == Dtype::kBF16) {
+    EXPECT_EQ(length, 0);
+    EXPECT_EQ(after, before);
+  } else {
+    EXPECT_GT(length, 0);
+    // A float32 loss is good to 1e-6 of itself.
+    EXPECT_NEAR(after - before, slope, 2e-6 * before + 0.01 * std::abs(slope));
+    EXPECT_GT(std::abs(slope), 1e-6 * before) << "nothing to compare";
+  }
+}
+
 TEST_P(Golden, InverseFrequenciesAgree) {
   const auto want = golden["inv_freq"].get<std::vector<double>>();
   const auto got = rig.model.config().inv_freq();

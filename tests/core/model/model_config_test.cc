@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/model/compute.h"
 #include "core/model/parameters.h"
 #include "tests/core/model/model_harness.h"
 
@@ -302,11 +303,32 @@ TEST(ModelConfig, SaysWhatAModelFolderIsWhenThereIsNone) {
   }
 }
 
-TEST(ModelConfig, AcceptsEveryStorageDtype) {
-  for (const char* dtype : {"float32", "bfloat16", "float16"}) {
-    Json json = llama_json();
-    json["torch_dtype"] = dtype;
-    EXPECT_EQ(refusal(json.dump()), "accepted");
+TEST(ModelConfig, AcceptsEveryStorageDtypeAndKeepsIt) {
+  const ScratchFolder folder;
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    for (const auto& [name, dtype] : {std::pair{"float32", Dtype::kF32},
+                                      {"bfloat16", Dtype::kBF16},
+                                      {"float16", Dtype::kF16}}) {
+      Json json = llama_json();
+      json.erase("torch_dtype");
+      json[key] = name;
+      write_text(folder.path() / "config.json", json.dump());
+      const ModelConfig config = read_model_config(folder.path());
+      EXPECT_EQ(config.dtype, dtype);
+      write_model_config(config, folder.path());
+      EXPECT_EQ(read_model_config(folder.path()).dtype, dtype);
+    }
+  }
+}
+
+TEST(Compute, AutoFollowsTheFiles) {
+  ModelConfig config;
+  for (const Dtype files : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
+    config.dtype = files;
+    EXPECT_EQ(compute_dtype(Compute::kF32, config), Dtype::kF32);
+    EXPECT_EQ(compute_dtype(Compute::kBf16, config), Dtype::kBF16);
+    EXPECT_EQ(compute_dtype(Compute::kAuto, config),
+              files == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32);
   }
 }
 

@@ -66,6 +66,9 @@ class Rig {
 
   const Stream& stream() const { return stream_; }
   void repack() { weights_->repack(stream_, parameters); }
+  void pack(Dtype dtype) {
+    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters, dtype);
+  }
   void init(uint64_t seed);
   const PackedWeights& weights() const { return *weights_; }
   Workspace workspace() { return Workspace({scratch_.data(), scratch_.size()}); }

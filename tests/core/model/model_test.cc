@@ -1,5 +1,6 @@
 #include "core/model/model.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -10,6 +11,28 @@
 
 namespace tailrace {
 namespace {
+
+// bf16 weights are another form of rounded ones: the same bits forward and backward, whole model.
+TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
+  for (const ModelConfig& config : {awkward_config(true), awkward_config(false), rich_config()}) {
+    Rig bf16(config, /*num_threads=*/2), rounded(config);
+    for (const ParameterInfo& info : rounded.model.layout().entries()) {
+      if (info.shape.size() == 1) continue;
+      for (float& weight : rounded.parameters.vector(info.name)) weight = to_float(to_bf16(weight));
+    }
+    rounded.repack();
+    bf16.pack(Dtype::kBF16);
+    EXPECT_LT(PackedWeights::bytes(config, Dtype::kBF16),
+              PackedWeights::bytes(config, Dtype::kF32));
+    const auto sequences = random_sequences(/*count=*/4, /*longest=*/40, config.vocab_size, 7);
+    Parameters gradients(bf16.model.layout()), expected(rounded.model.layout());
+    const CrossEntropy one = cross_entropy(bf16, sequences, {}, &gradients),
+                       other = cross_entropy(rounded, sequences, {}, &expected);
+    EXPECT_EQ(one.logprobs, other.logprobs);
+    EXPECT_EQ(one.entropies, other.entropies);
+    EXPECT_TRUE(std::ranges::equal(gradients.flat(), expected.flat()));
+  }
+}
 
 TEST(Model, ForwardAllocatesNothing) {
   for (const auto& [config, threads] :

@@ -150,6 +150,27 @@ TEST(SaveModel, LoadsBackBitForBit) {
   }
 }
 
+// In bf16 nothing is lost of what products read, and the config says so.
+TEST(SaveModel, InBfloatKeepsWhatProductsRead) {
+  ModelConfig config = awkward_config(false);
+  config.dtype = Dtype::kBF16;
+  const ParameterLayout layout(config);
+  Parameters saved(layout), loaded(layout);
+  init_parameters(config, 5, saved);
+  for (float& weight : saved.vector(kFinalNormName)) weight += 1e-5f;  // finer than bf16
+  ScratchFolder folder;
+  save_model(folder.path(), config, saved);
+  const ModelConfig read = read_model_config(folder.path());
+  EXPECT_EQ(read.dtype, Dtype::kBF16);
+  load_parameters(folder.path(), read, loaded);
+  for (const ParameterInfo& info : layout.entries()) {
+    const auto before = saved.vector(info.name), after = loaded.vector(info.name);
+    for (size_t i = 0; i < before.size(); ++i)
+      ASSERT_EQ(after[i], info.shape.size() == 2 ? to_float(to_bf16(before[i])) : before[i])
+          << info.name;
+  }
+}
+
 // A saved model whose tensors a test may change before they are written again.
 class LoadParameters : public ::testing::Test {
  protected:

@@ -38,6 +38,32 @@ std::string refusal(const std::string& bytes) {
   }
 }
 
+NamedTensor tensor_named(NamedTensor tensor, std::string name) {
+  tensor.name = std::move(name);
+  return tensor;
+}
+
+// More than the pieces that are converted at once.
+TEST(Safetensors, WritesFloatsAsBfloat) {
+  std::vector<float> values(200'001);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f / static_cast<float>(i + 1);
+  const NamedTensor tensor{.name = "a",
+                           .view = {.shape = {200'001}, .data = std::as_bytes(std::span(values))},
+                           .written_as = Dtype::kBF16};
+  ScratchFolder folder;
+  write_safetensors(folder.path() / "x.safetensors",
+                    std::vector{tensor, tensor_named(tensor, "b")});
+  const SafetensorsFile file(folder.path() / "x.safetensors");
+  for (const char* name : {"a", "b"}) {
+    const TensorView& read = file.tensors().at(name);
+    ASSERT_EQ(read.dtype, Dtype::kBF16);
+    ASSERT_EQ(read.num_elements(), 200'001);
+    std::vector<float> back(values.size());
+    to_float(read, back);
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(back[i], to_float(to_bf16(values[i])));
+  }
+}
+
 TEST(Safetensors, ReadsWhatItWrote) {
   const float values[] = {1, -2.5f, 3};
   const int64_t ids[] = {7, -9};
@@ -53,7 +79,7 @@ TEST(Safetensors, ReadsWhatItWrote) {
   const SafetensorsFile file(path);
   ASSERT_EQ(file.tensors().size(), 4u);
   EXPECT_EQ(file.metadata().at("who"), "a \"test\"");
-  for (const auto& [name, view] : tensors) {
+  for (const auto& [name, view, written_as] : tensors) {
     const TensorView& read = file.tensors().at(name);
     EXPECT_EQ(read.dtype, view.dtype);
     EXPECT_EQ(read.shape, view.shape);
