@@ -13,8 +13,11 @@ KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens)
   TR_CHECK(block_tokens >= 8 && block_tokens <= 128 &&
                std::has_single_bit(static_cast<unsigned>(block_tokens)),
            "block_tokens {} is no power of two from 8 to 128", block_tokens);
-  buffer_ = Buffer(static_cast<size_t>(num_blocks) *
-                   static_cast<size_t>(bytes_per_block(config, block_tokens)));
+  buffer_ = Buffer(static_cast<size_t>(bytes(config, num_blocks, block_tokens)));
+}
+
+int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens) {
+  return num_blocks * bytes_per_block(config, block_tokens);
 }
 
 int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens) {

@@ -22,6 +22,7 @@ class KvCache {
   int block_tokens() const { return block_tokens_; }
   // Copies the first `tokens` positions of a block in every layer (copy-on-write of a shared tail).
   void copy_block(int from, int to, int tokens);
+  static int64_t bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens);
   static int64_t bytes_per_block(const ModelConfig& config, int block_tokens);
 
  private:

@@ -33,23 +33,34 @@ ModelConfig validated(ModelConfig config) {
   return config;
 }
 
+// Far fewer than a model's positions, as a rule: a million of them are half a gigabyte of table.
+int64_t context_of(const ModelConfig& config, int64_t max_context) {
+  return max_context > 0 ? std::min(max_context, config.max_positions) : config.max_positions;
+}
+
 }  // namespace
 
-Model::Model(ModelConfig config)
+Model::Model(ModelConfig config, int64_t max_context)
     : config_(validated(std::move(config))),
       layout_(config_),
-      rope_table_(static_cast<size_t>(config_.max_positions * config_.head_dim) * sizeof(float)) {
+      max_context_(context_of(config_, max_context)),
+      rope_table_(static_cast<size_t>(bytes(config_, max_context))) {
   // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
   rope_table(Stream{}, config_.inv_freq(), config_.rope_scaling.attention_factor,
-             {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim});
+             {rope_table_.as<float>().data(), max_context_, config_.head_dim});
+}
+
+int64_t Model::bytes(const ModelConfig& config, int64_t max_context) {
+  const int64_t floats = context_of(config, max_context) * config.head_dim;
+  return static_cast<int64_t>(Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)));
 }
 
 ConstMatrix Model::rope() const {
-  return {rope_table_.as<float>().data(), config_.max_positions, config_.head_dim};
+  return {rope_table_.as<float>().data(), max_context_, config_.head_dim};
 }
 
-size_t Model::workspace_bytes(int64_t max_tokens, int max_context, int num_threads) const {
-  const ModelConfig& c = config_;
+size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_context,
+                              int num_threads) {
   auto bytes = [&](int64_t cols) {
     return Workspace::aligned(static_cast<size_t>(max_tokens * cols) * sizeof(float));
   };
@@ -66,8 +77,8 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
   const AttentionBatch& sequences = batch.sequences;
   TR_CHECK(sequences.num_tokens() == batch.num_tokens(), "{} positions for {} tokens",
            sequences.num_tokens(), batch.num_tokens());
-  TR_CHECK(batch.max_context <= config_.max_positions, "context {} of a model for {}",
-           batch.max_context, config_.max_positions);
+  TR_CHECK(batch.max_context <= max_context_, "context {} of a model for {}", batch.max_context,
+           max_context_);
   // Who built the batch has checked what came from outside; here a bad id is our bug, and would
   // read behind the table.
   for (const int32_t id : batch.token_ids) {

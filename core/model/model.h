@@ -22,14 +22,22 @@ namespace tailrace {
 // caller.
 class Model {
  public:
-  explicit Model(ModelConfig config);  // throws UserError when the sizes do not fit each other
-  Model(const Model&) = delete;        // Parameters borrow its layout
+  // `max_context`: the longest that will come; 0: all of the config's positions. Throws UserError
+  // when the sizes do not fit each other.
+  explicit Model(ModelConfig config, int64_t max_context = 0);
+  Model(const Model&) = delete;  // Parameters borrow its layout
 
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return layout_; }
 
   // Scratch for forward() and backward() of up to `max_tokens` rows; `num_threads` of the stream.
-  size_t workspace_bytes(int64_t max_tokens, int max_context, int num_threads) const;
+  size_t workspace_bytes(int64_t max_tokens, int max_context, int num_threads) const {
+    return workspace_bytes(config_, max_tokens, max_context, num_threads);
+  }
+  static size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
+                                int num_threads);
+  // Of the model itself: the table of rotary positions.
+  static int64_t bytes(const ModelConfig& config, int64_t max_context = 0);
 
   // Writes KV of all rows into `kv` and the final-norm hidden state of batch.logit_rows into
   // `hidden` [logit_rows, hidden_size]. Keeps activations in `sink` when it is not null. Allocates
@@ -57,7 +65,8 @@ class Model {
 
   ModelConfig config_;
   ParameterLayout layout_;
-  Buffer rope_table_;  // [max_positions, head_dim]
+  int64_t max_context_;
+  Buffer rope_table_;  // [max_context, head_dim]
 };
 
 }  // namespace tailrace

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 
+#include "kernels/base/check.h"
+
 namespace tailrace {
 namespace {
 
 size_t packed_bytes(std::span<const float> values, Dtype) { return values.size_bytes(); }
 size_t packed_bytes(ConstMatrix master, Dtype dtype) {
   return weight_bytes(dtype, master.rows, master.cols);
+}
+size_t packed_bytes(const TensorShape& shape, Dtype dtype) {
+  return shape.cols == 0 ? static_cast<size_t>(shape.rows) * sizeof(float)
+                         : weight_bytes(dtype, shape.rows, shape.cols);
 }
 
 void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype,
@@ -25,29 +31,27 @@ void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dty
 
 }  // namespace
 
-size_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
-  size_t bytes = 0;
-  const auto count = [&](const auto& tensor) {
-    bytes += Workspace::aligned(packed_bytes(tensor, dtype));
-  };
-  // The same tensors as repack(), since the buffer is as large as their sum.
-  const LayerTensors<const float> layer = layer_shapes(config);
-  for_each_tensor(count, layer);
-  bytes *= static_cast<size_t>(config.num_layers);
-  count(std::span(static_cast<const float*>(nullptr), static_cast<size_t>(config.hidden_size)));
-  const ConstMatrix rows(nullptr, config.vocab_size, config.hidden_size);
-  count(rows);
-  if (!config.tie_embeddings) count(rows);
-  return bytes;
-}
-
 PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,
                              const Parameters& parameters, Dtype dtype)
     : config_(config),
       dtype_(dtype),
-      buffer_(bytes(config, dtype), stream.device),
+      buffer_(static_cast<size_t>(bytes(config, dtype)), stream.device),
       layers_(static_cast<size_t>(config.num_layers)) {
   repack(stream, parameters);
+}
+
+int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
+  size_t bytes = 0;
+  const auto count = [&](const TensorShape& shape) {
+    bytes += Workspace::aligned(packed_bytes(shape, dtype));
+  };
+  // The same tensors as repack(), since the buffer is as large as their sum.
+  const auto layer = layer_shapes(config);
+  for (int64_t i = 0; i < config.num_layers; ++i) for_each_tensor(count, layer);
+  count({config.hidden_size, 0});
+  count({config.vocab_size, config.hidden_size});
+  if (!config.tie_embeddings) count({config.vocab_size, config.hidden_size});
+  return static_cast<int64_t>(bytes);
 }
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
@@ -64,6 +68,7 @@ void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
   } else {
     place(parameters.matrix(kHeadName), head_);
   }
+  TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
 }
 
 }  // namespace tailrace

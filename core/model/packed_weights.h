@@ -24,9 +24,7 @@ class PackedWeights {
   PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters,
                 Dtype dtype = Dtype::kF32);
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
-
-  // That one of these takes.
-  static size_t bytes(const ModelConfig& config, Dtype dtype);
+  static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32);
 
   using Layer = LayerOf<std::span<const float>, Weight>;
   const std::vector<Layer>& layers() const { return layers_; }

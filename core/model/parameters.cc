@@ -172,7 +172,11 @@ const ParameterInfo& ParameterLayout::at(std::string_view name) const {
 }
 
 Parameters::Parameters(const ParameterLayout& layout)
-    : layout_(&layout), buffer_(static_cast<size_t>(layout.size()) * sizeof(float)) {}
+    : layout_(&layout), buffer_(static_cast<size_t>(bytes(layout))) {}
+
+int64_t Parameters::bytes(const ParameterLayout& layout) {
+  return layout.size() * static_cast<int64_t>(sizeof(float));
+}
 
 std::span<float> Parameters::vector(std::string_view name) {
   const ParameterInfo& info = layout_->at(name);
@@ -206,12 +210,15 @@ LayerTensors<const float> layer_tensors(const ModelConfig& config, const Paramet
   return tensors_of<const float>(config, parameters, layer);
 }
 
-LayerTensors<const float> layer_shapes(const ModelConfig& config) {
-  struct Nowhere {
-    std::span<const float> vector(std::string_view) const { return {}; }
-  };
-  const Nowhere nowhere;
-  return tensors_of<const float>(config, nowhere, /*layer=*/0);
+LayerOf<TensorShape, TensorShape> layer_shapes(const ModelConfig& config) {
+  const LayerTable table = layer_table(config);
+  LayerOf<TensorShape, TensorShape> shapes;
+  for_each_tensor(
+      [](const TensorGroup& group, TensorShape& shape) {
+        shape = {group.rows(), group.cols};
+      },
+      table, shapes);
+  return shapes;
 }
 
 std::string_view head_name(const ModelConfig& config) {

@@ -58,6 +58,7 @@ class ParameterLayout {
 class Parameters {
  public:
   explicit Parameters(const ParameterLayout& layout);  // zeros; borrows the layout
+  static int64_t bytes(const ParameterLayout& layout);
   std::span<float> flat() { return buffer_.as<float>(); }
   std::span<const float> flat() const { return buffer_.as<float>(); }
   std::span<float> vector(std::string_view name);
@@ -112,8 +113,12 @@ using LayerTensors = LayerOf<std::span<T>, MatrixView<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
 LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
                                         int64_t layer);
-// Views of no memory, for who asks for sizes alone; all layers have the same.
-LayerTensors<const float> layer_shapes(const ModelConfig& config);
+// Rows and columns of what layer_tensors() gives; a vector has 0 columns, and what a family lacks 0
+// rows.
+struct TensorShape {
+  int64_t rows = 0, cols = 0;
+};
+LayerOf<TensorShape, TensorShape> layer_shapes(const ModelConfig& config);
 
 // Names of the tensors outside the layers.
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";

@@ -28,6 +28,13 @@ class Buffer {
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 
+  // Of all Buffers of this process: the bytes that they hold, padding included, and the most that
+  // they held at once since begin_peak(). Plans of memory are proved by it; nothing is decided by
+  // it. Thread: any.
+  static int64_t total_bytes();
+  static int64_t peak_bytes();
+  static void begin_peak();
+
   template <class T>
   std::span<T> as() {
     return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -74,6 +75,44 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
     EXPECT_EQ(workspace.used(), 0u);
     EXPECT_GT(workspace.peak(), memory.size() / 2) << "the stated size is far too large";
   }
+}
+
+// Who plans memory asks for sizes and makes nothing.
+TEST(Model, SaysWhatItAndItsPartsTake) {
+  for (const ModelConfig& config : {awkward_config(true), awkward_config(false), rich_config()}) {
+    int64_t before = Buffer::total_bytes();
+    const auto taken = [&] {
+      return Buffer::total_bytes() - std::exchange(before, Buffer::total_bytes());
+    };
+    const Model model(config);
+    EXPECT_EQ(taken(), Model::bytes(config));
+    const Parameters parameters(model.layout());
+    EXPECT_EQ(taken(), Parameters::bytes(model.layout()));
+    const PackedWeights packed(Stream{}, config, parameters);
+    EXPECT_EQ(taken(), PackedWeights::bytes(config));
+    const KvCache kv(config, 3, 16);
+    EXPECT_EQ(taken(), KvCache::bytes(config, 3, 16));
+    const Activations activations(config, 7);
+    EXPECT_EQ(taken(), Activations::bytes(config, 7));
+  }
+}
+
+TEST(Model, KeepsPositionsForTheContextsThatComeAlone) {
+  ModelConfig config = awkward_config(true);
+  const int64_t all = Model::bytes(config);
+  EXPECT_LT(Model::bytes(config, config.max_positions / 2), all);
+  EXPECT_EQ(Model::bytes(config, 2 * config.max_positions), all) << "no more than it knows";
+  Rig rig(config);
+  const Model cut(config, /*max_context=*/40);
+  const std::vector<Tokens> sequences = {Tokens(40, 3)};
+  rig.forward_whole(sequences, Rig::Rows::kAll, /*keep=*/false);
+  const std::vector<float> whole(rig.hidden().data,
+                                 rig.hidden().data + rig.hidden().rows * rig.hidden().cols);
+  Buffer memory(cut.workspace_bytes(40, 40, 1));
+  Workspace workspace({memory.data(), memory.size()});
+  cut.forward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv, rig.hidden(),
+              /*sink=*/nullptr);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), rig.hidden().data)) << "other bits";
 }
 
 TEST(Model, APassOfNoTokensOrNoWantedRowsIsAllowed) {

@@ -26,6 +26,25 @@ TEST(Buffer, MovesAndMayBeEmpty) {
   EXPECT_EQ(Buffer(0).size(), 0u);
 }
 
+TEST(Buffer, CountsWhatIsHeldAndTheMostOfIt) {
+  const int64_t before = Buffer::total_bytes();
+  Buffer::begin_peak();
+  {
+    Buffer small(1);
+    Buffer large(1000);
+    EXPECT_EQ(Buffer::total_bytes() - before, 64 + 1024);
+    // What the first held goes with the second.
+    small = std::move(large);
+    EXPECT_EQ(Buffer::total_bytes() - before, 64 + 1024);
+    const Buffer moved(std::move(small));
+    EXPECT_EQ(Buffer::total_bytes() - before, 64 + 1024);
+  }
+  EXPECT_EQ(Buffer::total_bytes(), before);
+  EXPECT_EQ(Buffer::peak_bytes() - before, 64 + 1024);
+  Buffer::begin_peak();
+  EXPECT_EQ(Buffer::peak_bytes(), before);
+}
+
 TEST(Workspace, GivesAlignedPiecesAndTakesThemBackAtTheEndOfAScope) {
   Buffer buffer(4 * kMemoryAlignment);
   Workspace workspace(buffer.as<std::byte>());
