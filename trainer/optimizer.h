@@ -23,6 +23,7 @@ class Optimizer {
  public:
   // `total_updates` ends the schedule. Borrows the layout. `options` must be valid.
   Optimizer(const ParameterLayout& layout, const OptimOptions& options, int64_t total_updates);
+  static int64_t bytes(const ParameterLayout& layout) { return 2 * Parameters::bytes(layout); }
 
   struct Report {
     double grad_norm = 0;  // global L2 norm before clipping

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "kernels/base/check.h"
 #include "kernels/ops/log_softmax.h"
 
@@ -27,6 +29,23 @@ int64_t buffer_tokens(const PackLimits& limits, int64_t max_sequence_tokens) {
 int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
   return blocks_for(buffer_tokens(limits, max_sequence_tokens)) +
          static_cast<int>(limits.max_sequences);
+}
+
+// Of the whole model and of the head: one after the other, so the larger of the two is enough.
+size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int64_t max_sequence_tokens,
+                       int num_threads) {
+  return std::max(
+      Model::workspace_bytes(config, max_tokens, static_cast<int>(max_sequence_tokens),
+                             num_threads),
+      linear_logprob_workspace_bytes(max_tokens, config.vocab_size, config.hidden_size));
+}
+
+// One float a token, and one of each element of its hidden state.
+size_t row_bytes(int64_t max_tokens) {
+  return Workspace::aligned(static_cast<size_t>(max_tokens) * sizeof(float));
+}
+size_t hidden_bytes(const ModelConfig& config, int64_t max_tokens) {
+  return Workspace::aligned(static_cast<size_t>(max_tokens * config.hidden_size) * sizeof(float));
 }
 
 }  // namespace
@@ -69,20 +88,33 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
   const ModelConfig& config = model.config();
   TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
            "{} of {} positions", max_sequence_tokens, config.max_positions);
-  // One after the other, so the larger of the two is enough.
-  workspace_ = Buffer(std::max(
-      model.workspace_bytes(max_tokens_, static_cast<int>(max_sequence_tokens), num_threads),
-      linear_logprob_workspace_bytes(max_tokens_, config.vocab_size, config.hidden_size)));
-  auto rows = static_cast<size_t>(max_tokens_) * sizeof(float);
-  auto dim = static_cast<size_t>(config.hidden_size);
-  hidden_ = Buffer(rows * dim);
-  logprob_ = Buffer(rows);
-  lse_ = Buffer(rows);
-  entropy_ = Buffer(rows);
+  workspace_ = Buffer(workspace_bytes(config, max_tokens_, max_sequence_tokens, num_threads));
+  hidden_ = Buffer(hidden_bytes(config, max_tokens_));
+  logprob_ = Buffer(row_bytes(max_tokens_));
+  lse_ = Buffer(row_bytes(max_tokens_));
+  entropy_ = Buffer(row_bytes(max_tokens_));
   if (with_backward) {
-    dhidden_ = Buffer(rows * dim);
+    dhidden_ = Buffer(hidden_bytes(config, max_tokens_));
     activations_ = model.make_activations(max_tokens_);
   }
+}
+
+std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const PackLimits& limits,
+                                              int64_t max_sequence_tokens, bool with_backward,
+                                              int num_threads) {
+  const int64_t tokens = buffer_tokens(limits, max_sequence_tokens);
+  const size_t rows =
+      3 * row_bytes(tokens) + (with_backward ? 2 : 1) * hidden_bytes(config, tokens);
+  std::vector<MemoryItem> items = {
+      {fmt::format("workspace of {} tokens", tokens),
+       static_cast<int64_t>(workspace_bytes(config, tokens, max_sequence_tokens, num_threads) +
+                            rows)},
+      {fmt::format("keys and values of {} tokens", tokens),
+       KvCache::bytes(config, num_blocks(limits, max_sequence_tokens), kBlockTokens)}};
+  if (with_backward)
+    items.push_back(
+        {fmt::format("activations of {} tokens", tokens), Activations::bytes(config, tokens)});
+  return items;
 }
 
 PackedForward::~PackedForward() = default;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_need.h"
 #include "core/generate.h"
 #include "core/model/model.h"
 #include "core/model/parameters.h"
@@ -65,6 +66,10 @@ class PackedForward {
                 bool with_backward, int num_threads);
   ~PackedForward();
   PackedForward(const PackedForward&) = delete;
+  // What the same arguments allocate.
+  static std::vector<MemoryItem> memory(const ModelConfig& config, const PackLimits& limits,
+                                        int64_t max_sequence_tokens, bool with_backward,
+                                        int num_threads);
 
   const PackLimits& limits() const { return limits_; }
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
@@ -125,7 +126,7 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
                              const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute)
     : stream_(stream),
       train_(train),
-      model_(config),
+      model_(config, max_sequence_tokens),
       parameters_(model_.layout()),
       packed_(stream_, config, parameters_, compute),
       forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
@@ -140,7 +141,54 @@ int64_t num_gradient_buffers(int64_t slots) {
 }
 
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
+  // First without one: two would be the peak of the whole run.
+  optimizer_.reset();
   optimizer_ = std::make_unique<Optimizer>(model_.layout(), options, total_updates);
+}
+
+std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const TrainOptions& train,
+                                              int64_t max_sequence_tokens, int threads,
+                                              const Extras& extras) {
+  const ParameterLayout layout(config);
+  const int64_t weights = Parameters::bytes(layout), packed = PackedWeights::bytes(config, extras.compute);
+  std::vector<MemoryItem> items = {
+      {"weights (fp32 master)", weights},
+      {"their packed form", packed},
+      {"gradients",
+       weights * (num_gradient_buffers(train.gradient_slots) + (extras.streams ? 1 : 0))},
+      {"AdamW moments", Optimizer::bytes(layout)}};
+  // Never trained, so it has no second form.
+  if (extras.keeps_reference) items.push_back({"reference weights, packed (algo.kl)", packed});
+  for (MemoryItem& item :
+       PackedForward::memory(config, pack_limits(train.microbatch_tokens), max_sequence_tokens,
+                             /*with_backward=*/true, threads))
+    items.push_back(std::move(item));
+  items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
+  return items;
+}
+
+void PolicyTrainer::warm_up() {
+  const int64_t longest = forward_.max_sequence_tokens();
+  if (longest < 2) return;
+  const std::vector<TokenId> tokens(static_cast<size_t>(longest), 0);
+  // All but the first token count: no sequence of a run has more targets.
+  std::vector<int32_t> targets(tokens.size() - 1);
+  std::iota(targets.begin(), targets.end(), 1);
+  std::vector<PackedSequence> sequences;
+  int64_t left = std::max(forward_.limits().max_tokens, longest);
+  while (left >= 2 && std::ssize(sequences) < forward_.limits().max_sequences) {
+    const auto length = static_cast<size_t>(std::min(left, longest));
+    sequences.push_back({.tokens = std::span(tokens).first(length),
+                         .targets = std::span(targets).first(length - 1)});
+    left -= static_cast<int64_t>(length);
+  }
+  const auto [logprob, entropy] =
+      forward_.forward(stream_, packed_, sequences, {.entropy = true, .backward = true});
+  // Rows without a gradient would be left out of the head's.
+  dlogprob_.assign(logprob.size(), 1.0f);
+  dentropy_.assign(entropy.size(), 1.0f);
+  forward_.backward(stream_, packed_, dlogprob_, dentropy_, *gradients_.front());
+  clear(*gradients_.front());
 }
 
 Optimizer& PolicyTrainer::optimizer() {
@@ -407,6 +455,12 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
       step.add(policy_update(batch, minibatch, loss, version));
   }
   return step_metrics(batch, step, version, loss, train_.ppo_epochs);
+}
+
+void PolicyTrainer::StreamedStep::clear() {
+  batch = {};
+  sums = {};
+  std::ranges::fill(gradients.flat(), 0.0f);
 }
 
 void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t version,

@@ -44,6 +44,20 @@ class PolicyTrainer {
                 int64_t max_sequence_tokens, Dtype compute = Dtype::kF32);
   PolicyTrainer(const PolicyTrainer&) = delete;
 
+  // What it allocates from its construction to its last step. `threads`: of the stream.
+  struct Extras {
+    bool keeps_reference = false;  // set_reference() will be called
+    bool streams = false;          // there will be a StreamedStep
+    Dtype compute = Dtype::kF32;   // of the weights that products read
+  };
+  static std::vector<MemoryItem> memory(const ModelConfig& config, const TrainOptions& train,
+                                        int64_t max_sequence_tokens, int threads,
+                                        const Extras& extras);
+
+  // Forwards and backwards one micro-batch as large as any that will come, so that memory that the
+  // machine does not have is missed now. Without an update, and nothing that counts remembers it.
+  void warm_up();
+
   const Model& model() const { return model_; }
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
   const TrainOptions& options() const { return train_; }
@@ -86,6 +100,7 @@ class PolicyTrainer {
   // divided in the end.
   struct StreamedStep {
     explicit StreamedStep(const ParameterLayout& layout) : gradients(layout) {}
+    void clear();      // for the next step, in the same memory
     TrainBatch batch;  // what was added; its metrics are the caller's to set
     UpdateReport sums;
     Parameters gradients;
@@ -113,6 +128,8 @@ class PolicyTrainer {
 
   // The gradient that the last update used, before clipping.
   const Parameters& gradients() const { return *gradients_.front(); }
+  // The same memory, for who needs as much between two steps: the next one clears it.
+  Parameters& scratch() { return *gradients_.front(); }
 
  private:
   // Loss of the sequences [begin, end) of an update and its gradient to every target.

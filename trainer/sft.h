@@ -19,6 +19,9 @@
 
 namespace tailrace {
 
+// In memory, of a row's ids and targets, and of the text while it is read.
+inline constexpr int64_t kSftBytesPerToken = 24;
+
 struct SftRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> targets;  // ascending positions that count; at least one

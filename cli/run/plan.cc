@@ -1,7 +1,10 @@
 #include "cli/run/plan.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,20 +13,25 @@
 #include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
+#include "cli/run/worker_configs.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/generate.h"
-#include "core/model/kv_cache.h"
-#include "core/model/model.h"
+#include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
-#include "rollout/engine/engine.h"
 #include "sandbox/registry.h"
 #include "trainer/sft.h"
+#include "trainer/worker/step_traces.h"
 
 namespace tailrace {
 namespace {
 
-constexpr int64_t kFloat = 4;  // bytes; weights, gradients, moments and KV are float32
+constexpr int64_t kMib = 1 << 20;
+// Measured with small models, and a little beyond: code, threads, messages, logs.
+constexpr int64_t kProcessBytes = 32 * kMib, kRewardBytes = 8 * kMib;
+constexpr int64_t kBytesPerSample = 4096;  // of the scheduler's state, journal and index of bodies
+// A tokenizer.json of this many bytes becomes about so many times as many in memory.
+constexpr int64_t kTokenizerFactor = 10;
 
 // Each has a state in the scheduler, and a step is journaled as a whole.
 constexpr int64_t kMaxSamples = 10'000'000;
@@ -36,11 +44,6 @@ int64_t add_product(int64_t sum, int64_t a, int64_t b) {
   if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(sum, product, &sum))
     return std::numeric_limits<int64_t>::max();
   return sum;
-}
-
-int64_t kv_cache_bytes(const EngineOptions& engine, const ModelConfig& config) {
-  return num_kv_blocks(config, engine) *
-         KvCache::bytes_per_block(config, static_cast<int>(engine.block_tokens));
 }
 
 // That exist at once: those of the step that is trained, those ahead of it, and the surplus.
@@ -86,10 +89,20 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
   // The trainer has the bytes, what they say, and the batch made of it; a worker has an episode and
   // its bytes.
   plan.trainer.push_back({"kept sets of a step, at most (algo.sampling_mask)",
-                          kept_sets_bytes(o, config, plan.samples_per_step, 3)});
+                          kept_sets_bytes(o, config, plan.samples_per_step, 3), /*certain=*/false});
   const int64_t running = std::min(o.rollout.engine.max_sequences, plan.samples_in_flight);
-  plan.rollout_worker.push_back(
-      {"kept sets, at most (algo.sampling_mask)", kept_sets_bytes(o, config, running, 2)});
+  plan.rollout_worker.push_back({"kept sets, at most (algo.sampling_mask)",
+                                 kept_sets_bytes(o, config, running, 2),
+                                 /*certain=*/false});
+}
+
+// 0 where the vocabulary comes from the environments: a few words.
+int64_t tokenizer_file_bytes(const RunOptions& o) {
+  if (o.model.creates()) return 0;
+  std::error_code error;
+  const auto bytes =
+      std::filesystem::file_size(std::filesystem::path(o.model.path) / "tokenizer.json", error);
+  return error ? 0 : static_cast<int64_t>(bytes);
 }
 
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
@@ -178,14 +191,51 @@ void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
     warn("launch_members_ratio", given.launch_members, counted(members, "sample"));
 }
 
+// Each process says what it takes; what comes on top is not known so well.
+void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
+  const auto estimate = [](std::vector<MemoryItem>& items, std::string name, int64_t bytes) {
+    items.push_back({std::move(name), bytes, /*certain=*/false});
+  };
+  plan.trainer = trainer_memory(trainer_config(o, config));
+  plan.rollout_workers = num_rollout_workers(o);
+  // Of the largest one.
+  const PoolSection pool = std::ranges::max(pools_of(o), {}, &PoolSection::max_sequences);
+  plan.rollout_worker = rollout_memory(rollout_config(o, config, pool));
+  plan_kept_sets(o, config, plan);
+  const int64_t traces =
+      o.train.trace_steps > 0
+          ? std::min(kMaxTraceBytes, add_product(0, plan.max_tokens_per_step, kTraceBytesPerToken))
+          : 0;
+  estimate(plan.trainer, "tokens of a step at their longest, about",
+           add_product(traces, plan.max_tokens_per_step, kStepBytesPerToken));
+  if (plan.warm_up.tokens > 0)
+    estimate(plan.trainer, "rows of sft.data", plan.warm_up.tokens * kSftBytesPerToken);
+  estimate(plan.trainer, "the process itself, about", kProcessBytes);
+  const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
+  estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
+           add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
+  estimate(plan.rollout_worker, "tokenizer and the process itself, about",
+           kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
+  estimate(plan.others, "scheduler, about",
+           add_product(kProcessBytes, plan.samples_in_flight, kBytesPerSample));
+  estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
+           o.reward.workers * kRewardBytes);
+  // It has read the tokenizer, to check the prompts.
+  estimate(plan.others, "launch itself, about",
+           kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
+}
+
 }  // namespace
 
 int64_t Plan::total_bytes() const {
-  int64_t total = 0;
-  for (const MemoryItem& item : trainer) total = add_product(total, item.bytes, 1);
-  for (const MemoryItem& item : rollout_worker)
-    total = add_product(total, item.bytes, rollout_workers);
-  return total;
+  return add_product(add_product(tailrace::total_bytes(trainer), tailrace::total_bytes(others), 1),
+                     tailrace::total_bytes(rollout_worker), rollout_workers);
+}
+
+int64_t Plan::certain_bytes() const {
+  return add_product(
+      add_product(tailrace::certain_bytes(trainer), tailrace::certain_bytes(others), 1),
+      tailrace::certain_bytes(rollout_worker), rollout_workers);
 }
 
 ModelConfig planned_model(const RunOptions& options,
@@ -198,8 +248,7 @@ ModelConfig planned_model(const RunOptions& options,
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
   refuse_one_choice(o.rollout.sampling.params(), config.vocab_size);
-  // It holds no weights: only their layout, and a table for the rotary positions.
-  Model model(config);
+  validate(config, "model config");
   Plan plan;
   plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
   plan.samples_in_flight = samples_in_flight(o);
@@ -209,36 +258,10 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
   plan.steps = o.run.steps;
   plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
-  plan.parameters = model.layout().num_parameters();
+  plan.parameters = ParameterLayout(config).num_parameters();
   plan.warm_up = plan_warm_up(o, config);
 
-  // size() with the gaps between tensors, since this is about memory; num_parameters() is without.
-  int64_t weights = model.layout().size() * kFloat;
-  int64_t gradients = num_gradient_buffers(o.train.gradient_slots);
-  // Those of a step gather in one more.
-  if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups) ++gradients;
-  bool keeps_reference = o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kReference;
-  plan.trainer = {{"weights (fp32 master) and their packed form", 2 * weights},
-                  {"gradients", weights * gradients},
-                  {"AdamW moments", 2 * weights},
-                  {fmt::format("activations of {} tokens", o.train.microbatch_tokens),
-                   model.activation_bytes(o.train.microbatch_tokens)}};
-  // Never trained, so it has no second form.
-  MemoryItem reference{"reference weights, packed (algo.kl)", weights};
-  if (keeps_reference) plan.trainer.push_back(reference);
-  plan.rollout_workers = num_rollout_workers(o);
-  // Of the largest one.
-  RolloutOptions rollout = o.rollout;
-  rollout.engine.max_sequences =
-      std::ranges::max(pools_of(o), {}, &PoolSection::max_sequences).max_sequences;
-  // Two, because the next version is packed while the engine still runs on the one before.
-  plan.rollout_worker = {
-      {"weights, and their packed form for two versions", 3 * weights},
-      {"KV cache", kv_cache_bytes(rollout.engine, config)},
-      {fmt::format("workspace of {} tokens", o.rollout.engine.max_batch_tokens),
-       engine_workspace_bytes(model, rollout.engine, static_cast<int>(o.rollout.threads))}};
-
-  plan_kept_sets(o, config, plan);
+  plan_memory(o, config, plan);
 
   // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)
@@ -283,12 +306,12 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
   int64_t memory = machine.total_bytes;
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
   // 0: the system does not say.
-  if (memory > 0 && plan.total_bytes() > memory)
+  if (memory > 0 && plan.certain_bytes() > memory)
     throw UserError(
         "the run needs {} of memory and this machine has {}. Make rollout.workers, "
         "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
         "smaller ('--dry-run' shows what each takes).",
-        format_bytes(plan.total_bytes()), format_bytes(memory));
+        format_bytes(plan.certain_bytes()), format_bytes(memory));
 }
 
 std::string format_plan(const Plan& plan, const RunOptions& o) {
@@ -353,8 +376,10 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
   };
   memory("trainer", plan.trainer);
   memory("rollout", plan.rollout_worker);
-  line("memory", fmt::format("{} for the trainer and {}", format_bytes(plan.total_bytes()),
-                             counted(plan.rollout_workers, "rollout worker")));
+  memory("others", plan.others);
+  line("memory",
+       fmt::format("{} for the trainer, {} and the others", format_bytes(plan.total_bytes()),
+                   counted(plan.rollout_workers, "rollout worker")));
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return out;
 }

@@ -10,14 +10,10 @@
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "core/base/machine.h"
+#include "core/base/memory_need.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
-
-struct MemoryItem {
-  std::string name;
-  int64_t bytes = 0;
-};
 
 // The supervised warm-up.
 struct WarmUpPlan {
@@ -34,10 +30,13 @@ struct Plan {
   int64_t parameters = 0;
   WarmUpPlan warm_up;
   std::vector<MemoryItem> trainer, rollout_worker;  // of one process each
+  std::vector<MemoryItem> others;                   // scheduler, reward workers and launch together
   int64_t rollout_workers = 0;
   std::vector<std::string> warnings;
 
-  int64_t total_bytes() const;  // the largest number where it would be more
+  // Of all processes; the largest number where it would be more.
+  int64_t total_bytes() const;
+  int64_t certain_bytes() const;
 };
 
 // `config`: of the loaded or created policy. `available_bytes`: of this machine; 0: not known.
@@ -45,8 +44,9 @@ struct Plan {
 // positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
 Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
 
-// Throws UserError when the run needs more memory than the machine has at all, or makes more
-// samples a step than the scheduler keeps. Less than is free now is a warning of the plan.
+// Throws UserError when what the run takes for certain is more memory than the machine has at all,
+// and when it makes more samples a step than the scheduler keeps. Less than is free now is a
+// warning of the plan.
 void check_size(const Plan& plan, const MemoryFacts& machine);
 
 // The derivation, line by line.

@@ -17,6 +17,7 @@
 #include "cli/run/pools.h"
 #include "cli/run/prompts.h"
 #include "cli/run/setup.h"
+#include "cli/run/worker_configs.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/lock_file.h"
@@ -76,35 +77,17 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
 ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
                      std::stop_token stop) {
   const RunOptions& o = context.options;
-  RolloutWorkerConfig config;
-  config.worker = name.text();
-  config.joined = context.joined;
   const PoolSection pool =
       context.joined ? pool_to_join(o, context.pool) : pool_of_worker(o, name.index);
-  config.pool = pool.name;
+  RolloutWorkerConfig config =
+      rollout_config(o, planned_model(o, context.registries.environments), pool);
+  config.worker = name.text();
+  config.joined = context.joined;
   config.cluster = context.cluster;
   config.endpoint = context.endpoint;
   config.run = context.run;
-  config.seed = static_cast<uint64_t>(o.run.seed);
-  // Shapes alone: the weights come with the versions that the trainer publishes.
-  config.model = planned_model(o, context.registries.environments);
-  config.compute = compute_dtype(o.model.compute, config.model);
   config.tokenizer_dir = context.run.tokenizer();
   config.chat = chat_of_run(context.run, o);
-  for (const DatasetSection& dataset : datasets_of(o)) {
-    RolloutDataset played{.env = dataset.env,
-                          .settings = dataset.settings,
-                          .rows = {},
-                          .held_out_rows = {},
-                          .prompt_key = dataset.prompt_key};
-    // Files that nobody uses are ones that nobody has checked.
-    if (dataset.ratio > 0) played.rows = dataset.dataset;
-    if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;
-    config.datasets.push_back(std::move(played));
-  }
-  config.rollout = o.rollout;
-  config.rollout.engine.max_sequences = pool.max_sequences;
-  config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
   const SteadyClock clock;
@@ -131,27 +114,12 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
 
 ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
   const RunOptions& o = context.options;
-  TrainerWorkerConfig config;
+  TrainerWorkerConfig config = trainer_config(o, planned_model(o, context.registries.environments));
   config.worker = name.text();
   config.endpoint = context.endpoint;
   config.run = context.run;
-  config.seed = static_cast<uint64_t>(o.run.seed);
-  config.steps = o.run.steps;
-  config.model = planned_model(o, context.registries.environments);
-  config.model_dir = o.model.path;
-  config.compute = compute_dtype(o.model.compute, config.model);
   config.tokenizer_dir = context.run.tokenizer();
-  config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
-  config.algo = o.algo;
-  if (const scheduler::Mode mode = o.scheduler.mode.mode();
-      mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
-    config.max_staleness = mode.max_staleness;
-  config.streams = o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups;
-  config.optim = o.optim;
-  config.train = o.train;
-  config.sft = o.sft;
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
-  config.checkpoint = o.checkpoint;
   const SteadyClock clock;
   return run_trainer_worker(config, log, clock);
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "core/base/error.h"
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
@@ -28,8 +30,20 @@ int64_t max_logit_rows(const EngineOptions& options) {
   return std::min(options.max_sequences, options.max_batch_tokens);
 }
 
-int64_t logit_rows_per_chunk(const Model& model, const EngineOptions& options) {
-  return std::clamp<int64_t>(kLogitFloats / model.config().vocab_size, 1, max_logit_rows(options));
+int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& options) {
+  return std::clamp<int64_t>(kLogitFloats / config.vocab_size, 1, max_logit_rows(options));
+}
+
+size_t workspace_bytes(const ModelConfig& config, const EngineOptions& options, int num_threads) {
+  const int64_t rows = max_logit_rows(options), chunk = logit_rows_per_chunk(config, options);
+  const int64_t logit_floats = chunk * config.vocab_size;
+  size_t bytes = Model::workspace_bytes(config, options.max_batch_tokens,
+                                        static_cast<int>(options.max_context_tokens), num_threads);
+  // 3: logits with the sampler's weights and ids. 4: lse, kept_lse, logprobs and drawn. Each is
+  // aligned by itself.
+  for (int64_t floats : {rows * config.hidden_size, 3 * logit_floats, 4 * chunk})
+    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 4 * kMemoryAlignment;
+  return bytes;
 }
 
 // Calls f(begin, end, inv_temperature). The ops take one temperature: rows that share theirs with
@@ -78,16 +92,12 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   return static_cast<int>(std::min({affordable, 2 * one * options.max_sequences, kMaxKvBlocks}));
 }
 
-int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options, int num_threads) {
-  const int64_t rows = max_logit_rows(options), chunk = logit_rows_per_chunk(model, options);
-  const int64_t logit_floats = chunk * model.config().vocab_size;
-  size_t bytes = model.workspace_bytes(options.max_batch_tokens,
-                                       static_cast<int>(options.max_context_tokens), num_threads);
-  // 3: logits with the sampler's weights and ids. 4: lse, kept_lse, logprobs and drawn. Each is
-  // aligned by itself.
-  for (int64_t floats : {rows * model.config().hidden_size, 3 * logit_floats, 4 * chunk})
-    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 4 * kMemoryAlignment;
-  return static_cast<int64_t>(bytes);
+std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
+                                      int num_threads) {
+  return {{"KV cache", KvCache::bytes(config, num_kv_blocks(config, options),
+                                      static_cast<int>(options.block_tokens))},
+          {fmt::format("workspace of {} tokens", options.max_batch_tokens),
+           static_cast<int64_t>(workspace_bytes(config, options, num_threads))}};
 }
 
 Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
@@ -98,7 +108,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       clock_(clock),
       max_context_(options.max_context_tokens),
       max_rows_(max_logit_rows(options)),
-      rows_per_chunk_(logit_rows_per_chunk(model, options)),
+      rows_per_chunk_(logit_rows_per_chunk(model.config(), options)),
       kv_(model.config(), num_kv_blocks(model.config(), options),
           static_cast<int>(options.block_tokens)),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
@@ -109,8 +119,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
   int64_t hidden_floats = max_rows_ * config.hidden_size;
   int64_t logit_floats = rows_per_chunk_ * config.vocab_size;
   // The large buffers are taken once, so that a run that starts does not die of memory hours later.
-  memory_ = Buffer(static_cast<size_t>(engine_workspace_bytes(model, options, num_threads(stream))),
-                   stream.device);
+  memory_ = Buffer(workspace_bytes(config, options, num_threads(stream)), stream.device);
   workspace_ = Workspace({memory_.data(), memory_.size()});
   hidden_ = {workspace_.take<float>(hidden_floats).data(), max_rows_, config.hidden_size};
   logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.vocab_size};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/memory_need.h"
 #include "core/generate.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
@@ -46,8 +47,10 @@ struct EngineStats {
 // and can be of use. Throws UserError when one full context does not fit, or not the model.
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
 
-// Bytes of the workspace that an engine makes: activations, logits, what the sampler needs.
-int64_t engine_workspace_bytes(const Model& model, const EngineOptions& options, int num_threads);
+// What an engine allocates: the KV cache, and a workspace for activations, logits and the sampler.
+// Throws as num_kv_blocks().
+std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
+                                      int num_threads);
 
 // A request that does not leave room for one more token in the context (a prompt or an observation
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and

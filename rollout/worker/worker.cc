@@ -81,7 +81,7 @@ class RolloutWorker {
         stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
         format_(chat::PromptFormat::of(config.chat, config.tokenizer_dir, *tokenizer_)),
-        model_(config.model),
+        model_(config.model, config.rollout.engine.max_context_tokens),
         parameters_(model_.layout()),
         pool_(static_cast<int>(config.rollout.threads)),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
@@ -97,6 +97,10 @@ class RolloutWorker {
            .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
     }
     config.prove_inputs();
+    // Both versions now and not with the second one, at the end of the first step: memory that is
+    // not there is missed at the start.
+    for (auto* weights : {&packed_, &spare_})
+      *weights = std::make_shared<PackedWeights>(stream_, config.model, parameters_, config.compute);
   }
 
   ExitCode run() {
@@ -283,12 +287,9 @@ class RolloutWorker {
     auto proved =
         install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
     if (!proved) return proved;
-    // Into the memory of the version before the running one, when nobody uses it any more.
-    if (spare_ != nullptr && spare_.use_count() == 1) {
-      spare_->repack(stream, parameters_);
-    } else {
-      spare_ = std::make_shared<PackedWeights>(stream, config_.model, parameters_, config_.compute);
-    }
+    // Into the memory of the version before the running one, which nobody uses any more.
+    TR_CHECK(spare_.use_count() == 1);
+    spare_->repack(stream, parameters_);
     return {};
   }
 
@@ -478,6 +479,19 @@ class RolloutWorker {
 };
 
 }  // namespace
+
+std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config) {
+  const ModelConfig& model = config.model;
+  const EngineOptions& engine = config.rollout.engine;
+  // The next version is packed while the engine still runs on the one before.
+  std::vector<MemoryItem> items = {
+      {"weights", Parameters::bytes(ParameterLayout(model))},
+      {"their packed form, for two versions", 2 * PackedWeights::bytes(model, config.compute)}};
+  for (MemoryItem& item : engine_memory(model, engine, static_cast<int>(config.rollout.threads)))
+    items.push_back(std::move(item));
+  items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});
+  return items;
+}
 
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,

@@ -20,6 +20,7 @@
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
+#include "core/base/memory_need.h"
 #include "core/base/run_directory.h"
 #include "core/chat/options.h"
 #include "core/model/model_config.h"
@@ -62,6 +63,14 @@ struct RolloutWorkerConfig {
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from
 };
+
+// What the worker takes before it asks for work, and holds to the end: also of the second version
+// of the weights, which comes when the first step has been trained. Throws as num_kv_blocks().
+std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config);
+
+// What comes on top, of the tokens of its episodes, about: as sampled, as a trajectory, as a
+// message.
+inline constexpr int64_t kEpisodeBytesPerToken = 128;
 
 // Until the scheduler says Shutdown: kExitDone. Until `stop`: it stores the turns of what it plays
 // and says goodbye, which gives back what it holds, and that is kExitInterrupted. kExitFailed when

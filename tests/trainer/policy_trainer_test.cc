@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -79,6 +82,86 @@ TEST(PolicyTrainer, OneUpdateOnItsOwnSamplesHasRatioOneAndClipsNothing) {
   EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
   EXPECT_EQ(metric(metrics, "policy/clipfrac_low"), 0);
   EXPECT_EQ(metric(metrics, "policy/clipfrac_high"), 0);
+}
+
+// Through a warm-up with an optimizer of its own and a whole step.
+TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
+  struct Case {
+    TrainOptions train = {};
+    PolicyTrainer::Extras extras = {};
+    int threads = 1;
+  };
+  for (const auto& [train, extras, threads] : std::vector<Case>{
+           {},
+           {.train = {.microbatch_tokens = 20, .gradient_slots = 5}},
+           {.train = {.microbatch_tokens = 100}, .extras = {.keeps_reference = true}, .threads = 3},
+           {.train = {}, .extras = {.keeps_reference = true, .streams = true}}}) {
+    ThreadPool pool(threads);
+    const int64_t before = Buffer::total_bytes();
+    Buffer::begin_peak();
+    auto trainer = tiny_trainer(train, {.lr = 1e-2}, Stream{{}, &pool, nullptr});
+    trainer->reset_optimizer({.lr = 1e-2}, 100);
+    if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
+    std::optional<PolicyTrainer::StreamedStep> step;
+    if (extras.streams) step.emplace(trainer->model().layout());
+    trainer->warm_up();
+    PolicyLossConfig loss = loss_config();
+    if (extras.keeps_reference) loss.kl.coef = 0.1;
+    std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
+    testing::record_logprobs(*trainer, trajectories);
+    TrainBatch batch = make_batch(trajectories);
+    if (step) {
+      trainer->add_group(*step, batch, 0, loss);
+      trainer->finish(*step, 0, loss);
+    } else {
+      trainer->policy_step(batch, 0, loss);
+    }
+    EXPECT_EQ(Buffer::peak_bytes() - before,
+              total_bytes(PolicyTrainer::memory(testing::tiny_model(), train,
+                                                testing::kMaxSequenceTokens, threads, extras)));
+  }
+}
+
+TEST(PolicyTrainer, AWarmUpLeavesNoTrace) {
+  const auto run = [](bool warms_up) {
+    auto trainer = tiny_trainer(
+        {.minibatches_per_step = 2, .microbatch_tokens = 50, .gradient_slots = 3}, {.lr = 1e-2});
+    std::vector<float> seen;
+    trainer->watch_logprobs([&](const TrainSequence&, std::span<const float> logprobs) {
+      seen.insert(seen.end(), logprobs.begin(), logprobs.end());
+    });
+    std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
+    testing::record_logprobs(*trainer, trajectories);
+    if (warms_up) {
+      trainer->warm_up();
+      EXPECT_TRUE(seen.empty());
+      EXPECT_EQ(trainer->optimizer().updates(), 0);
+      EXPECT_EQ(std::ranges::count(trainer->gradients().flat(), 0.0f),
+                std::ssize(trainer->gradients().flat()));
+    }
+    TrainBatch batch = make_batch(trajectories);
+    const MetricList metrics = trainer->policy_step(batch, 0, loss_config());
+    return std::tuple(copy(trainer->parameters().flat()), copy(trainer->gradients().flat()),
+                      metrics, seen);
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+// The largest micro-batch of a run fits into what the warm-up has used: no call asks for more.
+TEST(PolicyTrainer, WarmsUpWithAsMuchAsAMicrobatchMayHold) {
+  for (const int64_t tokens : {1, 20, 64, 100, 4096}) {
+    auto trainer = tiny_trainer({.microbatch_tokens = tokens});
+    trainer->warm_up();
+    Rng rng(1);
+    std::vector<TokenId> longest(testing::kMaxSequenceTokens);
+    std::vector<int32_t> targets(longest.size() - 1);
+    std::iota(targets.begin(), targets.end(), 1);
+    const std::vector<PackedSequence> sequences(5, {.tokens = longest, .targets = targets});
+    const int64_t before = Buffer::total_bytes();
+    Buffer::begin_peak();
+    trainer->sft_update(sequences);
+    EXPECT_EQ(Buffer::peak_bytes(), before) << tokens;
+  }
 }
 
 TEST(PolicyTrainer, AMismatchIsSeen) {

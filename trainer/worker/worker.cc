@@ -40,6 +40,10 @@ int pool_size(int64_t threads) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+bool needs_reference(const KlOptions& kl) {
+  return kl.coef != 0 && kl.target == KlTarget::kReference;
+}
+
 bool without_signal(const MetricList& metrics) {
   return std::ranges::any_of(metrics, [](const auto& metric) {
     return metric.first == "rollout/zero_signal_frac" && metric.second == 1;
@@ -68,6 +72,9 @@ class TrainerWorker {
         loss_(policy_loss_config(config.algo)),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
+    if (config.streams)
+      streamed_.emplace(std::vector<Trajectory>{},
+                        PolicyTrainer::StreamedStep(trainer_.model().layout()), 0);
     if (traces_.enabled())
       trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
         traces_.saw(sequence, seen);
@@ -108,6 +115,7 @@ class TrainerWorker {
       // Only in the first session: later ones find the weights in memory, newer than any checkpoint
       // perhaps.
       load();
+      warm_up_memory();
       announce();
       if (version_ < 0) prepare();
       if (ended_) return;
@@ -160,7 +168,7 @@ class TrainerWorker {
   void forget_batch() {
     fetches_.clear();
     num_items_ = 0;
-    streamed_.reset();
+    if (streamed_ && !streamed_->trajectories.empty()) streamed_->clear();
   }
 
   // Of another version it is void: we have gone on, or back.
@@ -186,14 +194,18 @@ class TrainerWorker {
 
   // ---- weights
 
-  bool needs_reference() const {
-    return loss_.kl.coef != 0 && loss_.kl.target == KlTarget::kReference;
-  }
-
   int64_t horizon() const {
     return config_.steps * config_.train.ppo_epochs * config_.train.minibatches_per_step;
   }
   void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim, horizon()); }
+
+  // Before anybody waits for a step: what is missing then would be missing in the middle of one.
+  void warm_up_memory() {
+    const Time start = clock_.now();
+    trainer_.warm_up();
+    log_.info("largest micro-batch done seconds={:.1f}",
+              std::chrono::duration<double>(clock_.now() - start).count());
+  }
 
   // The newest checkpoint, or the weights that the run begins with.
   void load() {
@@ -226,13 +238,13 @@ class TrainerWorker {
     if (digest_ != loaded->state.digest)
       throw UserError("{}: the weights have digest {}, but were saved with {}",
                       loaded->path.string(), digest_, loaded->state.digest);
-    if (needs_reference()) load_reference(loaded->state.reference);
+    if (needs_reference(loss_.kl)) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
   }
 
   // It lies beside the checkpoints, and each of them says which one it was trained against.
   void load_reference(const Digest& expected) {
-    Parameters reference(trainer_.model().layout());
+    Parameters& reference = trainer_.scratch();
     load_parameters(config_.run.reference(), config_.model, reference);
     reference_ = root_of(reference);
     if (reference_ != expected)
@@ -259,7 +271,7 @@ class TrainerWorker {
     if (ended_) return;
     // The warm-up had an optimizer of its own, and its moments are about another loss.
     reset_rl_optimizer();
-    if (needs_reference()) {
+    if (needs_reference(loss_.kl)) {
       trainer_.set_reference(trainer_.parameters());
       reference_ = root_of(trainer_.parameters());
       // As it is: its digest is proved when the run goes on.
@@ -303,6 +315,12 @@ class TrainerWorker {
     std::vector<Trajectory> trajectories;
     PolicyTrainer::StreamedStep step;
     double seconds = 0;  // of work
+
+    void clear() {
+      trajectories.clear();
+      step.clear();
+      seconds = 0;
+    }
   };
 
   // A whole batch, or a part of it.
@@ -321,9 +339,6 @@ class TrainerWorker {
       MetricList metrics = trainer_.policy_step(batch, version_, loss_);
       return publish_step(step, trajectories.value(), batch, std::move(metrics), seconds());
     }
-    if (!streamed_)
-      streamed_.emplace(std::vector<Trajectory>{},
-                        PolicyTrainer::StreamedStep(trainer_.model().layout()), 0);
     add_groups(step, std::move(trajectories).value());
     if (!whole.batch().last) {
       streamed_->seconds += seconds();
@@ -460,15 +475,23 @@ class TrainerWorker {
   std::deque<BatchFetch> fetches_;
   int64_t num_items_ = 0;  // of all parts that came
   int64_t next_request_ = 0;
-  std::optional<Streamed> streamed_;
-  Digest digest_;     // of the weights of version_
-  Digest reference_;  // of the weights of algo.kl; empty: none
+  std::optional<Streamed> streamed_;  // where groups come one by one
+  Digest digest_;                     // of the weights of version_
+  Digest reference_;                  // of the weights of algo.kl; empty: none
   std::string manifest_;
   // Of the step that made version_; kept in the checkpoint, as Published may be lost.
   MetricList metrics_;
 };
 
 }  // namespace
+
+std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
+  return PolicyTrainer::memory(
+      config.model, config.train, config.max_sequence_tokens, pool_size(config.train.threads),
+      {.keeps_reference = needs_reference(config.algo.kl),
+       .streams = config.streams,
+       .compute = config.compute});
+}
 
 ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
   return TrainerWorker(config, log, clock).run();

@@ -13,10 +13,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
+#include "core/base/memory_need.h"
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
 #include "core/wire/worker_client.h"
@@ -56,6 +58,13 @@ struct TrainerWorkerConfig {
   SftOptions sft = {};  // `data` must name the file, of demonstrations too; empty: no warm-up
   CheckpointOptions checkpoint = {};
 };
+
+// What the worker takes before the first step, and holds to the end. It does not grow with what is
+// sampled: a step's tokens come on top (kStepBytesPerToken).
+std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config);
+
+// Of a step's tokens, about: bodies, what they say, the batch made of it, and what a pass saw.
+inline constexpr int64_t kStepBytesPerToken = 192;
 
 // Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or
 // another process has the name; kExitUserError after saying so to the scheduler (WorkerFailed) and

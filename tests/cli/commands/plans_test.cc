@@ -16,7 +16,8 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     if (entry.path().extension() != ".yaml") continue;
     const std::string name = entry.path().stem().string();
     const bool any = name == "gsm8k";  // runs with any model, and is given one
-    auto result = run_binary("launch --dry-run configs/" + name + ".yaml" +
+    // Else as many as there are cores, and each has a workspace.
+    auto result = run_binary("launch --dry-run configs/" + name + ".yaml train.threads=2" +
                                  (any ? " model.path=tests/data/models/stories260K" : ""),
                              "", source.string());
     if (result.err.find("this machine cannot test programs") != std::string::npos) {

@@ -8,11 +8,11 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/yaml_config.h"
-#include "core/model/kv_cache.h"
 #include "core/model/parameters.h"
 #include "rollout/engine/engine.h"
 #include "sandbox/builtin/built_in.h"
 #include "tests/core/base/temporary_directory.h"
+#include "trainer/policy_trainer.h"
 
 namespace tailrace {
 namespace {
@@ -32,6 +32,11 @@ RunOptions example() {
   return options;
 }
 
+int64_t bytes_of(const std::vector<MemoryItem>& items, std::string_view name) {
+  const auto found = std::ranges::find(items, name, &MemoryItem::name);
+  return found == items.end() ? -1 : found->bytes;
+}
+
 TEST(MakePlan, DerivesBatchesAndUpdates) {
   RunOptions options = example();
   Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
@@ -44,20 +49,40 @@ TEST(MakePlan, DerivesBatchesAndUpdates) {
       ParameterLayout(planned_model(options, sandbox::built_in_environments())).num_parameters());
   EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
   // Not quite: whole blocks of kv_cache_mb.
-  EXPECT_NEAR(static_cast<double>(plan.rollout_worker[1].bytes), 16 << 20, 1 << 15);
+  EXPECT_NEAR(static_cast<double>(bytes_of(plan.rollout_worker, "KV cache")), 16 << 20, 1 << 15);
 }
 
-TEST(MakePlan, CountsTheCacheThatTheEngineMakes) {
+// What the processes allocate, as they say it (and their own tests prove it), for the pool with the
+// most slots.
+TEST(MakePlan, CountsWhatTheProcessesAllocate) {
   RunOptions options = example();
   options.rollout.engine.kv_cache_mb = 4096;  // far more than is of use
-  ModelConfig config = planned_model(options, sandbox::built_in_environments());
-  Model model(config);
+  options.rollout_processes.pools = {{.name = "small", .max_sequences = 3},
+                                     {.name = "large", .workers = 2, .max_sequences = 7}};
+  options.algo.kl.coef = 0.01;
+  options.train.gradient_slots = 4;
+  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  const Plan plan = make_plan(options, config, 0);
   SteadyClock clock;
-  Engine engine(model, nullptr, options.rollout.engine, Stream{}, clock);
-  EXPECT_EQ(
-      make_plan(options, config, 0).rollout_worker[1].bytes,
-      engine.num_blocks() *
-          KvCache::bytes_per_block(config, static_cast<int>(options.rollout.engine.block_tokens)));
+  int64_t before = Buffer::total_bytes();
+  {
+    EngineOptions engine_options = options.rollout.engine;
+    engine_options.max_sequences = 7;
+    const Model model(config, engine_options.max_context_tokens);
+    const Parameters weights(model.layout());
+    const PackedWeights versions[] = {{Stream{}, config, weights}, {Stream{}, config, weights}};
+    const Engine engine(model, nullptr, engine_options, Stream{}, clock);
+    EXPECT_EQ(certain_bytes(plan.rollout_worker), Buffer::total_bytes() - before);
+  }
+  before = Buffer::total_bytes();
+  options.train.threads = 1;
+  PolicyTrainer trainer(Stream{}, config, options.train, options.rollout.engine.max_context_tokens);
+  trainer.reset_optimizer({}, 0);
+  trainer.set_reference(trainer.parameters());
+  EXPECT_EQ(certain_bytes(make_plan(options, config, 0).trainer), Buffer::total_bytes() - before);
+  EXPECT_GT(plan.certain_bytes(),
+            certain_bytes(plan.trainer) + 3 * certain_bytes(plan.rollout_worker) - 1);
+  EXPECT_GT(plan.total_bytes(), plan.certain_bytes());
 }
 
 TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
@@ -128,6 +153,10 @@ TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   EXPECT_NE(error_of({.total_bytes = kGib, .cgroup_limit_bytes = 1 << 20})
                 .find("this machine has 1.0 MiB"),
             std::string::npos);
+  // What may not come about at all is no reason to refuse: sampled tokens at their longest.
+  options.step.prompts_per_step = 100'000;
+  EXPECT_EQ(error_of({.total_bytes = kGib}), "");
+  options = example();
   options.rollout_processes.workers = 1024;
   EXPECT_NE(error_of({.total_bytes = kGib}).find("Make rollout.workers"), std::string::npos);
   // Larger than any number: still an answer.

@@ -232,6 +232,29 @@ void expect_same_sample(const Trajectory& a, const Trajectory& b) {
   EXPECT_EQ(a.turns, b.turns);
 }
 
+// All of it before it asks for work, and no more with the versions that come.
+TEST_F(RolloutWorkerTest, TakesTheMemoryThatItSays) {
+  RolloutWorkerConfig config = this->config();
+  config.rollout.engine.kv_cache_blocks = 40;
+  config.rollout.engine.max_batch_tokens = 32;
+  const std::vector<wire::Stage> versions = {publish(0, 1), publish(1, 2), publish(2, 3)};
+  const int64_t before = Buffer::total_bytes();
+  Buffer::begin_peak();
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  for (const wire::Stage& version : versions) {
+    desk.send(version);
+    desk.await<wire::Installed>(1);
+    EXPECT_EQ(Buffer::total_bytes() - before, total_bytes(rollout_memory(config)));
+    for (int32_t member = 0; member < 8; ++member) desk.send(grant(0, member, version.version));
+    EXPECT_EQ(desk.await<wire::TrajectoryResult>(8).size(), 8u);
+  }
+  desk.shut_down();
+  EXPECT_EQ(status.get(), kExitDone);
+  EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(rollout_memory(config)));
+}
+
 TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   RolloutWorkerConfig config = this->config();
   Desk desk(config.endpoint);

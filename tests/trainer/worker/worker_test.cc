@@ -282,6 +282,29 @@ TEST_F(TrainerWorkerTest, AListThatBeginsAnewCountsOnce) {
   EXPECT_EQ(digests.at(1), digests.at(0));
 }
 
+// With a warm-up, with a reference, by groups; and again when it comes back to its checkpoint.
+TEST_F(TrainerWorkerTest, TakesTheMemoryThatItSays) {
+  for (const bool streams : {false, true}) {
+    TrainerWorkerConfig config = this->config(streams ? "streams" : "whole");
+    config.sft.data = write_rows();
+    config.streams = streams;
+    config.train.gradient_slots = 3;
+    config.algo.kl.coef = 0.1;
+    config.algo.kl.target = KlTarget::kReference;
+    for (const int64_t until : {2, 4}) {
+      config.endpoint = fmt::format("{}{}{}", endpoint_, streams, until);
+      FakeScheduler scheduler(config.endpoint);
+      if (streams) scheduler.parts = {1};
+      scheduler.on_message = [&](auto&, const wire::Message& m) { return is_durable(m, until); };
+      const int64_t before = Buffer::total_bytes();
+      Buffer::begin_peak();
+      ASSERT_EQ(serve(config, scheduler), 0);
+      EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(trainer_memory(config)))
+          << "streams " << streams << " until " << until;
+    }
+  }
+}
+
 TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
   FakeScheduler scheduler(endpoint_);
   scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 6); };

@@ -1,0 +1,54 @@
+#include "cli/run/worker_configs.h"
+
+#include <utility>
+
+#include "cli/run/datasets.h"
+
+namespace tailrace {
+
+TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model) {
+  TrainerWorkerConfig config;
+  config.seed = static_cast<uint64_t>(o.run.seed);
+  config.steps = o.run.steps;
+  config.model = model;
+  config.compute = compute_dtype(o.model.compute, model);
+  config.model_dir = o.model.path;
+  config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
+  config.algo = o.algo;
+  if (const scheduler::Mode mode = o.scheduler.mode.mode();
+      mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
+    config.max_staleness = mode.max_staleness;
+  config.streams = o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups;
+  config.optim = o.optim;
+  config.train = o.train;
+  config.sft = o.sft;
+  config.checkpoint = o.checkpoint;
+  return config;
+}
+
+RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model,
+                                   const PoolSection& pool) {
+  RolloutWorkerConfig config;
+  config.pool = pool.name;
+  config.seed = static_cast<uint64_t>(o.run.seed);
+  // Shapes alone: the weights come with the versions that the trainer publishes.
+  config.model = model;
+  config.compute = compute_dtype(o.model.compute, model);
+  for (const DatasetSection& dataset : datasets_of(o)) {
+    RolloutDataset played{.env = dataset.env,
+                          .settings = dataset.settings,
+                          .rows = {},
+                          .held_out_rows = {},
+                          .prompt_key = dataset.prompt_key};
+    // Files that nobody uses are ones that nobody has checked.
+    if (dataset.ratio > 0) played.rows = dataset.dataset;
+    if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;
+    config.datasets.push_back(std::move(played));
+  }
+  config.rollout = o.rollout;
+  config.rollout.engine.max_sequences = pool.max_sequences;
+  config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
+  return config;
+}
+
+}  // namespace tailrace
