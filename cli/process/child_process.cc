@@ -113,7 +113,9 @@ std::string_view describe(Standstill standstill) {
 
 std::string describe(const ExitStatus& status) {
   if (status.signal == 0) return fmt::format("exit status {}", status.code);
-  return fmt::format("killed by signal {} ({})", status.signal, ::strsignal(status.signal));
+  // Nobody else says that it was the kernel.
+  return fmt::format("killed by signal {} ({}){}", status.signal, ::strsignal(status.signal),
+                     status.signal == SIGKILL ? ", perhaps for lack of memory" : "");
 }
 
 Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command,

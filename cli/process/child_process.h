@@ -22,7 +22,7 @@ struct ExitStatus {
   int signal = 0;  // that killed it
   bool ok() const { return code == 0 && signal == 0; }
 };
-std::string describe(const ExitStatus& status);  // "exit status 1", "killed by signal 9 (Killed)"
+std::string describe(const ExitStatus& status);  // "exit status 1", "killed by signal 15 (Terminated)"
 
 // Why a role makes no progress, as far as the kernel knows.
 enum class Standstill : uint8_t {

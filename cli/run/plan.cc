@@ -305,13 +305,21 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
                         plan.samples_in_flight, kMaxSamples);
   int64_t memory = machine.total_bytes;
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
-  // 0: the system does not say.
-  if (memory > 0 && plan.certain_bytes() > memory)
+  const auto refuse = [&](const std::string& has) {
     throw UserError(
-        "the run needs {} of memory and this machine has {}. Make rollout.workers, "
+        "the run needs {} of memory ({} the trainer, {} each of {}) and {}. Make rollout.workers, "
         "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
         "smaller ('--dry-run' shows what each takes).",
-        format_bytes(plan.certain_bytes()), format_bytes(memory));
+        format_bytes(plan.certain_bytes()), format_bytes(certain_bytes(plan.trainer)),
+        format_bytes(certain_bytes(plan.rollout_worker)),
+        counted(plan.rollout_workers, "rollout worker"), has);
+  };
+  // 0: the system does not say.
+  if (memory > 0 && plan.certain_bytes() > memory)
+    refuse("this machine has " + format_bytes(memory));
+  // Linux would promise it all the same, and kill who touches it.
+  if (machine.available_bytes > 0 && plan.certain_bytes() > machine.available_bytes)
+    refuse(format_bytes(machine.available_bytes) + " are free now");
 }
 
 std::string format_plan(const Plan& plan, const RunOptions& o) {

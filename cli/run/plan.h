@@ -44,9 +44,9 @@ struct Plan {
 // positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
 Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
 
-// Throws UserError when what the run takes for certain is more memory than the machine has at all,
-// and when it makes more samples a step than the scheduler keeps. Less than is free now is a
-// warning of the plan.
+// Throws UserError when what the run takes for certain is more memory than the machine has, or has
+// free now, and when it makes more samples a step than the scheduler keeps. That all that it may
+// take besides is more than is free is a warning of the plan.
 void check_size(const Plan& plan, const MemoryFacts& machine);
 
 // The derivation, line by line.

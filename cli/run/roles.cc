@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <latch>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -22,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/base/lock_file.h"
 #include "core/base/machine.h"
+#include "core/base/memory_need.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/episode/episode.h"
@@ -74,6 +76,25 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   return result.end == scheduler::ServiceResult::End::kStopped ? kExitInterrupted : kExitDone;
 }
 
+// Plays a role if the memory that it will take is free. Where it is not given all the same (ulimit
+// -v) the message is as clear.
+template <class Play>
+ExitCode within_memory(const MemoryNeed& need, const Play& play) {
+  require_memory(need, memory_facts());
+  try {
+    return play();
+  } catch (const std::bad_alloc&) {
+    refuse_without_memory(need, memory_facts());
+  }
+}
+
+constexpr std::string_view kTrainerCure =
+    "lower train.microbatch_tokens, rollout.max_context_tokens or train.gradient_slots, or take a "
+    "smaller model";
+constexpr std::string_view kRolloutCure =
+    "lower rollout.workers, rollout.kv_cache_mb, rollout.max_batch_tokens or "
+    "rollout.max_context_tokens, or take a smaller model";
+
 ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
                      std::stop_token stop) {
   const RunOptions& o = context.options;
@@ -93,7 +114,13 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const SteadyClock clock;
   // Those of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};
-  return run_rollout_worker(config, context.registries.environments, log, clock, stop);
+  return within_memory({.process = "a rollout worker",
+                        .cure = kRolloutCure,
+                        .bytes = total_bytes(rollout_memory(config))},
+                       [&] {
+                         return run_rollout_worker(config, context.registries.environments, log,
+                                                   clock, stop);
+                       });
 }
 
 ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
@@ -121,7 +148,10 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   config.tokenizer_dir = context.run.tokenizer();
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
   const SteadyClock clock;
-  return run_trainer_worker(config, log, clock);
+  return within_memory({.process = "the trainer",
+                        .cure = kTrainerCure,
+                        .bytes = total_bytes(trainer_memory(config))},
+                       [&] { return run_trainer_worker(config, log, clock); });
 }
 
 // Far more than a machine has room for.

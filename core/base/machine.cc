@@ -59,14 +59,36 @@ MemoryFacts memory_facts() {
   std::string meminfo = read_or_empty("/proc/meminfo");
   facts.total_bytes = kilobytes_of(meminfo, "MemTotal");
   facts.available_bytes = kilobytes_of(meminfo, "MemAvailable");
-  // Without a limit the file says "max", which reads as 0.
-  facts.cgroup_limit_bytes = std::atoll(read_or_empty("/sys/fs/cgroup/memory.max").c_str());
-  if (facts.cgroup_limit_bytes > 0) {
-    int64_t used = std::atoll(read_or_empty("/sys/fs/cgroup/memory.current").c_str());
+  const CgroupMemory group = cgroup_memory();
+  // v1 says a number beyond any machine where there is no limit.
+  if (group.limit_bytes > 0 && group.limit_bytes < facts.total_bytes) {
+    facts.cgroup_limit_bytes = group.limit_bytes;
+    // Not 0, which would say that nobody knows.
     facts.available_bytes =
-        std::min(facts.available_bytes, std::max<int64_t>(0, facts.cgroup_limit_bytes - used));
+        std::min(facts.available_bytes, std::max<int64_t>(1, group.limit_bytes - group.used_bytes));
   }
   return facts;
+}
+
+CgroupMemory cgroup_memory(const std::filesystem::path& root) {
+  struct Files {
+    const char *limit, *used, *stat;
+  };
+  for (const Files& files : {Files{"memory.max", "memory.current", "memory.stat"},
+                             Files{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes",
+                                   "memory/memory.stat"}}) {
+    // Without a limit v2 says "max", which reads as 0.
+    const int64_t limit = std::atoll(read_or_empty(root / files.limit).c_str());
+    if (limit <= 0) continue;
+    int64_t used = std::atoll(read_or_empty(root / files.used).c_str());
+    // A run that has just written its weights would else seem to fill its group.
+    std::istringstream stat(read_or_empty(root / files.stat));
+    std::string name;
+    for (int64_t bytes = 0; stat >> name >> bytes;)
+      if (name == "active_file" || name == "inactive_file") used -= bytes;
+    return {limit, std::max<int64_t>(0, used)};
+  }
+  return {};
 }
 
 DiskFacts disk_facts(const std::filesystem::path& path) {

@@ -19,6 +19,13 @@ struct MemoryFacts {
 };
 MemoryFacts memory_facts();
 
+// Of this process's group, where a container sees it (v2 or v1).
+struct CgroupMemory {
+  int64_t limit_bytes = 0;  // 0: none
+  int64_t used_bytes = 0;   // without what is only cached of files, which gives way
+};
+CgroupMemory cgroup_memory(const std::filesystem::path& root = "/sys/fs/cgroup");
+
 struct DiskFacts {
   int64_t total_bytes = 0, available_bytes = 0;
 };

@@ -153,9 +153,12 @@ TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   EXPECT_NE(error_of({.total_bytes = kGib, .cgroup_limit_bytes = 1 << 20})
                 .find("this machine has 1.0 MiB"),
             std::string::npos);
+  EXPECT_NE(
+      error_of({.total_bytes = kGib, .available_bytes = 2 << 20}).find("2.0 MiB are free now"),
+      std::string::npos);
   // What may not come about at all is no reason to refuse: sampled tokens at their longest.
   options.step.prompts_per_step = 100'000;
-  EXPECT_EQ(error_of({.total_bytes = kGib}), "");
+  EXPECT_EQ(error_of({.total_bytes = kGib, .available_bytes = kGib}), "");
   options = example();
   options.rollout_processes.workers = 1024;
   EXPECT_NE(error_of({.total_bytes = kGib}).find("Make rollout.workers"), std::string::npos);
