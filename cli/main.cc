@@ -22,6 +22,7 @@
 #include "core/base/nearest.h"
 #include "core/base/version.h"
 #include "core/text/utf8.h"
+#include "kernels/base/isa.h"
 
 namespace tailrace {
 namespace {
@@ -68,6 +69,7 @@ int main(int argc, char** argv) {
   add_worker(app, registries);
   add_docs(app);
   try {
+    if (const auto fault = isa_fault()) throw UserError("{}", *fault);
     if (argc > 1) check_command(app, argv[1]);
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& end) {  // a command's own exit code

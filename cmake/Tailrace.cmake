@@ -37,9 +37,6 @@ target_include_directories(tailrace_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_
 # -ffp-contract=off: a fused multiply-add happens where the code says so and nowhere else. Rule 3
 # (one truth about numbers) needs the same bits from every place that computes a value.
 target_compile_options(tailrace_flags INTERFACE -Wall -Wextra -Wshadow -ffp-contract=off -fpch-preprocess)
-if(TAILRACE_NATIVE)
-  target_compile_options(tailrace_flags INTERFACE -march=native)
-endif()
 if(TAILRACE_SANITIZE)
   target_compile_options(tailrace_flags INTERFACE -fsanitize=${TAILRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
   target_link_options(tailrace_flags INTERFACE -fsanitize=${TAILRACE_SANITIZE})
@@ -100,6 +97,17 @@ function(tailrace_test NAME)
     add_dependencies(update-golden update-golden-${NAME})
   endif()
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# Tests of a declared test program (a filter) again on each instruction set that is not the widest;
+# skipped where the machine lacks it.
+function(tailrace_test_isa NAME)
+  cmake_parse_arguments(ARG "" "avx2;portable" "" ${ARGN})
+  foreach(path IN ITEMS avx2 portable)
+    add_test(NAME ${NAME}.${path} COMMAND ${NAME} --gtest_brief=1 --gtest_filter=${ARG_${path}})
+    set_tests_properties(${NAME}.${path} PROPERTIES ENVIRONMENT TAILRACE_ISA=${path} LABELS parity TIMEOUT 300
+      SKIP_REGULAR_EXPRESSION "TAILRACE_ISA is ${path}; this machine has")
+  endforeach()
 endfunction()
 
 # The binary of a bench is build/bench/NAME, where `tailrace bench NAME` finds it. benches.txt beside

@@ -13,7 +13,7 @@
 
 #include "bench/kernels/exactness.h"
 #include "bench/report/program.h"
-#include "kernels/base/simd.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ref/ref.h"

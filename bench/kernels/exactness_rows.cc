@@ -15,7 +15,7 @@
 
 #include "bench/kernels/exactness.h"
 #include "bench/report/program.h"
-#include "kernels/base/simd.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/ops/log_softmax.h"
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ref/ref.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bench/report/program.h"
-#include "kernels/base/simd.h"
+#include "kernels/cpu/simd.h"
 
 namespace tailrace {
 

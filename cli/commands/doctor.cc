@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
+#include "kernels/base/isa.h"
 #include "sandbox/launcher/launcher.h"
 
 namespace tailrace {
@@ -38,21 +39,12 @@ Json libraries() {
   return out;
 }
 
-std::vector<Problem> find_problems(const CpuFacts& cpu, const MemoryFacts& memory,
-                                   const DiskFacts& disk, const CudaFacts& cuda,
-                                   const Result<void>& isolation) {
+std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& disk,
+                                   const CudaFacts& cuda, const Result<void>& isolation) {
   std::vector<Problem> problems;
   // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
-  for (const std::string& feature : cpu.built_features)
-    if (!cpu.features.empty() &&
-        std::find(cpu.features.begin(), cpu.features.end(), feature) == cpu.features.end())
-      problems.push_back(
-          {true,
-           fmt::format("the binary needs {}, which this CPU lacks. Build it here (make build).",
-                       feature)});
-  if (cpu.built_features.empty())
-    problems.push_back(
-        {false, "built without AVX2: the kernels are slow. Build with TAILRACE_NATIVE=ON."});
+  if (isa() == Isa::kPortable && is_available(Isa::kAvx2))
+    problems.push_back({false, "TAILRACE_ISA is portable: the kernels are slow. Unset it."});
   if (memory.available_bytes < (int64_t{512} << 20))
     problems.push_back(
         {false, fmt::format("only {} of memory are free", format_bytes(memory.available_bytes))});
@@ -92,7 +84,7 @@ Json describe_machine() {
   out["cpu"] = {{"name", cpu.name},
                 {"usable_cores", num_usable_cores()},
                 {"features", cpu.features},
-                {"built_for", cpu.built_features}};
+                {"kernels", name_of(isa())}};
   out["cuda"] = {
       {"built", cuda.built},
       {"driver_version", cuda.driver_version.empty() ? Json() : Json(cuda.driver_version)}};
@@ -107,7 +99,7 @@ Json describe_machine() {
     out["limits"][name] = value == "unlimited" ? Json(value) : Json(std::stoull(value));
   out["isolates_programs"] = isolation.ok();
   out["problems"] = Json::array();
-  for (const Problem& problem : find_problems(cpu, memory, disk, cuda, isolation))
+  for (const Problem& problem : find_problems(memory, disk, cuda, isolation))
     out["problems"].push_back({{"fatal", problem.fatal}, {"message", problem.message}});
   return out;
 }
@@ -125,8 +117,8 @@ void print_text(const Json& facts) {
   const Json& cpu = facts["cpu"];
   fmt::print("cpu        {}, {} usable cores\n", cpu["name"].get<std::string>(),
              cpu["usable_cores"].get<int>());
-  fmt::print("           has {}\n           built for {}\n", joined(cpu["features"]),
-             joined(cpu["built_for"]));
+  fmt::print("           has {}\n           computes with {}\n", joined(cpu["features"]),
+             cpu["kernels"].get<std::string>());
   const Json& cuda = facts["cuda"];
   fmt::print(
       "cuda       {}, driver {}\n", cuda["built"].get<bool>() ? "built in" : "not built in",

@@ -111,21 +111,6 @@ CpuFacts cpu_facts() {
   std::string flag;
   while (flags >> flag)
     if (std::find(known.begin(), known.end(), flag) != known.end()) facts.features.push_back(flag);
-#ifdef __AVX2__
-  facts.built_features.push_back("avx2");
-#endif
-#ifdef __FMA__
-  facts.built_features.push_back("fma");
-#endif
-#ifdef __AVX512F__
-  facts.built_features.push_back("avx512f");
-#endif
-#ifdef __AVX512BW__
-  facts.built_features.push_back("avx512bw");
-#endif
-#ifdef __AVX512VL__
-  facts.built_features.push_back("avx512vl");
-#endif
   return facts;
 }
 

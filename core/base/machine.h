@@ -33,8 +33,7 @@ DiskFacts disk_facts(const std::filesystem::path& path);
 
 struct CpuFacts {
   std::string name;
-  std::vector<std::string> features;        // "avx2", "fma", ...: those that kernels can use
-  std::vector<std::string> built_features;  // those that this binary needs
+  std::vector<std::string> features;  // "avx2", "fma", ...: those that kernels can use
 };
 CpuFacts cpu_facts();
 

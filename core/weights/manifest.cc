@@ -4,6 +4,7 @@
 
 #include "core/base/file.h"
 #include "core/weights/digest.h"
+#include "kernels/base/isa.h"
 
 namespace tailrace {
 namespace {
@@ -91,23 +92,14 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   }
 }
 
-// The first two conditions are those of kernels/base/simd.h, which decide what is computed with.
+// The first two conditions are those of kernels/cpu/simd.h, which decide what is computed with.
 std::string hardware(const Device& device) {
   TR_CHECK(device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
   return "cpu";
 }
 
 std::string numerics_class(Dtype weights, const Device& device) {
-#if defined(__AVX512F__)
-  constexpr std::string_view instructions = "avx512";
-#elif defined(__AVX2__) && defined(__FMA__)
-  constexpr std::string_view instructions = "avx2";
-#elif defined(__x86_64__)
-  constexpr std::string_view instructions = "sse2";
-#else
-  constexpr std::string_view instructions = "plain";
-#endif
-  return fmt::format("{}-{}-w{}-a32-kv32-k1-exact", hardware(device), instructions,
+  return fmt::format("{}-{}-w{}-a32-kv32-k1-exact", hardware(device), name_of(isa()),
                      weights == Dtype::kBF16 ? "bf16" : "32");
 }
 

@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -103,4 +103,4 @@ double sum_of_squares(const Stream& stream, std::span<const float> x) {
   return total;
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

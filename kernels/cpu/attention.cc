@@ -7,12 +7,12 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -639,4 +639,4 @@ size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_head
                             static_cast<size_t>(Scratch::num_floats(head_dim, max_context)));
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

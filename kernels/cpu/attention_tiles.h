@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/base/simd.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/ops/attention.h"
 
-namespace tailrace::attention_tiles {
+namespace tailrace::inline TR_ISA::attention_tiles {
 
 constexpr int kQueries = 8;  // queries that share one pass over the keys
 // Queries are copied to rows of this constant length, so that one register addresses all eight. It
@@ -136,4 +136,4 @@ TR_INLINE void spread_queries(const float* weights, int64_t weight_stride, const
   }
 }
 
-}  // namespace tailrace::attention_tiles
+}  // namespace tailrace::inline TR_ISA::attention_tiles

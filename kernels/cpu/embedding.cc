@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -109,4 +109,4 @@ void add(const Stream& stream, ConstMatrix x, Matrix y) {
   });
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

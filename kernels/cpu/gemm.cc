@@ -10,7 +10,7 @@
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 
-namespace tailrace::gemm {
+namespace tailrace::inline TR_ISA::gemm {
 
 namespace {
 
@@ -321,4 +321,4 @@ void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
   });
 }
 
-}  // namespace tailrace::gemm
+}  // namespace tailrace::inline TR_ISA::gemm

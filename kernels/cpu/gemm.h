@@ -9,10 +9,10 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::gemm {
+namespace tailrace::inline TR_ISA::gemm {
 
 constexpr int64_t kPanel = 32;  // columns of a panel: two vectors
 #if defined(__AVX512F__)
@@ -63,4 +63,4 @@ void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64
 // A given as [k, rows]: tiles of kTileRows rows, [tiles][k][kTileRows].
 void pack_tiles(const Stream& stream, ConstMatrix a_transposed, float* tiles);
 
-}  // namespace tailrace::gemm
+}  // namespace tailrace::inline TR_ISA::gemm

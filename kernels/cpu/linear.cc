@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -144,4 +144,4 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   return std::max(input, weight);
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

@@ -7,11 +7,11 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -205,6 +205,25 @@ void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature
   });
 }
 
+void softmax_weights(const Stream&, std::span<const float> logits, float inv_temperature,
+                     std::span<float> weights) {
+  const int64_t size = std::ssize(logits);
+  TR_CHECK(size > 0 && std::ssize(weights) == size, "logits [{}], weights [{}]", size,
+           weights.size());
+  Vec16 largest = simd::broadcast(logits[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes)
+    largest = simd::max(simd::load(logits.data() + i), largest);
+  float top = simd::reduce_max(largest);
+  for (; i < size; ++i)
+    top = logits[static_cast<size_t>(i)] > top ? logits[static_cast<size_t>(i)] : top;
+  const Vec16 all = simd::broadcast(top), scale = simd::broadcast(inv_temperature);
+  for (i = 0; i < size; i += kLanes) {
+    const Vec16 x = simd::mul(simd::sub(simd::load(logits.data() + i, size - i), all), scale);
+    simd::store(weights.data() + i, simd::exp(x), size - i);
+  }
+}
+
 void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
                       float inv_temperature, std::span<float> kept_lse) {
   TR_CHECK(std::ssize(kept) == logits.rows && kept_lse.size() == kept.size(),
@@ -338,4 +357,4 @@ size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) 
          linear_grad_workspace_bytes(chunk, vocab, dim);
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -123,4 +123,4 @@ void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const floa
   });
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale,
                 Matrix table) {
@@ -58,4 +58,4 @@ void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t
   });
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
 
-namespace tailrace::cpu {
+namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
@@ -55,4 +55,4 @@ void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, Con
   });
 }
 
-}  // namespace tailrace::cpu
+}  // namespace tailrace::cpu::inline TR_ISA

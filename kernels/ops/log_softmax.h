@@ -35,6 +35,11 @@ inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - ls
 void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
                  std::span<float> lse, std::span<float> entropy);
 
+// What tokens are drawn by: weights[i] = exp((logits[i] - largest) * inv_temperature), of one row.
+// The largest is 1. logits and weights of one size, at least 1.
+void softmax_weights(const Stream& stream, std::span<const float> logits, float inv_temperature,
+                     std::span<float> weights);
+
 // lse_K of each row of logits [rows, vocab] that has a set; the others are left as they are.
 //   kept, kept_lse [rows]
 void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,

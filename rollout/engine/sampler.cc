@@ -1,57 +1,46 @@
 #include "rollout/engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "core/base/random.h"
-#include "kernels/base/simd.h"
+#include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
 namespace {
 
-float largest(std::span<const float> x) {
-  auto size = static_cast<int64_t>(x.size());
-  Vec16 top = simd::broadcast(x[0]);
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) top = simd::max(simd::load(&x[i]), top);
-  float best = simd::reduce_max(top);
-  for (; i < size; ++i) best = x[i] > best ? x[i] : best;
-  return best;
+constexpr int64_t kGroup = 16;
+
+// In a fixed tree, as the ops join their lanes: i with i + 8, then + 4, + 2, + 1.
+float sum_of_group(const float* x) {
+  std::array<float, kGroup / 2> sums;
+  for (size_t i = 0; i < 8; ++i) sums[i] = x[i] + x[i + 8];
+  for (size_t width = 4; width > 0; width /= 2)
+    for (size_t i = 0; i < width; ++i) sums[i] += sums[i + width];
+  return sums[0];
 }
 
-// weights[i] = exp((logits[i] - largest) * inv_temperature)
-void exponentials(std::span<const float> logits, float inv_temperature, std::span<float> weights) {
-  auto size = static_cast<int64_t>(logits.size());
-  // Less the largest: no weight is above 1, and the sum is at least 1.
-  Vec16 top = simd::broadcast(largest(logits)), scale = simd::broadcast(inv_temperature);
-  for (int64_t i = 0; i < size; i += kLanes) {
-    int64_t count = size - i;
-    Vec16 x = simd::mul(simd::sub(simd::load(&logits[i], count), top), scale);
-    simd::store(&weights[i], simd::exp(x), count);
-  }
-}
-
-// Inverse of the cumulative sum in order of id, first over groups of kLanes ids and then inside
+// Inverse of the cumulative sum in order of id, first over groups of ids and then inside
 // one.
 TokenId draw_in_id_order(std::span<const float> weights, double uniform) {
   auto size = static_cast<int64_t>(weights.size());
   // The same sums make the total and find the place, so that both round alike.
   auto group_sum = [&](int64_t begin) {
-    if (begin + kLanes <= size)
-      return static_cast<double>(simd::reduce_add(simd::load(&weights[begin])));
+    if (begin + kGroup <= size) return double{sum_of_group(&weights[begin])};
     double sum = 0;
     for (int64_t i = begin; i < size; ++i) sum += weights[i];
     return sum;
   };
   double total = 0;
-  for (int64_t begin = 0; begin < size; begin += kLanes) total += group_sum(begin);
+  for (int64_t begin = 0; begin < size; begin += kGroup) total += group_sum(begin);
   double target = uniform * total, passed = 0;
-  for (int64_t begin = 0; begin < size; begin += kLanes) {
+  for (int64_t begin = 0; begin < size; begin += kGroup) {
     double sum = group_sum(begin);
     if (passed + sum > target) {
       double inside = passed;
       int64_t chosen = -1;  // the last positive one, when rounding leaves the target behind it
-      for (int64_t i = begin; i < std::min(begin + kLanes, size) && inside <= target; ++i) {
+      for (int64_t i = begin; i < std::min(begin + kGroup, size) && inside <= target; ++i) {
         if (weights[i] > 0) chosen = i;
         inside += weights[i];
       }
@@ -79,7 +68,8 @@ double sample_uniform(SampleKey key, int64_t position) {
 int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
                     SamplerScratch scratch) {
   auto vocab = static_cast<int64_t>(logits.size());
-  exponentials(logits, inverse_temperature(params), scratch.weights);
+  softmax_weights(Stream{}, logits, inverse_temperature(params),
+                  scratch.weights.first(logits.size()));
   auto ids = scratch.ids.first(static_cast<size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);
   // By logit rather than by weight: exponentials that underflow or round together keep their order.
@@ -128,14 +118,14 @@ int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
 Drawn sample_token(std::span<const float> logits, const SamplingParams& params, double uniform,
                    SamplerScratch scratch) {
   if (params.temperature <= 0) {
-    // Two passes, a vectorised maximum and a search, and the smaller id wins a tie as everywhere.
-    float top = largest(logits);
-    size_t best = 0;
-    while (best + 1 < logits.size() && logits[best] != top) ++best;
+    size_t best = 0;  // the smaller id wins a tie, as everywhere
+    for (size_t i = 1; i < logits.size(); ++i)
+      if (logits[i] > logits[best]) best = i;
     return {static_cast<TokenId>(best)};
   }
   if (!truncates(params, std::ssize(logits))) {
-    exponentials(logits, inverse_temperature(params), scratch.weights);
+    softmax_weights(Stream{}, logits, inverse_temperature(params),
+                    scratch.weights.first(logits.size()));
     return {draw_in_id_order(scratch.weights.first(logits.size()), uniform)};
   }
   // In order of likelihood, as keep_tokens() left them: sorting by id would change nothing in the

@@ -1,4 +1,4 @@
-#include "kernels/base/simd.h"
+#include "kernels/cpu/simd.h"
 
 #include <array>
 #include <bit>
@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "kernels/base/isa.h"
 
 namespace tailrace {
 namespace {

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/base/dtype.h"
+#include "kernels/cpu/isa_name.h"
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 // g++ 12 warns about the deliberately undefined registers in its own header (GCC bug 105593).
@@ -24,7 +25,7 @@
 
 #define TR_INLINE inline __attribute__((always_inline))
 
-namespace tailrace {
+namespace tailrace::inline TR_ISA {
 
 constexpr int64_t kLanes = 16;
 
@@ -402,4 +403,4 @@ TR_INLINE void transpose16(const float* src, int64_t src_stride, float* dst, int
 }
 
 }  // namespace simd
-}  // namespace tailrace
+}  // namespace tailrace::inline TR_ISA
