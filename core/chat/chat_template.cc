@@ -12,7 +12,7 @@
 
 namespace tailrace::chat {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
 
 struct ChatTemplate::Impl {
   static std::shared_ptr<Impl> parse(std::string_view source, std::string where);
@@ -35,37 +35,44 @@ constexpr const char* kSpecialTokens[] = {
   throw UserError("{}:{}: {}", where, error.line, text::printable(error.what()));
 }
 
-ordered_json read_config(const std::filesystem::path& path) {
+// Not an ordered_json, which looks for each key among all the others.
+json read_config(const std::filesystem::path& path) {
   const auto text = read_file(path, kMaxConfigBytes);
   if (!text) throw UserError("{}", text.failure().message);
-  ordered_json config = ordered_json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+  json config = json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw UserError("{}: not a JSON object", path.string());
   return config;
 }
 
 // A token is a text, or an object that describes it.
-ordered_json token_text(const ordered_json& token) {
-  return token.is_object() && token.contains("content") ? token.at("content") : token;
+jinja::Value token_text(const json& token, const std::string& where) {
+  const json& text = token.is_object() && token.contains("content") ? token.at("content") : token;
+  if (!text.is_string()) throw UserError("{}: is not the text of a token", where);
+  return jinja::from_json(text.get<std::string>());
 }
 
-jinja::Variables special_tokens(const ordered_json& config, const std::string& where) {
+// As transformers has it, an empty token is none.
+jinja::Variables special_tokens(const json& config, const std::string& file) {
   jinja::Variables tokens;
   for (const char* name : kSpecialTokens) {
     const auto it = config.find(name);
     if (it == config.end() || it->is_null()) continue;
-    ordered_json token = token_text(*it);
-    if (token.is_array()) std::transform(token.begin(), token.end(), token.begin(), token_text);
-    try {
-      tokens[name] = jinja::from_json(token);
-    } catch (const jinja::Error& error) {
-      throw UserError("{}: {}: {}", where, name, error.what());
+    const std::string where = fmt::format("{}: {}", file, name);
+    jinja::Value token;
+    if (it->is_array()) {
+      std::vector<jinja::Value> texts;
+      for (const json& one : *it) texts.push_back(token_text(one, where));
+      token = jinja::Value::list(std::move(texts));
+    } else {
+      token = token_text(*it, where);
     }
+    if (jinja::truth(token)) tokens[name] = std::move(token);
   }
   return tokens;
 }
 
 // The text of the template `name`; nullopt: the file has none at all.
-std::optional<std::string> template_in(const ordered_json& config, std::string_view name,
+std::optional<std::string> template_in(const json& config, std::string_view name,
                                        const std::string& where) {
   const auto it = config.find("chat_template");
   if (it == config.end() || it->is_null()) return std::nullopt;
@@ -74,7 +81,7 @@ std::optional<std::string> template_in(const ordered_json& config, std::string_v
     if (name == "default") return it->get<std::string>();
     names = "default";
   } else {
-    for (const ordered_json& entry : it->is_array() ? *it : ordered_json::array({*it})) {
+    for (const json& entry : it->is_array() ? *it : json::array({*it})) {
       const auto text = [&](const char* key) {
         return entry.is_object() && entry.contains(key) && entry.at(key).is_string()
                    ? std::optional(entry.at(key).get<std::string>())
@@ -117,7 +124,7 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::filesystem::path&
                                                     std::string_view name) {
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
   const std::filesystem::path jinja_path = directory / text::kTemplateFile;
-  ordered_json config = ordered_json::object();
+  json config = json::object();
   if (std::filesystem::exists(config_path)) config = read_config(config_path);
 
   std::optional<std::string> source;

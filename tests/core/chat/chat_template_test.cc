@@ -107,7 +107,8 @@ TEST(ChatTemplate, IsTheOneOfTheFolder) {
   EXPECT_FALSE(ChatTemplate::of_folder(folder.path()));
 
   folder.write("tokenizer_config.json",
-               R"({"bos_token": {"content": "<s>"}, "eos_token": null,
+               R"({"bos_token": {"content": "<s>"}, "eos_token": "",
+                   "additional_special_tokens": ["<a>", {"content": "<b>"}],
                    "chat_template": "{{ bos_token }}text{{ eos_token is defined }}"})");
   EXPECT_EQ(ChatTemplate::of_folder(folder.path())->render({}), "<s>textFalse");
   ChatInput other;
@@ -137,12 +138,24 @@ TEST(ChatTemplate, RefusesFilesThatHoldNoTemplate) {
   TemporaryDirectory folder;
   for (const char* config :
        {"[]", "{", R"({"chat_template": 7})", R"({"chat_template": [{"name": "default"}]})",
-        R"({"chat_template": "{% if %}"})"}) {
+        R"({"chat_template": "{% if %}"})", R"({"chat_template": "a", "bos_token": 7})",
+        R"({"chat_template": "a", "bos_token": [[7]]})"}) {
     folder.write("tokenizer_config.json", config);
     EXPECT_THROW(ChatTemplate::of_folder(folder.path()), UserError) << config;
   }
   EXPECT_THROW(ChatTemplate::parse("\xff", "t"), UserError);
   EXPECT_THROW(ChatTemplate::parse(std::string(2 << 20, 'x'), "t"), UserError);
+}
+
+// Each key of such a file was once looked for among all the others.
+TEST(ChatTemplate, ReadsAConfigurationOfManyKeys) {
+  std::string config = R"({"chat_template": "text", "added": {)";
+  for (int i = 0; i < 200000; ++i) config += fmt::format("\"key{}\": 1, ", i);
+  TemporaryDirectory folder;
+  folder.write("tokenizer_config.json", config + R"("last": 1}})");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(ChatTemplate::of_folder(folder.path())->render({}), "text");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
 TEST(ChatTemplate, BadBytesOfAMessageBecomeReplacementCharacters) {
