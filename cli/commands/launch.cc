@@ -19,6 +19,7 @@
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
 #include "cli/run/plan.h"
+#include "cli/run/prompts.h"
 #include "cli/run/roles.h"
 #include "cli/run/setup.h"
 #include "cli/view/metrics_tail.h"
@@ -225,12 +226,15 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
 }
 
 // What the run will do, when all that it reads is as it should be.
-Plan checked_plan(const RunOptions& options, const Registries& registries, bool is_new) {
+Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+                  bool is_new) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   Plan plan =
       make_plan(options, planned_model(options, environments), memory_facts().available_bytes);
-  for (std::string& note : check_inputs(options, registries))
-    plan.warnings.push_back(std::move(note));
+  // A run that goes on keeps its chat template, whatever has become of the file since.
+  RunOptions read = options;
+  if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
+  for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return plan;
@@ -249,7 +253,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const RunPaths paths{directory};
   const bool is_new = !fs::exists(paths.config());
   refuse_foreign_folder(directory);
-  const Plan plan = checked_plan(options, registries, is_new);
+  const Plan plan = checked_plan(paths, options, registries, is_new);
   check_run_is_hidden(directory, options, registries);
   if (!is_new) check_same_run(paths, options, registries);
   if (arguments.dry_run) {

@@ -1,4 +1,5 @@
 #include <iostream>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +23,8 @@ struct TokenizeArguments {
 
 void tokenize(const TokenizeArguments& arguments) {
   auto tokenizer = text::load_tokenizer(arguments.tokenizer);
-  const auto format = chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer);
+  // Only where a row needs it: a template that cannot be read hinders nobody else.
+  std::optional<chat::PromptFormat> format;
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next()) {
     if (arguments.decode) {
@@ -36,7 +38,8 @@ void tokenize(const TokenizeArguments& arguments) {
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
       fmt::print("{}\n", out.dump());
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
-      const auto ids = format.first({.text = {}, .messages = messages->dump()});
+      if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
+      const auto ids = format->first({.text = {}, .messages = messages->dump()});
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {

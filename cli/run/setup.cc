@@ -290,8 +290,9 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
     for (const std::string& word : words) (void)loaded->encode(word, {.find_special = false});
     return loaded;
   });
-  const auto format = read_named(
-      "chat.style", [&] { return chat::PromptFormat::of(options.chat, model, *tokenizer); });
+  const auto format =
+      read_named(options.chat.template_file.empty() ? "chat.style" : "chat.template",
+                 [&] { return chat::PromptFormat::of(options.chat, model, *tokenizer); });
   std::vector<std::string> notes;
   const std::vector<DatasetSection> datasets = datasets_of(options);
   for (size_t i = 0; i < datasets.size(); ++i) {

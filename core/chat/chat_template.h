@@ -4,7 +4,7 @@
 // Templates are programs in Jinja; core/chat/jinja_* is the part of that language that chat
 // templates use, and what is missing is refused by name when a template is parsed. Templates come
 // from outside: the depth of their nesting, the recursion of macros, the number of steps and the
-// size of the text of one render are bounded (jinja::Budget).
+// size of the text of one render are bounded (jinja_budget.h).
 //
 // Thread: any (immutable).
 #pragma once

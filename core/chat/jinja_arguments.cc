@@ -7,7 +7,7 @@ namespace tailrace::chat::jinja {
 BoundArguments::BoundArguments(std::string_view callee, const Arguments& arguments,
                                std::initializer_list<std::string_view> parameters,
                                size_t num_required)
-    : callee_(callee), values_(parameters.size()) {
+    : callee_(callee), num_required_(num_required), values_(parameters.size()) {
   if (arguments.positional.size() > parameters.size())
     throw Error("{}() takes at most {} arguments, and {} are given", callee, parameters.size(),
                 arguments.positional.size());
@@ -33,7 +33,7 @@ int64_t BoundArguments::integer(size_t parameter, int64_t fallback) const {
 }
 
 std::string BoundArguments::text(size_t parameter, std::string_view fallback) const {
-  if (!given(parameter)) return std::string(fallback);
+  if (!given(parameter) && parameter >= num_required_) return std::string(fallback);
   const std::string* text = find(parameter)->text();
   if (!text) throw Error("{}() wants a string, not '{}'", callee_, type_name(*find(parameter)));
   return *text;

@@ -22,13 +22,14 @@ class BoundArguments {
   const Value* find(size_t parameter) const { return values_[parameter]; }
   bool given(size_t parameter) const { return find(parameter) && !find(parameter)->is_none(); }
   Value value(size_t parameter, Value fallback = {}) const;
-  // Throw Error for a value of another type. None counts as not given.
+  // Throw Error for a value of another type. None counts as not given where nothing is required.
   int64_t integer(size_t parameter, int64_t fallback) const;
   std::string text(size_t parameter, std::string_view fallback) const;
   bool flag(size_t parameter, bool fallback) const;  // any value: its truth
 
  private:
   std::string callee_;
+  size_t num_required_;
   std::vector<const Value*> values_;
 };
 

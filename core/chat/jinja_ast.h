@@ -98,6 +98,7 @@ struct Statement {
   Kind kind = Kind::kText;
   int line = 0;
   std::string name;
+  bool names_caller = false;  // a macro that no `call` block may use without
   // What is assigned to: a kName, a kTuple of targets, or a kAttribute of a kName (a namespace).
   ExpressionPtr target;
   ExpressionPtr value, condition;

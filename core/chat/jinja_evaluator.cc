@@ -28,6 +28,8 @@ enum class Flow { kNext, kBreak, kContinue };
 
 // Expressions, statements and macros within each other: bounds the stack.
 constexpr int kMaxDepth = 500;
+// Jinja's sandbox has the same.
+constexpr size_t kMaxRange = 100000;
 
 constexpr std::string_view kFunctions[] = {"dict", "namespace", "raise_exception", "range",
                                            "strftime_now"};
@@ -98,6 +100,7 @@ class Evaluator {
 
   Value lookup(const std::string& name) {
     for (const Scope* scope = scope_; scope; scope = scope->parent) {
+      budget_.spend(1);
       const auto it = scope->variables.find(name);
       if (it != scope->variables.end()) return it->second;
     }
@@ -157,8 +160,7 @@ class Evaluator {
         }
         break;
       case Statement::Kind::kFor:
-        execute_for(statement);
-        break;
+        return execute_for(statement);
       case Statement::Kind::kSet:
         assign(*statement.target, evaluate(*statement.value));
         break;
@@ -173,9 +175,12 @@ class Evaluator {
         print(to_text(call(*statement.value, &caller), budget_));
         break;
       }
-      case Statement::Kind::kFilterBlock:
-        print(to_text(filtered(*statement.value, statement.body), budget_));
+      case Statement::Kind::kFilterBlock: {
+        const Value text = filtered(*statement.value, statement.body);
+        if (!text.text()) throw Error("a filter block gives a {}, not a text", type_name(text));
+        print(*text.text());
         break;
+      }
       case Statement::Kind::kWith:
         return execute_with(statement);
       case Statement::Kind::kGeneration: {
@@ -219,29 +224,33 @@ class Evaluator {
     return execute(statement.body);
   }
 
-  // The items that a loop's `if` lets through.
-  std::vector<Value> loop_items(const Statement& statement) {
-    std::vector<Value> items = iterate(evaluate(*statement.value), budget_);
-    if (!statement.condition) return items;
-    std::vector<Value> kept;
-    for (Value& item : items) {
-      InnerScope scope(*this);
-      assign(*statement.target, item);
-      if (truth(evaluate(*statement.condition))) kept.push_back(std::move(item));
-    }
-    return kept;
-  }
-
-  void execute_for(const Statement& statement) {
+  Flow execute_for(const Statement& statement) {
+    const Value all = Value::list(iterate(evaluate(*statement.value), budget_));
     auto loop = std::make_shared<Loop>();
-    loop->items = std::make_shared<Sequence>();
-    loop->items->items = loop_items(statement);
+    loop->items = all.as<Items>()->sequence;
     loop->depth0 = loop_depth_;
+    if (statement.condition) {
+      // What an earlier turn sets may decide about a later item: each is looked at when its turn
+      // comes, or when `loop.last` or `loop.length` asks.
+      loop->items = std::make_shared<Sequence>();
+      loop->items->nesting = all.nesting();
+      loop->let_more_in = [&, outer = scope_, next = size_t{0}]() mutable {
+        const std::vector<Value>& candidates = all.as<Items>()->sequence->items;
+        while (next < candidates.size()) {
+          const Value& item = candidates[next++];
+          InnerScope scope(*this, outer);
+          assign(*statement.target, item);
+          if (!truth(evaluate(*statement.condition))) continue;
+          loop->items->items.push_back(item);
+          return true;
+        }
+        return false;
+      };
+    }
     // As Jinja has it: `else` is for loops of which no turn came to its end.
     bool none_completed = true;
     ++loop_depth_;
-    const int64_t size = static_cast<int64_t>(loop->items->items.size());
-    for (; loop->index0 < size; ++loop->index0) {
+    for (; loop->reaches(loop->index0); ++loop->index0) {
       budget_.spend(1);
       InnerScope scope(*this);
       scope_->variables["loop"] = loop;
@@ -251,9 +260,11 @@ class Evaluator {
       if (flow == Flow::kNext) none_completed = false;
     }
     --loop_depth_;
-    if (!none_completed || statement.otherwise.empty()) return;
+    if (statement.condition)
+      loop->let_more_in = []() -> bool { throw Error("the loop that is asked is over"); };
+    if (!none_completed || statement.otherwise.empty()) return Flow::kNext;
     InnerScope scope(*this);
-    execute(statement.otherwise);
+    return execute(statement.otherwise);
   }
 
   // --- expressions
@@ -336,7 +347,7 @@ class Evaluator {
   // A key that comes again keeps its first place.
   void put(std::vector<std::pair<std::string, Value>>& entries, const std::string& key,
            Value value) {
-    budget_.spend(1 + static_cast<int64_t>(entries.size() / 8));
+    budget_.spend(1 + static_cast<int64_t>(entries.size() / 8 + key.size() / 16));
     const auto it = std::find_if(entries.begin(), entries.end(),
                                  [&](const auto& entry) { return entry.first == key; });
     if (it != entries.end()) {
@@ -400,7 +411,7 @@ class Evaluator {
         continue;
       }
       if (!value.dict()) throw Error("'**' wants a dict, not '{}'", type_name(value));
-      budget_.spend(static_cast<int64_t>(value.dict()->entries.size()));
+      budget_.spend(value.dict()->cost);
       out.named.insert(out.named.end(), value.dict()->entries.begin(), value.dict()->entries.end());
     }
     for (const Value& value : out.positional) spend_on(value);
@@ -434,6 +445,7 @@ class Evaluator {
   Value call_macro(const Function& function, const Arguments& given, const Value* caller) {
     const Statement& macro = *function.macro;
     const std::vector<Statement::Parameter>& parameters = macro.parameters;
+    if (caller && !macro.names_caller) throw Error("macro '{}' has no use of caller", macro.name);
     if (given.positional.size() > parameters.size())
       throw Error("macro '{}' takes not more than {} argument(s)", macro.name, parameters.size());
     std::vector<const Value*> values(parameters.size());
@@ -446,7 +458,10 @@ class Evaluator {
       values[it - parameters.begin()] = &value;
     }
     InnerScope scope(*this, function.scope);
-    if (caller) scope_->variables["caller"] = *caller;
+    scope_->variables["caller"] = caller ? *caller : Value::undefined("No caller defined");
+    // More arguments than parameters are refused above.
+    scope_->variables["varargs"] = Value::tuple({});
+    scope_->variables["kwargs"] = Value::dict({});
     const int64_t loop_depth = std::exchange(loop_depth_, 0);
     std::string text = captured([&] {
       for (size_t i = 0; i < parameters.size(); ++i)
@@ -475,7 +490,7 @@ class Evaluator {
     std::vector<std::pair<std::string, Value>> entries;
     if (!given.positional.empty()) {
       if (!given.positional[0].dict()) throw Error("{}() takes a dict and named values", name);
-      budget_.spend(static_cast<int64_t>(given.positional[0].dict()->entries.size()));
+      budget_.spend(given.positional[0].dict()->cost);
       entries = given.positional[0].dict()->entries;
     }
     for (const auto& [key, value] : given.named) put(entries, key, value);
@@ -495,6 +510,7 @@ class Evaluator {
     std::vector<Value> items;
     while (step > 0 ? at < stop : at > stop) {
       budget_.spend(1);
+      if (items.size() == kMaxRange) throw Error("range() of more than {} items", kMaxRange);
       items.emplace_back(at);
       if (__builtin_add_overflow(at, step, &at)) break;
     }

@@ -236,6 +236,7 @@ ExpressionPtr ExpressionParser::parse_name() {
   if (token.text == "none" || token.text == "None") return constant(Value(), token.line);
   ExpressionPtr name = node(Kind::kName, token.line);
   name->name = token.text;
+  names_caller_ |= token.text == "caller";
   return name;
 }
 

@@ -158,6 +158,7 @@ class ExpressionParser {
   const std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
+  bool names_caller_ = false;  // the macro that is being parsed
 };
 
 }  // namespace tailrace::chat::jinja

@@ -11,6 +11,7 @@
 #include "core/chat/jinja_operators.h"
 #include "core/chat/jinja_string.h"
 #include "core/chat/jinja_tests.h"
+#include "core/text/utf8.h"
 
 namespace tailrace::chat::jinja {
 namespace {
@@ -84,7 +85,7 @@ Value sort_filter(V subject, A arguments, Budget& budget) {
   const BoundArguments bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   std::vector<std::string> paths;
   if (bound.given(2) && bound.find(2)->text())
-    paths = split(*bound.find(2)->text(), ",", -1, Side::kLeft);
+    paths = split(*bound.find(2)->text(), ",", -1, Side::kLeft, budget);
   std::vector<Keyed> rows;
   for (Value& item : iterate(subject, budget)) {
     Keyed row;
@@ -107,8 +108,8 @@ Value dictsort_filter(V subject, A arguments, Budget& budget) {
   if (by != "key" && by != "value") throw Error("dictsort sorts by 'key' or 'value'");
   if (!subject.dict()) throw Error("dictsort wants a dict, not '{}'", type_name(subject));
   std::vector<Keyed> rows;
+  budget.spend(subject.dict()->cost);
   for (const auto& [key, value] : subject.dict()->entries) {
-    budget.spend(1);
     rows.push_back({{folded(by == "key" ? Value(key) : value, bound.flag(0, false))},
                     Value::tuple({key, value})});
   }
@@ -158,18 +159,24 @@ const std::string& name_argument(std::string_view filter, A arguments, size_t at
   return *arguments.positional[at].text();
 }
 
+// Jinja maps and selects nothing of what is false: of the none in place of a list, too.
+std::vector<Value> iterate_true(V subject, Budget& budget) {
+  return truth(subject) ? iterate(subject, budget) : std::vector<Value>();
+}
+
 Value map_filter(V subject, A arguments, Budget& budget) {
   std::vector<Value> out;
   if (arguments.positional.empty()) {
     const BoundArguments bound("map", arguments, {"attribute", "default"}, 1);
-    for (V item : iterate(subject, budget)) {
+    for (V item : iterate_true(subject, budget)) {
       Value value = by_attribute(item, bound.value(0), budget);
       out.push_back(value.is_undefined() ? bound.value(1, value) : value);
     }
   } else {
     const std::string& filter = name_argument("map", arguments, 0);
     const Arguments rest = from(arguments, 1);
-    for (V item : iterate(subject, budget)) out.push_back(apply_filter(filter, item, rest, budget));
+    for (V item : iterate_true(subject, budget))
+      out.push_back(apply_filter(filter, item, rest, budget));
   }
   return Value::generator(std::move(out));
 }
@@ -182,7 +189,7 @@ Value selected(std::string_view filter, V subject, A arguments, bool by_member, 
   const bool by_test = arguments.positional.size() > at;
   const Arguments rest = from(arguments, at + 1);
   std::vector<Value> out;
-  for (Value& item : iterate(subject, budget)) {
+  for (Value& item : iterate_true(subject, budget)) {
     const Value value = by_member ? by_attribute(item, arguments.positional[0], budget) : item;
     const bool holds = by_test
                            ? apply_test(name_argument(filter, arguments, at), value, rest, budget)
@@ -194,25 +201,19 @@ Value selected(std::string_view filter, V subject, A arguments, bool by_member, 
 
 // --- numbers
 
-std::optional<double> parsed_float(std::string_view text) {
+// As Python's int() and float() read a text, but for the digits of other scripts and for "1_000",
+// which are refused. nullopt: no number.
+template <class Number>
+std::optional<Number> parsed(std::string_view text) {
   text = strip(text, std::nullopt, Side::kBoth);
-  if (text.starts_with('+')) text.remove_prefix(1);
-  double value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec == std::errc::result_out_of_range) throw Error("the number {} is too large", text);
-  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size())
-    return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> parsed_integer(std::string_view text, int base) {
-  text = strip(text, std::nullopt, Side::kBoth);
-  if (text.starts_with('+')) text.remove_prefix(1);
-  int64_t value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (parsed.ec == std::errc::result_out_of_range) throw Error("the number {} is too large", text);
-  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size())
-    return std::nullopt;
+  if (std::any_of(text.begin(), text.end(), [](char c) { return c == '_' || (c & 0x80); }))
+    throw Error("a number of other characters than ASCII, or with '_', is not read here");
+  if (text.starts_with('+') && !text.substr(1).starts_with('-')) text.remove_prefix(1);
+  if (text.ends_with(')')) return std::nullopt;  // C++ reads "nan(...)"
+  Number value = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (end.ec == std::errc::result_out_of_range) throw Error("the number {} is too large", text);
+  if (end.ec != std::errc() || end.ptr != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
@@ -223,16 +224,14 @@ Value truncated(double value, V fallback) {
 }
 
 Value int_filter(V subject, A arguments, Budget&) {
-  const BoundArguments bound("int", arguments, {"default", "base"});
+  const BoundArguments bound("int", arguments, {"default"});
   const Value fallback = bound.value(0, int64_t{0});
   if (const auto* undefined = subject.as<Undefined>()) throw Error("{}", *undefined->message);
   if (const double* real = subject.as<double>()) return truncated(*real, fallback);
   if (subject.is_number()) return to_integer(subject);
   if (!subject.text()) return fallback;
-  const int64_t base = bound.integer(1, 10);
-  if (base < 2 || base > 36) throw Error("int wants a base from 2 to 36");
-  if (const auto value = parsed_integer(*subject.text(), static_cast<int>(base))) return *value;
-  const auto real = parsed_float(*subject.text());
+  if (const auto value = parsed<int64_t>(*subject.text())) return *value;
+  const auto real = parsed<double>(*subject.text());
   return real ? truncated(*real, fallback) : fallback;
 }
 
@@ -241,7 +240,7 @@ Value float_filter(V subject, A arguments, Budget&) {
   if (const auto* undefined = subject.as<Undefined>()) throw Error("{}", *undefined->message);
   if (const double* real = subject.as<double>()) return *real;
   if (subject.is_number()) return static_cast<double>(to_integer(subject));
-  const auto real = subject.text() ? parsed_float(*subject.text()) : std::nullopt;
+  const auto real = subject.text() ? parsed<double>(*subject.text()) : std::nullopt;
   return real ? Value(*real) : bound.value(0, 0.0);
 }
 
@@ -259,7 +258,10 @@ Value round_filter(V subject, A arguments, Budget&) {
   // Python rounds the decimal digits of the exact value, halves to even: what printing does.
   if (method == "common") return std::stod(fmt::format("{:.{}f}", value, precision));
   const double scale = std::pow(10.0, static_cast<double>(precision));
-  return (method == "ceil" ? std::ceil(value * scale) : std::floor(value * scale)) / scale;
+  const double scaled = method == "ceil" ? std::ceil(value * scale) : std::floor(value * scale);
+  // Python goes on with an integer of any size, which has no -0.
+  if (precision > 15 || !(std::abs(scaled) < 0x1p53)) throw Error("round: a number too large");
+  return (scaled + 0.0) / scale;
 }
 
 Value abs_filter(V subject, A arguments, Budget& budget) {
@@ -292,7 +294,8 @@ Value indent_filter(V subject, A arguments, Budget& budget) {
   }
   if (!subject.text()) throw Error("indent wants a string, not '{}'", type_name(subject));
   // Jinja adds the newline so that the last line counts even when it is empty.
-  const std::vector<std::string> lines = split_lines(*subject.text() + "\n", /*keep_ends=*/false);
+  const std::vector<std::string> lines =
+      split_lines(*subject.text() + "\n", /*keep_ends=*/false, budget);
   std::string out = bound.flag(1, false) ? indention : "";
   for (size_t i = 0; i < lines.size(); ++i) {
     budget.spend_bytes(indention.size() + lines[i].size());
@@ -317,11 +320,11 @@ Value replace_filter(V subject, A arguments, Budget& budget) {
 Value title_filter(V subject, A arguments, Budget& budget) {
   const BoundArguments none("title", arguments, {});
   std::string out = to_lower(to_text(subject, budget));
-  for (size_t i = 0; i < out.size(); ++i) {
-    const bool begins =
-        i == 0 || std::string_view("-({[<").find(out[i - 1]) != std::string_view::npos ||
-        strip(std::string_view(out).substr(i - 1, 1), std::nullopt, Side::kBoth).empty();
-    if (begins && out[i] >= 'a' && out[i] <= 'z') out[i] = static_cast<char>(out[i] - 32);
+  bool begins = true;
+  for (size_t at = 0, here = 0; at < out.size(); here = at) {
+    const char32_t c = text::next_code_point(out, at);
+    if (begins && c >= 'a' && c <= 'z') out[here] = static_cast<char>(c - 32);
+    begins = is_python_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string::npos;
   }
   return out;
 }
@@ -400,7 +403,10 @@ Value reverse_filter(V subject, A arguments, Budget& budget) {
   if (subject.text()) return slice(subject, Value(), Value(), int64_t{-1}, budget);
   std::vector<Value> items = iterate(subject, budget);
   std::reverse(items.begin(), items.end());
-  return Value::generator(std::move(items));
+  // Python cannot reverse a generator: Jinja makes a list of it.
+  return Value::list(std::move(items), subject.items(Items::Kind::kGenerator)
+                                           ? Items::Kind::kList
+                                           : Items::Kind::kGenerator);
 }
 
 Value items_filter(V subject, A arguments, Budget& budget) {
@@ -408,7 +414,7 @@ Value items_filter(V subject, A arguments, Budget& budget) {
   std::vector<Value> out;
   if (!subject.is_undefined()) {
     if (!subject.dict()) throw Error("Can only get item pairs from a mapping.");
-    budget.spend(static_cast<int64_t>(subject.dict()->entries.size()));
+    budget.spend(subject.dict()->cost);
     for (const auto& [key, value] : subject.dict()->entries)
       out.push_back(Value::tuple({key, value}));
   }

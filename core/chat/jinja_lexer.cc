@@ -15,6 +15,9 @@ constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "
                                            "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
                                            ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
 
+// Names are copied and compared while a template is rendered, for one step each.
+constexpr size_t kMaxNameBytes = 200;
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
@@ -194,6 +197,7 @@ class Lexer {
     if (starts_name(c)) {
       size_t end = at_;
       while (end < source_.size() && (starts_name(source_[end]) || is_digit(source_[end]))) ++end;
+      if (end - at_ > kMaxNameBytes) fail(fmt::format("a name of {} bytes", end - at_));
       add(Token::Kind::kName, rest().substr(0, end - at_));
       return advance(end - at_);
     }
@@ -296,6 +300,8 @@ class Lexer {
         i += digits - 1;
       } else if (c == 'N') {
         fail("\\N{...} in a string is not supported");
+      } else if (c & 0x80) {
+        fail("a backslash before a character beyond ASCII is not supported");
       } else if (c != '\n') {
         // Python keeps the backslash of an escape that it does not know.
         (out += '\\') += c;

@@ -18,8 +18,7 @@ Value strip_method(const std::string& self, const Arguments& arguments, Side sid
   return std::string(strip(self, chars, side));
 }
 
-Value texts(std::vector<std::string> parts, Budget& budget) {
-  budget.spend(static_cast<int64_t>(parts.size()));
+Value texts(std::vector<std::string> parts) {
   std::vector<Value> items;
   items.reserve(parts.size());
   for (std::string& part : parts) items.emplace_back(std::move(part));
@@ -29,21 +28,22 @@ Value texts(std::vector<std::string> parts, Budget& budget) {
 Value split_method(const std::string& self, const Arguments& arguments, Side from, Budget& budget) {
   const BoundArguments bound("split", arguments, {"sep", "maxsplit"});
   const int64_t max_splits = bound.integer(1, -1);
-  if (!bound.given(0)) return texts(split(self, std::nullopt, max_splits, from), budget);
+  if (!bound.given(0)) return texts(split(self, std::nullopt, max_splits, from, budget));
   const std::string separator = bound.text(0, "");
   if (separator.empty()) throw Error("empty separator");
-  return texts(split(self, separator, max_splits, from), budget);
+  return texts(split(self, separator, max_splits, from, budget));
 }
 
 // startswith() and endswith() take one text or a tuple of them.
 Value affix_method(std::string_view name, const std::string& self, const Arguments& arguments,
-                   bool (*has)(std::string_view, std::string_view)) {
+                   bool (*has)(std::string_view, std::string_view), Budget& budget) {
   const BoundArguments bound(name, arguments, {"affix"}, 1);
   const Items* choices = bound.find(0)->items(Items::Kind::kTuple);
   if (!choices) return has(self, bound.text(0, ""));
   return std::any_of(choices->sequence->items.begin(), choices->sequence->items.end(),
                      [&](const Value& choice) {
                        if (!choice.text()) throw Error("{}() wants strings", name);
+                       budget.spend_bytes(choice.text()->size());
                        return has(self, *choice.text());
                      });
 }
@@ -146,8 +146,9 @@ const NamedTextMethod kTextMethods[] = {
      }},
     {"count", count_method},
     {"endswith",
-     [](S s, A a, Budget&) {
-       return affix_method("endswith", s, a, [](auto x, auto y) { return x.ends_with(y); });
+     [](S s, A a, Budget& b) {
+       return affix_method(
+           "endswith", s, a, [](auto x, auto y) { return x.ends_with(y); }, b);
      }},
     {"find", [](S s, A a, Budget&) -> Value { return find_method(s, a, false); }},
     {"index", [](S s, A a, Budget&) -> Value { return index_method(s, a, false); }},
@@ -182,11 +183,12 @@ const NamedTextMethod kTextMethods[] = {
     {"splitlines",
      [](S s, A a, Budget& b) {
        const BoundArguments bound("splitlines", a, {"keepends"});
-       return texts(split_lines(s, bound.flag(0, false)), b);
+       return texts(split_lines(s, bound.flag(0, false), b));
      }},
     {"startswith",
-     [](S s, A a, Budget&) {
-       return affix_method("startswith", s, a, [](auto x, auto y) { return x.starts_with(y); });
+     [](S s, A a, Budget& b) {
+       return affix_method(
+           "startswith", s, a, [](auto x, auto y) { return x.starts_with(y); }, b);
      }},
     {"strip", [](S s, A a, Budget&) { return strip_method(s, a, Side::kBoth); }},
     {"title",
@@ -220,7 +222,7 @@ const NamedTextMethod* find_text_method(std::string_view name) {
 Value call_dict_method(const Value& self, std::string_view name, const Arguments& arguments,
                        Budget& budget) {
   const Dict& dict = *self.dict();
-  budget.spend(1 + static_cast<int64_t>(dict.entries.size()));
+  budget.spend(1 + dict.cost);
   if (name == "get") {
     const BoundArguments bound("get", arguments, {"key", "default"}, 1);
     const Value* found = bound.find(0)->text() ? dict.find(*bound.find(0)->text()) : nullptr;

@@ -62,8 +62,10 @@ Value calculate_integers(Operator op, int64_t a, int64_t b) {
     case Operator::kFloorDivide:
       return floor_divided(a, b);
     case Operator::kModulo:
+      if (b == 0) throw Error("division by zero");
       if (b == -1) return int64_t{0};
-      return a - floor_divided(a, b) * b;
+      result = a % b;
+      return result != 0 && (result < 0) != (b < 0) ? result + b : result;
     default:
       if (b < 0) {
         if (a == 0) throw Error("0 to a negative power");
@@ -80,6 +82,15 @@ double float_modulo(double a, double b) {
   return rest == 0 ? std::copysign(0.0, b) : rest;
 }
 
+double float_floor_divided(double a, double b) {
+  const double rest = std::fmod(a, b);
+  double quotient = (a - rest) / b;
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double floor = std::floor(quotient);
+  return quotient - floor > 0.5 ? floor + 1 : floor;
+}
+
 Value calculate_floats(Operator op, double a, double b) {
   const bool divides =
       op == Operator::kDivide || op == Operator::kFloorDivide || op == Operator::kModulo;
@@ -94,7 +105,7 @@ Value calculate_floats(Operator op, double a, double b) {
     case Operator::kDivide:
       return a / b;
     case Operator::kFloorDivide:
-      return std::floor((a - float_modulo(a, b)) / b + 0.5);
+      return float_floor_divided(a, b);
     case Operator::kModulo:
       return float_modulo(a, b);
     default: {
@@ -153,22 +164,26 @@ Value missing_item(const Value& value, const Value& index, Budget& budget) {
 
 Value loop_member(const Value& value, std::string_view name) {
   const Loop& loop = **value.as<std::shared_ptr<Loop>>();
-  const int64_t size = static_cast<int64_t>(loop.items->items.size());
+  auto size = [&] {
+    while (loop.let_more_in && loop.let_more_in()) {
+    }
+    return static_cast<int64_t>(loop.items->items.size());
+  };
   if (name == "index0") return loop.index0;
   if (name == "index") return loop.index0 + 1;
-  if (name == "revindex0") return size - loop.index0 - 1;
-  if (name == "revindex") return size - loop.index0;
+  if (name == "revindex0") return size() - loop.index0 - 1;
+  if (name == "revindex") return size() - loop.index0;
   if (name == "first") return loop.index0 == 0;
-  if (name == "last") return loop.index0 == size - 1;
-  if (name == "length") return size;
+  if (name == "last") return !loop.reaches(loop.index0 + 1);
+  if (name == "length") return size();
   if (name == "depth") return loop.depth0 + 1;
   if (name == "depth0") return loop.depth0;
   if (name == "previtem")
     return loop.index0 > 0 ? loop.items->items[loop.index0 - 1]
                            : Value::undefined("there is no previous item");
   if (name == "nextitem")
-    return loop.index0 + 1 < size ? loop.items->items[loop.index0 + 1]
-                                  : Value::undefined("there is no next item");
+    return loop.reaches(loop.index0 + 1) ? loop.items->items[loop.index0 + 1]
+                                         : Value::undefined("there is no next item");
   return missing_member(value, name);
 }
 
@@ -268,6 +283,9 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
     budget.spend_search(text->size(), item.text()->size());
     return text->find(*item.text()) != std::string::npos;
   }
+  if (item.text()) budget.spend_bytes(item.text()->size());
+  if (container.dict() && (item.dict() || item.items(Items::Kind::kList)))
+    throw Error("unhashable type: '{}'", type_name(item));
   if (container.dict()) return item.text() && key(container, *item.text(), budget).has_value();
   if (const Items* indexed = container.indexed()) {
     const std::vector<Value>& items = indexed->sequence->items;
@@ -297,6 +315,7 @@ Value positive(const Value& value) {
 
 Value attribute(const Value& value, std::string_view name, Budget& budget) {
   refuse_undefined(value);
+  budget.spend_bytes(name.size());
   if (auto found = member(value, name)) return *std::move(found);
   if (auto found = key(value, name, budget)) return *std::move(found);
   return missing_member(value, name);
@@ -305,10 +324,12 @@ Value attribute(const Value& value, std::string_view name, Budget& budget) {
 Value subscript(const Value& value, const Value& index, Budget& budget) {
   refuse_undefined(value);
   if (const std::string* name = index.text()) {
+    budget.spend_bytes(name->size());
     if (auto found = key(value, *name, budget)) return *std::move(found);
     if (auto found = member(value, *name)) return *std::move(found);
     return missing_member(value, *name);
   }
+  if (value.items(Items::Kind::kView)) throw Error("range() and views have no index here: | list");
   const Items* items = value.indexed();
   if (!(value.text() || items) || !is_integer(index)) return missing_item(value, index, budget);
   if (value.text()) budget.spend_bytes(value.text()->size());

@@ -177,8 +177,11 @@ class Parser : private ExpressionParser {
     out.kind = Statement::Kind::kMacro;
     out.name = expect_name();
     if (!at_operator("(")) fail("expected '(', got '{}'", shown());
+    const bool outer = std::exchange(names_caller_, false);
     parse_parameters(out);
     out.body = parse_closed("endmacro");
+    out.names_caller = names_caller_;
+    names_caller_ |= outer;
   }
 
   void parse_call_block(Statement& out) {

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "core/chat/jinja_error.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::chat::jinja {
@@ -17,9 +16,9 @@ char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c
 
 // Punctuation, and the scripts of East Asia: nothing there has a case.
 bool surely_without_case(char32_t c) {
-  return c < 0x80 || (c >= 0x2000 && c < 0x20D0) || (c >= 0x2E80 && c < 0xA4D0) ||
-         (c >= 0xAC00 && c < 0xD7A4) || (c >= 0xFE00 && c < 0xFF00) ||
-         (c >= 0x1F300 && c < 0x1FB00);
+  return c < 0x80 || (c >= 0x2000 && c < 0x2070) || (c >= 0x20A0 && c < 0x20D0) ||
+         (c >= 0x2E80 && c < 0xA4D0) || (c >= 0xAC00 && c < 0xD7A4) ||
+         (c >= 0xFE00 && c < 0xFF00) || (c >= 0x1F300 && c < 0x1FB00);
 }
 
 void check_case(std::string_view text) {
@@ -52,11 +51,13 @@ bool is_printable(char32_t c) {
   return !(c >= 0xE000 && c <= 0xF8FF) && (c & 0xFFFE) != 0xFFFE && c < 0xE0000;
 }
 
-std::vector<std::string> split_white_space(std::string_view text, int64_t max_splits, Side from) {
+std::vector<std::string> split_white_space(std::string_view text, int64_t max_splits, Side from,
+                                           Budget& budget) {
   std::vector<std::string> parts;
   while (true) {
     text = strip(text, std::nullopt, from);
     if (text.empty()) break;
+    budget.spend(1);
     if (max_splits == 0) {
       parts.emplace_back(text);  // with the white space of its far end
       break;
@@ -126,14 +127,15 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> ch
 }
 
 std::vector<std::string> split(std::string_view text, std::optional<std::string_view> separator,
-                               int64_t max_splits, Side from) {
+                               int64_t max_splits, Side from, Budget& budget) {
   std::vector<std::string> parts;
   if (!separator) {
-    parts = split_white_space(text, max_splits, from);
+    parts = split_white_space(text, max_splits, from, budget);
   } else {
     for (; max_splits != 0; --max_splits) {
       const size_t at = from == Side::kLeft ? text.find(*separator) : text.rfind(*separator);
       if (at == std::string_view::npos) break;
+      budget.spend(1);
       const size_t behind = at + separator->size();
       parts.emplace_back(from == Side::kLeft ? text.substr(0, at) : text.substr(behind));
       text = from == Side::kLeft ? text.substr(behind) : text.substr(0, at);
@@ -144,13 +146,14 @@ std::vector<std::string> split(std::string_view text, std::optional<std::string_
   return parts;
 }
 
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
+std::vector<std::string> split_lines(std::string_view text, bool keep_ends, Budget& budget) {
   std::vector<std::string> lines;
   for (size_t begin = 0, at = 0; begin < text.size();) {
     size_t end = at;
     const bool over = at == text.size();
     if (!over && !is_line_end(text::next_code_point(text, at))) continue;
     if (!over && text[end] == '\r' && at < text.size() && text[at] == '\n') ++at;
+    budget.spend(1);
     lines.emplace_back(text.substr(begin, (keep_ends ? at : end) - begin));
     begin = at;
   }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/chat/jinja_budget.h"
+
 namespace tailrace::chat::jinja {
 
 // str.isspace(): Unicode White_Space and U+001C to U+001F.
@@ -28,8 +30,8 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> ch
 // By `separator` (not empty), or by runs of white space; at most `max_splits` times, from the left
 // or from the right; below 0: without end.
 std::vector<std::string> split(std::string_view text, std::optional<std::string_view> separator,
-                               int64_t max_splits, Side from);
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
+                               int64_t max_splits, Side from, Budget& budget);
+std::vector<std::string> split_lines(std::string_view text, bool keep_ends, Budget& budget);
 
 // At most `count` times; below 0: all. An empty `from` stands between all characters.
 std::string replace(std::string_view text, std::string_view from, std::string_view to,

@@ -27,6 +27,7 @@ bool is_remainder(V value, int64_t divisor, int64_t wanted, Budget& budget) {
 }
 
 bool is_sequence(V value) {
+  if (value.items(Items::Kind::kView)) throw Error("of range() and views 'sequence' is not known");
   return value.is_undefined() || value.text() || value.dict() || value.indexed();
 }
 
@@ -86,9 +87,9 @@ const T* find(const T (&table)[N], std::string_view name) {
   return it == table + N ? nullptr : it;
 }
 
-// Python's `is`: the same object. Small values have no identity here; their equality is what a
-// template can mean.
+// Python's `is`: the same object, which is known of true, false and none.
 bool is_same(V a, V b, Budget& budget) {
+  if (!b.as<bool>() && !b.is_none()) throw Error("'sameas' knows true, false and none");
   return type_name(a) == type_name(b) && equal(a, b, budget);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/chat/jinja_string.h"
 #include "core/text/utf8.h"
@@ -15,24 +16,17 @@ void check_nesting(int nesting) {
   if (nesting > kMaxNesting) throw Error("lists and dicts are nested deeper than {}", kMaxNesting);
 }
 
-double as_double(const Value& value) {
+// Holds all of an int64_t and of a double, so that comparisons are exact.
+long double as_real(const Value& value) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
   if (const bool* flag = value.as<bool>()) return *flag ? 1 : 0;
-  if (const int64_t* integer = value.as<int64_t>()) return static_cast<double>(*integer);
+  if (const int64_t* integer = value.as<int64_t>()) return static_cast<long double>(*integer);
   return *value.as<double>();
 }
 
 int sign(auto a, auto b) { return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2; }
 
-int order_numbers(const Value& a, const Value& b) {
-  // Two integers are not compared as doubles, which hold 53 bits.
-  if (!a.as<double>() && !b.as<double>()) {
-    auto integer = [](const Value& v) {
-      return v.as<bool>() ? int64_t{*v.as<bool>()} : *v.as<int64_t>();
-    };
-    return sign(integer(a), integer(b));
-  }
-  return sign(as_double(a), as_double(b));
-}
+int order_numbers(const Value& a, const Value& b) { return sign(as_real(a), as_real(b)); }
 
 std::string repr_items(const Items& items, Budget& budget) {
   const bool tuple = items.kind == Items::Kind::kTuple;
@@ -50,6 +44,7 @@ std::string repr_dict(const Dict& dict, Budget& budget) {
   std::string out = "{";
   for (const auto& [key, value] : dict.entries) {
     if (out.size() > 1) out += ", ";
+    budget.spend_bytes(key.size());
     out += python_repr(key) + ": " + to_repr(value, budget);
   }
   return out + '}';
@@ -88,7 +83,10 @@ Value Value::list(std::vector<Value> items, Items::Kind kind) {
 
 Value Value::dict(std::vector<std::pair<std::string, Value>> entries) {
   auto dict = std::make_shared<Dict>();
-  for (const auto& [_, item] : entries) dict->nesting = std::max(dict->nesting, nesting_of(item));
+  for (const auto& [key, item] : entries) {
+    dict->nesting = std::max(dict->nesting, nesting_of(item));
+    dict->cost += 1 + static_cast<int64_t>(key.size() / 16);
+  }
   check_nesting(dict->nesting);
   dict->entries = std::move(entries);
   Value value;
@@ -114,6 +112,9 @@ const Items* Value::indexed() const {
 int Value::nesting() const {
   if (const Items* items = as<Items>()) return items->sequence->nesting;
   if (const Dict* members = dict()) return members->nesting;
+  if (const auto* loop = as<std::shared_ptr<Loop>>()) return (*loop)->items->nesting;
+  if (const auto* function = as<std::shared_ptr<const Function>>())
+    return (*function)->bound.nesting();
   return 0;
 }
 
@@ -139,7 +140,7 @@ std::string object_name(const Value& value) {
 
 bool truth(const Value& value) {
   if (value.is_undefined() || value.is_none()) return false;
-  if (value.is_number()) return as_double(value) != 0;
+  if (value.is_number()) return as_real(value) != 0;
   if (const std::string* text = value.text()) return !text->empty();
   if (const Items* items = value.as<Items>())
     return items->kind == Items::Kind::kGenerator || !items->sequence->items.empty();
@@ -171,6 +172,7 @@ std::string to_repr(const Value& value, Budget& budget) {
   if (const int64_t* integer = value.as<int64_t>()) return fmt::format("{}", *integer);
   if (const double* real = value.as<double>()) return to_text(*real);
   if (const std::string* text = value.text()) {
+    if (value.as<Text>()->safe) throw Error("'safe' text within a list or dict is not printed");
     budget.spend_bytes(text->size());
     return python_repr(*text);
   }
@@ -191,7 +193,7 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
     return items->sequence->items;
   }
   if (const Dict* dict = value.dict()) {
-    budget.spend(static_cast<int64_t>(dict->entries.size()));
+    budget.spend(dict->cost);
     for (const auto& entry : dict->entries) out.emplace_back(entry.first);
   } else if (const std::string* text = value.text()) {
     budget.spend(static_cast<int64_t>(text->size()));
@@ -227,7 +229,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     const Dict* right = b.dict();
     if (left->entries.size() != right->entries.size()) return false;
     return std::all_of(left->entries.begin(), left->entries.end(), [&](const auto& entry) {
-      budget.spend(static_cast<int64_t>(right->entries.size()));
+      budget.spend(right->cost);
       const Value* other = right->find(entry.first);
       return other && equal(entry.second, *other, budget);
     });
@@ -236,6 +238,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     const Items* right = b.as<Items>();
     if (left->sequence == right->sequence) return true;
     if (left->kind == Items::Kind::kGenerator) return false;
+    if (left->kind == Items::Kind::kView) throw Error("range() and views are not compared: | list");
     return std::equal(left->sequence->items.begin(), left->sequence->items.end(),
                       right->sequence->items.begin(), right->sequence->items.end(),
                       [&](const Value& x, const Value& y) { return equal(x, y, budget); });

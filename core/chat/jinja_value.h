@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,29 +16,10 @@
 #include <variant>
 #include <vector>
 
+#include "core/chat/jinja_budget.h"
 #include "core/chat/jinja_error.h"
 
 namespace tailrace::chat::jinja {
-
-// What one render may spend. A step is a node that is evaluated, an item that is made or looked at,
-// or 16 bytes of text; so steps bound the time and the memory.
-class Budget {
- public:
-  static constexpr int64_t kMaxSteps = 10'000'000;
-
-  void spend(int64_t steps) {
-    if (steps > left_) throw Error("the template needs more than {} steps", kMaxSteps);
-    left_ -= steps;
-  }
-  void spend_bytes(size_t bytes) { spend(1 + static_cast<int64_t>(bytes / 16)); }
-  // To look for `wanted` bytes in `text` bytes: at worst all of them at each place.
-  void spend_search(size_t text, size_t wanted) {
-    spend(1 + static_cast<int64_t>(text * wanted / 16384));
-  }
-
- private:
-  int64_t left_ = kMaxSteps;
-};
 
 class Value;
 struct Statement;  // jinja_ast.h
@@ -55,6 +37,7 @@ struct Sequence {
 struct Dict {
   std::vector<std::pair<std::string, Value>> entries;
   int nesting = 1;
+  int64_t cost = 0;  // steps of going through all keys
 
   const Value* find(std::string_view key) const;
 };
@@ -64,7 +47,16 @@ struct Namespace {
 };
 
 struct Loop {
+  bool reaches(int64_t index) const {
+    while (index >= static_cast<int64_t>(items->items.size())) {
+      if (!let_more_in || !let_more_in()) return false;
+    }
+    return true;
+  }
+
   std::shared_ptr<Sequence> items;
+  // Of a loop with an `if`: adds the next item that passes; false: there is none.
+  std::function<bool()> let_more_in;
   int64_t index0 = 0;
   int64_t depth0 = 0;  // loops around it, in the same macro
 };
@@ -124,7 +116,8 @@ class Value {
   const Dict* dict() const;
   const Items* items(Items::Kind kind) const;
   const Items* indexed() const;  // of a list or a tuple
-  int nesting() const;           // 0: neither a list nor a dict
+  // Of lists, dicts, loops and methods, which all hold other values; 0: of the rest.
+  int nesting() const;
 
  private:
   std::variant<None, Undefined, bool, int64_t, double, Text, Items, std::shared_ptr<const Dict>,

@@ -13,15 +13,52 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// All strings but roles: what a template compares with its own words.
-void for_each_text(ordered_json& value, const std::function<void(std::string&)>& visit) {
+// What a template compares with its own words, and so cannot be marked: roles, and such keys.
+bool is_name(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
+           c == '-' || c == '.';
+  });
+}
+
+using Visit = std::function<void(std::string&)>;
+
+// Strings and keys that are no names.
+void for_each_text(ordered_json& value, const Visit& visit) {
   if (value.is_string()) {
     visit(value.get_ref<std::string&>());
   } else if (value.is_array()) {
     for (ordered_json& item : value) for_each_text(item, visit);
   } else if (value.is_object()) {
-    for (auto& [key, item] : value.items())
-      if (key != "role") for_each_text(item, visit);
+    ordered_json visited = ordered_json::object();
+    for (auto& [key, item] : value.items()) {
+      std::string name = key;
+      if (!is_name(name)) visit(name);
+      for_each_text(item, visit);
+      visited[name] = std::move(item);
+    }
+    value = std::move(visited);
+  }
+}
+
+// The same of messages, whose roles are names.
+void for_each_text_of_messages(ordered_json& messages, const Visit& visit) {
+  for (ordered_json& message : messages) {
+    const auto role = message.is_object() ? message.find("role") : message.end();
+    if (role == message.end() || !role->is_string()) {
+      for_each_text(message, visit);
+      continue;
+    }
+    const ordered_json name = *role;
+    if (!is_name(name.get_ref<const std::string&>()))
+      throw UserError(
+          "the role {} is not a name: letters, digits, '_', '-' and '.', which no template can "
+          "take "
+          "for anything else",
+          name.dump(-1, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace));
+    *role = nullptr;  // keeps its place
+    for_each_text(message, visit);
+    message["role"] = name;
   }
 }
 
@@ -37,7 +74,11 @@ std::set<size_t> places(std::string_view text, std::span<const std::string> spec
   std::set<size_t> found;
   for (const std::string& token : special) {
     const size_t inner = second_character(token), last = text::last_code_point(token);
-    if (inner >= token.size()) continue;  // one character has no inside
+    if (inner >= token.size()) {  // one character has no inside: in front of it
+      for (size_t at = text.find(token); at != text.npos; at = text.find(token, at + inner))
+        found.insert(at);
+      continue;
+    }
     for (size_t at = text.find(token); at != text.npos; at = text.find(token, at + 1))
       found.insert(at + inner);
     for (size_t size = inner + 1; size < token.size() && size <= text.size(); ++size) {
@@ -53,13 +94,22 @@ std::set<size_t> places(std::string_view text, std::span<const std::string> spec
   return found;
 }
 
+// As JSON that is ASCII alone writes a marker.
+std::string escaped(const std::string& marker) {
+  const std::string quoted = ordered_json(marker).dump(-1, ' ', /*ensure_ascii=*/true,
+                                                       ordered_json::error_handler_t::strict);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 // Noncharacters: Unicode keeps them out of text that is exchanged.
-std::string unused_marker(std::span<const std::string* const> texts) {
+std::string unused_marker(const std::vector<std::string>& texts) {
   for (char32_t c = 0xFDD0; c <= 0xFDEF; ++c) {
     std::string marker;
     text::append_utf8(marker, c);
-    if (std::ranges::none_of(texts,
-                             [&](const std::string* t) { return t->find(marker) != t->npos; }))
+    const std::string as_json = escaped(marker);
+    if (std::ranges::none_of(texts, [&](const std::string& t) {
+          return t.find(marker) != t.npos || t.find(as_json) != t.npos;
+        }))
       return marker;
   }
   throw UserError("the messages hold all of U+FDD0 to U+FDEF, which no text should");
@@ -71,29 +121,33 @@ ordered_json mark(const ordered_json& messages, std::span<const std::string> spe
                   std::string& marker) {
   marker.clear();
   ordered_json marked = messages;
-  std::vector<std::string*> texts;
-  for_each_text(marked, [&](std::string& text) {
+  std::vector<std::string> texts;
+  bool needed = false;
+  for_each_text_of_messages(marked, [&](std::string& text) {
     if (!text::is_utf8(text)) text = text::repair_utf8(text);
-    texts.push_back(&text);
+    needed = needed || !places(text, special).empty();
+    texts.push_back(text);
   });
-  for (std::string* text : texts) {
-    const std::set<size_t> found = places(*text, special);
-    if (found.empty()) continue;
-    if (marker.empty())
-      marker = unused_marker(std::vector<const std::string*>(texts.begin(), texts.end()));
-    for (auto at = found.rbegin(); at != found.rend(); ++at) text->insert(*at, marker);
-  }
+  if (!needed) return marked;
+  marker = unused_marker(texts);
+  for_each_text_of_messages(marked, [&](std::string& text) {
+    const std::set<size_t> found = places(text, special);
+    for (auto at = found.rbegin(); at != found.rend(); ++at) text.insert(*at, marker);
+  });
   return marked;
 }
 
 std::vector<size_t> take_out(std::string& text, const std::string& marker) {
   std::vector<size_t> offsets;
   if (marker.empty()) return offsets;
-  for (size_t at = text.find(marker); at != text.npos; at = text.find(marker, at)) {
-    text.erase(at, marker.size());
+  const std::string as_json = escaped(marker);
+  for (size_t at = 0;;) {
+    const size_t plain = text.find(marker, at), ascii = text.find(as_json, at);
+    at = std::min(plain, ascii);
+    if (at == text.npos) return offsets;
+    text.erase(at, at == plain ? marker.size() : as_json.size());
     offsets.push_back(at);
   }
-  return offsets;
 }
 
 }  // namespace tailrace::chat

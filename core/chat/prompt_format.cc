@@ -106,7 +106,7 @@ void PromptFormat::look_at_turns() {
       return;
     }
     const std::vector<TokenId> ids = tokenizer_.encode(*behind);
-    if (!ids.empty() && tokenizer_.is_special(ids.front())) end_of_turn_ = ids.front();
+    if (const size_t end = size_of_end(ids); end > 0) end_of_turn_ = ids[end - 1];
 
     const auto rewritten = [&](const std::string& answer) {
       ordered_json after = conversation(1, answer);
@@ -124,6 +124,15 @@ void PromptFormat::look_at_turns() {
   }
 }
 
+size_t PromptFormat::size_of_end(std::span<const TokenId> behind) const {
+  for (size_t i = 0; i < behind.size(); ++i) {
+    if (tokenizer_.is_special(behind[i])) return i + 1;
+    if (tokenizer_.decode(behind.subspan(i, 1)).find_first_not_of(" \t\r\n") != std::string::npos)
+      return 0;
+  }
+  return 0;
+}
+
 ordered_json PromptFormat::messages_of(const Said& said) const {
   if (said.messages.empty()) return ordered_json::array({message("user", said.text)});
   ordered_json messages = ordered_json::parse(said.messages, nullptr, /*allow_exceptions=*/false);
@@ -135,11 +144,15 @@ ordered_json PromptFormat::messages_of(const Said& said) const {
   return messages;
 }
 
-ChatInput PromptFormat::input_of(ordered_json messages) const {
-  ChatInput input;
+ordered_json PromptFormat::with_system(ordered_json messages) const {
   if (!system_.empty() && messages.front().at("role") != "system")
     messages.insert(messages.begin(), message("system", system_));
-  input.messages = std::move(messages);
+  return messages;
+}
+
+ChatInput PromptFormat::input_of(ordered_json messages) const {
+  ChatInput input;
+  input.messages = with_system(std::move(messages));
   input.add_generation_prompt = true;
   input.variables = variables_;
   return input;
@@ -149,7 +162,9 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
 // behind an answer before them.
 std::vector<TokenId> PromptFormat::write(const ordered_json& messages, bool behind_answer) const {
   std::string marker;
-  const ordered_json marked = mark(messages, special_, marker);
+  // Behind an answer a system message in front is cut off.
+  const ordered_json marked =
+      mark(behind_answer ? messages : with_system(messages), special_, marker);
   ordered_json all = behind_answer ? conversation(1) : ordered_json::array();
   all.insert(all.end(), marked.begin(), marked.end());
   std::string text = template_->render(input_of(std::move(all)));
@@ -184,7 +199,9 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
     }
     std::vector<TokenId> ids = write(messages_of(said), /*behind_answer=*/true);
     // Written already, by the policy.
-    if (!ids.empty() && ids.front() == end_of_turn_ && last == end_of_turn_) ids.erase(ids.begin());
+    const size_t end = size_of_end(ids);
+    if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)
+      ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(end));
     return ids;
   } catch (const UserError& error) {
     return Failure{error.what()};

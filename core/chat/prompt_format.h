@@ -15,6 +15,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,7 +69,11 @@ class PromptFormat {
  private:
   nlohmann::ordered_json messages_of(const Said& said) const;
   std::vector<TokenId> write(const nlohmann::ordered_json& messages, bool behind_answer) const;
+  nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
+  // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.
+  // 0: none do.
+  size_t size_of_end(std::span<const TokenId> behind) const;
   void look_at_turns();
 
   const text::Tokenizer& tokenizer_;

@@ -50,9 +50,13 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
   return true;
 }
 
-// An offset at either end of the token does not hinder it.
-bool lies_over(std::span<const size_t> literal, size_t begin, size_t end) {
-  const auto next = std::ranges::upper_bound(literal, begin);
+// An offset at either end of the token does not hinder it. One character has no inside: an offset
+// in front of it does.
+bool lies_over(std::span<const size_t> literal, std::string_view text, size_t begin, size_t end) {
+  size_t second = begin;
+  next_code_point(text, second);
+  const auto next = second < end ? std::ranges::upper_bound(literal, begin)
+                                 : std::ranges::lower_bound(literal, begin);
   return next != literal.end() && *next < end;
 }
 
@@ -94,7 +98,7 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at
                                                 std::span<const size_t> literal) const {
   for (const AddedToken& token : by_first_byte_[static_cast<uint8_t>(text[at])]) {
     if (!text.substr(at).starts_with(token.content)) continue;
-    if (token.special && lies_over(literal, at, at + token.content.size())) continue;
+    if (token.special && lies_over(literal, text, at, at + token.content.size())) continue;
     return &token;
   }
   return nullptr;

@@ -37,7 +37,8 @@ class AddedTokenMatcher {
   // Tokens with empty content are never found.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
   // Left to right, the longest at each place, as Hugging Face does. Appends; sections borrow
-  // `text`. No special token lies over one of `literal`, ascending offsets of `text`.
+  // `text`. No special token lies over one of `literal`, ascending offsets of `text`; one of a
+  // single character does not begin at one.
   void cut(std::string_view text, std::span<const size_t> literal, std::vector<Section>& out) const;
 
  private:

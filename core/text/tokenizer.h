@@ -27,9 +27,9 @@ struct EncodeOptions {
   // Special tokens that stand in the text are found, as transformers does it. Not for text that an
   // environment, a tool or a user has written: it could forge the end of a turn.
   bool find_special = true;
-  // Byte offsets of `text`, ascending: no special token may lie over one of them. So the words of
-  // others, inside a text that has special tokens of its own, stay words. With them the text must
-  // be UTF-8.
+  // Byte offsets of `text`, ascending: no special token may lie over one of them, and none of one
+  // character begin at one. So the words of others, inside a text that has special tokens of its
+  // own, stay words. With them the text must be UTF-8.
   std::span<const size_t> literal = {};
 };
 

@@ -50,7 +50,10 @@ class JsonTokenizer final : public Tokenizer {
  public:
   explicit JsonTokenizer(Parts parts)
       // The matchers are made from parts_, which is therefore declared before them.
-      : parts_(std::move(parts)), all_(matchers(true)), without_special_(matchers(false)) {
+      : parts_(std::move(parts)),
+        all_(matchers(true)),
+        without_special_(matchers(false)),
+        normalized_special_(normalized_special()) {
     TokenId last = -1;
     for (const auto& [token, id] : parts_.model->vocabulary()) last = std::max(last, id);
     for (const AddedToken& token : parts_.added) last = std::max(last, token.id);
@@ -79,18 +82,14 @@ class JsonTokenizer final : public Tokenizer {
     const Matchers& matchers = options.find_special ? all_ : without_special_;
     matchers.raw.cut(text, options.literal, sections);
     for (const Section& section : sections) {
-      if (section.id >= 0) {
+      if (section.id >= 0)
         ids.push_back(section.id);
-        continue;
-      }
-      const size_t first = ids.size();
-      // Offsets do not outlive the normalizer: a section that holds one has no special token.
-      const bool plain =
-          !options.find_special ||
-          holds_one(options.literal, section.text.data() - text.data(), section.text.size());
-      encode_section(section.text, section.text.data() == text.data(),
-                     plain ? without_special_.normal : matchers.normal, ids);
-      if (plain) check_plain(section.text, std::span(ids).subspan(first));
+      else if (!options.find_special)
+        encode_plain(text, section.text, ids);
+      else if (holds_one(options.literal, section.text.data() - text.data(), section.text.size()))
+        encode_marked(text, section.text, options.literal, ids);
+      else
+        encode_section(section.text, section.text.data() == text.data(), matchers.normal, ids);
     }
     if (options.framed) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
     return ids;
@@ -147,6 +146,14 @@ class JsonTokenizer final : public Tokenizer {
     return AddedTokenMatcher(std::move(tokens));
   }
 
+  // Those that are looked for in normalised text, as they are written.
+  AddedTokenMatcher normalized_special() const {
+    std::vector<AddedToken> tokens;
+    for (const AddedToken& token : parts_.added)
+      if (token.normalized && token.special) tokens.push_back(token);
+    return AddedTokenMatcher(std::move(tokens));
+  }
+
   std::string normalize(std::string text) const {
     return parts_.normalizer == nullptr ? text : parts_.normalizer->normalize(std::move(text));
   }
@@ -159,6 +166,32 @@ class JsonTokenizer final : public Tokenizer {
           text.find(*tokens_[id]) != std::string_view::npos)
         throw UserError("the text holds '{}', which the vocabulary knows as a special token alone",
                         *tokens_[id]);
+    }
+  }
+
+  // A section of `text` in which nothing is a special token.
+  void encode_plain(std::string_view text, std::string_view section,
+                    std::vector<TokenId>& ids) const {
+    const size_t first = ids.size();
+    encode_section(section, section.data() == text.data(), without_special_.normal, ids);
+    check_plain(section, std::span(ids).subspan(first));
+  }
+
+  // One that holds a literal offset. Offsets do not outlive the normalizer: tokens that are looked
+  // for behind it are found before it here, where their text stands as it is.
+  void encode_marked(std::string_view text, std::string_view section,
+                     std::span<const size_t> literal, std::vector<TokenId>& ids) const {
+    const auto begin = static_cast<size_t>(section.data() - text.data());
+    std::vector<size_t> inside;
+    for (const size_t offset : literal)
+      if (offset >= begin && offset < begin + section.size()) inside.push_back(offset - begin);
+    std::vector<Section> parts;
+    normalized_special_.cut(section, inside, parts);
+    for (const Section& part : parts) {
+      if (part.id >= 0)
+        ids.push_back(part.id);
+      else
+        encode_plain(text, part.text, ids);
     }
   }
 
@@ -181,6 +214,7 @@ class JsonTokenizer final : public Tokenizer {
 
   Parts parts_;
   Matchers all_, without_special_;
+  AddedTokenMatcher normalized_special_;
   std::vector<std::optional<std::string>> tokens_;  // by id; none: a hole
   std::vector<char> special_;                       // by id
   Vocabulary added_ids_;

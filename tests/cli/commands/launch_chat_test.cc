@@ -120,6 +120,31 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   EXPECT_NE(refused.err.find("--chat-template FILE"), std::string::npos) << refused.err;
 }
 
+// The run has a copy.
+TEST_F(LaunchChat, ARunGoesOnWithoutTheFileOfItsTemplate) {
+  const fs::path mine = folder_ / "mine.jinja";
+  fs::copy(kTokenizers / "templates/chatml.jinja", mine);
+  start_run("run", {"chat.template=" + mine.string()});
+  expect_done();
+  const std::string again = "launch --run-dir " + paths().root.string() + " run.steps=";
+  fs::remove(mine);
+  const auto without = run_binary(again + "3");
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  std::ofstream(mine) << "{% for";
+  const auto other = run_binary(again + "4");
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  expect_each_step_once("run", 4);
+}
+
+TEST_F(LaunchChat, ATemplateThatCannotBeReadHindersOnlyMessages) {
+  std::ofstream(folder_ / "model" / text::kTemplateFile) << "{% for";
+  EXPECT_EQ(run_binary("tokenize --tokenizer " + model(), R"({"text": "a"})").exit_code, 0);
+  const auto refused = run_binary("tokenize --tokenizer " + model(),
+                                  R"({"messages": [{"role": "user", "content": "a"}]})");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("chat_template.jinja:1"), std::string::npos) << refused.err;
+}
+
 TEST_F(LaunchChat, WhatCannotBeWrittenIsRefusedBeforeTheRun) {
   const std::string base = "model.path=" + (folder_ / "base").string();
   // The second row is a list of messages.
@@ -132,6 +157,7 @@ TEST_F(LaunchChat, WhatCannotBeWrittenIsRefusedBeforeTheRun) {
   EXPECT_NE(refusal("chat.variables.messages=x").find("chat.variables"), std::string::npos);
   std::ofstream(folder_ / "bad.jinja") << "{% for m in messages %}";
   const std::string bad = refusal("chat.template=" + (folder_ / "bad.jinja").string());
+  EXPECT_NE(bad.find("chat.template: "), std::string::npos) << bad;
   EXPECT_NE(bad.find("bad.jinja:1: "), std::string::npos) << bad;
   EXPECT_NE(refusal("chat.template=none.jinja").find("none.jinja"), std::string::npos);
 }

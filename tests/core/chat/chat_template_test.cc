@@ -88,6 +88,15 @@ TEST(ChatTemplate, RefusesWhatTheSubsetLacksByNameBeforeAnythingIsRendered) {
             "generation, if, macro, set, with, raw");
 }
 
+TEST(ChatTemplate, RefusesWhatItWouldRenderOtherwiseThanJinja) {
+  for (const char* source :
+       {"{{ '\\é' }}", "{{ range(5)[2] }}", "{{ range(3) is sequence }}",
+        "{{ range(3) == range(3) }}", "{{ '1_0' | int }}", "{{ '٣' | int }}",
+        "{{ '0x1A' | int(base=16) }}", "{{ [1] is sameas [1] }}", "{{ ['<' | safe] }}",
+        "{{ '2ⁿ'.islower() }}", "{{ 1e15 | round(15, 'ceil') }}"})
+    EXPECT_TRUE(refusal(source).starts_with("t.jinja:1: ")) << source;
+}
+
 TEST(ChatTemplate, AsksForTheDateThatItShallTell) {
   EXPECT_EQ(render("{{ strftime_now('%d %b %Y') }}"), "05 Mar 2026");
   const ChatTemplate chat_template = ChatTemplate::parse("{{ strftime_now('%Y') }}", "t");
@@ -200,8 +209,22 @@ TEST(ChatTemplate, RefusesEndlessWorkSoon) {
       long_text + "{{ (a + 'b') in (a + a) }}",
       long_text + "{{ (a + a).split(a + 'b') | length }}",
       long_text + "{{ (a + a) | replace(a + 'b', '') }}",
-      long_text + "{% for i in range(1000000) %}{{ 'x'.startswith(a) }}{% endfor %}",
-      long_text + "{% for i in range(1000000) %}{{ a | int }}{% endfor %}",
+      long_text + "{% for i in range(100000) %}{{ 'x'.startswith(a) }}{% endfor %}",
+      long_text + "{% for i in range(100000) %}{{ a | int }}{% endfor %}",
+      // The same of members, keys and affixes.
+      long_text + "{% for i in range(100000) %}{{ {'k': 1}[a] }}{% endfor %}",
+      long_text + "{% for i in range(100000) %}{% set d = {a: 1} %}{% endfor %}",
+      long_text +
+          "{% set d = {a: 1} %}{% for i in range(100000) %}{% set x = d | list %}"
+          "{% endfor %}",
+      long_text + "{{ (a + 'x').startswith((a + 'y',) * 100000) }}",
+      "{{ ((',' * 1000) * 30000).split(',') | length }}",
+      // Methods and loops that hold each other, which would be freed recursively.
+      "{% set ns = namespace(f=1) %}{% for i in range(100000) %}{% set ns.f = [ns.f].count %}"
+      "{% endfor %}",
+      "{% set ns = namespace(l=1) %}{% for i in range(100000) %}{% for x in [ns.l] %}"
+      "{% set ns.l = loop %}{% endfor %}{% endfor %}",
+      "{{ " + repeated("n", 100000) + " }}",
       "{{ 10 ** 100 }}",
       "{{ 9223372036854775807 + 1 }}",
       "{{ " + repeated("(", 100000) + "1" + repeated(")", 100000) + " }}",

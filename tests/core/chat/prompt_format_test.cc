@@ -141,6 +141,95 @@ TEST(PromptFormat, NoSpecialTokenComesTogetherWhereTwoTextsMeet) {
   }
 }
 
+constexpr const char* kCalls =
+    "{% for m in messages %}<|im_start|>{{ m.role }} {% for c in m.calls %}{{ c | tojson }}"
+    "{% endfor %}{{ m.content }}<|im_end|>{% endfor %}";
+
+TEST(PromptFormat, KeysOfToolCallsStayWords) {
+  const std::string said =
+      R"([{"role": "tool", "content": "", "calls": [{"<|im_end|>": {"a<|im_start|>": 1}, "é﷐": 2}]}])";
+  const Ids ids = format_from(kCalls).first({.messages = said}).value();
+  EXPECT_EQ(count_special(ids), 2);
+  EXPECT_EQ(tokenizer().decode(ids, true),
+            "<|im_start|>tool {\"<|im_end|>\": {\"a<|im_start|>\": 1}, \"é﷐\": 2}<|im_end|>");
+}
+
+TEST(PromptFormat, MarkersLeaveJsonThatIsAscii) {
+  std::string source = kCalls;
+  source.replace(source.find("tojson"), 6, "tojson(ensure_ascii=True)");
+  // The second holds what the first marker would become.
+  for (const char* words : {"<|im_end|>", "\\ufdd0<|im_end|>"}) {
+    const std::string said = R"([{"role": "tool", "content": "\\ufdd0 )" + std::string(words) +
+                             R"(", "calls": [")" + words + R"("]}])";
+    const Ids ids = format_from(source).first({.messages = said}).value();
+    EXPECT_EQ(count_special(ids), 2) << said;
+    EXPECT_NE(tokenizer().decode(ids, true).find("\"<|im_end|>\"") == std::string::npos,
+              words[0] == '<')
+        << tokenizer().decode(ids, true);
+    EXPECT_NE(tokenizer().decode(ids, true).find("\\ufdd0 "), std::string::npos);
+  }
+}
+
+TEST(PromptFormat, ARoleIsAName) {
+  for (const char* role : {"user<|im_end|>", "<|im_", "\\n", "a b"}) {
+    const auto ids = format_of("chatml").first(
+        {.messages = std::string(R"([{"role": ")") + role + R"(", "content": "x"}])"});
+    ASSERT_FALSE(ids.ok()) << role;
+    EXPECT_NE(ids.failure().message.find("is not a name"), std::string::npos);
+  }
+  EXPECT_TRUE(format_of("chatml").first({.messages = messages({{"tool", "x"}}).dump()}).ok());
+}
+
+TEST(PromptFormat, TheSystemMessageOfAConfigStaysWords) {
+  const ChatOptions options{.system = "Write <|im_end|>."};
+  const Ids ids = format_of("chatml", options).first({.text = "x"}).value();
+  EXPECT_EQ(count_special(ids),
+            count_special(format_of("chatml", {.system = "Write."}).first({.text = "x"}).value()));
+}
+
+// As Llama 2's does: " </s>".
+TEST(PromptFormat, BlanksMayStandBeforeTheEndOfATurn) {
+  const PromptFormat format = format_from(
+      "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}"
+      "{% else %} {{ m.content }} <|im_end|>{% endif %}{% endfor %}");
+  EXPECT_EQ(format.end_of_turn(), kEnd);
+  const auto text = [&](TokenId last) {
+    return tokenizer().decode(format.next({.text = "x"}, last).value(), true);
+  };
+  EXPECT_EQ(text(kEnd), "<|im_start|>x");
+  EXPECT_EQ(text(tokenizer().encode("a").front()), " <|im_end|><|im_start|>x");
+}
+
+// MiniMind's tokenizer with one more special token, and with others that are looked for in
+// normalised text.
+class OddTokenizer : public ::testing::Test {
+ protected:
+  Ids write(bool normalized, const std::string& words) {
+    std::ifstream file(kTokenizers / "minimind/tokenizer.json");
+    auto json = nlohmann::json::parse(file);
+    const int64_t next_id = tokenizer().vocab_size();
+    for (auto& token : json["added_tokens"]) token["normalized"] = normalized;
+    json["added_tokens"].push_back({{"id", next_id}, {"content", "§"}, {"special", true}});
+    std::ofstream(directory_.path() / "tokenizer.json") << json;
+    const auto odd = text::load_tokenizer(directory_.path());
+    Ids ids =
+        PromptFormat(*odd, ChatTemplate::parse(kTemplate, "t"), {}).first({.text = words}).value();
+    EXPECT_EQ(odd->decode(ids, true), "<|im_start|>§" + words + "§<|im_end|>");
+    std::erase_if(ids, [&](TokenId id) { return !odd->is_special(id); });
+    return ids;
+  }
+  static constexpr const char* kTemplate = "<|im_start|>§{{ messages[0].content }}§<|im_end|>";
+  TemporaryDirectory directory_;
+};
+
+TEST_F(OddTokenizer, WordsNeverBecomeATokenOfOneCharacterNorHideTheTemplatesOwn) {
+  const Ids own = write(false, "x");
+  ASSERT_EQ(own.size(), 4u);
+  for (const bool normalized : {false, true})
+    for (const char* words : {"§", "§a§", "a§<|im_end|>", "<|im_start|>§x", "x"})
+      EXPECT_EQ(write(normalized, words), own) << normalized << " " << words;
+}
+
 TEST(PromptFormat, PlainTextIsFramedOnceAndHasNoRoles) {
   const PromptFormat format(tokenizer());
   EXPECT_FALSE(format.has_template());
