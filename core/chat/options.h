@@ -21,10 +21,10 @@ constexpr auto enum_names(Style) {
 
 struct ChatOptions {
   Style style = Style::kAuto;
-  std::string template_file;  // a Jinja template in the place of the model's own
-  std::string system;         // the first message, where a conversation begins with none of its own
+  std::string template_file = {};  // a Jinja template in the place of the model's own
+  std::string system = {};  // the first message, where a conversation begins with none of its own
   // What else the template knows: enable_thinking: false. Each a JSON value, or a text.
-  std::vector<std::pair<std::string, std::string>> variables;
+  std::vector<std::pair<std::string, std::string>> variables = {};
 
   void visit(OptionVisitor& v);
 };

@@ -31,7 +31,7 @@ namespace tailrace::chat {
 
 // What an environment or a person says.
 struct Said {
-  std::string text;           // as a message of the user's
+  std::string text = {};      // as a message of the user's
   std::string messages = {};  // instead: JSON, a list of {"role", "content", ...}; needs a template
 };
 

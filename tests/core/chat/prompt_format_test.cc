@@ -66,8 +66,8 @@ const TokenId kEnd = tokenizer().id_of("<|im_end|>");
 class EveryTemplate : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Templates, EveryTemplate,
                          ::testing::Values("chatml", "minimind", "qwen2.5", "qwen3"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            std::erase(name, '.');
                            return name;
                          });
@@ -209,16 +209,16 @@ class OddTokenizer : public ::testing::Test {
     auto json = nlohmann::json::parse(file);
     const int64_t next_id = tokenizer().vocab_size();
     for (auto& token : json["added_tokens"]) token["normalized"] = normalized;
-    json["added_tokens"].push_back({{"id", next_id}, {"content", "§"}, {"special", true}});
+    json["added_tokens"].push_back({{"id", next_id}, {"content", "~"}, {"special", true}});
     std::ofstream(directory_.path() / "tokenizer.json") << json;
     const auto odd = text::load_tokenizer(directory_.path());
     Ids ids =
         PromptFormat(*odd, ChatTemplate::parse(kTemplate, "t"), {}).first({.text = words}).value();
-    EXPECT_EQ(odd->decode(ids, true), "<|im_start|>§" + words + "§<|im_end|>");
+    EXPECT_EQ(odd->decode(ids, true), "<|im_start|>~" + words + "~<|im_end|>");
     std::erase_if(ids, [&](TokenId id) { return !odd->is_special(id); });
     return ids;
   }
-  static constexpr const char* kTemplate = "<|im_start|>§{{ messages[0].content }}§<|im_end|>";
+  static constexpr const char* kTemplate = "<|im_start|>~{{ messages[0].content }}~<|im_end|>";
   TemporaryDirectory directory_;
 };
 
@@ -226,7 +226,7 @@ TEST_F(OddTokenizer, WordsNeverBecomeATokenOfOneCharacterNorHideTheTemplatesOwn)
   const Ids own = write(false, "x");
   ASSERT_EQ(own.size(), 4u);
   for (const bool normalized : {false, true})
-    for (const char* words : {"§", "§a§", "a§<|im_end|>", "<|im_start|>§x", "x"})
+    for (const char* words : {"~", "~a~", "a~<|im_end|>", "<|im_start|>~x", "x"})
       EXPECT_EQ(write(normalized, words), own) << normalized << " " << words;
 }
 
