@@ -1,6 +1,6 @@
 #include "core/chat/chat_template.h"
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -240,10 +240,11 @@ TEST(ChatTemplate, RefusesEndlessWorkSoon) {
   };
   for (const std::string& source : costly) {
     SCOPED_TRACE(source.substr(0, 120));
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     EXPECT_THROW(render(source), UserError);
-    // Seconds on a busy machine with sanitizers; without bounds it were hours.
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+    // Of the processor, since others may use this machine. Seconds with sanitizers; without bounds
+    // it were hours.
+    EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 30);
   }
   ordered_json deep = ordered_json::array();
   for (int i = 0; i < 1000; ++i) deep = ordered_json::array({deep});
