@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/rules.h"
+#include "core/base/config_printer.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -13,6 +14,22 @@ namespace tailrace {
 namespace {
 
 constexpr std::string_view kProof = "# proof: ";
+
+// What a launch would write today is all there. A key that is missing came later, and its default
+// need not be what the run has done so far.
+void check_complete(const std::filesystem::path& config) {
+  RunOptions options;
+  const ConfigKeys stored = bind_config(load_config(config, {}), options);
+  RunOptions again;
+  const ConfigKeys written =
+      bind_config(parse_config(print_config(options), config.string(), {}), again);
+  for (const auto& [key, option] : options_by_key(options))
+    if (option.resume == Resume::kFixed && written.given(key) && !stored.given(key))
+      throw UserError(
+          "{}: {} is missing: an older build, which did not know it, began the run and has to "
+          "continue it.",
+          config.string(), key);
+}
 
 }  // namespace
 
@@ -47,6 +64,7 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
         "back; what may change is given on the command line: 'tailrace launch --run-dir {} "
         "key=value'.",
         paths.config().string(), paths.root.string());
+  check_complete(paths.config());
   return load_run_options(paths.config(), overrides, registries);
 }
 

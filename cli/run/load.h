@@ -24,7 +24,7 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries);
 
 // Of a run that was begun: config.yaml as its launch has written it. Throws UserError for one that
-// was edited since; what may change comes as an override.
+// was edited since, or that lacks a key which a run keeps; what may change comes as an override.
 LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
                           const Registries& registries);
 

@@ -3,7 +3,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "cli/run/load.h"
+#include "cli/run/setup.h"
+#include "core/base/yaml_config.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/core/base/environment_variable.h"
 
@@ -171,12 +172,16 @@ TEST_F(LaunchStalls, AWorkerThatReadsItsRunMakesProgress) {
     dataset << R"({"prompt": "2 + 2", "answer": "4"})"
             << "\n";
   dataset.close();
-  std::ofstream(paths().config()) << prove_config(
-      "a test", fmt::format("model: {{path: none}}\n"
-                            "env: {{name: text, dataset: {}, settings: {{verifier: number}}}}\n"
-                            "rollout: {{max_context_tokens: 64}}\n"
-                            "sft: {{demonstrations: 1}}\n",
-                            (folder_ / "rows.jsonl").string()));
+  RunOptions options;
+  bind_config(
+      parse_config(fmt::format("model: {{path: none}}\n"
+                               "env: {{name: text, dataset: {}, settings: {{verifier: number}}}}\n"
+                               "rollout: {{max_context_tokens: 64}}\n"
+                               "sft: {{demonstrations: 1}}\n",
+                               (folder_ / "rows.jsonl").string()),
+                   "a test", {}),
+      options);
+  std::ofstream(paths().config()) << resolved_config(options);
   const auto page = StatusPage::create();
   ASSERT_TRUE(page);
   output_ = folder_ / "worker.log";

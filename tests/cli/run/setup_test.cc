@@ -449,6 +449,30 @@ TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
             std::string::npos);
 }
 
+TEST_F(RunSetupTest, ARunWhoseBuildDidNotKnowAKeyIsNotGivenItsDefault) {
+  prepare();
+  const auto continued_without = [&](const std::string& line) -> std::string {
+    std::string config = print_config(options_);
+    const size_t at = config.find(line);
+    EXPECT_NE(at, std::string::npos) << line;
+    config.erase(at, line.size());
+    std::ofstream(paths_.config()) << prove_config("a test", config);
+    try {
+      (void)load_stored_run(paths_, {}, built_in_registries());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(continued_without("\n"), "");
+  EXPECT_NE(continued_without("  compute: auto\n")
+                .find("config.yaml: model.compute is missing: an older build"),
+            std::string::npos);
+  EXPECT_NE(continued_without("  style: auto\n").find("chat.style is missing"), std::string::npos);
+  // How work is done may be new.
+  EXPECT_EQ(continued_without("  level: info\n"), "");
+}
+
 // A golden list: who changes it has thought of the runs that are under way.
 TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
   prepare();
