@@ -31,6 +31,9 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"exactness",
            "--geometry grid --threads 1 --pairs 1 --milliseconds 0 --patience 0 --contexts 64 "
            "--context 64 --sequences 2 --length 16"},
+          {"tokenizer",
+           fmt::format("--tokenizer {0}/tests/data/tokenizers/minimind --text {0}/NOTICE --runs 1",
+                       TAILRACE_SOURCE_DIR)},
           {"train-step", "--sequences 2 --length 16 --steps 1"},
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
