@@ -35,6 +35,10 @@ struct Task {
 struct Observation {
   std::string text;
   std::string messages = {};  // JSON, a list of {"role", "content", ...}; empty: `text`
+  // JSON, a list of the schemas of the tools that the policy may call, as transformers has them
+  // ({"type": "function", "function": {...}}). Only reset() gives them, and only a chat template
+  // that knows tools can write them.
+  std::string tools = {};
 };
 
 struct StepResult {

@@ -22,12 +22,12 @@ class RowReader {
       : where_(std::move(where)), vocab_size_(vocab_size), max_tokens_(max_tokens) {}
 
   SftRow read(std::string_view line) const {
-    const Result<nlohmann::json> parsed = parse_json_row(line);
+    const Result<nlohmann::ordered_json> parsed = parse_json_row(line);
     if (!parsed) {
       throw UserError("{}: {}; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.", where_,
                       parsed.failure().message);
     }
-    const nlohmann::json& json = parsed.value();
+    const nlohmann::ordered_json& json = parsed.value();
     SftRow row;
     for (int64_t id : integers(json, "input_ids")) {
       if (id < 0 || id >= vocab_size_) {
@@ -49,12 +49,12 @@ class RowReader {
   }
 
  private:
-  std::vector<int64_t> integers(const nlohmann::json& json, const char* key) const {
+  std::vector<int64_t> integers(const nlohmann::ordered_json& json, const char* key) const {
     auto found = json.find(key);
     if (found == json.end()) throw UserError("{}: \"{}\" is missing.", where_, key);
     if (!found->is_array()) throw UserError("{}: \"{}\" must be a list of integers.", where_, key);
     std::vector<int64_t> values;
-    for (const nlohmann::json& item : *found) {
+    for (const nlohmann::ordered_json& item : *found) {
       // Masks are often written as true and false.
       if (item.is_boolean()) {
         values.push_back(item.get<bool>());
@@ -69,7 +69,7 @@ class RowReader {
     return values;
   }
 
-  void read_mask(const nlohmann::json& json, SftRow& row) const {
+  void read_mask(const nlohmann::ordered_json& json, SftRow& row) const {
     std::vector<int64_t> mask(row.tokens.size(), 1);
     if (json.contains("loss_mask")) mask = integers(json, "loss_mask");
     if (mask.size() != row.tokens.size()) {

@@ -16,6 +16,7 @@
 #include "cli/eval/loaded_model.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/json_row.h"
 #include "core/base/random.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
@@ -47,26 +48,32 @@ Prompt written(std::string where, Result<std::vector<TokenId>> ids) {
 }
 
 // A text as it is, or by --chat as a message of the user's.
-Prompt encode_text(std::string where, const std::string& text, const GenerateArguments& arguments,
-                   const chat::PromptFormat& format) {
-  if (!arguments.chat)
-    return {where, format.tokenizer().encode(text, {.framed = !arguments.no_special})};
-  return written(where, format.first({.text = text}));
+Prompt encode_text(std::string where, const std::string& text, std::string tools,
+                   const GenerateArguments& arguments, const chat::PromptFormat& format) {
+  if (arguments.chat)
+    return written(where, format.first({.text = text, .tools = std::move(tools)}));
+  if (!tools.empty())
+    throw UserError(
+        "{}: tools beside a prompt that no chat template writes; give --chat, or messages", where);
+  return {where, format.tokenizer().encode(text, {.framed = !arguments.no_special})};
 }
 
 std::vector<Prompt> encode_prompts(const GenerateArguments& arguments,
                                    const chat::PromptFormat& format) {
-  if (arguments.has_prompt) return {encode_text("--prompt", arguments.prompt, arguments, format)};
+  if (arguments.has_prompt)
+    return {encode_text("--prompt", arguments.prompt, "", arguments, format)};
   std::vector<Prompt> prompts;
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next()) {
+    std::string tools = json_of_field(*row, "tools");
     if (row->contains("input_ids"))
       prompts.push_back({input.where(), input.ids(*row, "input_ids")});
     else if (const auto messages = row->find("messages"); messages != row->end())
-      prompts.push_back(
-          written(input.where(), format.first({.text = {}, .messages = messages->dump()})));
+      prompts.push_back(written(
+          input.where(), format.first({.messages = messages->dump(), .tools = std::move(tools)})));
     else
-      prompts.push_back(encode_text(input.where(), input.text(*row, "prompt"), arguments, format));
+      prompts.push_back(encode_text(input.where(), input.text(*row, "prompt"), std::move(tools),
+                                    arguments, format));
   }
   return prompts;
 }
@@ -231,9 +238,10 @@ void add_generate(CLI::App& app) {
       "A row {\"prompt\": \"...\"}, {\"messages\": [{\"role\", \"content\"}, ...]} or "
       "{\"input_ids\": "
       "[...]} gives rows {\"text\",\n"
-      "\"output_ids\", \"logprobs\", \"finish_reason\", \"prompt_tokens\"}. Messages are written "
-      "by "
-      "the model's chat template. The same seed gives the same tokens, whatever else is generated "
+      "\"output_ids\", \"logprobs\", \"finish_reason\", \"prompt_tokens\"}. Messages, and "
+      "the schemas under "
+      "\"tools\", are written by the model's chat template. The same seed gives the same tokens, "
+      "whatever else is generated "
       "beside "
       "them.\n\n"
       "Example:\n"

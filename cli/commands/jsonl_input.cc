@@ -36,7 +36,7 @@ bool JsonlInput::next_line(std::string& line) {
   return !line.empty();
 }
 
-std::optional<nlohmann::json> JsonlInput::next() {
+std::optional<nlohmann::ordered_json> JsonlInput::next() {
   std::string line;
   while (next_line(line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -44,7 +44,7 @@ std::optional<nlohmann::json> JsonlInput::next() {
     if (const size_t at = text::first_non_utf8(line); at != std::string::npos)
       throw UserError("{}: not UTF-8: byte {} of the line is 0x{:02x}", where(), at + 1,
                       static_cast<unsigned char>(line[at]));
-    Result<nlohmann::json> row = parse_json_row(line);
+    Result<nlohmann::ordered_json> row = parse_json_row(line);
     if (!row)
       throw UserError("{}: {}: {}{}", where(), row.failure().message, line.substr(0, 60),
                       line.size() > 60 ? " ..." : "");
@@ -53,7 +53,7 @@ std::optional<nlohmann::json> JsonlInput::next() {
   return std::nullopt;
 }
 
-std::string JsonlInput::text(const nlohmann::json& row, const std::string& key) const {
+std::string JsonlInput::text(const nlohmann::ordered_json& row, const std::string& key) const {
   auto found = row.find(key);
   if (found == row.end())
     throw UserError("{}: \"{}\" is missing; a row is {{\"{}\": \"...\"}}", where(), key, key);
@@ -62,7 +62,8 @@ std::string JsonlInput::text(const nlohmann::json& row, const std::string& key) 
   return found->get<std::string>();
 }
 
-std::vector<int32_t> JsonlInput::ids(const nlohmann::json& row, const std::string& key) const {
+std::vector<int32_t> JsonlInput::ids(const nlohmann::ordered_json& row,
+                                     const std::string& key) const {
   auto found = row.find(key);
   if (found == row.end())
     throw UserError("{}: \"{}\" is missing; a row is {{\"{}\": [1, 2, ...]}}", where(), key, key);

@@ -22,12 +22,12 @@ class JsonlInput {
 
   // The next object; blank lines are skipped. Throws UserError ("stdin:3: not a JSON object: ..."),
   // also for a line of more than kMaxRowBytes, and for a standard input that cannot be read.
-  std::optional<nlohmann::json> next();
+  std::optional<nlohmann::ordered_json> next();
 
   // Fields of a row. Each throws UserError with the line: missing, another type, an id out of
   // range.
-  std::string text(const nlohmann::json& row, const std::string& key) const;
-  std::vector<int32_t> ids(const nlohmann::json& row, const std::string& key) const;
+  std::string text(const nlohmann::ordered_json& row, const std::string& key) const;
+  std::vector<int32_t> ids(const nlohmann::ordered_json& row, const std::string& key) const;
 
   // "stdin:3", the line that next() gave last.
   std::string where() const;

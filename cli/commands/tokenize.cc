@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
 #include "core/base/error.h"
+#include "core/base/json_row.h"
 #include "core/chat/prompt_format.h"
 #include "core/text/tokenizer.h"
 
@@ -39,7 +40,8 @@ void tokenize(const TokenizeArguments& arguments) {
       fmt::print("{}\n", out.dump());
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
       if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
-      const auto ids = format->first({.text = {}, .messages = messages->dump()});
+      const auto ids =
+          format->first({.messages = messages->dump(), .tools = json_of_field(*row, "tools")});
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {
@@ -64,7 +66,8 @@ void add_tokenize(CLI::App& app) {
                     "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}");
   command->footer(
       "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
-      "template of the folder writes,\ngives a row {\"input_ids\": [...]}.\n\n"
+      "template of the folder writes\n(with the schemas under \"tools\"), gives a row "
+      "{\"input_ids\": [...]}.\n\n"
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
       "tests/data/models/stories260K");
   command->callback([arguments] { tokenize(*arguments); });

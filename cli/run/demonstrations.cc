@@ -80,7 +80,8 @@ class Demonstrator {
   Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
     Row row;
     const sandbox::Observation first = checked(environment_, environment_.reset(task));
-    row.append(checked(environment_, format_.first({first.text, first.messages})), false);
+    row.append(checked(environment_, format_.first({first.text, first.messages, first.tools})),
+               false);
     while (true) {
       const auto action = environment_.demonstrate(rng);
       if (!action) {
@@ -101,7 +102,8 @@ class Demonstrator {
         break;
       }
       const auto seen =
-          checked(environment_, format_.next({result.observation.text, result.observation.messages},
+          checked(environment_, format_.next({result.observation.text, result.observation.messages,
+                                              result.observation.tools},
                                              row.tokens.empty() ? -1 : row.tokens.back()));
       if (!row.fits(seen.size(), plan_.max_tokens)) break;
       row.append(seen, false);

@@ -11,9 +11,10 @@
 namespace tailrace {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 100;
+constexpr size_t kMaxKeys = 10'000;
 
 // Listens to the parser, whose result has forgotten what was there twice.
 class RowWatch {
@@ -25,8 +26,13 @@ class RowWatch {
     if (event == json::parse_event_t::object_start) names_[static_cast<size_t>(depth) + 1].clear();
     if (event == json::parse_event_t::key) {
       const auto& name = value.get_ref<const std::string&>();
-      const bool is_new = names_[static_cast<size_t>(depth)].insert(name).second;
+      auto& names = names_[static_cast<size_t>(depth)];
+      const bool is_new = names.insert(name).second;
       if (!is_new && fault_.empty()) fault_ = fmt::format("ambiguous: it has \"{}\" twice", name);
+      if (names.size() <= kMaxKeys) return true;
+      if (fault_.empty())
+        fault_ = fmt::format("too wide: an object has more than {} keys", kMaxKeys);
+      return false;
     }
     return true;
   }
@@ -56,6 +62,12 @@ Result<json> parse_json_row(std::string_view line) {
   if (row.is_discarded()) return Failure{"not valid JSON"};
   if (!row.is_object()) return Failure{"not a JSON object"};
   return row;
+}
+
+std::string json_of_field(const json& row, std::string_view key) {
+  const auto field = row.find(key);
+  if (field == row.end() || field->is_null()) return "";
+  return field->is_string() ? field->get<std::string>() : field->dump();
 }
 
 }  // namespace tailrace

@@ -117,24 +117,26 @@ std::string unused_marker(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-ordered_json mark(const ordered_json& messages, std::span<const std::string> special,
-                  std::string& marker) {
-  marker.clear();
-  ordered_json marked = messages;
+std::string mark(ordered_json& messages, ordered_json& tools,
+                 std::span<const std::string> special) {
+  const auto for_each = [&](const Visit& visit) {
+    for_each_text_of_messages(messages, visit);
+    for_each_text(tools, visit);
+  };
   std::vector<std::string> texts;
   bool needed = false;
-  for_each_text_of_messages(marked, [&](std::string& text) {
+  for_each([&](std::string& text) {
     if (!text::is_utf8(text)) text = text::repair_utf8(text);
     needed = needed || !places(text, special).empty();
     texts.push_back(text);
   });
-  if (!needed) return marked;
-  marker = unused_marker(texts);
-  for_each_text_of_messages(marked, [&](std::string& text) {
+  if (!needed) return "";
+  const std::string marker = unused_marker(texts);
+  for_each([&](std::string& text) {
     const std::set<size_t> found = places(text, special);
     for (auto at = found.rbegin(); at != found.rend(); ++at) text.insert(*at, marker);
   });
-  return marked;
+  return marker;
 }
 
 std::vector<size_t> take_out(std::string& text, const std::string& marker) {

@@ -1,5 +1,5 @@
-// The words of messages, marked where a special token would lie over them: a character that no text
-// has goes into each place, through the template, and comes out as a byte offset
+// The words of messages and tools, marked where a special token would lie over them: a character
+// that no text has goes into each place, through the template, and comes out as a byte offset
 // (text::EncodeOptions::literal).
 //
 // Thread: any.
@@ -14,12 +14,13 @@
 
 namespace tailrace::chat {
 
-// `messages` with markers in their strings and keys, which have become UTF-8. Not in roles, nor in
-// keys that are names (letters, digits, '_', '-', '.'): templates compare them with their own
-// words. `marker` says which one it is: empty where none was needed. Throws UserError for a role
-// that is no name, and for text that has all characters that could be a marker.
-nlohmann::ordered_json mark(const nlohmann::ordered_json& messages,
-                            std::span<const std::string> special, std::string& marker);
+// Puts markers into the strings and keys of messages and of the schemas of tools (or null), which
+// become UTF-8. Not into roles, nor into keys that are names (letters, digits, '_', '-', '.'):
+// templates compare them with their own words. Gives back the marker; empty: none was needed.
+// Throws UserError for a role that is no name, and for text that has all characters that could be
+// a marker.
+std::string mark(nlohmann::ordered_json& messages, nlohmann::ordered_json& tools,
+                 std::span<const std::string> special);
 
 // Takes the markers out, also those that JSON of ASCII has escaped; where they stood, ascending.
 std::vector<size_t> take_out(std::string& text, const std::string& marker);

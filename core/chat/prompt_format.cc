@@ -1,6 +1,8 @@
 #include "core/chat/prompt_format.h"
 
+#include <algorithm>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -158,16 +160,32 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
   return input;
 }
 
-// The tokens of `messages` up to the beginning of the policy's answer: of all, or of what stands
-// behind an answer before them.
-std::vector<TokenId> PromptFormat::write(const ordered_json& messages, bool behind_answer) const {
-  std::string marker;
+ordered_json PromptFormat::tools_of(const Said& said) const {
+  if (said.tools.empty()) return nullptr;
+  ordered_json tools = ordered_json::parse(said.tools, nullptr, /*allow_exceptions=*/false);
+  if (!tools.is_array() ||
+      !std::ranges::all_of(tools, [](const auto& tool) { return tool.is_object(); }))
+    throw UserError("the tools are not a list of JSON schemas");
+  return tools.empty() ? ordered_json() : tools;
+}
+
+// The tokens of what is said up to the beginning of the policy's answer: of all, or of what stands
+// behind an answer before.
+std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) const {
+  ordered_json messages = messages_of(said), tools = tools_of(said);
   // Behind an answer a system message in front is cut off.
-  const ordered_json marked =
-      mark(behind_answer ? messages : with_system(messages), special_, marker);
+  if (!behind_answer) messages = with_system(std::move(messages));
+  const std::string marker = mark(messages, tools, special_);
   ordered_json all = behind_answer ? conversation(1) : ordered_json::array();
-  all.insert(all.end(), marked.begin(), marked.end());
-  std::string text = template_->render(input_of(std::move(all)));
+  all.insert(all.end(), messages.begin(), messages.end());
+  ChatInput input = input_of(std::move(all));
+  std::string text = template_->render(input);
+  if (!tools.is_null()) {
+    input.tools = std::move(tools);
+    const std::string without = std::exchange(text, template_->render(input));
+    if (text == without)
+      throw UserError("it has tools, which this chat template leaves out (chat.template=FILE)");
+  }
   if (behind_answer) {
     auto behind = behind_answer_in(text, 1);
     if (!behind) throw UserError("the chat template does not write an answer as it was given");
@@ -180,11 +198,11 @@ std::vector<TokenId> PromptFormat::write(const ordered_json& messages, bool behi
 
 Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
   try {
-    if (template_) return write(messages_of(said), /*behind_answer=*/false);
-    if (!said.messages.empty())
+    if (template_) return write(said, /*behind_answer=*/false);
+    if (!said.messages.empty() || !said.tools.empty())
       return Failure{
-          "it is a list of messages, which only a chat template can write "
-          "(chat.style, chat.template)"};
+          fmt::format("it {}, which only a chat template can write (chat.style, chat.template)",
+                      said.messages.empty() ? "has tools" : "is a list of messages")};
     return tokenizer_.encode(said.text, {.framed = true, .find_special = false});
   } catch (const UserError& error) {
     return Failure{error.what()};
@@ -193,11 +211,13 @@ Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
 
 Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) const {
   try {
+    if (!said.tools.empty())
+      return Failure{"it has tools, which a conversation has at its beginning"};
     if (!template_) {
       if (!said.messages.empty()) return first(said);  // which says why not
       return tokenizer_.encode(said.text, {.find_special = false});
     }
-    std::vector<TokenId> ids = write(messages_of(said), /*behind_answer=*/true);
+    std::vector<TokenId> ids = write(said, /*behind_answer=*/true);
     // Written already, by the policy.
     const size_t end = size_of_end(ids);
     if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)

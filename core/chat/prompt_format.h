@@ -33,6 +33,8 @@ namespace tailrace::chat {
 struct Said {
   std::string text = {};      // as a message of the user's
   std::string messages = {};  // instead: JSON, a list of {"role", "content", ...}; needs a template
+  // JSON, a list of the schemas of tools, for the beginning; needs a template that writes them.
+  std::string tools = {};
 };
 
 class PromptFormat {
@@ -49,9 +51,9 @@ class PromptFormat {
                          const text::Tokenizer& tokenizer);
 
   // The beginning of a sequence. Failure: the tokenizer cannot read it, the template refuses it,
-  // messages without a template.
+  // messages or tools that nothing writes.
   Result<std::vector<TokenId>> first(const Said& said) const;
-  // What follows an answer whose last token was `last`.
+  // What follows an answer whose last token was `last`. Failure: as first(), and for tools.
   Result<std::vector<TokenId>> next(const Said& said, TokenId last) const;
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
@@ -68,7 +70,8 @@ class PromptFormat {
 
  private:
   nlohmann::ordered_json messages_of(const Said& said) const;
-  std::vector<TokenId> write(const nlohmann::ordered_json& messages, bool behind_answer) const;
+  nlohmann::ordered_json tools_of(const Said& said) const;
+  std::vector<TokenId> write(const Said& said, bool behind_answer) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
   // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.

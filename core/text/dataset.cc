@@ -12,7 +12,7 @@
 
 namespace tailrace::text {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 namespace {
 
@@ -52,7 +52,7 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
       fail("\"" + prompt_key + "\" is not a string");
     }
     DatasetRow kept{.json = std::string(line->text), .line = static_cast<int64_t>(line->number)};
-    // Only then: a dump sorts the keys, and other rows stay byte for byte as their file has them.
+    // Only then: other rows stay byte for byte as their file has them.
     if (prompt_key != "prompt") {
       row["prompt"] = json(*prompt);
       kept.json = row.dump();

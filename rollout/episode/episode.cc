@@ -118,7 +118,7 @@ void Episode::take_over(Trajectory prefix) {
 Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
   trajectory_.env_seconds += seconds;
   if (!first) return fail(first.failure().message);
-  auto encoded = format_.first({first.value().text, first.value().messages});
+  auto encoded = format_.first({first.value().text, first.value().messages, first.value().tools});
   if (!encoded) return fail("the first observation: " + encoded.failure().message);
   std::vector<TokenId> prompt = std::move(encoded).value();
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
@@ -207,7 +207,8 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
   auto encoded =
-      format_.next({result.observation.text, result.observation.messages}, last_of_answer());
+      format_.next({result.observation.text, result.observation.messages, result.observation.tools},
+                   last_of_answer());
   if (!encoded)
     return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns,
                             encoded.failure().message));

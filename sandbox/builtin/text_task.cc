@@ -2,13 +2,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_row.h"
 #include "sandbox/builtin/settings_reader.h"
 
 namespace tailrace::sandbox {
 
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 class TextTask final : public Environment {
  public:
@@ -35,14 +36,17 @@ class TextTask final : public Environment {
   Result<Observation> reset(const Task& task) override {
     // Of an episode before: a task that cannot be read leaves none running.
     running_ = false;
-    row_ = json::parse(task.data, nullptr, /*allow_exceptions=*/false);
-    if (!row_.is_object()) return Failure{"text: the task is not a JSON object"};
+    Result<json> row = parse_json_row(task.data);
+    if (!row) return Failure{"text: the task is " + row.failure().message};
+    row_ = std::move(row).value();
     const auto prompt = row_.find("prompt");
     if (prompt == row_.end() || !(prompt->is_string() || prompt->is_array()))
       return Failure{"text: the task has no \"prompt\", a string or a list of messages"};
     running_ = true;
-    if (prompt->is_array()) return Observation{.text = {}, .messages = prompt->dump()};
-    return Observation{prompt->get<std::string>()};
+    Observation first;
+    (prompt->is_array() ? first.messages : first.text) = json_of_field(row_, "prompt");
+    first.tools = json_of_field(row_, "tools");
+    return first;
   }
 
   Result<StepResult> step(const std::string& action) override {

@@ -120,6 +120,42 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   EXPECT_NE(refused.err.find("--chat-template FILE"), std::string::npos) << refused.err;
 }
 
+TEST_F(LaunchChat, ToolsOfARowAreWritten) {
+  const auto ids = [&](const std::string& row) {
+    const auto result = run_binary("tokenize --tokenizer " + model(), row);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string message = R"("messages": [{"role": "user", "content": "Tell"}])";
+  const std::string plain = R"({"messages": [{"role": "user", "content": "add sub Tell"}]})";
+  const std::string functions = R"([{"function": {"name": "add"}}, {"function": {"name": "sub"}}])";
+  const std::string row = "{" + message + ", \"tools\": " + functions + "}";
+  const auto refused = run_binary("tokenize --tokenizer " + model(), row);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("stdin:1: it has tools, which this chat template leaves out"),
+            std::string::npos)
+      << refused.err;
+  std::ofstream(folder_ / "model" / text::kTemplateFile)
+      << "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{{ messages[0].content }}";
+  EXPECT_EQ(ids(row), ids(plain));
+  // As tables keep them.
+  EXPECT_EQ(ids("{" + message + ", \"tools\": " + json(functions).dump() + "}"), ids(plain));
+  EXPECT_EQ(ids("{" + message + ", \"tools\": null}"),
+            ids(R"({"messages": [{"role": "user", "content": "Tell"}]})"));
+  const auto beside =
+      run_binary("generate --model " + model(), R"({"prompt": "a", "tools": )" + functions + "}");
+  EXPECT_EQ(beside.exit_code, 2);
+  EXPECT_NE(beside.err.find("stdin:1: tools beside a prompt"), std::string::npos) << beside.err;
+
+  // A dataset's, before its run and in it.
+  const std::string of_dataset = R"({"prompt": "Tell", "tools": )" + functions + "}\n";
+  std::ofstream(folder_ / "rows.jsonl") << of_dataset << of_dataset;
+  start_run("run");
+  expect_done();
+  EXPECT_NE(refusal("chat.style=plain").find("rows.jsonl:1: the prompt: it has tools"),
+            std::string::npos);
+}
+
 // The run has a copy.
 TEST_F(LaunchChat, ARunGoesOnWithoutTheFileOfItsTemplate) {
   const fs::path mine = folder_ / "mine.jinja";

@@ -1,5 +1,6 @@
 #include "core/base/json_row.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -38,6 +39,33 @@ TEST(JsonRow, IsNotDeep) {
   };
   EXPECT_EQ(fault(nested(99)), "");
   EXPECT_EQ(fault(nested(300'000)), "nested more than 100 deep");
+}
+
+TEST(JsonRow, KeepsTheOrderOfItsKeys) {
+  const std::string line = R"({"z":1,"a":{"y":2,"b":3}})";
+  EXPECT_EQ(parse_json_row(line).value().dump(), line);
+}
+
+TEST(JsonRow, AFieldIsJsonOrItsText) {
+  const auto row =
+      parse_json_row(R"({"list": [{"b": 1, "a": "x"}], "text": "[{\"b\": 1}]", "null": null})")
+          .value();
+  EXPECT_EQ(json_of_field(row, "list"), R"([{"b":1,"a":"x"}])");
+  EXPECT_EQ(json_of_field(row, "text"), R"([{"b": 1}])");
+  EXPECT_EQ(json_of_field(row, "null"), "");
+  EXPECT_EQ(json_of_field(row, "none"), "");
+}
+
+TEST(JsonRow, IsNotWide) {
+  const auto wide = [](int keys) {
+    std::string row = "{";
+    for (int i = 0; i < keys; ++i) row += fmt::format("{}\"k{}\": 1", i > 0 ? ", " : "", i);
+    return row + "}";
+  };
+  EXPECT_EQ(fault(wide(10'000)), "");
+  EXPECT_EQ(fault(wide(10'001)), "too wide: an object has more than 10000 keys");
+  EXPECT_EQ(fault("{\"a\": [" + wide(300'000) + "]}"),
+            "too wide: an object has more than 10000 keys");
 }
 
 }  // namespace

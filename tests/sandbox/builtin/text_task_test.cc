@@ -32,7 +32,7 @@ TEST(TextTask, ThePromptIsShownAsItIsAndTheEvidenceIsTheRow) {
   StepResult result = environment->step("It is 4.").value();
   EXPECT_TRUE(result.terminated);
   EXPECT_EQ(result.verifier, "number");
-  EXPECT_EQ(result.evidence, R"({"answer":"4","prompt":"2 + 2 = ","response":"It is 4."})");
+  EXPECT_EQ(result.evidence, R"({"prompt":"2 + 2 = ","answer":"4","response":"It is 4."})");
 }
 
 TEST(TextTask, ABadRowIsAFailure) {
