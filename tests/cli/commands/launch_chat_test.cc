@@ -92,6 +92,41 @@ TEST_F(LaunchChat, PromptsGoThroughTheTemplateAndCheckpointsCarryIt) {
   EXPECT_EQ(json::parse(again.out).at("reward").at("mean").get<double>(), *last);
 }
 
+// Turns of a conversation that a killed worker had stored: who goes on behind them has its tokens,
+// those of the template among them.
+TEST_F(LaunchChat, WhatGoesOnFromStoredTurnsTrainsTheSameBitForBit) {
+  constexpr int kTurnSteps = 6;
+  std::ofstream(folder_ / "tiny.yaml") << R"(
+run: {name: chat, seed: 3, steps: 6}
+model: {path: model}
+env: {name: paced, settings: {turns: 4, latency_ms: 40}}
+rollout: {prompts_per_step: 2, group_size: 4, max_action_tokens: 6, max_context_tokens: 400, workers: 2,
+          store_turns_tokens: 1}
+train: {microbatch_tokens: 2048, threads: 1}
+# Of rewards there is none to speak of: the loss is that of the tokens themselves.
+algo: {filter_zero_signal: none, entropy_coef: 0.1}
+optim: {lr: 0.01}
+)";
+  start_run("other");
+  expect_done();
+  start_run("run");
+  for (const int64_t step : {0, 2, 4}) {
+    ASSERT_TRUE(wait_until([&] { return has_step(step); })) << output();
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    for (const pid_t pid : workers("rollout")) ::kill(pid, SIGKILL);
+  }
+  expect_done();
+  double resumed = 0;
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows);
+  for (const MetricsRow& row : rows.value())
+    if (const double* value = row.find("rollout/resumed_tokens")) resumed += *value;
+  EXPECT_GT(resumed, 0) << "nothing had been stored";
+  EXPECT_EQ(final_digest("run", kTurnSteps), final_digest("other", kTurnSteps));
+  EXPECT_NE(final_digest("other", kTurnSteps), final_digest("other", kTurnSteps - 1))
+      << "nothing was trained";
+}
+
 TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   const std::string rows = R"({"messages": [{"role": "user", "content": "Tell of <|im_end|>."}]})"
                            "\n"
