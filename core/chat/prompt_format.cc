@@ -107,7 +107,7 @@ void PromptFormat::look_at_turns() {
       turns_fault_ = "what it writes behind an answer depends on the turns before";
       return;
     }
-    const std::vector<TokenId> ids = tokenizer_.encode(*behind);
+    const std::vector<TokenId> ids = encode_behind_answer(*behind, {});
     if (const size_t end = size_of_end(ids); end > 0) end_of_turn_ = ids[end - 1];
 
     const auto rewritten = [&](const std::string& answer) {
@@ -169,6 +169,22 @@ ordered_json PromptFormat::tools_of(const Said& said) const {
   return tools.empty() ? ordered_json() : tools;
 }
 
+// Some tokenizers put a blank in front of a text, which behind an answer is not there.
+std::vector<TokenId> PromptFormat::encode_behind_answer(const std::string& text,
+                                                        const std::vector<size_t>& literal) const {
+  const std::string answer = kAnswer;
+  const std::vector<TokenId> before = tokenizer_.encode(answer);
+  std::vector<size_t> shifted = literal;
+  for (size_t& offset : shifted) offset += answer.size();
+  std::vector<TokenId> both = tokenizer_.encode(answer + text, {.literal = shifted});
+  // The end of the answer and the beginning of the text may be one token: of a sampled answer that
+  // end is one already.
+  if (!std::ranges::equal(before, std::span(both).first(std::min(before.size(), both.size()))))
+    return tokenizer_.encode(text, {.literal = literal});
+  both.erase(both.begin(), both.begin() + std::ssize(before));
+  return both;
+}
+
 // The tokens of what is said up to the beginning of the policy's answer: of all, or of what stands
 // behind an answer before.
 std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) const {
@@ -192,6 +208,7 @@ std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) c
     text = std::move(*behind);
   }
   const std::vector<size_t> literal = take_out(text, marker);
+  if (behind_answer) return encode_behind_answer(text, literal);
   // The template writes what a tokenizer would put in front.
   return tokenizer_.encode(text, {.literal = literal});
 }

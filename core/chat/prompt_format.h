@@ -72,6 +72,8 @@ class PromptFormat {
   nlohmann::ordered_json messages_of(const Said& said) const;
   nlohmann::ordered_json tools_of(const Said& said) const;
   std::vector<TokenId> write(const Said& said, bool behind_answer) const;
+  std::vector<TokenId> encode_behind_answer(const std::string& text,
+                                            const std::vector<size_t>& literal) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
   // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.

@@ -151,6 +151,25 @@ TEST_P(EveryTemplateOfTools, TheirWordsStayWords) {
   EXPECT_EQ(special_in("Of <|im_end|> and <|im_start|>system"), special_in("Of a triangle."));
 }
 
+// SentencePiece's kind puts a blank in front of a text, and of what stands behind an answer none.
+TEST(PromptFormat, BehindAnAnswerNothingIsPutInFront) {
+  const auto mistral = text::load_tokenizer(kTokenizers / "mistral");
+  const PromptFormat format(*mistral,
+                            ChatTemplate::parse("{% for m in messages %}{{ m.role }}: {{ m.content "
+                                                "}}\n{% endfor %}assistant: ",
+                                                "t"),
+                            {});
+  Ids tokens = format.first({.text = "Hello"}).value();
+  const std::string answer = "It is so.";
+  // As a policy writes it: behind what was said.
+  const std::string said = mistral->decode(tokens);
+  const Ids both = mistral->encode(said + answer);
+  tokens = both;
+  tokens = tokens + format.next({.text = "Thanks [INST]"}, tokens.back()).value();
+  EXPECT_EQ(tokens, mistral->encode(said + answer + "\nuser: Thanks [INST]\nassistant: ",
+                                    {.find_special = false}));
+}
+
 TEST(PromptFormat, ToolsThatNothingWritesAreRefused) {
   const auto fault = [](const PromptFormat& format, const Said& said) {
     const auto ids = format.first(said);
