@@ -179,6 +179,19 @@ TEST(Bfloat, IsRoundedToTheNearestAndTiesToEven) {
   }
 }
 
+// Infinities, numbers below the normal ones and what is none: a kernel widens each as it is.
+TEST(Bfloat, EachOfThemIsWidenedExactlyInAProduct) {
+  constexpr int64_t kAll = 1 << 16;
+  GuardedMatrix x(1, 1), w(kAll, 1), y(1, kAll);
+  x.at(0, 0) = 1;
+  for (int64_t i = 0; i < kAll; ++i) w.at(i, 0) = to_float(Bf16{static_cast<uint16_t>(i)});
+  linear(Stream{}, x.view(), Packed(w, Dtype::kBF16).weight, {}, y.view());
+  for (int64_t i = 0; i < kAll; ++i) {
+    const float value = w.at(i, 0);
+    ASSERT_TRUE(y.at(0, i) == value || (std::isnan(y.at(0, i)) && std::isnan(value))) << i;
+  }
+}
+
 TEST(LinearGrad, AgreesWithTheReference) {
   Rng rng(4);
   for (int threads : {1, 3}) {
