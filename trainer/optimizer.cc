@@ -64,7 +64,9 @@ Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
 Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradients,
                                    Parameters& parameters) {
   Report report;
-  report.grad_norm = std::sqrt(sum_of_squares(stream, gradients.flat()));
+  double squares = 0;
+  sum_of_squares(stream, {.x = gradients.flat(), .sum = {&squares, 1}});
+  report.grad_norm = std::sqrt(squares);
   // Squares of finite floats cannot overflow a double sum: a bad norm means a bad gradient.
   if (!std::isfinite(report.grad_norm)) {
     report.skipped = true;
@@ -89,9 +91,11 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
     step.weight_decay = range.decays ? static_cast<float>(options_.weight_decay) : 0.0f;
     auto begin = static_cast<size_t>(range.begin),
          size = static_cast<size_t>(range.end - range.begin);
-    adamw(stream, step, parameters.flat().subspan(begin, size),
-          gradients.flat().subspan(begin, size), m_.flat().subspan(begin, size),
-          v_.flat().subspan(begin, size));
+    adamw(stream, {.step = step,
+                   .parameters = parameters.flat().subspan(begin, size),
+                   .gradients = gradients.flat().subspan(begin, size),
+                   .m = m_.flat().subspan(begin, size),
+                   .v = v_.flat().subspan(begin, size)});
   }
   return report;
 }

@@ -173,8 +173,9 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   model_.forward(stream, workspace, weights, builder_.batch(), kv_, hidden,
                  wants.backward ? activations_.get() : nullptr);
   std::span<float> entropy = wants.entropy ? rows(entropy_) : std::span<float>{};
-  linear_logprob(stream, workspace, head(weights, hidden),
-                 {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy});
+  linear_logprob(stream, workspace,
+                 {.head = head(weights, hidden),
+                  .out = {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy}});
   return {rows(logprob_), entropy};
 }
 
@@ -190,13 +191,14 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
   Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);
   std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
   // The head first: it gives dhidden.
-  linear_logprob_backward(stream, workspace, head(weights, hidden),
-                          {.lse = rows(lse_),
-                           .entropy = entropy,
-                           .dlogprob = dlogprob,
-                           .dentropy = dentropy,
-                           .dhidden = dhidden,
-                           .dweight = gradients.matrix(model_.head_name())});
+  linear_logprob_backward(stream, workspace,
+                          {.head = head(weights, hidden),
+                           .gradient = {.lse = rows(lse_),
+                                        .entropy = entropy,
+                                        .dlogprob = dlogprob,
+                                        .dentropy = dentropy,
+                                        .dhidden = dhidden,
+                                        .dweight = gradients.matrix(model_.head_name())}});
   model_.backward(stream, workspace, weights, builder_.batch(), kv_, *activations_, dhidden,
                   gradients);
 }

@@ -37,8 +37,8 @@ void add_to(const Stream& stream, const Parameters& from, Parameters& to) {
   static_assert(kMemoryAlignment == kWidth * sizeof(float));
   // add() wants a matrix; the flat array is one of rows of 16.
   TR_CHECK(size % kWidth == 0);
-  add(stream, ConstMatrix(from.flat().data(), size / kWidth, kWidth),
-      Matrix(to.flat().data(), size / kWidth, kWidth));
+  add(stream, {.x = ConstMatrix(from.flat().data(), size / kWidth, kWidth),
+               .y = Matrix(to.flat().data(), size / kWidth, kWidth)});
 }
 
 std::vector<PackedSequence> packed_views(const TrainBatch& batch, const Minibatch& minibatch) {
@@ -150,7 +150,8 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
                                               int64_t max_sequence_tokens, int threads,
                                               const Extras& extras) {
   const ParameterLayout layout(config);
-  const int64_t weights = Parameters::bytes(layout), packed = PackedWeights::bytes(config, extras.compute);
+  const int64_t weights = Parameters::bytes(layout),
+                packed = PackedWeights::bytes(config, extras.compute);
   std::vector<MemoryItem> items = {
       {"weights (fp32 master)", weights},
       {"their packed form", packed},

@@ -88,8 +88,11 @@ class TrainStep {
     const double loss = forward(phases);
     backward(phases);
     phases.time("adamw", [&] {
-      adamw(stream_, {.lr = 1e-3f, .step = ++step_}, parameters_.flat(), gradients_.flat(),
-            m_.flat(), v_.flat());
+      adamw(stream_, {.step = {.lr = 1e-3f, .step = ++step_},
+                      .parameters = parameters_.flat(),
+                      .gradients = gradients_.flat(),
+                      .m = m_.flat(),
+                      .v = v_.flat()});
     });
     phases.time("pack", [&] { weights_->repack(stream_, parameters_); });
     return loss;
@@ -137,7 +140,8 @@ class TrainStep {
                      activations_.get());
     });
     phases.time("head", [&] {
-      linear_logprob(stream_, workspace, head(), {.logprob = logprob_, .lse = lse_, .entropy = {}});
+      linear_logprob(stream_, workspace,
+                     {.head = head(), .out = {.logprob = logprob_, .lse = lse_, .entropy = {}}});
     });
     return -std::accumulate(logprob_.begin(), logprob_.end(), 0.0) /
            static_cast<double>(logprob_.size());
@@ -147,13 +151,14 @@ class TrainStep {
     Workspace workspace({scratch_.data(), scratch_.size()});
     phases.time("clear", [&] { std::ranges::fill(gradients_.flat(), 0.0f); });
     phases.time("head backward", [&] {
-      linear_logprob_backward(stream_, workspace, head(),
-                              {.lse = lse_,
-                               .entropy = {},
-                               .dlogprob = dlogprob_,
-                               .dentropy = {},
-                               .dhidden = rows_of(dhidden_),
-                               .dweight = gradients_.matrix(model_.head_name())});
+      linear_logprob_backward(stream_, workspace,
+                              {.head = head(),
+                               .gradient = {.lse = lse_,
+                                            .entropy = {},
+                                            .dlogprob = dlogprob_,
+                                            .dentropy = {},
+                                            .dhidden = rows_of(dhidden_),
+                                            .dweight = gradients_.matrix(model_.head_name())}});
     });
     phases.time("backward", [&] {
       model_.backward(stream_, workspace, *weights_, builder_.batch(), kv_, *activations_,

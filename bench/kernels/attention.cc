@@ -49,18 +49,37 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   Buffer scratch(
       attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));
   Workspace workspace(scratch.as<std::byte>());
-  const AttentionArgs args{
+  const AttentionHeads args{
       .num_heads = heads, .scale = 1 / std::sqrt(static_cast<float>(head_dim)), .window = window};
   // Two products a score, q . k and p v, of head_dim multiply-adds in each head.
   const double flops = 4.0 * scores * static_cast<double>(q_size);
 
-  const auto write = [&] { kv_write(stream, k.view, v.view, whole, kv); };
+  const auto write = [&] {
+    kv_write(stream, {.k = k.view, .v = v.view, .batch = whole, .kv = kv});
+  };
   const auto forward = [&] {
-    attention(stream, workspace, q.view, args, batch, kv, context, out.view, lse.view);
+    attention(stream, workspace,
+              {.q = q.view,
+               .heads = args,
+               .batch = batch,
+               .kv = kv,
+               .max_context = context,
+               .out = out.view,
+               .lse = lse.view});
   };
   const auto backward = [&] {
-    attention_backward(stream, workspace, q.view, out.view, lse.view, dout.view, args, batch, kv,
-                       context, dq.view, dk.view, dv.view);
+    attention_backward(stream, workspace,
+                       {.q = q.view,
+                        .out = out.view,
+                        .lse = lse.view,
+                        .dout = dout.view,
+                        .heads = args,
+                        .batch = batch,
+                        .kv = kv,
+                        .max_context = context,
+                        .dq = dq.view,
+                        .dk = dk.view,
+                        .dv = dv.view});
   };
 
   // A wrong kv_write shows in the outputs: the reference reads what it has written itself.

@@ -360,12 +360,19 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
   Buffer scratch(
       attention_workspace_bytes(bench.num_threads(), heads, kv_heads, head_dim, context));
   Workspace workspace(scratch.as<std::byte>());
-  const AttentionArgs args{.num_heads = heads,
-                           .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+  const AttentionHeads args{.num_heads = heads,
+                            .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
   const Matrix wanted_lse = queries == 1 ? Matrix() : lse.view;
 
   const auto exact = [&](int64_t copy) {
-    attention(stream, workspace, q.view, args, batch, caches[copy], context, out.view, wanted_lse);
+    attention(stream, workspace,
+              {.q = q.view,
+               .heads = args,
+               .batch = batch,
+               .kv = caches[copy],
+               .max_context = context,
+               .out = out.view,
+               .lse = wanted_lse});
   };
   const auto free_on = [&](int64_t copy) {
     return FreeAttention{.q = q.view,
@@ -394,8 +401,13 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
           one, ends,
           std::span(tables).subspan(static_cast<size_t>(s * blocks), static_cast<size_t>(blocks)),
           static_cast<int>(blocks)};
-      attention(Stream{}, workspace, q.view.slice_rows(row, row + 1), args, alone, caches[0],
-                context, again.view.slice_rows(row, row + 1), {});
+      attention(Stream{}, workspace,
+                {.q = q.view.slice_rows(row, row + 1),
+                 .heads = args,
+                 .batch = alone,
+                 .kv = caches[0],
+                 .max_context = context,
+                 .out = again.view.slice_rows(row, row + 1)});
       require_same_bits(out.view.slice_rows(row, row + 1), again.view.slice_rows(row, row + 1),
                         name + ", a row alone");
     }
@@ -424,8 +436,18 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
       dv(rows, kv_heads * head_dim, rng), dq_again(rows, q_size, rng),
       dk_again(rows, kv_heads * head_dim, rng), dv_again(rows, kv_heads * head_dim, rng);
   const auto gradients = [&](const Stream& on, Matrix to_q, Matrix to_k, Matrix to_v) {
-    attention_backward(on, workspace, q.view, out.view, lse.view, dout.view, args, batch, caches[0],
-                       context, to_q, to_k, to_v);
+    attention_backward(on, workspace,
+                       {.q = q.view,
+                        .out = out.view,
+                        .lse = lse.view,
+                        .dout = dout.view,
+                        .heads = args,
+                        .batch = batch,
+                        .kv = caches[0],
+                        .max_context = context,
+                        .dq = to_q,
+                        .dk = to_k,
+                        .dv = to_v});
   };
   exact(0);
   gradients(stream, dq.view, dk.view, dv.view);

@@ -13,8 +13,8 @@
 
 #include "bench/kernels/exactness.h"
 #include "bench/report/program.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ref/ref.h"
 
@@ -258,7 +258,9 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   const auto panels = [&](int64_t copy) {
     return reinterpret_cast<const float*>(packed(copy).data);
   };
-  const auto exact = [&](int64_t copy) { linear(stream, x.view, packed(copy), {}, y.view); };
+  const auto exact = [&](int64_t copy) {
+    linear(stream, {.x = x.view, .weight = packed(copy), .y = y.view});
+  };
   std::vector<Liberty> liberties;
   const auto chains = [&]<int kChains>() {
     liberties.push_back({fmt::format("k in {} chains", kChains), [&](int64_t copy) {
@@ -276,10 +278,12 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   }
 
   exact(0);
-  linear(Stream{}, x.view, packed(0), {}, again.view);
+  linear(Stream{}, {.x = x.view, .weight = packed(0), .y = again.view});
   require_same_bits(y.view, again.view, name + ", one thread");
   for (int64_t r = 0; r < rows; r += std::max<int64_t>(1, rows / kFewRows)) {
-    linear(stream, x.view.slice_rows(r, r + 1), packed(0), {}, again.view.slice_rows(r, r + 1));
+    linear(stream, {.x = x.view.slice_rows(r, r + 1),
+                    .weight = packed(0),
+                    .y = again.view.slice_rows(r, r + 1)});
   }
   require_same_bits(y.view, again.view, name + ", one row at a time");
   const int64_t few_rows = std::min(rows, kFewRows), few_columns = std::min(shape.out, kFewColumns);
@@ -310,7 +314,8 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   float* panels = scratch.as<float>().data();
   Buffer partials(static_cast<size_t>((bench.num_threads() - 1) * rows * shape.in) * sizeof(float));
   const auto exact = [&](int64_t) {
-    linear_grad_input(stream, workspace, dy.view, w, dx.view, /*accumulate=*/false);
+    linear_grad_input(stream, workspace,
+                      {.dy = dy.view, .weight = w, .dx = dx.view, .accumulate = false});
   };
   std::vector<Liberty> liberties = {{"k in 2 chains", [&](int64_t) {
                                        turn(panels);
@@ -325,10 +330,14 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   }
 
   exact(0);
-  linear_grad_input(Stream{}, workspace, dy.view, w, again.view, /*accumulate=*/false);
+  linear_grad_input(Stream{}, workspace,
+                    {.dy = dy.view, .weight = w, .dx = again.view, .accumulate = false});
   require_same_bits(dx.view, again.view, name + ", one thread");
-  linear_grad_input(stream, workspace, dy.view.slice_rows(0, 1), w, again.view.slice_rows(0, 1),
-                    /*accumulate=*/false);
+  linear_grad_input(stream, workspace,
+                    {.dy = dy.view.slice_rows(0, 1),
+                     .weight = w,
+                     .dx = again.view.slice_rows(0, 1),
+                     .accumulate = false});
   require_same_bits(dx.view, again.view, name + ", one row");
   RandomMatrix expected(1, shape.in, rng);
   ref::linear_grad_input(dy.view.slice_rows(0, 1), weights.rows.view, expected.view, false);
@@ -352,7 +361,9 @@ void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, int64_
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
   Workspace workspace(scratch.as<std::byte>());
   TokenScratch free_scratch(bench.num_threads(), rows, shape.out, shape.in);
-  const auto exact = [&](int64_t) { linear_grad_weight(stream, workspace, dy.view, x.view, dw); };
+  const auto exact = [&](int64_t) {
+    linear_grad_weight(stream, workspace, {.dy = dy.view, .x = x.view, .dweight = dw});
+  };
   std::vector<Liberty> liberties = {
       {"blocks of tokens added to dW", [&](int64_t) {
          add_token_blocks(stream, dy.view, x.view, free_scratch.tiles[0].as<float>().data(),
@@ -365,7 +376,7 @@ void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, int64_
   }
 
   exact(0);
-  linear_grad_weight(Stream{}, workspace, dy.view, x.view, again);
+  linear_grad_weight(Stream{}, workspace, {.dy = dy.view, .x = x.view, .dweight = again});
   require_same_bits(dw, again, name + ", one thread");
   const int64_t few = std::min<int64_t>(shape.out, 9);
   RandomMatrix expected(few, shape.in, rng);

@@ -197,14 +197,18 @@ void norm_forward_case(ExactnessHarness& bench, int64_t rows, int64_t dim) {
   RandomMatrix x(rows, dim, rng), y(rows, dim, rng), again(rows, dim, rng),
       expected(rows, dim, rng);
   std::vector<float> weight(static_cast<size_t>(dim), 1.5f), inv_rms(static_cast<size_t>(rows));
-  const auto exact = [&](int64_t) { rms_norm(stream, x.view, weight, kEps, y.view, inv_rms); };
+  const auto exact = [&](int64_t) {
+    rms_norm(stream, {.x = x.view, .weight = weight, .eps = kEps, .y = y.view, .inv_rms = inv_rms});
+  };
   const Liberty chains{"4 chains",
                        [&](int64_t) { norm_in_chains(stream, x.view, weight, y.view, inv_rms); }};
   ref::rms_norm(x.view, weight, kEps, expected.view, inv_rms);
   exact(0);
   for (int64_t r = 0; r < rows; ++r) {
-    rms_norm(Stream{}, x.view.slice_rows(r, r + 1), weight, kEps, again.view.slice_rows(r, r + 1),
-             {});
+    rms_norm(Stream{}, {.x = x.view.slice_rows(r, r + 1),
+                        .weight = weight,
+                        .eps = kEps,
+                        .y = again.view.slice_rows(r, r + 1)});
   }
   require_same_bits(y.view, again.view, name + ", one row at a time");
   require_close(y.view, expected.view, dim, name);
@@ -223,9 +227,15 @@ void norm_backward_case(ExactnessHarness& bench, int64_t rows, int64_t dim) {
   std::vector<float> weight(static_cast<size_t>(dim), 1.5f), inv_rms(static_cast<size_t>(rows)),
       dweight(weight.size()), dweight_again(weight.size()), expected_dweight(weight.size()),
       partials(weight.size() * static_cast<size_t>(bench.num_threads()));
-  rms_norm(stream, x.view, weight, kEps, y.view, inv_rms);
+  rms_norm(stream, {.x = x.view, .weight = weight, .eps = kEps, .y = y.view, .inv_rms = inv_rms});
   const auto exact_on = [&](const Stream& on, Matrix out, std::span<float> dw) {
-    rms_norm_backward(on, x.view, weight, inv_rms, dy.view, out, /*accumulate=*/false, dw);
+    rms_norm_backward(on, {.x = x.view,
+                           .weight = weight,
+                           .inv_rms = inv_rms,
+                           .dy = dy.view,
+                           .dx = out,
+                           .accumulate = false,
+                           .dweight = dw});
   };
   const auto exact = [&](int64_t) { exact_on(stream, dx.view, dweight); };
   const Liberty free{"tokens among threads, one pass", [&](int64_t) {
@@ -262,7 +272,9 @@ void exactness_log_sum_exp(ExactnessHarness& bench, int64_t rows, int64_t vocab)
   const RandomMatrix logits(rows, vocab, rng, 3.0f);
   std::vector<float> lse(static_cast<size_t>(rows)), again(lse), expected(lse);
   std::vector<Partial> partials(static_cast<size_t>(rows * bench.num_threads()));
-  const auto exact = [&](int64_t) { log_sum_exp(stream, logits.view, 1, lse, {}); };
+  const auto exact = [&](int64_t) {
+    log_sum_exp(stream, {.logits = logits.view, .inv_temperature = 1, .lse = lse});
+  };
   std::vector<Liberty> liberties = {
       {"4 chains", [&](int64_t) { rows_in_chains(stream, logits.view, lse); }}};
   if (bench.num_threads() > 1) {
@@ -272,8 +284,9 @@ void exactness_log_sum_exp(ExactnessHarness& bench, int64_t rows, int64_t vocab)
   }
   exact(0);
   for (int64_t r = 0; r < rows; ++r) {
-    log_sum_exp(Stream{}, logits.view.slice_rows(r, r + 1), 1,
-                std::span(again).subspan(static_cast<size_t>(r), 1), {});
+    log_sum_exp(Stream{}, {.logits = logits.view.slice_rows(r, r + 1),
+                           .inv_temperature = 1,
+                           .lse = std::span(again).subspan(static_cast<size_t>(r), 1)});
   }
   require_same_bits(row_of(lse), row_of(again), name + ", one row at a time");
   ref::log_sum_exp(logits.view, 1, expected, {});

@@ -21,13 +21,15 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   Workspace workspace(scratch.as<std::byte>());
   const double flops = 2.0 * static_cast<double>(tokens * in * out);
 
-  const auto forward = [&] { linear(bench.stream(), x.view, packed.weight, {}, y.view); };
+  const auto forward = [&] {
+    linear(bench.stream(), {.x = x.view, .weight = packed.weight, .y = y.view});
+  };
   const auto grad_input = [&] {
-    linear_grad_input(bench.stream(), workspace, y.view, packed.weight, dx.view,
-                      /*accumulate=*/false);
+    linear_grad_input(bench.stream(), workspace,
+                      {.dy = y.view, .weight = packed.weight, .dx = dx.view, .accumulate = false});
   };
   const auto grad_weight = [&] {
-    linear_grad_weight(bench.stream(), workspace, y.view, x.view, dw.view);
+    linear_grad_weight(bench.stream(), workspace, {.dy = y.view, .x = x.view, .dweight = dw.view});
   };
 
   // Rows depend on nothing but themselves: the plain loops compute a few of each result.
@@ -37,8 +39,9 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   ref::linear(x.view.slice_rows(0, few_tokens), w.view, {}, expected.view);
   require_close(y.view, expected.view, in, name);
   bench.products(name, "forward", flops, forward);
-  bench.products(name, "forward, bf16", flops,
-                 [&] { linear(bench.stream(), x.view, bf16.weight, {}, y.view); });
+  bench.products(name, "forward, bf16", flops, [&] {
+    linear(bench.stream(), {.x = x.view, .weight = bf16.weight, .y = y.view});
+  });
   if (!gradients) return;
 
   RandomMatrix expected_dx(few_tokens, in, rng), expected_dw(few_outs, in, rng);

@@ -32,11 +32,19 @@ void bench_norm(KernelHarness& bench, int64_t tokens, int64_t dim) {
   std::vector<float> weight(static_cast<size_t>(dim), 1.5f), dweight(weight.size()),
       expected_dweight(weight.size()), inv_rms(static_cast<size_t>(tokens)), expected_inv(inv_rms);
 
-  const auto forward = [&] { rms_norm(bench.stream(), x.view, weight, kEps, y.view, inv_rms); };
+  const auto forward = [&] {
+    rms_norm(bench.stream(),
+             {.x = x.view, .weight = weight, .eps = kEps, .y = y.view, .inv_rms = inv_rms});
+  };
   // As training does: added to the gradient of the residual stream.
   const auto backward = [&] {
-    rms_norm_backward(bench.stream(), x.view, weight, inv_rms, dy.view, dx.view,
-                      /*accumulate=*/true, dweight);
+    rms_norm_backward(bench.stream(), {.x = x.view,
+                                       .weight = weight,
+                                       .inv_rms = inv_rms,
+                                       .dy = dy.view,
+                                       .dx = dx.view,
+                                       .accumulate = true,
+                                       .dweight = dweight});
   };
   forward();
   ref::rms_norm(x.view, weight, kEps, expected.view, expected_inv);
@@ -59,9 +67,13 @@ void bench_activation(KernelHarness& bench, int64_t tokens, int64_t ffn) {
   RandomMatrix gate(tokens, ffn, rng), up(tokens, ffn, rng), y(tokens, ffn, rng),
       dgate(tokens, ffn, rng), dup(tokens, ffn, rng), expected(tokens, ffn, rng),
       expected_dup(tokens, ffn, rng);
-  const auto forward = [&] { swiglu(bench.stream(), gate.view, up.view, y.view); };
+  const auto forward = [&] {
+    swiglu(bench.stream(), {.gate = gate.view, .up = up.view, .y = y.view});
+  };
   const auto backward = [&] {
-    swiglu_backward(bench.stream(), gate.view, up.view, y.view, dgate.view, dup.view);
+    swiglu_backward(
+        bench.stream(),
+        {.gate = gate.view, .up = up.view, .dy = y.view, .dgate = dgate.view, .dup = dup.view});
   };
   // An element is a handful of roundings and one exp.
   constexpr int64_t kTerms = 4;
@@ -111,9 +123,12 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
                            .dhidden = dx.view,
                            .dweight = dweight.view};
   const auto forward = [&] {
-    linear_logprob(stream, workspace, head, {.logprob = logprob, .lse = lse, .entropy = entropy});
+    linear_logprob(stream, workspace,
+                   {.head = head, .out = {.logprob = logprob, .lse = lse, .entropy = entropy}});
   };
-  const auto backward = [&] { linear_logprob_backward(stream, workspace, head, gradient); };
+  const auto backward = [&] {
+    linear_logprob_backward(stream, workspace, {.head = head, .gradient = gradient});
+  };
   forward();
   ref::linear_logprob(head, weight.view,
                       {.logprob = expected, .lse = expected_lse, .entropy = expected_entropy});

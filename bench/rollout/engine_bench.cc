@@ -133,10 +133,11 @@ class EngineUnderTest {
     const Matrix hidden(memory.as<float>().data(), rows, config.hidden_size);
     model_.forward(stream(), workspace, *weights_, builder.batch(), kv, hidden, nullptr);
     std::vector<float> logprobs(wanted.size()), lse(wanted.size());
-    linear_logprob(
-        stream(), workspace,
-        {.hidden = hidden, .weight = weights_->head(), .targets = std::span(tokens).subspan(1)},
-        {.logprob = logprobs, .lse = lse, .entropy = {}});
+    linear_logprob(stream(), workspace,
+                   {.head = {.hidden = hidden,
+                             .weight = weights_->head(),
+                             .targets = std::span(tokens).subspan(1)},
+                    .out = {.logprob = logprobs, .lse = lse, .entropy = {}}});
     return logprobs;
   }
 
@@ -161,8 +162,9 @@ double product_rate(int threads) {
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const Stopwatch watch;
-    linear(stream, {x.as<float>().data(), kRows, kSize}, packed, {},
-           {y.as<float>().data(), kRows, kSize});
+    linear(stream, {.x = {x.as<float>().data(), kRows, kSize},
+                    .weight = packed,
+                    .y = {y.as<float>().data(), kRows, kSize}});
     // The best of twenty, as a limit has to be.
     best = std::max(best, 2.0 * kRows * kSize * kSize / watch.seconds());
   }

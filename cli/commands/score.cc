@@ -85,17 +85,18 @@ class Scorer {
     int64_t predicting = end == ids.size() ? rows - 1 : rows;
     std::vector<float> lse(static_cast<size_t>(predicting));
     linear_logprob(loaded_.stream(), workspace,
-                   {.hidden = hidden.slice_rows(0, predicting),
-                    .weight = loaded_.weights().head(),
-                    .targets = ids.subspan(begin + 1, static_cast<size_t>(predicting))},
-                   {.logprob = logprobs.subspan(begin, static_cast<size_t>(predicting)),
-                    .lse = lse,
-                    .entropy = {}});
+                   {.head = {.hidden = hidden.slice_rows(0, predicting),
+                             .weight = loaded_.weights().head(),
+                             .targets = ids.subspan(begin + 1, static_cast<size_t>(predicting))},
+                    .out = {.logprob = logprobs.subspan(begin, static_cast<size_t>(predicting)),
+                            .lse = lse,
+                            .entropy = {}}});
     if (!logits) return;
     size_t before = logits->size();
     logits->resize(before + static_cast<size_t>(rows * config.vocab_size));
-    linear(loaded_.stream(), hidden, loaded_.weights().head(), {},
-           Matrix(logits->data() + before, rows, config.vocab_size));
+    linear(loaded_.stream(), {.x = hidden,
+                              .weight = loaded_.weights().head(),
+                              .y = Matrix(logits->data() + before, rows, config.vocab_size)});
   }
 
   const LoadedModel& loaded_;

@@ -53,7 +53,7 @@ size_t qk_bytes(const ModelConfig& c, int64_t tokens) {
 int num_rotated_heads(const ModelConfig& c) {
   return static_cast<int>(c.num_heads + c.num_kv_heads);
 }
-AttentionArgs attention_args(const ModelConfig& c, int64_t layer) {
+AttentionHeads attention_heads(const ModelConfig& c, int64_t layer) {
   return {.num_heads = static_cast<int>(c.num_heads),
           .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
           .window = static_cast<int>(c.window(layer))};
@@ -69,15 +69,24 @@ Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float
   if (c.qk_norm) {
     const int64_t q = c.q_size();
     const auto q_heads = static_cast<size_t>(inv_rms.empty() ? 0 : product.rows * c.num_heads);
-    rms_norm(stream, product.slice_cols(0, q), q_norm, norm_eps(c), rotated.slice_cols(0, q),
-             inv_rms.first(q_heads));
-    rms_norm(stream, product.slice_cols(q, product.cols), k_norm, norm_eps(c),
-             rotated.slice_cols(q, rotated.cols), inv_rms.subspan(q_heads));
+    rms_norm(stream, {.x = product.slice_cols(0, q),
+                      .weight = q_norm,
+                      .eps = norm_eps(c),
+                      .y = rotated.slice_cols(0, q),
+                      .inv_rms = inv_rms.first(q_heads)});
+    rms_norm(stream, {.x = product.slice_cols(q, product.cols),
+                      .weight = k_norm,
+                      .eps = norm_eps(c),
+                      .y = rotated.slice_cols(q, rotated.cols),
+                      .inv_rms = inv_rms.subspan(q_heads)});
   } else {
     rotated = product;
   }
-  rope(stream, rotated, num_rotated_heads(c), pass.batch.sequences.positions, pass.rope_table,
-       /*inverse=*/false);
+  rope(stream, {.x = rotated,
+                .num_heads = num_rotated_heads(c),
+                .positions = pass.batch.sequences.positions,
+                .table = pass.rope_table,
+                .inverse = false});
   return rotated;
 }
 
@@ -88,22 +97,34 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(workspace);
   Matrix normed = take(workspace, kept.input.rows, c.hidden_size);
-  rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, kept.input_inv_rms);
+  rms_norm(stream, {.x = kept.input,
+                    .weight = weights.input_norm,
+                    .eps = norm_eps(c),
+                    .y = normed,
+                    .inv_rms = kept.input_inv_rms});
   // One product for q, k and v: the rows of the input are read once, and few large products keep
   // threads busier than many small ones.
-  linear(stream, normed, weights.qkv, weights.qkv_bias, kept.qkv);
+  linear(stream, {.x = normed, .weight = weights.qkv, .bias = weights.qkv_bias, .y = kept.qkv});
   const Qkv<float> qkv(c, kept.qkv);
   const Matrix qk = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk,
                            take_qk(workspace, c, kept.qkv.rows), {});
   // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
   // training thus have one path, and the same bits.
-  kv_write(stream, qk.slice_cols(c.q_size(), qk.cols), qkv.v, sequences, kv);
-  attention(stream, workspace, qk.slice_cols(0, c.q_size()), attention_args(c, layer), sequences,
-            kv, pass.batch.max_context, kept.attended, kept.lse);
+  kv_write(stream,
+           {.k = qk.slice_cols(c.q_size(), qk.cols), .v = qkv.v, .batch = sequences, .kv = kv});
+  attention(stream, workspace,
+            {.q = qk.slice_cols(0, c.q_size()),
+             .heads = attention_heads(c, layer),
+             .batch = sequences,
+             .kv = kv,
+             .max_context = pass.batch.max_context,
+             .out = kept.attended,
+             .lse = kept.lse});
   // The residual stream is added to the finished product and is not where its sum starts: one
   // rounding, at the same place in every pass.
-  linear(stream, kept.attended, weights.o, weights.o_bias, kept.middle);
-  add(stream, kept.input, kept.middle);
+  linear(stream,
+         {.x = kept.attended, .weight = weights.o, .bias = weights.o_bias, .y = kept.middle});
+  add(stream, {.x = kept.input, .y = kept.middle});
 }
 
 void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
@@ -112,20 +133,25 @@ void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pa
   Workspace::Scope scope(workspace);
   Matrix normed = take(workspace, kept.middle.rows, c.hidden_size);
   Matrix product = take(workspace, kept.middle.rows, c.intermediate_size);
-  rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, kept.post_inv_rms);
-  linear(stream, normed, weights.gate_up, weights.gate_up_bias, kept.gate_up);
+  rms_norm(stream, {.x = kept.middle,
+                    .weight = weights.post_norm,
+                    .eps = norm_eps(c),
+                    .y = normed,
+                    .inv_rms = kept.post_inv_rms});
+  linear(stream,
+         {.x = normed, .weight = weights.gate_up, .bias = weights.gate_up_bias, .y = kept.gate_up});
   const GateUp<float> halves(kept.gate_up);
-  swiglu(stream, halves.gate, halves.up, product);
-  linear(stream, product, weights.down, weights.down_bias, output);
-  add(stream, kept.middle, output);
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  linear(stream, {.x = product, .weight = weights.down, .bias = weights.down_bias, .y = output});
+  add(stream, {.x = kept.middle, .y = output});
 }
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
 void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
                      const Weight& weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
-  linear_grad_weight(stream, workspace, dy, x, dweight);
-  if (!dbias.empty()) linear_grad_bias(stream, dy, dbias);
-  linear_grad_input(stream, workspace, dy, weight, dx, /*accumulate=*/false);
+  linear_grad_weight(stream, workspace, {.dy = dy, .x = x, .dweight = dweight});
+  if (!dbias.empty()) linear_grad_bias(stream, {.dy = dy, .dbias = dbias});
+  linear_grad_input(stream, workspace, {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
 }
 
 void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
@@ -140,19 +166,29 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
   Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
-  swiglu(stream, halves.gate, halves.up, product);
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
   // The gradient to the product lies where the gradient to the gate will be.
   backward_linear(stream, workspace, dx, product, weights.down, gradients.down, gradients.down_bias,
                   dhalves.gate);
-  swiglu_backward(stream, halves.gate, halves.up, dhalves.gate, dhalves.gate, dhalves.up);
+  swiglu_backward(stream, {.gate = halves.gate,
+                           .up = halves.up,
+                           .dy = dhalves.gate,
+                           .dgate = dhalves.gate,
+                           .dup = dhalves.up});
 
-  rms_norm(stream, kept.middle, weights.post_norm, norm_eps(c), normed, {});
+  rms_norm(stream,
+           {.x = kept.middle, .weight = weights.post_norm, .eps = norm_eps(c), .y = normed});
   backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
   // dx already is the gradient of the residual path, which goes past this block unchanged; the
   // block's own is added to it.
-  rms_norm_backward(stream, kept.middle, weights.post_norm, kept.post_inv_rms, dnormed, dx,
-                    /*accumulate=*/true, gradients.post_norm);
+  rms_norm_backward(stream, {.x = kept.middle,
+                             .weight = weights.post_norm,
+                             .inv_rms = kept.post_inv_rms,
+                             .dy = dnormed,
+                             .dx = dx,
+                             .accumulate = true,
+                             .dweight = gradients.post_norm});
 }
 
 void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
@@ -179,24 +215,52 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
   // The gradient to what attention returned lies where the gradient to q will be.
   backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradients.o_bias,
                   gradient.q);
-  attention_backward(stream, workspace, q, kept.attended, kept.lse, gradient.q,
-                     attention_args(c, layer), sequences, kv, pass.batch.max_context, gradient.q,
-                     gradient.k, gradient.v);
-  rope(stream, gradient.qk, num_rotated_heads(c), sequences.positions, pass.rope_table,
-       /*inverse=*/true);
+  attention_backward(stream, workspace,
+                     {.q = q,
+                      .out = kept.attended,
+                      .lse = kept.lse,
+                      .dout = gradient.q,
+                      .heads = attention_heads(c, layer),
+                      .batch = sequences,
+                      .kv = kv,
+                      .max_context = pass.batch.max_context,
+                      .dq = gradient.q,
+                      .dk = gradient.k,
+                      .dv = gradient.v});
+  rope(stream, {.x = gradient.qk,
+                .num_heads = num_rotated_heads(c),
+                .positions = sequences.positions,
+                .table = pass.rope_table,
+                .inverse = true});
   if (c.qk_norm) {
     const auto q_heads = static_cast<size_t>(dx.rows * c.num_heads);
-    rms_norm_backward(stream, qkv.q, weights.q_norm, inv_rms.first(q_heads), gradient.q, gradient.q,
-                      /*accumulate=*/false, gradients.q_norm);
-    rms_norm_backward(stream, qkv.k, weights.k_norm, inv_rms.subspan(q_heads), gradient.k,
-                      gradient.k, /*accumulate=*/false, gradients.k_norm);
+    rms_norm_backward(stream, {.x = qkv.q,
+                               .weight = weights.q_norm,
+                               .inv_rms = inv_rms.first(q_heads),
+                               .dy = gradient.q,
+                               .dx = gradient.q,
+                               .accumulate = false,
+                               .dweight = gradients.q_norm});
+    rms_norm_backward(stream, {.x = qkv.k,
+                               .weight = weights.k_norm,
+                               .inv_rms = inv_rms.subspan(q_heads),
+                               .dy = gradient.k,
+                               .dx = gradient.k,
+                               .accumulate = false,
+                               .dweight = gradients.k_norm});
   }
 
-  rms_norm(stream, kept.input, weights.input_norm, norm_eps(c), normed, {});
+  rms_norm(stream,
+           {.x = kept.input, .weight = weights.input_norm, .eps = norm_eps(c), .y = normed});
   backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, gradients.qkv_bias,
                   dnormed);
-  rms_norm_backward(stream, kept.input, weights.input_norm, kept.input_inv_rms, dnormed, dx,
-                    /*accumulate=*/true, gradients.input_norm);
+  rms_norm_backward(stream, {.x = kept.input,
+                             .weight = weights.input_norm,
+                             .inv_rms = kept.input_inv_rms,
+                             .dy = dnormed,
+                             .dx = dx,
+                             .accumulate = true,
+                             .dweight = gradients.input_norm});
 }
 
 size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {

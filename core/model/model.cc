@@ -46,8 +46,9 @@ Model::Model(ModelConfig config, int64_t max_context)
       max_context_(context_of(config_, max_context)),
       rope_table_(static_cast<size_t>(bytes(config_, max_context))) {
   // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
-  rope_table(Stream{}, config_.inv_freq(), config_.rope_scaling.attention_factor,
-             {rope_table_.as<float>().data(), max_context_, config_.head_dim});
+  rope_table(Stream{}, {.inv_freq = config_.inv_freq(),
+                        .scale = config_.rope_scaling.attention_factor,
+                        .table = {rope_table_.as<float>().data(), max_context_, config_.head_dim}});
 }
 
 int64_t Model::bytes(const ModelConfig& config, int64_t max_context) {
@@ -108,7 +109,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     kept = sink->layer(0);
   }
 
-  embedding(stream, weights.embeddings(), batch.token_ids, kept.input);
+  embedding(stream, {.table = weights.embeddings(), .ids = batch.token_ids, .y = kept.input});
   // Without a sink a layer writes over its own input, which forward_layer() has read by then.
   Matrix output = kept.input;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -125,9 +126,12 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   Matrix rows = sink != nullptr ? sink->final_rows() : hidden;
   // Before the final norm: a piece of a long prompt wants no row at all, a decode step one a
   // sequence.
-  gather_rows(stream, output, batch.logit_rows, rows);
-  rms_norm(stream, rows, weights.final_norm(), static_cast<float>(config_.rms_norm_eps), hidden,
-           sink != nullptr ? sink->final_inv_rms() : std::span<float>());
+  gather_rows(stream, {.x = output, .rows = batch.logit_rows, .y = rows});
+  rms_norm(stream, {.x = rows,
+                    .weight = weights.final_norm(),
+                    .eps = static_cast<float>(config_.rms_norm_eps),
+                    .y = hidden,
+                    .inv_rms = sink != nullptr ? sink->final_inv_rms() : std::span<float>()});
 }
 
 void Model::backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
@@ -146,18 +150,23 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
   {
     Workspace::Scope rows_scope(workspace);
     Matrix dfinal = take(workspace, rows, config_.hidden_size);
-    rms_norm_backward(stream, activations.final_rows(), weights.final_norm(),
-                      activations.final_inv_rms(), dhidden, dfinal, /*accumulate=*/false,
-                      gradients.vector(kFinalNormName));
+    rms_norm_backward(stream, {.x = activations.final_rows(),
+                               .weight = weights.final_norm(),
+                               .inv_rms = activations.final_inv_rms(),
+                               .dy = dhidden,
+                               .dx = dfinal,
+                               .accumulate = false,
+                               .dweight = gradients.vector(kFinalNormName)});
     // Rows whose logits nobody wanted get gradients through attention only.
-    scatter_rows(stream, dfinal, batch.logit_rows, dx);
+    scatter_rows(stream, {.x = dfinal, .rows = batch.logit_rows, .y = dx});
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
     backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],
                    kv.layer(i), activations.layer(i), layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.
-  embedding_backward(stream, batch.token_ids, dx, gradients.matrix(kEmbeddingName));
+  embedding_backward(
+      stream, {.ids = batch.token_ids, .dy = dx, .dtable = gradients.matrix(kEmbeddingName)});
 }
 
 std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens) const {

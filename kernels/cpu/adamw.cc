@@ -37,8 +37,8 @@ double sum_of_block(const float* x, int64_t n) {
 
 }  // namespace
 
-void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,
-           std::span<const float> gradients, std::span<float> m, std::span<float> v) {
+void adamw(const Stream& stream, const AdamW& args) {
+  const auto [step, parameters, gradients, m, v] = args;
   const auto n = static_cast<int64_t>(parameters.size());
   TR_CHECK(gradients.size() == parameters.size() && m.size() == parameters.size() &&
                v.size() == parameters.size(),
@@ -82,7 +82,9 @@ void adamw(const Stream& stream, const AdamWStep& step, std::span<float> paramet
   });
 }
 
-double sum_of_squares(const Stream& stream, std::span<const float> x) {
+void sum_of_squares(const Stream& stream, const SumOfSquares& args) {
+  const auto [x, sum] = args;
+  TR_CHECK(sum.size() == 1, "sum [{}]", sum.size());
   const auto n = static_cast<int64_t>(x.size());
   const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
   // An op allocates nothing.
@@ -100,7 +102,7 @@ double sum_of_squares(const Stream& stream, std::span<const float> x) {
     // By one thread, in the order of the blocks, whoever summed them.
     for (int64_t b = 0; b < count; ++b) total += sums[static_cast<size_t>(b)];
   }
-  return total;
+  sum[0] = total;
 }
 
 }  // namespace tailrace::cpu::inline TR_ISA

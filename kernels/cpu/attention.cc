@@ -73,7 +73,7 @@ struct QueryBlock {
   // Of the first group of 16 positions that one of them sees.
   int64_t origin() const { return first_seen[0] / kLanes * kLanes; }
 
-  QueryBlock(const Sequence& seq, const AttentionArgs& args, int64_t row_begin, int64_t row_end,
+  QueryBlock(const Sequence& seq, const AttentionHeads& args, int64_t row_begin, int64_t row_end,
              int group, int64_t first) {
     int64_t next_row = row_begin + first / group;
     int64_t in_group = first % group;
@@ -317,8 +317,8 @@ void for_share(int64_t count, double total, int64_t part, int64_t parts, Cost&& 
 
 }  // namespace
 
-void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
-              const KvLayer& kv) {
+void kv_write(const Stream& stream, const KvWrite& args) {
+  const auto [k, v, batch, kv] = args;
   const int64_t head_dim = kv.head_dim, block_tokens = kv.block_tokens;
   TR_CHECK(k.rows == batch.num_tokens() && v.rows == k.rows &&
                k.cols == kv.num_kv_heads * head_dim && v.cols == k.cols,
@@ -345,20 +345,19 @@ void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const Attentio
   });
 }
 
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
-               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
-               Matrix lse) {
-  check_batch(batch, q.rows, q.cols, args.num_heads, kv, max_context);
+void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
+  const auto [q, heads, batch, kv, max_context, out, lse] = args;
+  check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && out.cols == q.cols);
-  TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == args.num_heads));
+  TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == heads.num_heads));
   if (q.rows == 0) return;
-  const int group = args.num_heads / kv.num_kv_heads;
+  const int group = heads.num_heads / kv.num_kv_heads;
   const int64_t tokens = batch.num_tokens();
 
   // A row costs its context and a little: rows are divided by cost.
   auto row_cost = [&](int64_t row) {
     const int64_t position = batch.positions[static_cast<size_t>(row)];
-    return static_cast<double>(position - args.first_seen(position)) + 16.0;
+    return static_cast<double>(position - heads.first_seen(position)) + 16.0;
   };
   double head_cost = 0;
   for (int64_t row = 0; row < tokens; ++row) head_cost += row_cost(row);
@@ -377,8 +376,8 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const 
       int64_t row_begin = 0, row_end = 0;
       auto flush = [&] {
         for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
-          QueryBlock block(seq, args, row_begin, row_end, group, first);
-          kForwardBlocks[block.count - 1](seq, block, q, args.scale, scratch.queries,
+          QueryBlock block(seq, heads, row_begin, row_end, group, first);
+          kForwardBlocks[block.count - 1](seq, block, q, heads.scale, scratch.queries,
                                           scratch.scores, padded(max_context), out, lse);
           pulse.add(kForwardProducts * block.count * (block.context() - block.origin()) *
                     kv.head_dim);
@@ -416,12 +415,6 @@ void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const 
 }
 
 namespace {
-
-struct BackwardArgs {
-  ConstMatrix q, out, lse, dout;
-  const AttentionArgs& of;
-  Matrix dq, dk, dv;
-};
 
 // The sequence's keys and values of one head as whole matrices, zero beyond the last position.
 void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
@@ -502,7 +495,7 @@ void spread(const float* weights, int64_t stride, const float* queries, int num_
 
 // With p the probabilities and D = dout . out:  dscores = scale * p * (dout . value - D).
 template <int kCount>
-void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBlock& block,
+void backward_block(const AttentionBackward& args, const Sequence& seq, const QueryBlock& block,
                     int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim;
   const int64_t stride = padded(n), context = block.context(), origin = block.origin();
@@ -528,7 +521,7 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
     }
     const Vec16 delta = simd::broadcast(simd::reduce_add(dot));
     const Vec16 lse = simd::broadcast(args.lse.row(block.row[i])[block.head[i]]);
-    const Vec16 scale = simd::broadcast(args.of.scale);
+    const Vec16 scale = simd::broadcast(args.heads.scale);
     float* p = scratch.scores + i * stride;
     float* ds = scratch.dscores + i * stride;
     for (int64_t j = origin; j < padded(context); j += kLanes) {
@@ -561,34 +554,31 @@ void backward_block(const BackwardArgs& args, const Sequence& seq, const QueryBl
          args.dk.row(row) + col, args.dk.stride);
 }
 
-using BackwardBlock = void (*)(const BackwardArgs&, const Sequence&, const QueryBlock&, int64_t,
-                               const Scratch&);
+using BackwardBlock = void (*)(const AttentionBackward&, const Sequence&, const QueryBlock&,
+                               int64_t, const Scratch&);
 constexpr BackwardBlock kBackwardBlocks[kQueries] = {
     backward_block<1>, backward_block<2>, backward_block<3>, backward_block<4>,
     backward_block<5>, backward_block<6>, backward_block<7>, backward_block<8>};
 
 }  // namespace
 
-void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& of,
-                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
-                        Matrix dk, Matrix dv) {
-  check_batch(batch, q.rows, q.cols, of.num_heads, kv, max_context);
+void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args) {
+  const auto [q, out, lse, dout, heads, batch, kv, max_context, dq, dk, dv] = args;
+  check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && dout.rows == q.rows && lse.rows == q.rows && dq.rows == q.rows &&
            dk.rows == q.rows && dv.rows == q.rows);
   TR_CHECK(out.cols == q.cols && dout.cols == q.cols && dq.cols == q.cols &&
-           lse.cols == of.num_heads && dk.cols == kv.num_kv_heads * kv.head_dim &&
+           lse.cols == heads.num_heads && dk.cols == kv.num_kv_heads * kv.head_dim &&
            dv.cols == dk.cols);
   if (q.rows == 0) return;
-  const int group = of.num_heads / kv.num_kv_heads;
-  const BackwardArgs args{q, out, lse, dout, of, dq, dk, dv};
+  const int group = heads.num_heads / kv.num_kv_heads;
 
   // One thread owns a sequence's KV head, because all its queries add to the same dk and dv.
   auto sequence_cost = [&](int64_t i) {
     const auto s = static_cast<size_t>(i % batch.num_sequences());
     const double n = batch.seq_offsets[s + 1] - batch.seq_offsets[s];
     // Twice the sum over its queries of what they see.
-    const double w = of.window > 0 ? std::min<double>(of.window, n) : n;
+    const double w = heads.window > 0 ? std::min<double>(heads.window, n) : n;
     return w * (2 * n - w) + 16 * n;
   };
   const int64_t items = batch.num_sequences() * kv.num_kv_heads;
@@ -621,7 +611,7 @@ void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix 
         }
         gather_sequence(seq, n, scratch);
         for (int64_t first = 0; first < n * group; first += kQueries) {
-          QueryBlock block(seq, of, row_begin, row_begin + n, group, first);
+          QueryBlock block(seq, heads, row_begin, row_begin + n, group, first);
           kBackwardBlocks[block.count - 1](args, seq, block, n, scratch);
           pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) *
                     kv.head_dim);

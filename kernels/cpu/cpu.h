@@ -13,10 +13,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/isa_name.h"
-#include "kernels/ops/adamw.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/log_softmax.h"
+#include "kernels/ops/all.h"
 
 // Behind what it names.
 // clang-format off

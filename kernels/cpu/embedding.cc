@@ -28,7 +28,8 @@ void copy_row(const T* panels, int64_t dim, int64_t row, float* out) {
 
 }  // namespace
 
-void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y) {
+void embedding(const Stream& stream, const Embedding& args) {
+  const auto [table, ids, y] = args;
   TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
            table.out, table.in, ids.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, grain_rows(table.in), [&](int64_t begin, int64_t end) {
@@ -44,8 +45,8 @@ void embedding(const Stream& stream, const Weight& table, std::span<const int32_
   });
 }
 
-void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
-                        Matrix dtable) {
+void embedding_backward(const Stream& stream, const EmbeddingBackward& args) {
+  const auto [ids, dy, dtable] = args;
   const auto tokens = static_cast<int64_t>(ids.size());
   TR_CHECK(dy.rows == tokens && dy.cols == dtable.cols, "dy [{}, {}], {} ids, dtable [{}, {}]",
            dy.rows, dy.cols, tokens, dtable.rows, dtable.cols);
@@ -66,7 +67,8 @@ void embedding_backward(const Stream& stream, std::span<const int32_t> ids, Cons
   });
 }
 
-void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+void gather_rows(const Stream& stream, const GatherRows& args) {
+  const auto [x, rows, y] = args;
   TR_CHECK(y.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
@@ -78,7 +80,8 @@ void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> r
   });
 }
 
-void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y) {
+void scatter_rows(const Stream& stream, const ScatterRows& args) {
+  const auto [x, rows, y] = args;
   TR_CHECK(x.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
@@ -94,7 +97,8 @@ void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> 
   });
 }
 
-void add(const Stream& stream, ConstMatrix x, Matrix y) {
+void add(const Stream& stream, const Add& args) {
+  const auto [x, y] = args;
   TR_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);
   parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {

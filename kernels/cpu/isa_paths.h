@@ -8,10 +8,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
-#include "kernels/ops/adamw.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/log_softmax.h"
+#include "kernels/ops/all.h"
 
 #define TR_ISA portable
 #include "kernels/cpu/ops.inc"

@@ -33,8 +33,8 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
   return {.dtype = dtype, .data = memory.data(), .out = master.rows, .in = master.cols};
 }
 
-void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
-            Matrix y) {
+void linear(const Stream& stream, const Linear& args) {
+  const auto [x, weight, bias, y] = args;
   TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
            "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
            y.cols);
@@ -51,8 +51,8 @@ void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span
                           .c_stride = y.stride});
 }
 
-void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       const Weight& weight, Matrix dx, bool accumulate) {
+void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
+  const auto [dy, weight, dx, accumulate] = args;
   TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
            "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
            dx.cols);
@@ -79,8 +79,8 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix d
                           .c_stride = dx.stride});
 }
 
-void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
-                        Matrix dweight) {
+void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args) {
+  const auto [dy, x, dweight] = args;
   TR_CHECK(dy.rows == x.rows && dweight.rows == dy.cols && dweight.cols == x.cols,
            "dy [{}, {}], x [{}, {}], dW [{}, {}]", dy.rows, dy.cols, x.rows, x.cols, dweight.rows,
            dweight.cols);
@@ -114,7 +114,8 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix 
   }
 }
 
-void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias) {
+void linear_grad_bias(const Stream& stream, const LinearGradBias& args) {
+  const auto [dy, dbias] = args;
   TR_CHECK(dy.cols == static_cast<int64_t>(dbias.size()), "dy [{}, {}], dbias [{}]", dy.rows,
            dy.cols, dbias.size());
   const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;

@@ -189,8 +189,8 @@ void grad_row(float* logits, int64_t vocab, int32_t target, std::span<const int3
 
 }  // namespace
 
-void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
-                 std::span<float> lse, std::span<float> entropy) {
+void log_sum_exp(const Stream& stream, const LogSumExp& args) {
+  const auto [logits, inv_temperature, lse, entropy] = args;
   TR_CHECK(static_cast<int64_t>(lse.size()) == logits.rows, "{} rows, lse [{}]", logits.rows,
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
@@ -205,8 +205,8 @@ void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature
   });
 }
 
-void softmax_weights(const Stream&, std::span<const float> logits, float inv_temperature,
-                     std::span<float> weights) {
+void softmax_weights(const Stream&, const SoftmaxWeights& args) {
+  const auto [logits, inv_temperature, weights] = args;
   const int64_t size = std::ssize(logits);
   TR_CHECK(size > 0 && std::ssize(weights) == size, "logits [{}], weights [{}]", size,
            weights.size());
@@ -224,8 +224,8 @@ void softmax_weights(const Stream&, std::span<const float> logits, float inv_tem
   }
 }
 
-void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
-                      float inv_temperature, std::span<float> kept_lse) {
+void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
+  const auto [logits, kept, inv_temperature, kept_lse] = args;
   TR_CHECK(std::ssize(kept) == logits.rows && kept_lse.size() == kept.size(),
            "{} rows, {} sets, lse [{}]", logits.rows, kept.size(), kept_lse.size());
   check_sets(kept, logits.rows, logits.cols);
@@ -239,8 +239,8 @@ void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
   });
 }
 
-void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
-                    const LogprobRows& out) {
+void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogprob& args) {
+  const auto [head, out] = args;
   const ConstMatrix hidden = head.hidden;
   const std::span<const int32_t> targets = head.targets;
   const float inv_temperature = head.inv_temperature;
@@ -261,7 +261,8 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHea
     Matrix z(logits.data(), count, vocab);
     // The same product, and below it the same expression, as the sampler's (Engine::draw): that
     // makes a recomputed log-probability the sampled one, bit for bit.
-    cpu::linear(stream, hidden.slice_rows(first, first + count), head.weight, {}, z);
+    cpu::linear(stream,
+                {.x = hidden.slice_rows(first, first + count), .weight = head.weight, .y = z});
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
@@ -280,8 +281,9 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHea
   }
 }
 
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
-                             const LogprobGradient& gradient) {
+void linear_logprob_backward(const Stream& stream, Workspace& workspace,
+                             const LinearLogprobBackward& args) {
+  const auto [head, gradient] = args;
   const ConstMatrix hidden = head.hidden;
   const Matrix dhidden = gradient.dhidden;
   const std::span<const int32_t> targets = head.targets;
@@ -324,7 +326,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, const L
     for (int64_t r = 0; r < count; ++r) copy_row(x.row(r), hidden.row(ids[static_cast<size_t>(r)]));
     // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
     // largest buffer of a step.
-    cpu::linear(stream, x, head.weight, {}, z);
+    cpu::linear(stream, {.x = x, .weight = head.weight, .y = z});
     parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
       WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
@@ -340,8 +342,9 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace, const L
         pulse.add(vocab * kLogitWork);
       }
     });
-    cpu::linear_grad_input(stream, workspace, z, head.weight, dx, /*accumulate=*/false);
-    cpu::linear_grad_weight(stream, workspace, z, x, gradient.dweight);
+    cpu::linear_grad_input(stream, workspace,
+                           {.dy = z, .weight = head.weight, .dx = dx, .accumulate = false});
+    cpu::linear_grad_weight(stream, workspace, {.dy = z, .x = x, .dweight = gradient.dweight});
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));
   }

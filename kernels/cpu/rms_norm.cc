@@ -27,8 +27,8 @@ int64_t num_heads(ConstMatrix x, std::span<const float> weight) {
 
 }  // namespace
 
-void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps,
-              Matrix y, std::span<float> inv_rms) {
+void rms_norm(const Stream& stream, const RmsNorm& args) {
+  const auto [x, weight, eps, y, inv_rms] = args;
   const auto dim = static_cast<int64_t>(weight.size());
   const int64_t heads = num_heads(x, weight);
   TR_CHECK(y.rows == x.rows && y.cols == x.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
@@ -58,9 +58,8 @@ void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight
   });
 }
 
-void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const float> weight,
-                       std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
-                       std::span<float> dweight) {
+void rms_norm_backward(const Stream& stream, const RmsNormBackward& args) {
+  const auto [x, weight, inv_rms, dy, dx, accumulate, dweight] = args;
   const auto dim = static_cast<int64_t>(weight.size());
   const int64_t heads = num_heads(x, weight), parts = x.rows * heads;
   TR_CHECK(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols);

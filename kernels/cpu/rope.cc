@@ -10,8 +10,8 @@
 
 namespace tailrace::cpu::inline TR_ISA {
 
-void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale,
-                Matrix table) {
+void rope_table(const Stream& stream, const RopeTable& args) {
+  const auto [inv_freq, scale, table] = args;
   const auto half = static_cast<int64_t>(inv_freq.size());
   TR_CHECK(table.cols == 2 * half, "table [{}, {}] for {} frequencies", table.rows, table.cols,
            half);
@@ -28,8 +28,8 @@ void rope_table(const Stream& stream, std::span<const double> inv_freq, double s
   });
 }
 
-void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
-          ConstMatrix table, bool inverse) {
+void rope(const Stream& stream, const Rope& args) {
+  const auto [x, num_heads, positions, table, inverse] = args;
   const int64_t half = table.cols / 2;
   TR_CHECK(x.cols == num_heads * table.cols && static_cast<int64_t>(positions.size()) == x.rows,
            "x [{}, {}], {} heads of {}, {} positions", x.rows, x.cols, num_heads, table.cols,

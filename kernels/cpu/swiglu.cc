@@ -17,7 +17,8 @@ int64_t grain_rows(int64_t dim) {
 
 }  // namespace
 
-void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y) {
+void swiglu(const Stream& stream, const Swiglu& args) {
+  const auto [gate, up, y] = args;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && y.rows == gate.rows && up.cols == dim && y.cols == dim);
   parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
@@ -30,8 +31,8 @@ void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y) {
   });
 }
 
-void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
-                     Matrix dgate, Matrix dup) {
+void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
+  const auto [gate, up, dy, dgate, dup] = args;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);

@@ -16,11 +16,20 @@ struct AdamWStep {
 
 // p -= lr * wd * p;  then p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 // parameters, gradients, m, v: same length, all float32.
-void adamw(const Stream& stream, const AdamWStep& step, std::span<float> parameters,
-           std::span<const float> gradients, std::span<float> m, std::span<float> v);
+struct AdamW {
+  AdamWStep step;
+  std::span<float> parameters;
+  std::span<const float> gradients;
+  std::span<float> m, v;
+};
+void adamw(const Stream& stream, const AdamW& args);
 
-// Sum of squares in double, in blocks of 4096 elements summed in order: independent of the thread
-// count.
-double sum_of_squares(const Stream& stream, std::span<const float> x);
+// sum[0] = sum of the squares, in double, in blocks of 4096 elements summed in order: independent
+// of the thread count.
+struct SumOfSquares {
+  std::span<const float> x;
+  std::span<double> sum;  // [1]
+};
+void sum_of_squares(const Stream& stream, const SumOfSquares& args);
 
 }  // namespace tailrace

@@ -19,7 +19,7 @@ namespace tailrace {
 constexpr int kMaxHeadDim = 256;
 
 // What the heads of a layer see.
-struct AttentionArgs {
+struct AttentionHeads {
   int num_heads = 0;
   float scale = 1;  // of the scores
   // Positions that a query sees, the last of which is its own; 0: all up to its own. What lies
@@ -57,8 +57,12 @@ struct AttentionBatch {
 };
 
 // Stores k, v [tokens, kv_heads * head_dim] at each row's position.
-void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const AttentionBatch& batch,
-              const KvLayer& kv);
+struct KvWrite {
+  ConstMatrix k, v;
+  AttentionBatch batch;
+  KvLayer kv;
+};
+void kv_write(const Stream& stream, const KvWrite& args);
 
 // out[t] = softmax(scale * q[t] . K[f..p]) V[f..p] per head, f = first_seen(p); with g = heads /
 // kv_heads, head h reads kv head h / g.
@@ -66,18 +70,29 @@ void kv_write(const Stream& stream, ConstMatrix k, ConstMatrix v, const Attentio
 //   q, out  [tokens, heads * head_dim]; out may be q
 //   lse     [tokens, heads] log of the sum of exp(scaled scores), for backward; null data: not
 //   wanted
-// `max_context`: largest position + 1 in the batch.
-void attention(const Stream& stream, Workspace& workspace, ConstMatrix q, const AttentionArgs& args,
-               const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix out,
-               Matrix lse);
+// `max_context`: largest position + 1 in the batch, or any number above.
+struct Attention {
+  ConstMatrix q;
+  AttentionHeads heads;
+  AttentionBatch batch;
+  KvLayer kv;
+  int max_context = 0;
+  Matrix out, lse = {};
+};
+void attention(const Stream& stream, Workspace& workspace, const Attention& args);
 
 // Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all
 // of its K and V are rows of this batch. Overwrites dq [tokens, heads * head_dim] and dk, dv
 // [tokens, kv_heads * head_dim]. dq may be dout.
-void attention_backward(const Stream& stream, Workspace& workspace, ConstMatrix q, ConstMatrix out,
-                        ConstMatrix lse, ConstMatrix dout, const AttentionArgs& args,
-                        const AttentionBatch& batch, const KvLayer& kv, int max_context, Matrix dq,
-                        Matrix dk, Matrix dv);
+struct AttentionBackward {
+  ConstMatrix q, out, lse, dout;
+  AttentionHeads heads;
+  AttentionBatch batch;
+  KvLayer kv;
+  int max_context = 0;
+  Matrix dq, dk, dv;
+};
+void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args);
 
 // Enough for forward and backward with up to `num_threads` threads.
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,

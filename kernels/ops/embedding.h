@@ -11,19 +11,43 @@
 namespace tailrace {
 
 // y[t] = table[ids[t]];  table [vocab, dim], y [tokens, dim]
-void embedding(const Stream& stream, const Weight& table, std::span<const int32_t> ids, Matrix y);
+struct Embedding {
+  Weight table;
+  std::span<const int32_t> ids;
+  Matrix y;
+};
+void embedding(const Stream& stream, const Embedding& args);
 
 // dtable[ids[t]] += dy[t], in ascending order of t for each row (one thread owns a range of
 // columns).
-void embedding_backward(const Stream& stream, std::span<const int32_t> ids, ConstMatrix dy,
-                        Matrix dtable);
+struct EmbeddingBackward {
+  std::span<const int32_t> ids;
+  ConstMatrix dy;
+  Matrix dtable;
+};
+void embedding_backward(const Stream& stream, const EmbeddingBackward& args);
 
 // y[r] = x[rows[r]];  x [n, dim], y [rows.size(), dim]
-void gather_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y);
+struct GatherRows {
+  ConstMatrix x;
+  std::span<const int32_t> rows;
+  Matrix y;
+};
+void gather_rows(const Stream& stream, const GatherRows& args);
+
 // y[rows[r]] = x[r]; rows are distinct; all other rows of y are set to 0.
-void scatter_rows(const Stream& stream, ConstMatrix x, std::span<const int32_t> rows, Matrix y);
+struct ScatterRows {
+  ConstMatrix x;
+  std::span<const int32_t> rows;
+  Matrix y;
+};
+void scatter_rows(const Stream& stream, const ScatterRows& args);
 
 // y[t, i] += x[t, i]
-void add(const Stream& stream, ConstMatrix x, Matrix y);
+struct Add {
+  ConstMatrix x;
+  Matrix y;
+};
+void add(const Stream& stream, const Add& args);
 
 }  // namespace tailrace

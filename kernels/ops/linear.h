@@ -40,18 +40,37 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
 // tokens == 0 is allowed.
-void linear(const Stream& stream, ConstMatrix x, const Weight& weight, std::span<const float> bias,
-            Matrix y);
+struct Linear {
+  ConstMatrix x;
+  Weight weight;
+  std::span<const float> bias = {};
+  Matrix y;
+};
+void linear(const Stream& stream, const Linear& args);
 
 // dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]
 // `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
-void linear_grad_input(const Stream& stream, Workspace& workspace, ConstMatrix dy,
-                       const Weight& weight, Matrix dx, bool accumulate);
+struct LinearGradInput {
+  ConstMatrix dy;
+  Weight weight;
+  Matrix dx;
+  bool accumulate = false;
+};
+void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args);
+
 // dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
-void linear_grad_weight(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
-                        Matrix dweight);
+struct LinearGradWeight {
+  ConstMatrix dy, x;
+  Matrix dweight;
+};
+void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args);
+
 // dbias[o] += sum over t of dy[t, o]
-void linear_grad_bias(const Stream& stream, ConstMatrix dy, std::span<float> dbias);
+struct LinearGradBias {
+  ConstMatrix dy;
+  std::span<float> dbias;
+};
+void linear_grad_bias(const Stream& stream, const LinearGradBias& args);
 
 // Enough for either gradient of a layer with these sizes.
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in);

@@ -32,18 +32,31 @@ using KeptSets = std::span<const std::span<const int32_t>>;
 inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - lse, 0.0f); }
 
 // Of each row of logits [rows, vocab]: lse, and entropy (nats) when not empty.
-void log_sum_exp(const Stream& stream, ConstMatrix logits, float inv_temperature,
-                 std::span<float> lse, std::span<float> entropy);
+struct LogSumExp {
+  ConstMatrix logits;
+  float inv_temperature = 1;
+  std::span<float> lse, entropy = {};
+};
+void log_sum_exp(const Stream& stream, const LogSumExp& args);
 
 // What tokens are drawn by: weights[i] = exp((logits[i] - largest) * inv_temperature), of one row.
 // The largest is 1. logits and weights of one size, at least 1.
-void softmax_weights(const Stream& stream, std::span<const float> logits, float inv_temperature,
-                     std::span<float> weights);
+struct SoftmaxWeights {
+  std::span<const float> logits;
+  float inv_temperature = 1;
+  std::span<float> weights;
+};
+void softmax_weights(const Stream& stream, const SoftmaxWeights& args);
 
 // lse_K of each row of logits [rows, vocab] that has a set; the others are left as they are.
 //   kept, kept_lse [rows]
-void kept_log_sum_exp(const Stream& stream, ConstMatrix logits, KeptSets kept,
-                      float inv_temperature, std::span<float> kept_lse);
+struct KeptLogSumExp {
+  ConstMatrix logits;
+  KeptSets kept;
+  float inv_temperature = 1;
+  std::span<float> kept_lse;
+};
+void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args);
 
 // The head of a model over some rows: logits = hidden W^T.
 struct LogprobHead {
@@ -62,8 +75,11 @@ struct LogprobRows {
 };
 
 // The fused head: logits are made in chunks of rows and never kept.
-void linear_logprob(const Stream& stream, Workspace& workspace, const LogprobHead& head,
-                    const LogprobRows& out);
+struct LinearLogprob {
+  LogprobHead head;
+  LogprobRows out;
+};
+void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogprob& args);
 
 struct LogprobGradient {
   std::span<const float> lse, entropy;        // [rows] as linear_logprob() gave them
@@ -76,8 +92,12 @@ struct LogprobGradient {
 //   dlogits = inv_temperature * (dlogprob (onehot - p_K) - dentropy p (log p + entropy))
 // with p = exp(z' - lse), and p_K = exp(z' - lse_K) in the row's set and 0 outside it.
 // Rows with dlogprob == 0 and dentropy == 0 cost nothing and give a zero row in dhidden.
-void linear_logprob_backward(const Stream& stream, Workspace& workspace, const LogprobHead& head,
-                             const LogprobGradient& gradient);
+struct LinearLogprobBackward {
+  LogprobHead head;
+  LogprobGradient gradient;
+};
+void linear_logprob_backward(const Stream& stream, Workspace& workspace,
+                             const LinearLogprobBackward& args);
 
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
 

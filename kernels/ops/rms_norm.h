@@ -15,13 +15,25 @@ namespace tailrace {
 //   weight  [dim]
 //   inv_rms [tokens * heads], written when not empty: 1 / sqrt(...), what backward needs
 // Sums are float32, 16 interleaved lanes joined in a fixed tree. tokens == 0 is allowed.
-void rms_norm(const Stream& stream, ConstMatrix x, std::span<const float> weight, float eps,
-              Matrix y, std::span<float> inv_rms);
+struct RmsNorm {
+  ConstMatrix x;
+  std::span<const float> weight;
+  float eps = 0;
+  Matrix y;
+  std::span<float> inv_rms = {};
+};
+void rms_norm(const Stream& stream, const RmsNorm& args);
 
 // dx (+)= gradient to x; dweight[i] += sum of dy[t, h, i] * x[t, h, i] * inv_rms[t, h], in order of
 // (t, h). `accumulate` adds to dx (the residual stream), otherwise dx is overwritten. dx may be dy.
-void rms_norm_backward(const Stream& stream, ConstMatrix x, std::span<const float> weight,
-                       std::span<const float> inv_rms, ConstMatrix dy, Matrix dx, bool accumulate,
-                       std::span<float> dweight);
+struct RmsNormBackward {
+  ConstMatrix x;
+  std::span<const float> weight, inv_rms;
+  ConstMatrix dy;
+  Matrix dx;
+  bool accumulate = false;
+  std::span<float> dweight;
+};
+void rms_norm_backward(const Stream& stream, const RmsNormBackward& args);
 
 }  // namespace tailrace

@@ -13,12 +13,23 @@ namespace tailrace {
 // table[p, i] = scale * cos(p * inv_freq[i]), table[p, half + i] = scale * sin(p * inv_freq[i]);
 // table [positions, 2 * half]. In double, and rounded once. `scale` is 1 but in YaRN (Peng et al.
 // 2023), which makes queries and keys longer by it.
-void rope_table(const Stream& stream, std::span<const double> inv_freq, double scale, Matrix table);
+struct RopeTable {
+  std::span<const double> inv_freq;
+  double scale = 1;
+  Matrix table;
+};
+void rope_table(const Stream& stream, const RopeTable& args);
 
 // x [tokens, num_heads * head_dim], rotated in place by the angle of positions[t]:
 //   (a, b) -> (a cos - b sin, b cos + a sin);  `inverse` rotates by the opposite angle, which is
 //   the gradient.
-void rope(const Stream& stream, Matrix x, int num_heads, std::span<const int32_t> positions,
-          ConstMatrix table, bool inverse);
+struct Rope {
+  Matrix x;
+  int num_heads = 0;
+  std::span<const int32_t> positions;
+  ConstMatrix table;
+  bool inverse = false;
+};
+void rope(const Stream& stream, const Rope& args);
 
 }  // namespace tailrace

@@ -8,10 +8,17 @@ namespace tailrace {
 
 // y = silu(gate) * up, silu(g) = g / (1 + exp(-g));  gate, up, y [tokens, dim]; y may be gate or
 // up.
-void swiglu(const Stream& stream, ConstMatrix gate, ConstMatrix up, Matrix y);
+struct Swiglu {
+  ConstMatrix gate, up;
+  Matrix y;
+};
+void swiglu(const Stream& stream, const Swiglu& args);
 
 // Overwrites dgate and dup; either may be dy.
-void swiglu_backward(const Stream& stream, ConstMatrix gate, ConstMatrix up, ConstMatrix dy,
-                     Matrix dgate, Matrix dup);
+struct SwigluBackward {
+  ConstMatrix gate, up, dy;
+  Matrix dgate, dup;
+};
+void swiglu_backward(const Stream& stream, const SwigluBackward& args);
 
 }  // namespace tailrace

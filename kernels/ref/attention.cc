@@ -43,7 +43,7 @@ struct Probabilities {
   double lse = 0;
 };
 
-Probabilities probabilities(const float* q, const AttentionArgs& args, const AttentionBatch& batch,
+Probabilities probabilities(const float* q, const AttentionHeads& args, const AttentionBatch& batch,
                             const KvLayer& kv, int64_t sequence, int64_t kv_head,
                             int64_t position) {
   Probabilities result;
@@ -79,7 +79,7 @@ void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const K
   });
 }
 
-void attention(ConstMatrix q, const AttentionArgs& args, const AttentionBatch& batch,
+void attention(ConstMatrix q, const AttentionHeads& args, const AttentionBatch& batch,
                const KvLayer& kv, Matrix out, Matrix lse) {
   const int64_t dim = kv.head_dim, group = args.num_heads / kv.num_kv_heads;
   for_rows(batch, [&](int64_t s, int64_t row) {
@@ -101,7 +101,7 @@ void attention(ConstMatrix q, const AttentionArgs& args, const AttentionBatch& b
   });
 }
 
-void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionArgs& args,
+void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionHeads& args,
                         const AttentionBatch& batch, const KvLayer& kv, Matrix dq, Matrix dk,
                         Matrix dv) {
   const int64_t dim = kv.head_dim, group = args.num_heads / kv.num_kv_heads;

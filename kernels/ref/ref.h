@@ -34,10 +34,10 @@ void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y);
 void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable);
 
 void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const KvLayer& kv);
-void attention(ConstMatrix q, const AttentionArgs& args, const AttentionBatch& batch,
+void attention(ConstMatrix q, const AttentionHeads& args, const AttentionBatch& batch,
                const KvLayer& kv, Matrix out, Matrix lse);
 // Recomputes the probabilities itself: it needs neither `out` nor `lse`.
-void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionArgs& args,
+void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionHeads& args,
                         const AttentionBatch& batch, const KvLayer& kv, Matrix dq, Matrix dk,
                         Matrix dv);
 

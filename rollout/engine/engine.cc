@@ -248,7 +248,7 @@ void Engine::sample() {
     Matrix logits = logits_.slice_rows(0, end - begin);
     // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
     // depend on its neighbours.
-    linear(stream_, hidden_.slice_rows(begin, end), weights_->head(), {}, logits);
+    linear(stream_, {.x = hidden_.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
     std::span<Sequence* const> rows(rows_.data() + begin, static_cast<size_t>(end - begin));
     draw(rows, logits);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -277,8 +277,9 @@ GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) const {
 void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
   auto count = static_cast<int64_t>(rows.size());
   for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
-    log_sum_exp(stream_, logits.slice_rows(begin, end), inv_temperature,
-                lse_.subspan(begin, end - begin), {});
+    log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
+                          .inv_temperature = inv_temperature,
+                          .lse = lse_.subspan(begin, end - begin)});
   });
   int64_t vocab = logits.cols;
   for (int64_t row = 0; row < count; ++row) {
@@ -307,8 +308,10 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
   const KeptSets kept(kept_.data(), rows.size());
   if (std::ranges::all_of(kept, [](const auto& set) { return set.empty(); })) return;
   for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
-    kept_log_sum_exp(stream_, logits.slice_rows(begin, end), kept.subspan(begin, end - begin),
-                     inv_temperature, kept_lse_.subspan(begin, end - begin));
+    kept_log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
+                               .kept = kept.subspan(begin, end - begin),
+                               .inv_temperature = inv_temperature,
+                               .kept_lse = kept_lse_.subspan(begin, end - begin)});
   });
 }
 

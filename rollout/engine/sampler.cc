@@ -68,8 +68,9 @@ double sample_uniform(SampleKey key, int64_t position) {
 int64_t keep_tokens(std::span<const float> logits, const SamplingParams& params,
                     SamplerScratch scratch) {
   auto vocab = static_cast<int64_t>(logits.size());
-  softmax_weights(Stream{}, logits, inverse_temperature(params),
-                  scratch.weights.first(logits.size()));
+  softmax_weights(Stream{}, {.logits = logits,
+                             .inv_temperature = inverse_temperature(params),
+                             .weights = scratch.weights.first(logits.size())});
   auto ids = scratch.ids.first(static_cast<size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);
   // By logit rather than by weight: exponentials that underflow or round together keep their order.
@@ -124,8 +125,9 @@ Drawn sample_token(std::span<const float> logits, const SamplingParams& params, 
     return {static_cast<TokenId>(best)};
   }
   if (!truncates(params, std::ssize(logits))) {
-    softmax_weights(Stream{}, logits, inverse_temperature(params),
-                    scratch.weights.first(logits.size()));
+    softmax_weights(Stream{}, {.logits = logits,
+                               .inv_temperature = inverse_temperature(params),
+                               .weights = scratch.weights.first(logits.size())});
     return {draw_in_id_order(scratch.weights.first(logits.size()), uniform)};
   }
   // In order of likelihood, as keep_tokens() left them: sorting by id would change nothing in the

@@ -131,11 +131,11 @@ void add_logprobs(Rig& rig, const Tokens& targets, std::vector<float>& logprobs)
   std::vector<float> lse(targets.size());
   Workspace workspace = rig.workspace();
   linear_logprob(rig.stream(), workspace,
-                 {.hidden = rig.hidden(),
-                  .weight = rig.weights().head(),
-                  .targets = targets,
-                  .inv_temperature = 1.0f / 0.7f},
-                 {.logprob = logprobs, .lse = lse, .entropy = {}});
+                 {.head = {.hidden = rig.hidden(),
+                           .weight = rig.weights().head(),
+                           .targets = targets,
+                           .inv_temperature = 1.0f / 0.7f},
+                  .out = {.logprob = logprobs, .lse = lse, .entropy = {}}});
 }
 
 Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& schedule,

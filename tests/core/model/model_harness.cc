@@ -118,7 +118,7 @@ void Rig::forward(const BatchBuilder& from, bool keep) {
 std::vector<float> Rig::logits() {
   const int64_t vocab = model.config().vocab_size;
   std::vector<float> out(static_cast<size_t>(num_rows_ * vocab));
-  linear(stream_, hidden(), weights_->head(), {}, {out.data(), num_rows_, vocab});
+  linear(stream_, {.x = hidden(), .weight = weights_->head(), .y = {out.data(), num_rows_, vocab}});
   return out;
 }
 
@@ -139,8 +139,9 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   Workspace workspace = rig.workspace();
   const LogprobHead head_rows{
       .hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets};
-  linear_logprob(rig.stream(), workspace, head_rows,
-                 {.logprob = result.logprobs, .lse = lse, .entropy = result.entropies});
+  linear_logprob(rig.stream(), workspace,
+                 {.head = head_rows,
+                  .out = {.logprob = result.logprobs, .lse = lse, .entropy = result.entropies}});
   const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
   // In double and in order of rows: the loss is compared to 1e-5.
   for (size_t i = 0; i < rows; ++i)
@@ -153,13 +154,14 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   std::vector<float> dhidden(rows * static_cast<size_t>(hidden));
   const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
   const std::string_view head = rig.model.head_name();
-  linear_logprob_backward(rig.stream(), workspace, head_rows,
-                          {.lse = lse,
-                           .entropy = result.entropies,
-                           .dlogprob = dlogprob,
-                           .dentropy = {},
-                           .dhidden = dhidden_matrix,
-                           .dweight = gradients->matrix(head)});
+  linear_logprob_backward(rig.stream(), workspace,
+                          {.head = head_rows,
+                           .gradient = {.lse = lse,
+                                        .entropy = result.entropies,
+                                        .dlogprob = dlogprob,
+                                        .dentropy = {},
+                                        .dhidden = dhidden_matrix,
+                                        .dweight = gradients->matrix(head)}});
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients);
   return result;

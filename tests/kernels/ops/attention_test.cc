@@ -14,7 +14,7 @@ using namespace op_testing;
 struct Geometry {
   int heads = 4, kv_heads = 2, head_dim = 32, block_tokens = 16, window = 0;
   float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
-  AttentionArgs args() const { return {.num_heads = heads, .scale = scale(), .window = window}; }
+  AttentionHeads args() const { return {.num_heads = heads, .scale = scale(), .window = window}; }
 };
 
 // A paged cache for some sequences: block ids are shuffled, all memory is NaN until written.
@@ -157,9 +157,15 @@ Output forward(const Stream& stream, const Case& c, PagedCache& cache,
   Output result{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), g.heads)};
   TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
                                                     g.head_dim, batch.max_context));
-  kv_write(stream, k.view(), v.view(), batch.get(), cache.layer());
-  attention(stream, workspace.get(), q.view(), g.args(), batch.get(), cache.layer(),
-            batch.max_context, result.out.view(), result.lse.view());
+  kv_write(stream, {.k = k.view(), .v = v.view(), .batch = batch.get(), .kv = cache.layer()});
+  attention(stream, workspace.get(),
+            {.q = q.view(),
+             .heads = g.args(),
+             .batch = batch.get(),
+             .kv = cache.layer(),
+             .max_context = batch.max_context,
+             .out = result.out.view(),
+             .lse = result.lse.view()});
   result.out.expect_canaries();
   result.lse.expect_canaries();
   return result;
@@ -248,8 +254,13 @@ TEST(Attention, MayOverwriteItsQueries) {
   BatchData batch(cache, c.whole());
   TestWorkspace workspace(attention_workspace_bytes(2, g.heads, g.kv_heads, g.head_dim, 33));
   TestStream stream(2);
-  attention(stream.get(), workspace.get(), q.view(), g.args(), batch.get(), cache.layer(), 33,
-            q.view(), {});
+  attention(stream.get(), workspace.get(),
+            {.q = q.view(),
+             .heads = g.args(),
+             .batch = batch.get(),
+             .kv = cache.layer(),
+             .max_context = 33,
+             .out = q.view()});
   expect_same_bits(q.view(), apart.out.view(), "out over q");
 }
 
@@ -397,9 +408,18 @@ Grads backward(const Stream& stream, const Case& c, PagedCache& cache, const Gua
   for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->fill(NAN);
   TestWorkspace workspace(attention_workspace_bytes(num_threads(stream), g.heads, g.kv_heads,
                                                     g.head_dim, batch.max_context));
-  attention_backward(stream, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
-                     g.args(), batch.get(), cache.layer(), batch.max_context, grads.dq.view(),
-                     grads.dk.view(), grads.dv.view());
+  attention_backward(stream, workspace.get(),
+                     {.q = q.view(),
+                      .out = y.out.view(),
+                      .lse = y.lse.view(),
+                      .dout = dout.view(),
+                      .heads = g.args(),
+                      .batch = batch.get(),
+                      .kv = cache.layer(),
+                      .max_context = batch.max_context,
+                      .dq = grads.dq.view(),
+                      .dk = grads.dk.view(),
+                      .dv = grads.dv.view()});
   for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->expect_canaries();
   return grads;
 }
@@ -455,9 +475,18 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
   GuardedMatrix q = Case::rows_of(c.q, c.whole());
   BatchData batch(cache, c.whole());
   TestWorkspace workspace(attention_workspace_bytes(1, g.heads, g.kv_heads, g.head_dim, 90));
-  attention_backward(Stream{}, workspace.get(), q.view(), y.out.view(), y.lse.view(), dout.view(),
-                     g.args(), batch.get(), cache.layer(), 90, dout.view(), one.dk.view(),
-                     one.dv.view());
+  attention_backward(Stream{}, workspace.get(),
+                     {.q = q.view(),
+                      .out = y.out.view(),
+                      .lse = y.lse.view(),
+                      .dout = dout.view(),
+                      .heads = g.args(),
+                      .batch = batch.get(),
+                      .kv = cache.layer(),
+                      .max_context = 90,
+                      .dq = dout.view(),
+                      .dk = one.dk.view(),
+                      .dv = one.dv.view()});
   expect_same_bits(dout.view(), one.dq.view(), "dq over dout");
 }
 
@@ -533,9 +562,18 @@ TEST(AttentionDeathTest, RefusesAMissingBlockAndACutSequence) {
   BatchData batch(large, {{0, 3, 8}});
   GuardedMatrix q(5, 128), lse(5, 4), kv(5, 64);
   TestWorkspace workspace(attention_workspace_bytes(1, 4, 2, 32, 8));
-  EXPECT_DEATH(attention_backward(Stream{}, workspace.get(), q.view(), q.view(), lse.view(),
-                                  q.view(), {.num_heads = 4}, batch.get(), large.layer(), 8,
-                                  q.view(), kv.view(), kv.view()),
+  EXPECT_DEATH(attention_backward(Stream{}, workspace.get(),
+                                  {.q = q.view(),
+                                   .out = q.view(),
+                                   .lse = lse.view(),
+                                   .dout = q.view(),
+                                   .heads = {.num_heads = 4},
+                                   .batch = batch.get(),
+                                   .kv = large.layer(),
+                                   .max_context = 8,
+                                   .dq = q.view(),
+                                   .dk = kv.view(),
+                                   .dv = kv.view()}),
                "sequence 0 is not whole: positions 3..7 in 5 rows");
 }
 

@@ -39,13 +39,14 @@ TEST(RmsNorm, AgreesWithTheReference) {
       auto weight = random_vector(dim, rng);
       std::vector<float> inv(static_cast<size_t>(tokens)), inv_expected(inv.size());
       ref::rms_norm(x.view(), weight, 1e-5f, expected.view(), inv_expected);
-      rms_norm(stream.get(), x.view(), weight, 1e-5f, y.view(), inv);
+      rms_norm(stream.get(),
+               {.x = x.view(), .weight = weight, .eps = 1e-5f, .y = y.view(), .inv_rms = inv});
       // A sum of squares of dim terms in 16 lanes (dim / 16 + 4 roundings, all of one sign), halved
       // by the root; then mean, eps, root, quotient, two products and the reference's own rounding.
       const double roundings = 0.5 * (static_cast<double>(dim) / 16 + 4) + 7;
       expect_close(y.view(), expected.view(), relative(expected, roundings), "y");
       y.expect_canaries();
-      rms_norm(stream.get(), x.view(), weight, 1e-5f, x.view(), {});
+      rms_norm(stream.get(), {.x = x.view(), .weight = weight, .eps = 1e-5f, .y = x.view()});
       expect_same_bits(x.view(), y.view(), "in place");
     }
   }
@@ -56,10 +57,11 @@ TEST(RmsNorm, ARowHasTheSameBitsAloneAndInABatch) {
   GuardedMatrix x(400, 93, rng), y(400, 93);
   auto weight = random_vector(93, rng);
   TestStream stream(3);
-  rms_norm(stream.get(), x.view(), weight, 1e-6f, y.view(), {});
+  rms_norm(stream.get(), {.x = x.view(), .weight = weight, .eps = 1e-6f, .y = y.view()});
   for (int64_t t = 0; t < 400; ++t) {
     GuardedMatrix one(1, 93);
-    rms_norm(Stream{}, x.view().slice_rows(t, t + 1), weight, 1e-6f, one.view(), {});
+    rms_norm(Stream{},
+             {.x = x.view().slice_rows(t, t + 1), .weight = weight, .eps = 1e-6f, .y = one.view()});
     expect_same_bits(one.view(), y.view().slice_rows(t, t + 1), "row");
   }
 }
@@ -72,14 +74,20 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
       GuardedMatrix x(tokens, dim, rng), dy(tokens, dim, rng), y(tokens, dim);
       auto weight = random_vector(dim, rng);
       std::vector<float> inv(static_cast<size_t>(tokens));
-      rms_norm(stream.get(), x.view(), weight, 1e-5f, y.view(), inv);
+      rms_norm(stream.get(),
+               {.x = x.view(), .weight = weight, .eps = 1e-5f, .y = y.view(), .inv_rms = inv});
       for (bool accumulate : {false, true}) {
         GuardedMatrix dx(tokens, dim, rng), dweight(1, dim, rng);
         GuardedMatrix expected = dx, dweight_expected = dweight;
         ref::rms_norm_backward(x.view(), weight, inv, dy.view(), expected.view(), accumulate,
                                span_of(dweight_expected));
-        rms_norm_backward(stream.get(), x.view(), weight, inv, dy.view(), dx.view(), accumulate,
-                          span_of(dweight));
+        rms_norm_backward(stream.get(), {.x = x.view(),
+                                         .weight = weight,
+                                         .inv_rms = inv,
+                                         .dy = dy.view(),
+                                         .dx = dx.view(),
+                                         .accumulate = accumulate,
+                                         .dweight = span_of(dweight)});
         // A dot product of dim terms of size |dy w n|, divided by dim; a dozen roundings around it.
         // All factors are normal deviates: 5 sigma each bounds the magnitudes.
         float largest = 1;
@@ -93,8 +101,13 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
         dweight.expect_canaries();
         if (!accumulate) {
           GuardedMatrix in_place = dy;
-          rms_norm_backward(stream.get(), x.view(), weight, inv, in_place.view(), in_place.view(),
-                            false, span_of(dweight));
+          rms_norm_backward(stream.get(), {.x = x.view(),
+                                           .weight = weight,
+                                           .inv_rms = inv,
+                                           .dy = in_place.view(),
+                                           .dx = in_place.view(),
+                                           .accumulate = false,
+                                           .dweight = span_of(dweight)});
           expect_same_bits(in_place.view(), dx.view(), "dx over dy");
         }
       }
@@ -114,9 +127,14 @@ TEST(RmsNorm, OfHeadsIsTheNormOfEach) {
   GuardedMatrix y(kTokens, kHeads * kDim), dx(kTokens, kHeads * kDim, rng), dweight(1, kDim, rng);
   const GuardedMatrix dx_before = dx, dweight_before = dweight;
   std::vector<float> inv(kTokens * kHeads);
-  rms_norm(stream.get(), x, weight, 1e-5f, y.view(), inv);
-  rms_norm_backward(stream.get(), x, weight, inv, dy.view(), dx.view(), /*accumulate=*/true,
-                    span_of(dweight));
+  rms_norm(stream.get(), {.x = x, .weight = weight, .eps = 1e-5f, .y = y.view(), .inv_rms = inv});
+  rms_norm_backward(stream.get(), {.x = x,
+                                   .weight = weight,
+                                   .inv_rms = inv,
+                                   .dy = dy.view(),
+                                   .dx = dx.view(),
+                                   .accumulate = true,
+                                   .dweight = span_of(dweight)});
   y.expect_canaries();
   dx.expect_canaries();
   dweight.expect_canaries();
@@ -132,9 +150,16 @@ TEST(RmsNorm, OfHeadsIsTheNormOfEach) {
   split(dx_before.view(), dx_rows);
   GuardedMatrix dweight_rows = dweight_before;
   std::vector<float> inv_rows(inv.size());
-  rms_norm(Stream{}, rows.view(), weight, 1e-5f, y_rows.view(), inv_rows);
-  rms_norm_backward(Stream{}, rows.view(), weight, inv_rows, dy_rows.view(), dx_rows.view(),
-                    /*accumulate=*/true, span_of(dweight_rows));
+  rms_norm(
+      Stream{},
+      {.x = rows.view(), .weight = weight, .eps = 1e-5f, .y = y_rows.view(), .inv_rms = inv_rows});
+  rms_norm_backward(Stream{}, {.x = rows.view(),
+                               .weight = weight,
+                               .inv_rms = inv_rows,
+                               .dy = dy_rows.view(),
+                               .dx = dx_rows.view(),
+                               .accumulate = true,
+                               .dweight = span_of(dweight_rows)});
   EXPECT_EQ(inv, inv_rows);
   GuardedMatrix got(rows);
   split(y.view(), got);
@@ -183,19 +208,27 @@ TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
             std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
       }
       GuardedMatrix table(500, head_dim), x(tokens, heads * head_dim, rng);
-      rope_table(Stream{}, inv_freq, 1, table.view());
+      rope_table(Stream{}, {.inv_freq = inv_freq, .scale = 1, .table = table.view()});
       table.expect_canaries();
       std::vector<int32_t> positions;
       for (int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<int32_t>(rng() % 500));
       GuardedMatrix original = x, expected = x;
       ref::rope(expected.view(), heads, positions, inv_freq, false);
       TestStream stream(2);
-      rope(stream.get(), x.view(), heads, positions, table.view(), false);
+      rope(stream.get(), {.x = x.view(),
+                          .num_heads = heads,
+                          .positions = positions,
+                          .table = table.view(),
+                          .inverse = false});
       x.expect_canaries();
       // Rounded cosine and sine, two products and a sum.
       const double tolerance = 5 * kUnit * 2 * (1 + x.max_magnitude());
       expect_close(x.view(), expected.view(), tolerance, "rotated");
-      rope(stream.get(), x.view(), heads, positions, table.view(), true);
+      rope(stream.get(), {.x = x.view(),
+                          .num_heads = heads,
+                          .positions = positions,
+                          .table = table.view(),
+                          .inverse = true});
       expect_close(x.view(), original.view(), 2 * tolerance, "turned back");
     }
   }
@@ -205,8 +238,8 @@ TEST(Rope, AgreesWithTheReferenceAndTurnsBack) {
 TEST(Rope, ATableMayBeScaled) {
   const std::vector<double> inv_freq = {1, 0.25};
   GuardedMatrix plain(9, 4), scaled(9, 4);
-  rope_table(Stream{}, inv_freq, 1, plain.view());
-  rope_table(Stream{}, inv_freq, 1.5, scaled.view());
+  rope_table(Stream{}, {.inv_freq = inv_freq, .scale = 1, .table = plain.view()});
+  rope_table(Stream{}, {.inv_freq = inv_freq, .scale = 1.5, .table = scaled.view()});
   for (int64_t p = 0; p < 9; ++p) {
     for (int64_t i = 0; i < 4; ++i)
       EXPECT_NEAR(scaled.at(p, i), 1.5 * plain.at(p, i), 2 * kUnit * 1.5);
@@ -226,12 +259,16 @@ TEST(Swiglu, AgreesWithTheReference) {
       GuardedMatrix y(tokens, dim), dgate(tokens, dim), dup(tokens, dim);
       GuardedMatrix y1 = y, dgate1 = y, dup1 = y;
       ref::swiglu(gate.view(), up.view(), y1.view());
-      swiglu(stream.get(), gate.view(), up.view(), y.view());
+      swiglu(stream.get(), {.gate = gate.view(), .up = up.view(), .y = y.view()});
       // exp within 2 units (4 half-units), sum, quotient, two products, the reference's rounding.
       expect_close(y.view(), y1.view(), relative(y1, 10, 1e-34), "y");
       y.expect_canaries();
       ref::swiglu_backward(gate.view(), up.view(), dy.view(), dgate1.view(), dup1.view());
-      swiglu_backward(stream.get(), gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
+      swiglu_backward(stream.get(), {.gate = gate.view(),
+                                     .up = up.view(),
+                                     .dy = dy.view(),
+                                     .dgate = dgate.view(),
+                                     .dup = dup.view()});
       expect_close(dup.view(), dup1.view(), relative(dup1, 10, 1e-34), "dup");
       // silu' crosses zero near -1.28, where 1 + g (1 - s) cancels: the error is relative to its
       // terms, s * (1 + |g| (1 - s)) <= 1.3, times |dy up|.
@@ -243,10 +280,13 @@ TEST(Swiglu, AgreesWithTheReference) {
       dup.expect_canaries();
 
       GuardedMatrix in_place = gate, grads = dy;
-      swiglu(stream.get(), in_place.view(), up.view(), in_place.view());
+      swiglu(stream.get(), {.gate = in_place.view(), .up = up.view(), .y = in_place.view()});
       expect_same_bits(in_place.view(), y.view(), "y over gate");
-      swiglu_backward(stream.get(), gate.view(), up.view(), grads.view(), dgate1.view(),
-                      grads.view());
+      swiglu_backward(stream.get(), {.gate = gate.view(),
+                                     .up = up.view(),
+                                     .dy = grads.view(),
+                                     .dgate = dgate1.view(),
+                                     .dup = grads.view()});
       expect_same_bits(grads.view(), dup.view(), "dup over dy");
     }
   }
@@ -281,10 +321,11 @@ TEST(Embedding, CopiesRowsAndAddsGradientsInOrder) {
     std::vector<int32_t> ids;
     for (int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<int32_t>(rng() % 41));
     TestStream stream(3);
-    embedding(stream.get(), Packed(table).weight, ids, y.view());
+    embedding(stream.get(), {.table = Packed(table).weight, .ids = ids, .y = y.view()});
     ref::embedding(table.view(), ids, expected.view());
     expect_same_bits(y.view(), expected.view(), "y");
-    embedding(stream.get(), Packed(table, Dtype::kBF16).weight, ids, y.view());
+    embedding(stream.get(),
+              {.table = Packed(table, Dtype::kBF16).weight, .ids = ids, .y = y.view()});
     ref::embedding(rounded_to_bf16(table).view(), ids, expected.view());
     expect_same_bits(y.view(), expected.view(), "y, bf16");
     y.expect_canaries();
@@ -294,7 +335,7 @@ TEST(Embedding, CopiesRowsAndAddsGradientsInOrder) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t i = 0; i < dim; ++i) in_order.at(ids[static_cast<size_t>(t)], i) += dy.at(t, i);
     }
-    embedding_backward(stream.get(), ids, dy.view(), dtable.view());
+    embedding_backward(stream.get(), {.ids = ids, .dy = dy.view(), .dtable = dtable.view()});
     expect_same_bits(dtable.view(), in_order.view(), "dtable");
     dtable.expect_canaries();
     ref::embedding_backward(ids, dy.view(), sums.view());
@@ -308,15 +349,15 @@ TEST(Embedding, GathersAndScattersRows) {
   GuardedMatrix x(20, 37, rng), some(4, 37), back(20, 37, rng), sum = x;
   const std::vector<int32_t> rows = {3, 19, 0, 7};
   TestStream stream(2);
-  gather_rows(stream.get(), x.view(), rows, some.view());
-  scatter_rows(stream.get(), some.view(), rows, back.view());
+  gather_rows(stream.get(), {.x = x.view(), .rows = rows, .y = some.view()});
+  scatter_rows(stream.get(), {.x = some.view(), .rows = rows, .y = back.view()});
   some.expect_canaries();
   back.expect_canaries();
   for (int64_t r = 0; r < 20; ++r) {
     const bool chosen = r == 3 || r == 19 || r == 0 || r == 7;
     for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(back.at(r, i), chosen ? x.at(r, i) : 0.0f);
   }
-  add(stream.get(), x.view(), sum.view());
+  add(stream.get(), {.x = x.view(), .y = sum.view()});
   sum.expect_canaries();
   for (int64_t r = 0; r < 20; ++r) {
     for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(sum.at(r, i), 2 * x.at(r, i));
@@ -332,7 +373,11 @@ TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
     const std::span<const float> grads(g.view().data, static_cast<size_t>(n));
     AdamWStep step{.lr = 1e-2f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = 3};
     ref::adamw(step, span_of(p1), grads, span_of(m1), span_of(v1));
-    adamw(Stream{}, step, span_of(p), grads, span_of(m), span_of(v));
+    adamw(Stream{}, {.step = step,
+                     .parameters = span_of(p),
+                     .gradients = grads,
+                     .m = span_of(m),
+                     .v = span_of(v)});
     // Two products and a sum for m and v. For p: the update, lr times a quotient with the roundings
     // of m, v, the root and the bias corrections; m^2 / v may be large here, m and v are unrelated.
     expect_close(m.view(), m1.view(), 4 * kUnit * (1 + m1.max_magnitude()), "m");
@@ -347,20 +392,30 @@ TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
     m.expect_canaries();
     v.expect_canaries();
     TestStream stream(3);
-    adamw(stream.get(), step, span_of(p3), grads, span_of(m3), span_of(v3));
+    adamw(stream.get(), {.step = step,
+                         .parameters = span_of(p3),
+                         .gradients = grads,
+                         .m = span_of(m3),
+                         .v = span_of(v3)});
     expect_same_bits(p3.view(), p.view(), "p, three threads");
     expect_same_bits(v3.view(), v.view(), "v, three threads");
   }
+}
+
+double squares(const Stream& stream, std::span<const float> x) {
+  double sum = 0;
+  sum_of_squares(stream, {.x = x, .sum = {&sum, 1}});
+  return sum;
 }
 
 TEST(AdamW, SumOfSquaresDoesNotDependOnTheThreads) {
   Rng rng(11);
   for (int64_t n : {0, 1, 4095, 4097, 300000}) {
     auto x = random_vector(n, rng);
-    const double one = sum_of_squares(Stream{}, x);
+    const double one = squares(Stream{}, x);
     // Sums of n positive doubles in two orders.
     EXPECT_NEAR(one, ref::sum_of_squares(x), 1e-16 * static_cast<double>(n + 1) * (one + 1));
-    for (int threads : {2, 3}) EXPECT_EQ(sum_of_squares(TestStream(threads).get(), x), one);
+    for (int threads : {2, 3}) EXPECT_EQ(squares(TestStream(threads).get(), x), one);
   }
 }
 

@@ -45,12 +45,13 @@ TEST(Linear, AgreesWithTheReference) {
       std::vector<float> bias_magnitude = bias;
       for (float& b : bias_magnitude) b = std::abs(b);
       ref::linear(x.magnitude().view(), w.magnitude().view(), bias_magnitude, bound.view());
-      linear(stream.get(), x.view(), Packed(w).weight, bias, y.view());
+      linear(stream.get(),
+             {.x = x.view(), .weight = Packed(w).weight, .bias = bias, .y = y.view()});
       expect_close(y.view(), expected.view(), sum_tolerance(bound, in), "y");
       y.expect_canaries();
 
       ref::linear(x.view(), w.view(), {}, expected.view());
-      linear(stream.get(), x.view(), Packed(w).weight, {}, y.view());
+      linear(stream.get(), {.x = x.view(), .weight = Packed(w).weight, .y = y.view()});
       expect_close(y.view(), expected.view(), sum_tolerance(bound, in), "y without bias");
     }
   }
@@ -69,7 +70,7 @@ TEST(Linear, IsOneAccumulatorOverKInOrder) {
         expected.at(t, o) = sum;
       }
     }
-    linear(Stream{}, x.view(), Packed(w).weight, {}, y.view());
+    linear(Stream{}, {.x = x.view(), .weight = Packed(w).weight, .y = y.view()});
     expect_same_bits(y.view(), expected.view(), "y");
   }
 }
@@ -81,19 +82,21 @@ TEST(Linear, ARowHasTheSameBitsInEveryBatchAndForEveryThreadCount) {
   Packed packed(w);
   auto bias = random_vector(203, rng);
   GuardedMatrix whole(tokens, 203);
-  linear(Stream{}, x.view(), packed.weight, bias, whole.view());
+  linear(Stream{}, {.x = x.view(), .weight = packed.weight, .bias = bias, .y = whole.view()});
   for (int threads : {1, 2, 3}) {
     TestStream stream(threads);
     // More rows than a tile has, from any place: a row meets every edge of a tile.
     for (int64_t rows = 1; rows <= 50; ++rows) {
       const auto first = static_cast<int64_t>(rng() % static_cast<uint64_t>(tokens - rows));
       GuardedMatrix part(rows, 203);
-      linear(stream.get(), x.view().slice_rows(first, first + rows), packed.weight, bias,
-             part.view());
+      linear(stream.get(), {.x = x.view().slice_rows(first, first + rows),
+                            .weight = packed.weight,
+                            .bias = bias,
+                            .y = part.view()});
       expect_same_bits(part.view(), whole.view().slice_rows(first, first + rows), "rows");
     }
     GuardedMatrix again(tokens, 203);
-    linear(stream.get(), x.view(), packed.weight, bias, again.view());
+    linear(stream.get(), {.x = x.view(), .weight = packed.weight, .bias = bias, .y = again.view()});
     expect_same_bits(again.view(), whole.view(), "threads");
   }
 }
@@ -104,11 +107,11 @@ TEST(Linear, OneRowIsDividedAndKeepsItsBits) {
   GuardedMatrix x(1, 513, rng), w(4099, 513, rng);
   Packed packed(w);
   GuardedMatrix alone(1, 4099);
-  linear(Stream{}, x.view(), packed.weight, {}, alone.view());
+  linear(Stream{}, {.x = x.view(), .weight = packed.weight, .y = alone.view()});
   for (int threads : {2, 3, 5}) {
     TestStream stream(threads);
     GuardedMatrix divided(1, 4099);
-    linear(stream.get(), x.view(), packed.weight, {}, divided.view());
+    linear(stream.get(), {.x = x.view(), .weight = packed.weight, .y = divided.view()});
     expect_same_bits(divided.view(), alone.view(), "one row");
     EXPECT_GT(stream.num_divided(), 0) << threads;
   }
@@ -121,16 +124,17 @@ TEST(Linear, AProductOverSeveralRowBlocksHasTheBitsOfItsRows) {
   GuardedMatrix x(rows, k, rng), w(cols, k, rng);
   Packed packed(w);
   GuardedMatrix whole(rows, cols);
-  linear(Stream{}, x.view(), packed.weight, {}, whole.view());
+  linear(Stream{}, {.x = x.view(), .weight = packed.weight, .y = whole.view()});
   for (int64_t row : {0, 11, 59, 60, 61, 119, 120, 121, 180, 199}) {
     GuardedMatrix one(1, cols);
-    linear(Stream{}, x.view().slice_rows(row, row + 1), packed.weight, {}, one.view());
+    linear(Stream{},
+           {.x = x.view().slice_rows(row, row + 1), .weight = packed.weight, .y = one.view()});
     expect_same_bits(one.view(), whole.view().slice_rows(row, row + 1), "row");
   }
   for (int threads : {2, 3}) {
     TestStream stream(threads);
     GuardedMatrix divided(rows, cols);
-    linear(stream.get(), x.view(), packed.weight, {}, divided.view());
+    linear(stream.get(), {.x = x.view(), .weight = packed.weight, .y = divided.view()});
     expect_same_bits(divided.view(), whole.view(), "threads");
     EXPECT_GT(stream.num_divided(), 0) << threads;
   }
@@ -149,12 +153,18 @@ TEST(Linear, WithBfloatWeightsIsTheProductWithTheRoundedOnes) {
       TestStream stream(threads);
       TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
       GuardedMatrix y(tokens, out), expected(tokens, out), dx(tokens, in), expected_dx(tokens, in);
-      linear(stream.get(), x.view(), bf16.weight, bias, y.view());
-      linear(Stream{}, x.view(), rounded.weight, bias, expected.view());
+      linear(stream.get(), {.x = x.view(), .weight = bf16.weight, .bias = bias, .y = y.view()});
+      linear(Stream{},
+             {.x = x.view(), .weight = rounded.weight, .bias = bias, .y = expected.view()});
       expect_same_bits(y.view(), expected.view(), "y");
-      linear_grad_input(stream.get(), workspace.get(), dy.view(), bf16.weight, dx.view(), false);
-      linear_grad_input(Stream{}, workspace.get(), dy.view(), rounded.weight, expected_dx.view(),
-                        false);
+      linear_grad_input(
+          stream.get(), workspace.get(),
+          {.dy = dy.view(), .weight = bf16.weight, .dx = dx.view(), .accumulate = false});
+      linear_grad_input(Stream{}, workspace.get(),
+                        {.dy = dy.view(),
+                         .weight = rounded.weight,
+                         .dx = expected_dx.view(),
+                         .accumulate = false});
       expect_same_bits(dx.view(), expected_dx.view(), "dx");
       y.expect_canaries();
       dx.expect_canaries();
@@ -185,7 +195,7 @@ TEST(Bfloat, EachOfThemIsWidenedExactlyInAProduct) {
   GuardedMatrix x(1, 1), w(kAll, 1), y(1, kAll);
   x.at(0, 0) = 1;
   for (int64_t i = 0; i < kAll; ++i) w.at(i, 0) = to_float(Bf16{static_cast<uint16_t>(i)});
-  linear(Stream{}, x.view(), Packed(w, Dtype::kBF16).weight, {}, y.view());
+  linear(Stream{}, {.x = x.view(), .weight = Packed(w, Dtype::kBF16).weight, .y = y.view()});
   for (int64_t i = 0; i < kAll; ++i) {
     const float value = w.at(i, 0);
     ASSERT_TRUE(y.at(0, i) == value || (std::isnan(y.at(0, i)) && std::isnan(value))) << i;
@@ -205,8 +215,11 @@ TEST(LinearGrad, AgreesWithTheReference) {
         GuardedMatrix expected = dx, bound = dx.magnitude();
         ref::linear_grad_input(dy.view(), w.view(), expected.view(), accumulate);
         ref::linear_grad_input(dy.magnitude().view(), w.magnitude().view(), bound.view(), true);
-        linear_grad_input(stream.get(), workspace.get(), dy.view(), Packed(w).weight, dx.view(),
-                          accumulate);
+        linear_grad_input(stream.get(), workspace.get(),
+                          {.dy = dy.view(),
+                           .weight = Packed(w).weight,
+                           .dx = dx.view(),
+                           .accumulate = accumulate});
         expect_close(dx.view(), expected.view(), sum_tolerance(bound, out), "dx");
         dx.expect_canaries();
       }
@@ -214,7 +227,8 @@ TEST(LinearGrad, AgreesWithTheReference) {
       GuardedMatrix expected = dw, bound = dw.magnitude();
       ref::linear_grad_weight(dy.view(), x.view(), expected.view());
       ref::linear_grad_weight(dy.magnitude().view(), x.magnitude().view(), bound.view());
-      linear_grad_weight(stream.get(), workspace.get(), dy.view(), x.view(), dw.view());
+      linear_grad_weight(stream.get(), workspace.get(),
+                         {.dy = dy.view(), .x = x.view(), .dweight = dw.view()});
       expect_close(dw.view(), expected.view(), sum_tolerance(bound, tokens), "dw");
       dw.expect_canaries();
 
@@ -223,7 +237,7 @@ TEST(LinearGrad, AgreesWithTheReference) {
       const auto n = static_cast<size_t>(out);
       ref::linear_grad_bias(dy.view(), {expected.view().data, n});
       ref::linear_grad_bias(dy.magnitude().view(), {bound.view().data, n});
-      linear_grad_bias(stream.get(), dy.view(), {dbias.view().data, n});
+      linear_grad_bias(stream.get(), {.dy = dy.view(), .dbias = {dbias.view().data, n}});
       expect_close(dbias.view(), expected.view(), sum_tolerance(bound, tokens), "dbias");
       dbias.expect_canaries();
     }
@@ -237,13 +251,19 @@ TEST(LinearGrad, HasTheSameBitsForEveryThreadCount) {
   GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng), dw0(out, in, rng);
   TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
   GuardedMatrix dx1(tokens, in), dw1 = dw0;
-  linear_grad_input(Stream{}, workspace.get(), dy.view(), Packed(w).weight, dx1.view(), false);
-  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), dw1.view());
+  linear_grad_input(
+      Stream{}, workspace.get(),
+      {.dy = dy.view(), .weight = Packed(w).weight, .dx = dx1.view(), .accumulate = false});
+  linear_grad_weight(Stream{}, workspace.get(),
+                     {.dy = dy.view(), .x = x.view(), .dweight = dw1.view()});
   for (int threads : {2, 3, 4}) {
     TestStream stream(threads);
     GuardedMatrix dx(tokens, in), dw = dw0;
-    linear_grad_input(stream.get(), workspace.get(), dy.view(), Packed(w).weight, dx.view(), false);
-    linear_grad_weight(stream.get(), workspace.get(), dy.view(), x.view(), dw.view());
+    linear_grad_input(
+        stream.get(), workspace.get(),
+        {.dy = dy.view(), .weight = Packed(w).weight, .dx = dx.view(), .accumulate = false});
+    linear_grad_weight(stream.get(), workspace.get(),
+                       {.dy = dy.view(), .x = x.view(), .dweight = dw.view()});
     expect_same_bits(dx.view(), dx1.view(), "dx");
     expect_same_bits(dw.view(), dw1.view(), "dw");
   }
@@ -258,8 +278,10 @@ TEST(LinearGrad, AddsFinishedSums) {
   GuardedMatrix x(tokens, in, rng), dy(tokens, out, rng), dw0(out, in, rng, 100);
   TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
   GuardedMatrix fresh(out, in), added = dw0;
-  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), fresh.view());
-  linear_grad_weight(Stream{}, workspace.get(), dy.view(), x.view(), added.view());
+  linear_grad_weight(Stream{}, workspace.get(),
+                     {.dy = dy.view(), .x = x.view(), .dweight = fresh.view()});
+  linear_grad_weight(Stream{}, workspace.get(),
+                     {.dy = dy.view(), .x = x.view(), .dweight = added.view()});
   for (int64_t o = 0; o < out; ++o) {
     for (int64_t i = 0; i < in; ++i) {
       float sum = 0;
@@ -280,13 +302,16 @@ TEST(Linear, BeatsByItsWork) {
   // A panel of 32 columns by as many rows as fit into a cache.
   const int64_t round = int64_t{4} << 20;
   expect_beats(work, 1, round, [&](const Stream& stream) {
-    linear(stream, x.view(), packed.weight, {}, y.view());
+    linear(stream, {.x = x.view(), .weight = packed.weight, .y = y.view()});
   });
   expect_beats(work, 2, round, [&](const Stream& stream) {
-    linear_grad_input(stream, workspace.get(), y.view(), packed.weight, dx.view(), false);
+    linear_grad_input(
+        stream, workspace.get(),
+        {.dy = y.view(), .weight = packed.weight, .dx = dx.view(), .accumulate = false});
   });
   expect_beats(work, 6, round, [&](const Stream& stream) {
-    linear_grad_weight(stream, workspace.get(), y.view(), x.view(), dw.view());
+    linear_grad_weight(stream, workspace.get(),
+                       {.dy = y.view(), .x = x.view(), .dweight = dw.view()});
   });
 }
 
@@ -294,7 +319,7 @@ TEST(LinearDeathTest, NamesTheShapesThatDoNotFit) {
   Rng rng(7);
   GuardedMatrix x(3, 8, rng), w(4, 9, rng), y(3, 4);
   Packed packed(w);
-  EXPECT_DEATH(linear(Stream{}, x.view(), packed.weight, {}, y.view()),
+  EXPECT_DEATH(linear(Stream{}, {.x = x.view(), .weight = packed.weight, .y = y.view()}),
                "x \\[3, 8\\], W \\[4, 9\\]");
 }
 

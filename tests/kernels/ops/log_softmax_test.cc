@@ -70,7 +70,10 @@ TEST(LogSumExp, AgreesWithTheReference) {
         std::vector<float> lse(n), entropy(n), lse1(n), entropy1(n);
         ref::log_sum_exp(logits.view(), inv_temperature, lse1, entropy1);
         TestStream stream(2);
-        log_sum_exp(stream.get(), logits.view(), inv_temperature, lse, entropy);
+        log_sum_exp(stream.get(), {.logits = logits.view(),
+                                   .inv_temperature = inv_temperature,
+                                   .lse = lse,
+                                   .entropy = entropy});
         // z' and z' - max are rounded at the size of the logits, below 300; the sums of positive
         // terms lose vocab / 16 + 8 roundings, relative to the sum.
         const double size = 6 * kUnit * 300;
@@ -89,7 +92,8 @@ TEST(LogSumExp, MasksWithMinusInfinity) {
   logits.at(0, 700) = 2;
   logits.at(0, 900) = 2;
   std::vector<float> lse(1), entropy(1);
-  log_sum_exp(Stream{}, logits.view(), 1, lse, entropy);
+  log_sum_exp(Stream{},
+              {.logits = logits.view(), .inv_temperature = 1, .lse = lse, .entropy = entropy});
   EXPECT_NEAR(lse[0], 2 + std::log(2.0), 1e-6);
   EXPECT_NEAR(entropy[0], std::log(2.0), 1e-6);
 }
@@ -99,11 +103,15 @@ TEST(LogSumExp, ARowHasTheSameBitsAloneAndInABatch) {
   GuardedMatrix logits(200, 1037, rng, 3);
   std::vector<float> lse(200), entropy(200), without(200), one(1), one_entropy(1);
   TestStream stream(3);
-  log_sum_exp(stream.get(), logits.view(), 0.9f, lse, entropy);
-  log_sum_exp(stream.get(), logits.view(), 0.9f, without, {});
+  log_sum_exp(stream.get(),
+              {.logits = logits.view(), .inv_temperature = 0.9f, .lse = lse, .entropy = entropy});
+  log_sum_exp(stream.get(), {.logits = logits.view(), .inv_temperature = 0.9f, .lse = without});
   expect_same_bits(as_row(without), as_row(lse), "lse without entropy");
   for (int64_t r = 0; r < 200; ++r) {
-    log_sum_exp(Stream{}, logits.view().slice_rows(r, r + 1), 0.9f, one, one_entropy);
+    log_sum_exp(Stream{}, {.logits = logits.view().slice_rows(r, r + 1),
+                           .inv_temperature = 0.9f,
+                           .lse = one,
+                           .entropy = one_entropy});
     EXPECT_EQ(std::bit_cast<uint32_t>(one[0]),
               std::bit_cast<uint32_t>(lse[static_cast<size_t>(r)]));
     EXPECT_EQ(one_entropy[0], entropy[static_cast<size_t>(r)]);
@@ -119,8 +127,10 @@ TEST(KeptLogSumExp, OfTheWholeVocabularyIsTheLogSumExp) {
     std::iota(all.begin(), all.end(), 0);
     const std::vector<std::span<const int32_t>> kept(9, all);
     std::vector<float> lse(9), kept_lse(9);
-    log_sum_exp(Stream{}, logits.view(), 0.7f, lse, {});
-    kept_log_sum_exp(Stream{}, logits.view(), kept, 0.7f, kept_lse);
+    log_sum_exp(Stream{}, {.logits = logits.view(), .inv_temperature = 0.7f, .lse = lse});
+    kept_log_sum_exp(
+        Stream{},
+        {.logits = logits.view(), .kept = kept, .inv_temperature = 0.7f, .kept_lse = kept_lse});
     expect_same_bits(as_row(kept_lse), as_row(lse), "lse");
     for (size_t r = 0; r < 9; ++r) EXPECT_EQ(log_mass(kept_lse[r], lse[r]), 0.0f);
   }
@@ -134,8 +144,12 @@ TEST(KeptLogSumExp, AgreesWithTheReferenceForAnyThreads) {
     GuardedMatrix logits(40, vocab, rng, 5);
     std::vector<float> expected(40, -7), one(expected), many(expected);
     ref::kept_log_sum_exp(logits.view(), head.views, 1.3f, expected);
-    kept_log_sum_exp(Stream{}, logits.view(), head.views, 1.3f, one);
-    kept_log_sum_exp(TestStream(3).get(), logits.view(), head.views, 1.3f, many);
+    kept_log_sum_exp(
+        Stream{},
+        {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = one});
+    kept_log_sum_exp(
+        TestStream(3).get(),
+        {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = many});
     // As of LogSumExp; of rows without a set nothing is said.
     const double tolerance = 6 * kUnit * 40 + (static_cast<double>(vocab) / 16 + 20) * kUnit;
     expect_close(as_row(one), as_row(expected), tolerance, "lse");
@@ -152,10 +166,12 @@ TEST(LogSumExp, BeatsByItsWork) {
   std::iota(all.begin(), all.end(), 0);
   const std::vector<std::span<const int32_t>> kept(static_cast<size_t>(rows), all);
   std::vector<float> lse(kept.size());
-  expect_beats(rows * vocab * 16, 1, vocab * 16,
-               [&](const Stream& stream) { log_sum_exp(stream, logits.view(), 1, lse, {}); });
   expect_beats(rows * vocab * 16, 1, vocab * 16, [&](const Stream& stream) {
-    kept_log_sum_exp(stream, logits.view(), kept, 1, lse);
+    log_sum_exp(stream, {.logits = logits.view(), .inv_temperature = 1, .lse = lse});
+  });
+  expect_beats(rows * vocab * 16, 1, vocab * 16, [&](const Stream& stream) {
+    kept_log_sum_exp(
+        stream, {.logits = logits.view(), .kept = kept, .inv_temperature = 1, .kept_lse = lse});
   });
 }
 
@@ -169,7 +185,8 @@ TEST(LinearLogprob, AgreesWithTheReference) {
         Rows expected(head.rows()), actual(head.rows());
         ref::linear_logprob(head.op(0.8f), head.weight.view(), expected.op());
         TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, 24));
-        linear_logprob(TestStream(2).get(), workspace.get(), head.op(0.8f), actual.op());
+        linear_logprob(TestStream(2).get(), workspace.get(),
+                       {.head = head.op(0.8f), .out = actual.op()});
         // A logit is a sum of 24 products of normal deviates (below 40 in magnitude with all signs
         // equal), so 26 half-units of 40; then the error of log-sum-exp. With a set there are two
         // of those and a difference more.
@@ -191,9 +208,11 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
   head.truncate(rng);
   GuardedMatrix logits(rows, vocab);
   std::vector<float> lse(900), kept_lse(900), separate(900), drawn(900);
-  linear(Stream{}, head.hidden.view(), head.packed.weight, {}, logits.view());
-  log_sum_exp(Stream{}, logits.view(), 1.3f, lse, {});
-  kept_log_sum_exp(Stream{}, logits.view(), head.views, 1.3f, kept_lse);
+  linear(Stream{}, {.x = head.hidden.view(), .weight = head.packed.weight, .y = logits.view()});
+  log_sum_exp(Stream{}, {.logits = logits.view(), .inv_temperature = 1.3f, .lse = lse});
+  kept_log_sum_exp(
+      Stream{},
+      {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = kept_lse});
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     separate[i] = logits.at(r, head.targets[i]) * 1.3f - lse[i];
@@ -211,11 +230,11 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
       op.hidden = head.hidden.view().slice_rows(0, count);
       op.targets = std::span(head.targets).first(n);
       op.kept = {};
-      linear_logprob(stream.get(), workspace.get(), op, fused.op());
+      linear_logprob(stream.get(), workspace.get(), {.head = op, .out = fused.op()});
       expect_same_bits(as_row(fused.logprob), as_row(std::span(separate).first(n)), "logprob");
       expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");
       op.kept = KeptSets(head.views).first(n);
-      linear_logprob(stream.get(), workspace.get(), op, fused.op());
+      linear_logprob(stream.get(), workspace.get(), {.head = op, .out = fused.op()});
       expect_same_bits(as_row(fused.logprob), as_row(std::span(drawn).first(n)), "of a draw");
       expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");
     }
@@ -232,17 +251,18 @@ Gradient backward(const Stream& stream, Head& head, float inv_temperature,
   const int64_t rows = head.hidden.rows(), dim = head.hidden.cols(), vocab = head.weight.rows();
   Rows forward(head.rows());
   TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
-  linear_logprob(stream, workspace.get(), head.op(inv_temperature), forward.op());
+  linear_logprob(stream, workspace.get(), {.head = head.op(inv_temperature), .out = forward.op()});
   Gradient g{GuardedMatrix(rows, dim), GuardedMatrix(vocab, dim)};
   g.dhidden.fill(NAN);
   g.dweight.fill(dweight_before);
-  linear_logprob_backward(stream, workspace.get(), head.op(inv_temperature),
-                          {.lse = forward.lse,
-                           .entropy = forward.entropy,
-                           .dlogprob = dlogprob,
-                           .dentropy = dentropy,
-                           .dhidden = g.dhidden.view(),
-                           .dweight = g.dweight.view()});
+  linear_logprob_backward(stream, workspace.get(),
+                          {.head = head.op(inv_temperature),
+                           .gradient = {.lse = forward.lse,
+                                        .entropy = forward.entropy,
+                                        .dlogprob = dlogprob,
+                                        .dentropy = dentropy,
+                                        .dhidden = g.dhidden.view(),
+                                        .dweight = g.dweight.view()}});
   g.dhidden.expect_canaries();
   g.dweight.expect_canaries();
   return g;
@@ -271,7 +291,7 @@ TEST(LinearLogprob, BeatsByItsWork) {
   Rows out(head.rows());
   TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
   expect_beats(rows * vocab * (dim + 16), 4, int64_t{4} << 20, [&](const Stream& stream) {
-    linear_logprob(stream, workspace.get(), head.op(1), out.op());
+    linear_logprob(stream, workspace.get(), {.head = head.op(1), .out = out.op()});
   });
 }
 

@@ -79,12 +79,12 @@ std::vector<float> teacher_forced(const TestModel& model, const std::vector<Toke
   model.model.forward({}, workspace, *weights, builder.batch(), kv, view, sink.get());
   std::vector<float> logprobs(static_cast<size_t>(length - 1)), lse(logprobs.size());
   linear_logprob({}, workspace,
-                 {.hidden = view,
-                  .weight = weights->head(),
-                  .targets = std::span(tokens).subspan(1),
-                  .inv_temperature = inv_temperature,
-                  .kept = kept},
-                 {.logprob = logprobs, .lse = lse, .entropy = {}});
+                 {.head = {.hidden = view,
+                           .weight = weights->head(),
+                           .targets = std::span(tokens).subspan(1),
+                           .inv_temperature = inv_temperature,
+                           .kept = kept},
+                  .out = {.logprob = logprobs, .lse = lse, .entropy = {}}});
   return logprobs;
 }
 
