@@ -28,4 +28,17 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
+// `count` matrices of one shape, one behind the other without a gap: [count, rows, cols].
+template <class T>
+struct MatrixStack {
+  T* data = nullptr;
+  int64_t count = 0, rows = 0, cols = 0;
+
+  MatrixStack() = default;
+  MatrixStack(T* d, int64_t n, int64_t r, int64_t c) : data(d), count(n), rows(r), cols(c) {}
+  operator MatrixStack<const T>() const { return {data, count, rows, cols}; }  // NOLINT
+
+  MatrixView<T> at(int64_t index) const { return {data + index * rows * cols, rows, cols}; }
+};
+
 }  // namespace tailrace

@@ -130,14 +130,13 @@ size_t table_row(const Product& g) {
 
 // Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
 void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
-                   int64_t panel_end) {
+                   int64_t panel_end, WorkPulse& pulse) {
   // From outside in: a block of A that stays in the second-level cache, a panel of B, the tiles of
   // the block. So B comes from memory once a block, and A stays near.
   const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
   const int64_t element_bytes = size_of(g.panels_dtype);
   const auto* panels_begin = static_cast<const std::byte*>(g.panels);
   const size_t kind = table_row(g);
-  WorkPulse pulse;
   const int64_t block_rows =
       round_up(std::max<int64_t>(kRowBlockFloats / std::max<int64_t>(g.k, 1), 1), kTileRows);
   for (int64_t block = row_begin; block < row_end; block += block_rows) {
@@ -203,14 +202,50 @@ void multiply(const Stream& stream, const Product& g) {
       panels >= threads && (tiles < threads || (panels % threads == 0 && tiles < 4 * threads));
   if (by_panels) {
     const int64_t grain = std::max<int64_t>(1, kGrain * panels / work);
-    parallel_for(stream, panels, grain,
-                 [&](int64_t begin, int64_t end) { multiply_part(g, 0, g.rows, begin, end); });
+    parallel_for(stream, panels, grain, [&](int64_t begin, int64_t end) {
+      WorkPulse pulse;
+      multiply_part(g, 0, g.rows, begin, end, pulse);
+    });
   } else {
     // Whole tiles, because packed A can only be cut there.
     const int64_t grain = std::max<int64_t>(1, kGrain * tiles / work);
     parallel_for(stream, tiles, grain, [&](int64_t begin, int64_t end) {
-      multiply_part(g, begin * kTileRows, std::min(g.rows, end * kTileRows), 0, panels);
+      WorkPulse pulse;
+      multiply_part(g, begin * kTileRows, std::min(g.rows, end * kTileRows), 0, panels, pulse);
     });
+  }
+}
+
+void multiply_groups(const Stream& stream, const Product& all, std::span<const int32_t> offsets,
+                     size_t panels_bytes) {
+  if (all.rows == 0 || all.cols == 0) return;
+  // All groups in one loop, cut through each of them or between their rows: groups are unequal,
+  // and as many loops would wait for their threads as often.
+  const auto part = [&](int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                        int64_t panel_end) {
+    WorkPulse pulse;
+    Product group = all;
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+      const int64_t begin = std::max<int64_t>(row_begin, offsets[i]);
+      const int64_t end = std::min<int64_t>(row_end, offsets[i + 1]);
+      if (begin >= end) continue;
+      group.panels = static_cast<const std::byte*>(all.panels) + i * panels_bytes;
+      multiply_part(group, begin, end, panel_begin, panel_end, pulse);
+    }
+  };
+  const int64_t panels = num_panels(all.cols), threads = num_threads(stream);
+  const int64_t work = all.rows * all.cols * std::max<int64_t>(all.k, 1);
+  // Cut between rows two threads read one group's B.
+  const bool by_panels =
+      panels >= threads && (panels % threads == 0 || all.rows < 4 * threads * kTileRows);
+  if (by_panels) {
+    const int64_t grain = std::max<int64_t>(1, kGrain * panels / work);
+    parallel_for(stream, panels, grain,
+                 [&](int64_t begin, int64_t end) { part(0, all.rows, begin, end); });
+  } else {
+    const int64_t grain = std::max<int64_t>(1, kGrain * all.rows / work);
+    parallel_for(stream, all.rows, grain,
+                 [&](int64_t begin, int64_t end) { part(begin, end, 0, panels); });
   }
 }
 

@@ -5,7 +5,9 @@
 // unfinished float goes through memory, which changes no bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
@@ -49,6 +51,10 @@ inline int64_t tiles_size(int64_t rows, int64_t k) { return num_tiles(rows) * kT
 
 // Divides the outputs among the threads of the stream.
 void multiply(const Stream& stream, const Product& product);
+// Products of one shape side by side: rows offsets[i] to below offsets[i + 1] of A and C are those
+// of group i, whose B lies i * panels_bytes further. kRows only.
+void multiply_groups(const Stream& stream, const Product& product, std::span<const int32_t> offsets,
+                     size_t panels_bytes);
 
 // B given as [k, cols]: a copy in which each panel is contiguous.
 void pack_panels(const Stream& stream, ConstMatrix b, float* panels);

@@ -10,7 +10,9 @@
 #include "kernels/base/view.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/log_softmax.h"
+#include "kernels/ops/router.h"
 
 namespace tailrace::ref {
 
@@ -32,6 +34,19 @@ void swiglu_backward(ConstMatrix gate, ConstMatrix up, ConstMatrix dy, Matrix dg
 
 void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y);
 void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable);
+
+void route(const Route& args);
+void route_backward(const RouteBackward& args);
+// By walking all choices for each expert.
+void group_by_expert(const ExpertGroups& args);
+void expert_balance(const ExpertBalance& args);
+
+// weights.first is not read: `master` has the weights of all experts.
+void grouped_linear(const GroupedLinear& args, MatrixStack<const float> master);
+void grouped_grad_input(const GroupedGradInput& args, MatrixStack<const float> master);
+void grouped_grad_weight(const GroupedGradWeight& args);
+void weighted_sum(const WeightedSum& args);
+void weight_backward(const WeightBackward& args);
 
 void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const KvLayer& kv);
 void attention(ConstMatrix q, const AttentionHeads& args, const AttentionBatch& batch,

@@ -1,0 +1,123 @@
+#include "kernels/ops/experts.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
+
+namespace tailrace::cpu::inline TR_ISA {
+
+namespace {
+
+int64_t grain_tokens(int64_t floats) {
+  return std::max<int64_t>(1, 16 * 1024 / std::max<int64_t>(floats, 1));
+}
+
+void check_groups(std::span<const int32_t> offsets, int64_t experts, int64_t rows) {
+  TR_CHECK(std::ssize(offsets) == experts + 1 && offsets.front() == 0 && offsets.back() == rows,
+           "{} groups of {} experts, {} rows", offsets.size() - 1, experts, rows);
+}
+
+// visit(expert, first row, last row) of those that have any.
+template <class Visit>
+void for_each_group(std::span<const int32_t> offsets, const Visit& visit) {
+  for (size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e] < offsets[e + 1])
+      visit(static_cast<int64_t>(e), int64_t{offsets[e]}, int64_t{offsets[e + 1]});
+}
+
+}  // namespace
+
+void grouped_linear(const Stream& stream, const GroupedLinear& a) {
+  const Weight& weight = a.weights.first;
+  TR_CHECK(a.x.cols == weight.in && a.y.cols == weight.out && a.x.rows == a.y.rows,
+           "x [{}, {}], W [{}, {}], y [{}, {}]", a.x.rows, a.x.cols, weight.out, weight.in,
+           a.y.rows, a.y.cols);
+  check_groups(a.offsets, a.weights.count, a.x.rows);
+  gemm::multiply_groups(stream,
+                        {.a = a.x.data,
+                         .a_stride = a.x.stride,
+                         .panels = weight.data,
+                         .panels_dtype = weight.dtype,
+                         .rows = a.x.rows,
+                         .cols = weight.out,
+                         .k = weight.in,
+                         .c = a.y.data,
+                         .c_stride = a.y.stride},
+                        a.offsets, a.weights.bytes);
+}
+
+void grouped_grad_input(const Stream& stream, Workspace& workspace, const GroupedGradInput& a) {
+  check_groups(a.offsets, a.weights.count, a.dy.rows);
+  for_each_group(a.offsets, [&](int64_t e, int64_t begin, int64_t end) {
+    cpu::linear_grad_input(stream, workspace,
+                           {.dy = a.dy.slice_rows(begin, end),
+                            .weight = a.weights.at(e),
+                            .dx = a.dx.slice_rows(begin, end),
+                            .accumulate = false});
+  });
+}
+
+void grouped_grad_weight(const Stream& stream, Workspace& workspace, const GroupedGradWeight& a) {
+  check_groups(a.offsets, a.dweights.count, a.dy.rows);
+  for_each_group(a.offsets, [&](int64_t e, int64_t begin, int64_t end) {
+    cpu::linear_grad_weight(stream, workspace,
+                            {.dy = a.dy.slice_rows(begin, end),
+                             .x = a.x.slice_rows(begin, end),
+                             .dweight = a.dweights.at(e)});
+  });
+}
+
+void weighted_sum(const Stream& stream, const WeightedSum& a) {
+  const int64_t tokens = a.y.rows, dim = a.y.cols;
+  const int64_t k = tokens == 0 ? 0 : a.x.rows / tokens;
+  TR_CHECK(a.x.rows == tokens * k && a.x.cols == dim && std::ssize(a.rows) == a.x.rows &&
+               (a.weights.rows == 0 || (a.weights.rows == tokens && a.weights.cols == k)),
+           "x [{}, {}], {} rows, weights [{}, {}], y [{}, {}]", a.x.rows, a.x.cols, a.rows.size(),
+           a.weights.rows, a.weights.cols, tokens, dim);
+  parallel_for(stream, tokens, grain_tokens(k * dim), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < dim; i += kLanes) {
+        const int64_t left = dim - i;
+        Vec16 sum = simd::zero();
+        for (int64_t j = 0; j < k; ++j) {
+          const Vec16 x = simd::load(a.x.row(a.rows[static_cast<size_t>(t * k + j)]) + i, left);
+          sum = a.weights.rows > 0 ? simd::fma(simd::broadcast(a.weights.row(t)[j]), x, sum)
+                                   : simd::add(x, sum);
+        }
+        simd::store(a.y.row(t) + i, sum, left);
+      }
+    }
+  });
+}
+
+void weight_backward(const Stream& stream, const WeightBackward& a) {
+  const int64_t tokens = a.weights.rows, k = a.weights.cols, dim = a.h.cols;
+  TR_CHECK(a.h.rows == tokens * k && a.dh.rows == a.h.rows && a.dh.cols == dim &&
+               std::ssize(a.rows) == a.h.rows && a.dweights.rows == tokens && a.dweights.cols == k,
+           "h [{}, {}], dh [{}, {}], {} rows, {} tokens", a.h.rows, dim, a.dh.rows, a.dh.cols,
+           a.rows.size(), tokens);
+  parallel_for(stream, tokens, grain_tokens(k * dim), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t row = a.rows[static_cast<size_t>(t * k + j)];
+        float *h = a.h.row(row), *dh = a.dh.row(row);
+        const Vec16 weight = simd::broadcast(a.weights.row(t)[j]);
+        Vec16 sum = simd::zero();
+        for (int64_t i = 0; i < dim; i += kLanes) {
+          const int64_t left = dim - i;
+          const Vec16 x = simd::load(h + i, left), dx = simd::load(dh + i, left);
+          sum = simd::fma(dx, x, sum);
+          simd::store(h + i, simd::mul(x, weight), left);
+          simd::store(dh + i, simd::mul(dx, weight), left);
+        }
+        a.dweights.row(t)[j] = simd::reduce_add(sum);
+      }
+    }
+  });
+}
+
+}  // namespace tailrace::cpu::inline TR_ISA
