@@ -23,6 +23,8 @@ bool decays(ParameterKind kind, const OptimOptions& options) {
     case ParameterKind::kNorm:
     case ParameterKind::kBias:
       return options.decay_norms;
+    case ParameterKind::kChoice:
+      return false;
   }
   return true;
 }

@@ -1,5 +1,7 @@
 #include "core/model/activations.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -7,32 +9,79 @@ namespace {
 
 // Floats a token of each array of a layer, in the order of Activations::Layer.
 struct RowSizes {
-  int64_t hidden, qkv, attended, lse, gate_up;
+  int64_t hidden, qkv, attended, lse;
 
   explicit RowSizes(const ModelConfig& c)
-      : hidden(c.hidden_size),
-        qkv(c.qkv_size()),
-        attended(c.q_size()),
-        lse(c.num_heads),
-        gate_up(2 * c.intermediate_size) {}
+      : hidden(c.hidden_size), qkv(c.qkv_size()), attended(c.q_size()), lse(c.num_heads) {}
 };
 
 Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
   return {memory.data(), rows, cols};
 }
 
+size_t aligned_bytes(int64_t tokens, int64_t floats) {
+  return Workspace::aligned(static_cast<size_t>(tokens * floats) * sizeof(float));
+}
+
 }  // namespace
+
+MlpSizes::MlpSizes(const ModelConfig& c, int64_t layer) {
+  if (!c.is_sparse(layer)) {
+    gate_up = 2 * c.intermediate_size;
+    return;
+  }
+  gate_up = c.experts_per_token * 2 * c.expert_size;
+  router = c.num_experts;
+  choices = c.experts_per_token;
+}
+
+MlpSizes MlpSizes::largest(const ModelConfig& config) {
+  MlpSizes largest;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const MlpSizes sizes(config, i);
+    largest.gate_up = std::max(largest.gate_up, sizes.gate_up);
+    largest.router = std::max(largest.router, sizes.router);
+    largest.choices = std::max(largest.choices, sizes.choices);
+  }
+  return largest;
+}
+
+MlpMemory::MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens)
+    : gate_up(workspace.take<float>(max_tokens * sizes.gate_up)),
+      router(workspace.take<float>(max_tokens * sizes.router)),
+      expert_weights(workspace.take<float>(max_tokens * sizes.choices)),
+      chosen(workspace.take<int32_t>(max_tokens * sizes.choices)) {}
+
+size_t MlpMemory::bytes(const MlpSizes& sizes, int64_t max_tokens) {
+  return aligned_bytes(max_tokens, sizes.gate_up) + aligned_bytes(max_tokens, sizes.router) +
+         2 * aligned_bytes(max_tokens, sizes.choices);
+}
+
+void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
+                     LayerActivations& kept) const {
+  const MlpSizes sizes(config, layer);
+  if (!config.is_sparse(layer)) {
+    kept.gate_up = rows_of(gate_up, tokens, sizes.gate_up);
+    return;
+  }
+  kept.gate_up = rows_of(gate_up, tokens * sizes.choices, 2 * config.expert_size);
+  kept.router = rows_of(router, tokens, sizes.router);
+  kept.expert_weights = rows_of(expert_weights, tokens, sizes.choices);
+  kept.chosen = chosen.first(static_cast<size_t>(tokens * sizes.choices));
+}
 
 int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
   const RowSizes row(config);
   // Rounded up one by one, as take() does.
   auto bytes_of = [&](int64_t floats) {
-    return static_cast<int64_t>(
-        Workspace::aligned(static_cast<size_t>(max_tokens * floats) * sizeof(float)));
+    return static_cast<int64_t>(aligned_bytes(max_tokens, floats));
   };
   const int64_t layer = 2 * bytes_of(row.hidden) + 2 * bytes_of(1) + bytes_of(row.qkv) +
-                        bytes_of(row.attended) + bytes_of(row.lse) + bytes_of(row.gate_up);
-  return config.num_layers * layer + bytes_of(row.hidden) + bytes_of(1);
+                        bytes_of(row.attended) + bytes_of(row.lse);
+  int64_t bytes = config.num_layers * layer + bytes_of(row.hidden) + bytes_of(1);
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    bytes += static_cast<int64_t>(MlpMemory::bytes(MlpSizes(config, i), max_tokens));
+  return bytes;
 }
 
 Activations::Activations(const ModelConfig& config, int64_t max_tokens)
@@ -53,7 +102,7 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     layer.lse = take(row.lse);
     layer.middle = take(row.hidden);
     layer.post_inv_rms = take(1);
-    layer.gate_up = take(row.gate_up);
+    layer.mlp = MlpMemory(memory, MlpSizes(config, i), max_tokens);
     layers_.push_back(layer);
   }
   // Room for every token: a batch may want the logits of all of them.
@@ -72,14 +121,15 @@ LayerActivations Activations::layer(int64_t index) const {
   const RowSizes row(config_);
   const Layer& layer = layers_[static_cast<size_t>(index)];
   const auto count = static_cast<size_t>(num_tokens_);
-  return {.input = rows_of(layer.input, num_tokens_, row.hidden),
-          .input_inv_rms = layer.input_inv_rms.first(count),
-          .qkv = rows_of(layer.qkv, num_tokens_, row.qkv),
-          .attended = rows_of(layer.attended, num_tokens_, row.attended),
-          .lse = rows_of(layer.lse, num_tokens_, row.lse),
-          .middle = rows_of(layer.middle, num_tokens_, row.hidden),
-          .post_inv_rms = layer.post_inv_rms.first(count),
-          .gate_up = rows_of(layer.gate_up, num_tokens_, row.gate_up)};
+  LayerActivations kept = {.input = rows_of(layer.input, num_tokens_, row.hidden),
+                           .input_inv_rms = layer.input_inv_rms.first(count),
+                           .qkv = rows_of(layer.qkv, num_tokens_, row.qkv),
+                           .attended = rows_of(layer.attended, num_tokens_, row.attended),
+                           .lse = rows_of(layer.lse, num_tokens_, row.lse),
+                           .middle = rows_of(layer.middle, num_tokens_, row.hidden),
+                           .post_inv_rms = layer.post_inv_rms.first(count)};
+  layer.mlp.view(config_, index, num_tokens_, kept);
+  return kept;
 }
 
 Matrix Activations::final_rows() const {

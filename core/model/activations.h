@@ -2,7 +2,8 @@
 //
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
 // and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + 2 q_size + 2 kv_size +
-// 2 intermediate + heads + 2.
+// 2 intermediate + heads + 2; a sparse one has 2 experts_per_token * (expert_size + 1) + experts in
+// place of 2 intermediate.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,34 @@ struct LayerActivations {
   Matrix lse;                      // [tokens, heads] or no data
   Matrix middle;                   // [tokens, hidden] residual stream after attention
   std::span<float> post_inv_rms;   // [tokens] or empty
-  Matrix gate_up;                  // [tokens, 2 * intermediate]
+  // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
+  Matrix gate_up = {};
+  // Of a sparse layer alone.
+  Matrix router = {};              // [tokens, experts] probabilities
+  Matrix expert_weights = {};      // [tokens, k]
+  std::span<int32_t> chosen = {};  // [tokens * k]
+};
+
+// Floats (and ids, which are as large) a token of what a layer keeps of its MLP.
+struct MlpSizes {
+  int64_t gate_up = 0, router = 0, choices = 0;
+
+  MlpSizes() = default;
+  MlpSizes(const ModelConfig& config, int64_t layer);
+  // Of any layer: what one piece of scratch memory for all of them holds.
+  static MlpSizes largest(const ModelConfig& config);
+};
+
+// Memory for the MLP of one layer or, of the largest sizes, of all of them in turn.
+struct MlpMemory {
+  std::span<float> gate_up, router, expert_weights;
+  std::span<int32_t> chosen;
+
+  MlpMemory() = default;
+  MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens);
+  static size_t bytes(const MlpSizes& sizes, int64_t max_tokens);
+  // As `layer` sees it.
+  void view(const ModelConfig& config, int64_t layer, int64_t tokens, LayerActivations& kept) const;
 };
 
 // Made once for the largest micro-batch and filled again by each forward pass.
@@ -49,7 +77,8 @@ class Activations {
 
  private:
   struct Layer {
-    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, post_inv_rms, gate_up;
+    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, post_inv_rms;
+    MlpMemory mlp;
   };
 
   ModelConfig config_;

@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/router.h"
 #include "kernels/ops/swiglu.h"
 
 namespace tailrace {
@@ -127,8 +129,9 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
   add(stream, {.x = kept.input, .y = kept.middle});
 }
 
-void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                 const PackedWeights::Layer& weights, const LayerActivations& kept, Matrix output) {
+void forward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                       const PackedWeights::Layer& weights, const LayerActivations& kept,
+                       Matrix output) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
   Matrix normed = take(workspace, kept.middle.rows, c.hidden_size);
@@ -146,6 +149,61 @@ void forward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pa
   add(stream, {.x = kept.middle, .y = output});
 }
 
+// The choices of a batch, sorted by expert.
+struct Groups {
+  std::span<int32_t> offsets, tokens, rows;
+
+  Groups(const Stream& stream, Workspace& workspace, const ModelConfig& c,
+         std::span<const int32_t> chosen)
+      : offsets(workspace.take<int32_t>(c.num_experts + 1)),
+        tokens(workspace.take<int32_t>(std::ssize(chosen))),
+        rows(workspace.take<int32_t>(std::ssize(chosen))) {
+    group_by_expert(stream, {.chosen = chosen,
+                             .experts_per_token = c.experts_per_token,
+                             .offsets = offsets,
+                             .tokens = tokens,
+                             .rows = rows});
+  }
+  static size_t bytes(const ModelConfig& c, int64_t max_tokens) {
+    return matrix_bytes(1, c.num_experts + 1) + 2 * matrix_bytes(max_tokens, c.experts_per_token);
+  }
+};
+
+void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                     const PackedWeights::Layer& weights, const LayerActivations& kept,
+                     Matrix output) {
+  const ModelConfig& c = pass.config;
+  const int64_t tokens = kept.middle.rows, choices = tokens * c.experts_per_token;
+  Workspace::Scope scope(workspace);
+  Matrix normed = take(workspace, tokens, c.hidden_size);
+  Matrix wide = take(workspace, choices, c.hidden_size);  // a row for each choice
+  Matrix product = take(workspace, choices, c.expert_size);
+  rms_norm(stream, {.x = kept.middle,
+                    .weight = weights.post_norm,
+                    .eps = norm_eps(c),
+                    .y = normed,
+                    .inv_rms = kept.post_inv_rms});
+  linear(stream, {.x = normed, .weight = weights.router, .y = kept.router});
+  route(stream, {.logits = kept.router,
+                 .choice_bias = weights.choice_bias,
+                 .normalised = c.normalised_experts,
+                 .probabilities = kept.router,
+                 .chosen = kept.chosen,
+                 .weights = kept.expert_weights});
+  const Groups groups(stream, workspace, c, kept.chosen);
+  gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  grouped_linear(
+      stream,
+      {.x = wide, .weights = weights.expert_gate_up, .offsets = groups.offsets, .y = kept.gate_up});
+  const GateUp<float> halves(kept.gate_up);
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  grouped_linear(
+      stream, {.x = product, .weights = weights.expert_down, .offsets = groups.offsets, .y = wide});
+  weighted_sum(stream,
+               {.x = wide, .rows = groups.rows, .weights = kept.expert_weights, .y = output});
+  add(stream, {.x = kept.middle, .y = output});
+}
+
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
 void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
                      const Weight& weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
@@ -154,9 +212,9 @@ void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy,
   linear_grad_input(stream, workspace, {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
 }
 
-void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                  const PackedWeights::Layer& weights, const LayerActivations& kept,
-                  const LayerTensors<float>& gradients, Matrix dx) {
+void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                        const PackedWeights::Layer& weights, const LayerActivations& kept,
+                        const LayerTensors<float>& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
   // Made again rather than kept: it is as wide as gate or up, and one elementwise op.
@@ -182,6 +240,70 @@ void backward_mlp(const Stream& stream, Workspace& workspace, const LayerPass& p
                   gradients.gate_up_bias, dnormed);
   // dx already is the gradient of the residual path, which goes past this block unchanged; the
   // block's own is added to it.
+  rms_norm_backward(stream, {.x = kept.middle,
+                             .weight = weights.post_norm,
+                             .inv_rms = kept.post_inv_rms,
+                             .dy = dnormed,
+                             .dx = dx,
+                             .accumulate = true,
+                             .dweight = gradients.post_norm});
+}
+
+void backward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
+                      const PackedWeights::Layer& weights, const LayerActivations& kept,
+                      const LayerTensors<float>& gradients, Matrix dx) {
+  const ModelConfig& c = pass.config;
+  const int64_t tokens = dx.rows, choices = tokens * c.experts_per_token;
+  Workspace::Scope scope(workspace);
+  Matrix product = take(workspace, choices, c.expert_size);
+  Matrix dgate_up = take(workspace, choices, 2 * c.expert_size);
+  Matrix wide = take(workspace, choices, c.hidden_size);
+  Matrix dlogits = take(workspace, tokens, c.num_experts);
+  Matrix dweights = take(workspace, tokens, c.experts_per_token);
+  Matrix normed = take(workspace, tokens, c.hidden_size);
+  Matrix dnormed = take(workspace, tokens, c.hidden_size);
+  const Groups groups(stream, workspace, c, kept.chosen);
+
+  const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  // Every choice of a token gets the token's gradient, and its weight comes in where products are
+  // narrow: (w dy) W = w (dy W).
+  gather_rows(stream, {.x = dx, .rows = groups.tokens, .y = wide});
+  grouped_grad_input(
+      stream, workspace,
+      {.dy = wide, .weights = weights.expert_down, .offsets = groups.offsets, .dx = dhalves.gate});
+  weight_backward(stream, {.h = product,
+                           .dh = dhalves.gate,
+                           .rows = groups.rows,
+                           .weights = kept.expert_weights,
+                           .dweights = dweights});
+  grouped_grad_weight(
+      stream, workspace,
+      {.dy = wide, .x = product, .offsets = groups.offsets, .dweights = gradients.expert_down});
+  swiglu_backward(stream, {.gate = halves.gate,
+                           .up = halves.up,
+                           .dy = dhalves.gate,
+                           .dgate = dhalves.gate,
+                           .dup = dhalves.up});
+
+  rms_norm(stream,
+           {.x = kept.middle, .weight = weights.post_norm, .eps = norm_eps(c), .y = normed});
+  gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  grouped_grad_weight(
+      stream, workspace,
+      {.dy = dgate_up, .x = wide, .offsets = groups.offsets, .dweights = gradients.expert_gate_up});
+  grouped_grad_input(
+      stream, workspace,
+      {.dy = dgate_up, .weights = weights.expert_gate_up, .offsets = groups.offsets, .dx = wide});
+  weighted_sum(stream, {.x = wide, .rows = groups.rows, .y = dnormed});
+  route_backward(stream, {.probabilities = kept.router,
+                          .chosen = kept.chosen,
+                          .dweights = dweights,
+                          .normalised = c.normalised_experts,
+                          .dlogits = dlogits});
+  linear_grad_weight(stream, workspace, {.dy = dlogits, .x = normed, .dweight = gradients.router});
+  linear_grad_input(stream, workspace,
+                    {.dy = dlogits, .weight = weights.router, .dx = dnormed, .accumulate = true});
   rms_norm_backward(stream, {.x = kept.middle,
                              .weight = weights.post_norm,
                              .inv_rms = kept.post_inv_rms,
@@ -275,23 +397,37 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
                    const PackedWeights::Layer& weights, const KvLayer& kv,
                    const LayerActivations& kept, Matrix output) {
   forward_attention(stream, workspace, pass, layer, weights, kv, kept);
-  forward_mlp(stream, workspace, pass, weights, kept, output);
+  if (pass.config.is_sparse(layer)) {
+    forward_experts(stream, workspace, pass, weights, kept, output);
+  } else {
+    forward_dense_mlp(stream, workspace, pass, weights, kept, output);
+  }
 }
 
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                     int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                     const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx) {
-  backward_mlp(stream, workspace, pass, weights, kept, gradients, dx);
+  if (pass.config.is_sparse(layer)) {
+    backward_experts(stream, workspace, pass, weights, kept, gradients, dx);
+  } else {
+    backward_dense_mlp(stream, workspace, pass, weights, kept, gradients, dx);
+  }
   backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients, dx);
 }
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                      int num_threads) {
+  const int64_t choices = max_tokens * config.experts_per_token;
+  // All but the normalised input.
+  const size_t experts = config.num_experts == 0 ? 0
+                                                 : matrix_bytes(choices, config.hidden_size) +
+                                                       matrix_bytes(choices, config.expert_size) +
+                                                       Groups::bytes(config, max_tokens);
   // The halves of a layer run one after the other, each beside its normalised input.
   const size_t normed = matrix_bytes(max_tokens, config.hidden_size);
   return normed +
-         std::max(qk_bytes(config, max_tokens) + attention_bytes(config, max_context, num_threads),
-                  matrix_bytes(max_tokens, config.intermediate_size));
+         std::max({qk_bytes(config, max_tokens) + attention_bytes(config, max_context, num_threads),
+                   matrix_bytes(max_tokens, config.intermediate_size), experts});
 }
 
 size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
@@ -302,6 +438,17 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tok
   const size_t mlp = matrix_bytes(max_tokens, ffn) + matrix_bytes(max_tokens, 2 * ffn) +
                      std::max(linear_grad_workspace_bytes(max_tokens, hidden, ffn),
                               linear_grad_workspace_bytes(max_tokens, 2 * ffn, hidden));
+  const int64_t choices = max_tokens * config.experts_per_token, size = config.expert_size;
+  const size_t experts =
+      config.num_experts == 0
+          ? 0
+          : matrix_bytes(choices, size) + matrix_bytes(choices, 2 * size) +
+                matrix_bytes(choices, hidden) + matrix_bytes(max_tokens, config.num_experts) +
+                matrix_bytes(max_tokens, config.experts_per_token) +
+                Groups::bytes(config, max_tokens) +
+                std::max({linear_grad_workspace_bytes(max_tokens, hidden, size),
+                          linear_grad_workspace_bytes(max_tokens, 2 * size, hidden),
+                          linear_grad_workspace_bytes(max_tokens, config.num_experts, hidden)});
   const size_t qk_norms = config.qk_norm ? qk_bytes(config, max_tokens) +
                                                matrix_bytes(max_tokens, num_rotated_heads(config))
                                          : 0;
@@ -309,7 +456,7 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tok
                            std::max({linear_grad_workspace_bytes(max_tokens, hidden, q),
                                      linear_grad_workspace_bytes(max_tokens, qkv, hidden),
                                      attention_bytes(config, max_context, num_threads)});
-  return norms + std::max(mlp, attention);
+  return norms + std::max({mlp, experts, attention});
 }
 
 }  // namespace tailrace

@@ -1,7 +1,9 @@
 // One decoder layer, forward and backward side by side:
 //
 //   middle = input  + Attention(RMSNorm(input)) Wo^T       q and k normalised by head with qk_norm
-//   output = middle + (SiLU(x Wgate^T) * (x Wup^T)) Wdown^T,   x = RMSNorm(middle)
+//   output = middle + MLP(x),   x = RMSNorm(middle)
+//   MLP(x) = (SiLU(x Wgate^T) * (x Wup^T)) Wdown^T, or in a sparse layer
+//   MLP(x) = sum over e of w_e MLP_e(x),   w and the experts e as kernels/ops/router.h says
 #pragma once
 
 #include <cstddef>

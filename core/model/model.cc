@@ -15,8 +15,8 @@ Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
   return {workspace.take<float>(rows * cols).data(), rows, cols};
 }
 
-// Scratch for a pass that keeps nothing: all layers use the same views, and the residual stream
-// goes back and forth between two of them.
+// Scratch for a pass that keeps nothing: all layers use the same memory, and the residual stream
+// goes back and forth between two pieces of it.
 LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
   return {.input = take(workspace, tokens, c.hidden_size),
           .input_inv_rms = {},
@@ -24,8 +24,7 @@ LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t 
           .attended = take(workspace, tokens, c.q_size()),
           .lse = {},
           .middle = take(workspace, tokens, c.hidden_size),
-          .post_inv_rms = {},
-          .gate_up = take(workspace, tokens, 2 * c.intermediate_size)};
+          .post_inv_rms = {}};
 }
 
 ModelConfig validated(ModelConfig config) {
@@ -66,7 +65,7 @@ size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_
     return Workspace::aligned(static_cast<size_t>(max_tokens * cols) * sizeof(float));
   };
   const size_t scratch_layer = 2 * bytes(c.hidden_size) + bytes(c.qkv_size()) + bytes(c.q_size()) +
-                               bytes(2 * c.intermediate_size);
+                               MlpMemory::bytes(MlpSizes::largest(c), max_tokens);
   const size_t forward =
       scratch_layer + forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
   const size_t backward = 2 * bytes(c.hidden_size) +
@@ -102,8 +101,10 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   Workspace::Scope scope(workspace);
   const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope()};
   LayerActivations kept;
+  MlpMemory mlp;
   if (sink == nullptr) {
     kept = take_layer(workspace, config_, tokens);
+    mlp = MlpMemory(workspace, MlpSizes::largest(config_), tokens);
   } else {
     sink->begin(tokens, batch.num_logit_rows());
     kept = sink->layer(0);
@@ -118,6 +119,8 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
       // The last layer has no successor to write into; only its wanted rows are kept, below.
       output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
                                           : take(workspace, tokens, config_.hidden_size);
+    } else {
+      mlp.view(config_, i, tokens, kept);
     }
     forward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
                   kept, output);

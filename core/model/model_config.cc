@@ -12,8 +12,10 @@
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
 #include "core/model/config_reader.h"
+#include "core/model/tensor_files.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/router.h"
 
 namespace tailrace {
 namespace {
@@ -27,9 +29,10 @@ constexpr int64_t kMaxLayers = 10000;
 
 // Where a family says that layers see a window only.
 enum class Windows : uint8_t {
-  kNone,   // sliding_window is refused
-  kAll,    // sliding_window is that of all layers
-  kUpper,  // with use_sliding_window, of layers from max_window_layers on
+  kNone,    // sliding_window is refused
+  kAll,     // sliding_window is that of all layers
+  kUpper,   // with use_sliding_window, of layers from max_window_layers on
+  kIfUsed,  // with use_sliding_window, of all layers
 };
 
 // A model family: what it adds to the decoder that all share, by which keys its files say so, and
@@ -45,6 +48,7 @@ struct Family {
   int64_t max_positions = 2048;
   int64_t num_kv_heads = 0;  // 0: as many as heads
   int64_t head_dim = 0;      // 0: hidden_size / heads
+  bool experts = false;      // layers may be sparse
 };
 constexpr Family kFamilies[] = {
     {.architecture = "LlamaForCausalLM",
@@ -70,6 +74,14 @@ constexpr Family kFamilies[] = {
      .max_positions = 32768,
      .num_kv_heads = 32,
      .head_dim = 128},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .attention_bias_key = true,
+     .qk_norm = true,
+     .windows = Windows::kIfUsed,
+     .max_positions = 32768,
+     .num_kv_heads = 4,
+     .experts = true},
 };
 
 constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28;
@@ -221,8 +233,9 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
     return {};
   }
   const bool upper = family.windows == Windows::kUpper;
+  const bool may_be_off = upper || family.windows == Windows::kIfUsed;
   // null is none, and no key the default.
-  const int64_t window = upper && !reader.boolean("use_sliding_window", false) ? 0
+  const int64_t window = may_be_off && !reader.boolean("use_sliding_window", false) ? 0
                          : reader.is_null("sliding_window")
                              ? 0
                              : reader.integer("sliding_window", kDefaultWindow);
@@ -254,13 +267,69 @@ void write_windows(const ModelConfig& config, const Family& family, Ordered& jso
   const auto first = std::ranges::find_if(config.windows, [](int64_t w) { return w > 0; });
   const bool any = first != config.windows.end();
   json["sliding_window"] = any ? Ordered(*first) : Ordered(nullptr);
-  if (family.windows == Windows::kUpper) {
+  if (family.windows == Windows::kUpper || family.windows == Windows::kIfUsed)
     json["use_sliding_window"] = any;
+  if (family.windows == Windows::kUpper) {
     json["max_window_layers"] = any ? first - config.windows.begin() : config.num_layers;
   }
   if (!any) return;
   for (const int64_t window : config.windows)
     json["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+}
+
+// Layers of experts, and their sizes. Leaves `config` as it is where no layer is sparse.
+void read_experts(const ConfigReader& reader, ModelConfig& config) {
+  // transformers 5 also knows the first by its name in other families.
+  const char* key =
+      reader.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
+  const int64_t experts = reader.integer(key, 128);
+  if (experts == 0) return;
+  check_size(reader.path(), key, experts, kMaxExperts);
+  check_size(reader.path(), "num_hidden_layers", config.num_layers, kMaxLayers);
+  const int64_t step = reader.integer("decoder_sparse_step", 1);
+  check_size(reader.path(), "decoder_sparse_step", step, kMaxLayers);
+  std::vector<bool> sparse;
+  for (int64_t i = 0; i < config.num_layers; ++i) sparse.push_back((i + 1) % step == 0);
+  if (const Json* dense = reader.find("mlp_only_layers")) {
+    const bool is_list =
+        dense->is_array() && std::ranges::all_of(*dense, [&](const Json& layer) {
+          return layer.is_number_integer() && layer >= 0 && layer < config.num_layers;
+        });
+    if (!is_list)
+      throw UserError("{}: mlp_only_layers is {}; it must list layers from 0 to {}", reader.path(),
+                      dense->dump(), config.num_layers - 1);
+    for (const Json& layer : *dense) sparse[layer.get<size_t>()] = false;
+  }
+  if (std::ranges::count(sparse, true) == 0) return;
+  config.sparse = std::move(sparse);
+  config.num_experts = experts;
+  config.experts_per_token = reader.integer("num_experts_per_tok", 8);
+  config.expert_size = reader.integer("moe_intermediate_size", 768);
+  config.normalised_experts = reader.boolean("norm_topk_prob", false);
+  config.balance_coef = reader.number("router_aux_loss_coef", 0.001);
+}
+
+void write_experts(const ModelConfig& config, Ordered& json) {
+  json["num_experts"] = config.num_experts;
+  if (config.num_experts == 0) return;
+  json["num_experts_per_tok"] = config.experts_per_token;
+  json["moe_intermediate_size"] = config.expert_size;
+  json["norm_topk_prob"] = config.normalised_experts;
+  json["router_aux_loss_coef"] = config.balance_coef;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = Ordered::array();
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    if (!config.is_sparse(i)) json["mlp_only_layers"].push_back(i);
+}
+
+// What the config does not say, but the tensors do.
+void read_expert_files(const std::filesystem::path& directory, ModelConfig& config) {
+  if (config.num_experts == 0 || !TensorFiles::exist(directory)) return;
+  const TensorFiles files(directory);
+  for (const auto& [name, file] : files.places()) {
+    if (name.ends_with(kFusedExpertsName)) config.fused_experts = true;
+    if (name.ends_with(kChoiceBiasName)) config.choice_bias = true;
+  }
 }
 
 // Chat models end a turn by a token that their generation_config.json alone names.
@@ -319,6 +388,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.mlp_bias = family.mlp_bias_key && reader.boolean("mlp_bias", false);
   config.qk_norm = family.qk_norm;
   config.windows = read_windows(reader, family, config.num_layers);
+  if (family.experts) read_experts(reader, config);
   config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
   const std::vector<int64_t> begins = reader.tokens("bos_token_id");
   if (!begins.empty()) config.bos_token = begins.front();
@@ -326,6 +396,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.dtype = read_dtype(reader);
   add_generation_ends(directory, config);
   validate(config, path.string());
+  read_expert_files(directory, config);
   return config;
 }
 
@@ -335,7 +406,8 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
                config.qkv_bias == (family.qkv_bias || config.o_bias) &&
                (family.attention_bias_key || !config.o_bias) &&
                (family.mlp_bias_key || !config.mlp_bias) &&
-               (family.windows != Windows::kNone || config.windows.empty()),
+               (family.windows != Windows::kNone || config.windows.empty()) &&
+               (family.experts || config.num_experts == 0),
            "no {} is like that", config.architecture);
   Ordered json;
   json["architectures"] = Ordered::array({config.architecture});
@@ -357,6 +429,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   if (family.attention_bias_key) json["attention_bias"] = config.o_bias;
   if (family.mlp_bias_key) json["mlp_bias"] = config.mlp_bias;
   if (family.windows != Windows::kNone) write_windows(config, family, json);
+  if (family.experts) write_experts(config, json);
   json["tie_word_embeddings"] = config.tie_embeddings;
   // null and not absent: transformers would fill in the ids of the first Llama.
   json["bos_token_id"] = config.bos_token >= 0 ? Ordered(config.bos_token) : Ordered(nullptr);
@@ -430,6 +503,18 @@ void validate(const ModelConfig& config, const std::string& where) {
            "{} windows of {} layers", config.windows.size(), config.num_layers);
   for (const int64_t window : config.windows) {
     if (window != 0) check_size(where, "sliding_window", window, kMaxSize);
+  }
+  TR_CHECK(config.sparse.empty() == (config.num_experts == 0) &&
+               (config.sparse.empty() || std::ssize(config.sparse) == config.num_layers),
+           "{} of {} layers, {} experts", config.sparse.size(), config.num_layers,
+           config.num_experts);
+  if (config.num_experts > 0) {
+    check_size(where, "num_experts", config.num_experts, kMaxExperts);
+    check_size(where, "num_experts_per_tok", config.experts_per_token, config.num_experts);
+    check_size(where, "moe_intermediate_size", config.expert_size, kMaxSize);
+    if (!(config.balance_coef >= 0 && config.balance_coef <= 1000))
+      throw UserError("{}: router_aux_loss_coef is {}; it must be from 0 to 1000", where,
+                      config.balance_coef);
   }
   auto check_token = [&](const char* key, int64_t id) {
     if (id >= 0 && id < config.vocab_size) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model/rope_scaling.h"
@@ -12,7 +13,8 @@
 namespace tailrace {
 
 // A decoder of the Llama kind: RMSNorm, rotary positions (half-rotation), grouped-query attention,
-// SwiGLU. What families add to that is a field here, and nothing else knows their names.
+// SwiGLU, by one MLP or by experts. What families add to that is a field here, and nothing else
+// knows their names.
 struct ModelConfig {
   std::string architecture = "LlamaForCausalLM";
   int64_t hidden_size = 0, intermediate_size = 0;
@@ -25,6 +27,14 @@ struct ModelConfig {
   bool qk_norm = false;  // queries and keys are normalised head by head, before they are rotated
   // [num_layers] positions that a layer's queries see, their own counted; 0: all. Empty: all do.
   std::vector<int64_t> windows = {};
+  // Sparse layers, whose MLP is one of experts: a token goes to experts_per_token of num_experts,
+  // each of expert_size. 0 experts: every layer is dense, with an MLP of intermediate_size.
+  int64_t num_experts = 0, experts_per_token = 0, expert_size = 0;
+  std::vector<bool> sparse = {};         // [num_layers] which are; empty without experts
+  bool normalised_experts = false;       // the weights of a token's experts sum to 1
+  double balance_coef = 0;               // of the loss that balances experts, for who trains
+  bool choice_bias = false;              // a bias for each expert decides with whom a token goes
+  bool fused_experts = false;            // its files have the experts of a layer in one tensor
   int64_t bos_token = -1;                // -1: none
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
   Dtype dtype = Dtype::kF32;             // that its files are written in
@@ -34,15 +44,23 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }      // of all query heads together
   int64_t kv_size() const { return num_kv_heads * head_dim; }  // of all keys, and of all values
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  bool is_sparse(int64_t layer) const {
+    return !sparse.empty() && sparse[static_cast<size_t>(layer)];
+  }
   int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
   std::vector<double> inv_freq() const { return rope_inv_freq(rope_theta, head_dim, rope_scaling); }
 };
 
+// Ends of names by which a file says how it has experts.
+inline constexpr std::string_view kFusedExpertsName = "mlp.experts.gate_up_proj";
+// DeepSeek's name for it; Qwen's files have none of their own.
+inline constexpr std::string_view kChoiceBiasName = "mlp.gate.e_score_correction_bias";
+
 // Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature
 // that is not supported (another activation or scaling of positions) is refused by name, never
-// ignored.
+// ignored. How the experts are stored is read off the names of the tensors, where they are there.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 // The config.json that transformers reads.
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory);

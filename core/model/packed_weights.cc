@@ -7,13 +7,13 @@
 namespace tailrace {
 namespace {
 
-size_t packed_bytes(std::span<const float> values, Dtype) { return values.size_bytes(); }
 size_t packed_bytes(ConstMatrix master, Dtype dtype) {
   return weight_bytes(dtype, master.rows, master.cols);
 }
 size_t packed_bytes(const TensorShape& shape, Dtype dtype) {
-  return shape.cols == 0 ? static_cast<size_t>(shape.rows) * sizeof(float)
-                         : weight_bytes(dtype, shape.rows, shape.cols);
+  return shape.cols == 0
+             ? static_cast<size_t>(shape.rows) * sizeof(float)
+             : static_cast<size_t>(shape.count) * weight_bytes(dtype, shape.rows, shape.cols);
 }
 
 void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype,
@@ -27,6 +27,19 @@ void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dty
           Weight& packed) {
   const auto bytes = static_cast<int64_t>(packed_bytes(master, dtype));
   packed = pack_weight(stream, master, dtype, memory.take<std::byte>(bytes));
+}
+
+// One behind the other, without a gap: a packed weight ends with a whole cache line.
+void pack(const Stream& stream, Workspace& memory, MatrixStack<const float> master, Dtype dtype,
+          WeightStack& packed) {
+  packed = {.first = {.dtype = dtype, .out = master.rows, .in = master.cols},
+            .count = master.count,
+            .bytes = weight_bytes(dtype, master.rows, master.cols)};
+  for (int64_t i = 0; i < master.count; ++i) {
+    const Weight weight = pack_weight(stream, master.at(i), dtype,
+                                      memory.take<std::byte>(static_cast<int64_t>(packed.bytes)));
+    if (i == 0) packed.first = weight;
+  }
 }
 
 }  // namespace
@@ -46,8 +59,10 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
     bytes += Workspace::aligned(packed_bytes(shape, dtype));
   };
   // The same tensors as repack(), since the buffer is as large as their sum.
-  const auto layer = layer_shapes(config);
-  for (int64_t i = 0; i < config.num_layers; ++i) for_each_tensor(count, layer);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const auto layer = layer_shapes(config, i);
+    for_each_tensor(count, layer);
+  }
   count({config.hidden_size, 0});
   count({config.vocab_size, config.hidden_size});
   if (!config.tie_embeddings) count({config.vocab_size, config.hidden_size});

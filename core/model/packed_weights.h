@@ -10,6 +10,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/linear.h"
 
 namespace tailrace {
@@ -26,7 +27,7 @@ class PackedWeights {
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
   static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32);
 
-  using Layer = LayerOf<std::span<const float>, Weight>;
+  using Layer = LayerOf<std::span<const float>, Weight, WeightStack>;
   const std::vector<Layer>& layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const Weight& embeddings() const { return embeddings_; }  // [vocab, hidden]

@@ -12,7 +12,7 @@ namespace tailrace {
 // Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into
 // `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
 // dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the
-// config says tied.
+// config says tied. The bias of a choice of experts is 0 where the files have none.
 // `file`: a file of the folder that alone is read; empty: the usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file = "");

@@ -15,10 +15,12 @@ struct TensorGroup {
   struct Part {
     std::string name;
     int64_t rows = 0;
+    bool stacked = false;  // it has the matrices of the whole stack
   };
   ParameterKind kind = ParameterKind::kMatrix;
   std::vector<Part> parts;
-  int64_t cols = 0;  // 0: a vector
+  int64_t cols = 0;   // 0: a vector
+  int64_t count = 1;  // matrices that the rows make
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -40,12 +42,29 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
-using LayerTable = LayerOf<TensorGroup, TensorGroup>;
+using LayerTable = LayerOf<TensorGroup, TensorGroup, TensorGroup>;
+
+// The matrices of all experts, in one tensor or one by one.
+TensorGroup expert_group(const ModelConfig& c, ParameterKind kind, std::string_view fused,
+                         std::initializer_list<std::string_view> parts, int64_t rows,
+                         int64_t cols) {
+  TensorGroup group{kind, {}, cols, c.num_experts};
+  if (c.fused_experts) {
+    group.parts.push_back(
+        {std::string(fused), c.num_experts * std::ssize(parts) * rows, /*stacked=*/true});
+    return group;
+  }
+  for (int64_t e = 0; e < c.num_experts; ++e)
+    for (const std::string_view part : parts)
+      group.parts.push_back({fmt::format("mlp.experts.{}.{}.weight", e, part), rows});
+  return group;
+}
 
 // The tensors of a layer as the file names them, below "model.layers.N.".
-LayerTable layer_table(const ModelConfig& c) {
+LayerTable layer_table(const ModelConfig& c, int64_t layer) {
   using enum ParameterKind;
   const int64_t hidden = c.hidden_size, ffn = c.intermediate_size;
+  const bool sparse = c.is_sparse(layer);
   const TensorGroup none;
   return {
       .input_norm = {kNorm, {{"input_layernorm.weight", hidden}}},
@@ -64,17 +83,32 @@ LayerTable layer_table(const ModelConfig& c) {
       .o = {kResidual, {{"self_attn.o_proj.weight", hidden}}, c.q_size()},
       .o_bias = c.o_bias ? TensorGroup{kBias, {{"self_attn.o_proj.bias", hidden}}} : none,
       .post_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
-      .gate_up = {kMatrix, {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}}, hidden},
+      .gate_up = sparse ? none
+                        : TensorGroup{kMatrix,
+                                      {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}},
+                                      hidden},
       .gate_up_bias =
-          c.mlp_bias ? TensorGroup{kBias, {{"mlp.gate_proj.bias", ffn}, {"mlp.up_proj.bias", ffn}}}
-                     : none,
-      .down = {kResidual, {{"mlp.down_proj.weight", hidden}}, ffn},
-      .down_bias = c.mlp_bias ? TensorGroup{kBias, {{"mlp.down_proj.bias", hidden}}} : none};
+          c.mlp_bias && !sparse
+              ? TensorGroup{kBias, {{"mlp.gate_proj.bias", ffn}, {"mlp.up_proj.bias", ffn}}}
+              : none,
+      .down = sparse ? none : TensorGroup{kResidual, {{"mlp.down_proj.weight", hidden}}, ffn},
+      .down_bias =
+          c.mlp_bias && !sparse ? TensorGroup{kBias, {{"mlp.down_proj.bias", hidden}}} : none,
+      .router = sparse ? TensorGroup{kMatrix, {{"mlp.gate.weight", c.num_experts}}, hidden} : none,
+      .choice_bias = sparse && c.choice_bias
+                         ? TensorGroup{kChoice, {{std::string(kChoiceBiasName), c.num_experts}}}
+                         : none,
+      .expert_gate_up = sparse ? expert_group(c, kMatrix, kFusedExpertsName,
+                                              {"gate_proj", "up_proj"}, c.expert_size, hidden)
+                               : none,
+      .expert_down = sparse ? expert_group(c, kResidual, "mlp.experts.down_proj", {"down_proj"},
+                                           hidden, c.expert_size)
+                            : none};
 }
 
 template <class T, class Source>
 LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_t layer) {
-  const LayerTable table = layer_table(config);
+  const LayerTable table = layer_table(config, layer);
   const std::string prefix = layer_prefix(layer);
   LayerTensors<T> tensors;
   auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
@@ -83,6 +117,8 @@ LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_
     T* first = parameters.vector(prefix + group.parts.front().name).data();
     if constexpr (std::is_same_v<View, std::span<T>>) {
       tensor = {first, static_cast<size_t>(group.rows())};
+    } else if constexpr (std::is_same_v<View, MatrixStack<T>>) {
+      tensor = {first, group.count, group.rows() / group.count, group.cols};
     } else {
       tensor = {first, group.rows(), group.cols};
     }
@@ -111,6 +147,7 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
       std::ranges::fill(values, 1.0f);
       return;
     case ParameterKind::kBias:
+    case ParameterKind::kChoice:
       std::ranges::fill(values, 0.0f);
       return;
   }
@@ -127,9 +164,12 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
   using enum ParameterKind;
   const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
   append("", {kEmbedding, {{std::string(kEmbeddingName), vocab}}, hidden});
-  const LayerTable table = layer_table(config);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const LayerTable table = layer_table(config, layer);
     for_each_tensor([&](const TensorGroup& group) { append(layer_prefix(layer), group); }, table);
+    for (const TensorGroup* experts : {&table.expert_gate_up, &table.expert_down})
+      num_idle_ += experts->rows() / experts->count * experts->cols *
+                   (experts->parts.empty() ? 0 : config.num_experts - config.experts_per_token);
   }
   append("", {kNorm, {{std::string(kFinalNormName), hidden}}});
   if (!config.tie_embeddings) append("", {kMatrix, {{std::string(kHeadName), vocab}}, hidden});
@@ -141,6 +181,8 @@ int64_t ParameterLayout::num_parameters() const {
   for (const ParameterInfo& info : entries_) count += info.size;
   return count;
 }
+
+int64_t ParameterLayout::num_active_parameters() const { return num_parameters() - num_idle_; }
 
 void ParameterLayout::align() {
   size_ = (size_ + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
@@ -156,6 +198,7 @@ void ParameterLayout::append(const std::string& prefix, const TensorGroup& group
                        .offset = size_,
                        .size = part.rows};
     if (group.cols > 0) {
+      if (part.stacked) info.shape = {group.count, part.rows / group.count};
       info.shape.push_back(group.cols);
       info.size *= group.cols;
     }
@@ -210,12 +253,13 @@ LayerTensors<const float> layer_tensors(const ModelConfig& config, const Paramet
   return tensors_of<const float>(config, parameters, layer);
 }
 
-LayerOf<TensorShape, TensorShape> layer_shapes(const ModelConfig& config) {
-  const LayerTable table = layer_table(config);
-  LayerOf<TensorShape, TensorShape> shapes;
+LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& config,
+                                                            int64_t layer) {
+  const LayerTable table = layer_table(config, layer);
+  LayerOf<TensorShape, TensorShape, TensorShape> shapes;
   for_each_tensor(
       [](const TensorGroup& group, TensorShape& shape) {
-        shape = {group.rows(), group.cols};
+        shape = {group.rows() / group.count, group.cols, group.count};
       },
       table, shapes);
   return shapes;

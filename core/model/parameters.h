@@ -21,12 +21,13 @@ enum class ParameterKind : uint8_t {
   kResidual,   // of a product that is added to the residual stream
   kNorm,       // factors of a norm
   kBias,       // added to a product
+  kChoice,     // moves the choice of experts; no gradient reaches it
 };
 
 struct ParameterInfo {
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   ParameterKind kind = ParameterKind::kMatrix;
-  std::vector<int64_t> shape;    // [out, in] for matrices
+  std::vector<int64_t> shape;    // [out, in] for matrices, [experts, out, in] for fused ones
   int64_t offset = 0, size = 0;  // in floats
 };
 
@@ -36,7 +37,8 @@ struct TensorGroup;  // a row of the table in parameters.cc
 // entry of its own.
 //
 // Offsets are aligned to 16 floats, except that k and v follow q directly, and up follows gate: a
-// fused product sees each of these groups as one matrix (see LayerOf).
+// fused product sees each of these groups as one matrix (see LayerOf). All experts of a layer
+// follow each other so too, whether the files have them in one tensor or one by one.
 class ParameterLayout {
  public:
   explicit ParameterLayout(const ModelConfig& config);
@@ -44,6 +46,8 @@ class ParameterLayout {
   const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
   int64_t size() const { return size_; }  // floats, padding included (padding stays 0)
   int64_t num_parameters() const;         // floats, without padding
+  // Those that one token goes through: of the experts of a layer as many as it chooses.
+  int64_t num_active_parameters() const;
 
  private:
   void align();
@@ -51,7 +55,7 @@ class ParameterLayout {
 
   std::vector<ParameterInfo> entries_;
   std::map<std::string, size_t, std::less<>> index_;
-  int64_t size_ = 0;
+  int64_t size_ = 0, num_idle_ = 0;
 };
 
 // One flat array in the order of a layout: weights, gradients or optimizer moments.
@@ -74,20 +78,27 @@ class Parameters {
 
 // One of each tensor of a decoder layer, with those that share an input as one matrix. Here it is
 // said what a layer may have; the file's names, shapes and kinds are one table in parameters.cc.
-template <class VectorType, class MatrixType>
+//
+// A layer has the tensors of a dense MLP or those of experts; StackType is that of the matrices of
+// all experts.
+template <class VectorType, class MatrixType, class StackType>
 struct LayerOf {
-  VectorType input_norm;    // [hidden]
-  MatrixType qkv;           // [qkv_size, hidden]  q rows, then k, then v
-  VectorType qkv_bias;      // [qkv_size]; this and other vectors are empty where a family has none
-  VectorType q_norm;        // [head_dim]
-  VectorType k_norm;        // [head_dim]
-  MatrixType o;             // [hidden, q_size]
-  VectorType o_bias;        // [hidden]
-  VectorType post_norm;     // [hidden]
-  MatrixType gate_up;       // [2 * intermediate, hidden]  gate rows, then up
-  VectorType gate_up_bias;  // [2 * intermediate]
-  MatrixType down;          // [hidden, intermediate]
-  VectorType down_bias;     // [hidden]
+  VectorType input_norm;     // [hidden]
+  MatrixType qkv;            // [qkv_size, hidden]  q rows, then k, then v
+  VectorType qkv_bias;       // [qkv_size]; this and other vectors are empty where a family has none
+  VectorType q_norm;         // [head_dim]
+  VectorType k_norm;         // [head_dim]
+  MatrixType o;              // [hidden, q_size]
+  VectorType o_bias;         // [hidden]
+  VectorType post_norm;      // [hidden]
+  MatrixType gate_up;        // [2 * intermediate, hidden]  gate rows, then up
+  VectorType gate_up_bias;   // [2 * intermediate]
+  MatrixType down;           // [hidden, intermediate]
+  VectorType down_bias;      // [hidden]
+  MatrixType router;         // [experts, hidden]
+  VectorType choice_bias;    // [experts]
+  StackType expert_gate_up;  // [experts, 2 * expert_size, hidden]
+  StackType expert_down;     // [experts, hidden, expert_size]
 };
 
 // visit(a.input_norm, b.input_norm, ...) and so on for each member, in the order of the file.
@@ -105,20 +116,25 @@ void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.gate_up_bias...);
   visit(layers.down...);
   visit(layers.down_bias...);
+  visit(layers.router...);
+  visit(layers.choice_bias...);
+  visit(layers.expert_gate_up...);
+  visit(layers.expert_down...);
 }
 
 // Views of weights (const float) or gradients (float).
 template <class T>
-using LayerTensors = LayerOf<std::span<T>, MatrixView<T>>;
+using LayerTensors = LayerOf<std::span<T>, MatrixView<T>, MatrixStack<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
 LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
                                         int64_t layer);
 // Rows and columns of what layer_tensors() gives; a vector has 0 columns, and what a family lacks 0
-// rows.
+// rows. Of a stack those of one matrix.
 struct TensorShape {
-  int64_t rows = 0, cols = 0;
+  int64_t rows = 0, cols = 0, count = 1;
 };
-LayerOf<TensorShape, TensorShape> layer_shapes(const ModelConfig& config);
+LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& config,
+                                                            int64_t layer);
 
 // Names of the tensors outside the layers.
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";

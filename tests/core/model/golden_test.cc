@@ -84,8 +84,10 @@ Tokens greedy(Rig& rig, const Tokens& prompt, size_t count) {
 constexpr const char* kGoldens[] = {"llama3-untied-f32", "llama3-ropescaled-tied-bf16",
                                     "qwen2-tied-f32", "qwen3-headdim-untied-bf16"};
 // By another hand and without optimizer steps (make_families.py).
-constexpr const char* kFamilies[] = {"families/llama-biases-linear", "families/mistral-window",
-                                     "families/qwen2-yarn-upper-windows", "families/qwen3-biases"};
+constexpr const char* kFamilies[] = {
+    "families/llama-biases-linear",      "families/mistral-window",
+    "families/qwen2-yarn-upper-windows", "families/qwen3-biases",
+    "families/qwen3moe-layer0-dense",    "families/qwen3moe-every-second"};
 
 double squares(const Stream& stream, std::span<const float> x) {
   double sum = 0;
@@ -125,6 +127,8 @@ class GoldenSteps : public Golden {};
 // What bf16 weights may cost follows from the model itself: over the step from the weights to the
 // rounded ones the loss changes by the mean of its slopes at both ends, up to the third order.
 TEST_P(Golden, InBfloatTheLossMovesAsItsGradientsSay) {
+  if (rig.model.config().num_experts > 0)
+    GTEST_SKIP() << "rounding moves a few choices of experts, and there the loss has no slope";
   std::vector<Tokens> sequences;
   std::vector<std::vector<int>> masks;
   read_ce(sequences, masks);

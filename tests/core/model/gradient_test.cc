@@ -21,13 +21,12 @@ double dot(std::span<const float> a, std::span<const float> b) {
 
 double length(std::span<const float> a) { return std::sqrt(dot(a, a)); }
 
-enum class Shape { kUntied, kTied, kRich };
+enum class Shape { kUntied, kTied, kRich, kSparse, kSparseRaw };
 
 class Gradient : public ::testing::TestWithParam<Shape> {
  protected:
   Gradient()
-      : rig(GetParam() == Shape::kRich ? rich_config()
-                                       : awkward_config(GetParam() == Shape::kTied)),
+      : rig(config()),
         sequences(random_sequences(/*count=*/5, /*longest=*/24, rig.model.config().vocab_size,
                                    /*seed=*/3)) {
     // Unequal masks, so that a row that does not count is among them.
@@ -44,6 +43,30 @@ class Gradient : public ::testing::TestWithParam<Shape> {
       for (float& weight : rig.parameters.vector(info.name))
         weight = (of_heads ? 1.6 : 1) * weight + static_cast<float>(0.2 * rng.normal());
     }
+    // Weights that are not normalised are about 1 / 7, and so is what comes of the experts.
+    if (GetParam() == Shape::kSparseRaw) {
+      for (const ParameterInfo& info : rig.model.layout().entries())
+        if (info.name.find(".experts.") != std::string::npos &&
+            info.name.ends_with("down_proj.weight"))
+          for (float& weight : rig.parameters.vector(info.name)) weight *= 5;
+    }
+    // The same experts for all tokens, others in each layer: a step that changed a choice would
+    // have no slope. Real choices are those of the goldens.
+    for (const ParameterInfo& info : rig.model.layout().entries()) {
+      if (info.kind != ParameterKind::kChoice) continue;
+      const size_t first = info.name.find("layers.0.") != std::string::npos ? 0 : 2;
+      for (const size_t e : {first, first + 3, first + 4}) rig.parameters.vector(info.name)[e] = 2;
+    }
+  }
+
+  static ModelConfig config() {
+    if (GetParam() == Shape::kRich) return rich_config();
+    if (GetParam() != Shape::kSparse && GetParam() != Shape::kSparseRaw)
+      return awkward_config(GetParam() == Shape::kTied);
+    ModelConfig config = sparse_config();
+    config.normalised_experts = GetParam() == Shape::kSparse;
+    config.qk_norm = false;  // its gradients are small, and kRich has them
+    return config;
   }
 
   double loss_at(const std::vector<float>& start, std::span<float> place,
@@ -86,9 +109,19 @@ TEST_P(Gradient, AgreesWithFiniteDifferencesForEveryTensor) {
   Parameters gradients(rig.model.layout());
   cross_entropy(rig, sequences, masks, &gradients);
   Rng rng(5);
+  int idle = 0;
   for (const ParameterInfo& info : rig.model.layout().entries()) {
     const std::span<const float> gradient = gradients.vector(info.name);
     const double norm = length(gradient);
+    // No token has gone there.
+    if (norm == 0 && info.name.find(".experts.") != std::string::npos) {
+      ++idle;
+      continue;
+    }
+    if (info.kind == ParameterKind::kChoice) {
+      EXPECT_EQ(norm, 0) << info.name;
+      continue;
+    }
     ASSERT_GT(norm, 100 * kNoise) << info.name << ": too small to be told from noise";
     // Along the gradient tilted by a random unit vector: its length, and parts that are not along
     // it.
@@ -118,6 +151,8 @@ TEST_P(Gradient, AgreesWithFiniteDifferencesForEveryTensor) {
           << info.name << "[" << i << "]";
     }
   }
+  // Of three tensors each, four of seven in two layers.
+  EXPECT_EQ(idle, rig.model.config().num_experts > 0 ? 2 * 4 * 3 : 0);
 }
 
 TEST_P(Gradient, IsAddedToWhatIsThere) {
@@ -146,10 +181,13 @@ TEST_P(Gradient, OfTheEmbeddingsReachesUsedTokensOnlyUnlessTied) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
-  return std::array{"Untied", "Tied", "Rich"}.at(static_cast<size_t>(test.param));
+  return std::array{"Untied", "Tied", "Rich", "Sparse", "SparseRaw"}.at(
+      static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Gradient,
-                         ::testing::Values(Shape::kUntied, Shape::kTied, Shape::kRich), name_of);
+                         ::testing::Values(Shape::kUntied, Shape::kTied, Shape::kRich,
+                                           Shape::kSparse, Shape::kSparseRaw),
+                         name_of);
 
 }  // namespace
 }  // namespace tailrace

@@ -174,14 +174,16 @@ Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& sche
   return numbers;
 }
 
-enum class Shape { kRound, kAwkward, kRich };
+enum class Shape { kRound, kAwkward, kRich, kSparse };
 
 class Invariance : public ::testing::TestWithParam<Shape> {
  protected:
-  // A shape made of whole vectors, one with no round number in it, or one with all that there is.
+  // A shape made of whole vectors, one with no round number in it, one with all that there is in a
+  // dense layer, and one with experts.
   static ModelConfig config() {
     if (GetParam() == Shape::kAwkward) return awkward_config(/*tie_embeddings=*/true);
     if (GetParam() == Shape::kRich) return rich_config();
+    if (GetParam() == Shape::kSparse) return sparse_config();
     ModelConfig config;
     config.hidden_size = 64;
     config.intermediate_size = 96;
@@ -291,10 +293,12 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
-  return std::array{"Round", "Awkward", "Rich"}.at(static_cast<size_t>(test.param));
+  return std::array{"Round", "Awkward", "Rich", "Sparse"}.at(static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Invariance,
-                         ::testing::Values(Shape::kRound, Shape::kAwkward, Shape::kRich), name_of);
+                         ::testing::Values(Shape::kRound, Shape::kAwkward, Shape::kRich,
+                                           Shape::kSparse),
+                         name_of);
 
 }  // namespace
 }  // namespace tailrace

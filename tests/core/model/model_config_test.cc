@@ -98,7 +98,8 @@ TEST(ModelConfig, EveryFamilyIsWrittenAndReadBack) {
   for (const char* name :
        {"llama3-ropescaled-tied-bf16", "qwen2-tied-f32", "qwen3-headdim-untied-bf16",
         "families/llama-biases-linear", "families/mistral-window",
-        "families/qwen2-yarn-upper-windows", "families/qwen3-biases"}) {
+        "families/qwen2-yarn-upper-windows", "families/qwen3-biases",
+        "families/qwen3moe-layer0-dense", "families/qwen3moe-every-second"}) {
     SCOPED_TRACE(name);
     const ModelConfig config = read_model_config(test_data("golden") / name);
     ScratchFolder folder;
@@ -152,6 +153,74 @@ TEST(ModelConfig, WindowsAreThoseOfTheFamily) {
   EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{9, 9, 9}));
   qwen["use_sliding_window"] = false;
   EXPECT_TRUE(read_json_config(qwen).windows.empty());
+}
+
+Json sparse_json() {
+  return Json::parse(read_text(test_data("golden/families/qwen3moe-layer0-dense/config.json")));
+}
+
+TEST(ModelConfig, ReadsWhichLayersHaveExperts) {
+  Json json = sparse_json();
+  const ModelConfig config = read_json_config(json);
+  EXPECT_EQ(config.sparse, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(config.num_experts, 8);
+  EXPECT_EQ(config.experts_per_token, 2);
+  EXPECT_EQ(config.expert_size, 12);
+  EXPECT_TRUE(config.normalised_experts);
+  EXPECT_EQ(config.balance_coef, 0.001);
+  EXPECT_FALSE(config.fused_experts || config.choice_bias);
+
+  json["mlp_only_layers"] = nullptr;
+  json["decoder_sparse_step"] = 2;
+  EXPECT_EQ(read_json_config(json).sparse, (std::vector<bool>{false, true, false}));
+  json["mlp_only_layers"] = {1, 1};
+  EXPECT_EQ(read_json_config(json).num_experts, 0) << "no layer has any";
+  json["decoder_sparse_step"] = 1;
+  json.erase("mlp_only_layers");
+  // transformers' defaults.
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                          "norm_topk_prob", "router_aux_loss_coef", "decoder_sparse_step"})
+    json.erase(key);
+  const ModelConfig defaults = read_json_config(json);
+  EXPECT_EQ(defaults.sparse, (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(defaults.num_experts, 128);
+  EXPECT_EQ(defaults.experts_per_token, 8);
+  EXPECT_EQ(defaults.expert_size, 768);
+  EXPECT_FALSE(defaults.normalised_experts);
+  json["num_local_experts"] = 16;  // its name in transformers 5
+  EXPECT_EQ(read_json_config(json).num_experts, 16);
+  json["num_local_experts"] = 0;
+  EXPECT_EQ(read_json_config(json).num_experts, 0);
+  EXPECT_TRUE(read_json_config(json).sparse.empty());
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 9;
+  EXPECT_EQ(read_json_config(json).windows, (std::vector<int64_t>{9, 9, 9}));
+}
+
+TEST(ModelConfig, RefusesExpertsThatDoNotFit) {
+  struct Case {
+    const char* key;
+    Json value;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"num_experts", 5000, "num_experts is 5000; it must be from 1 to 4096"},
+      {"num_experts", -1, "num_experts is -1"},
+      {"num_experts_per_tok", 9, "num_experts_per_tok is 9; it must be from 1 to 8"},
+      {"num_experts_per_tok", 0, "num_experts_per_tok is 0; it must be from 1 to 8"},
+      {"moe_intermediate_size", 0, "moe_intermediate_size is 0"},
+      {"decoder_sparse_step", 0, "decoder_sparse_step is 0"},
+      {"mlp_only_layers", {3}, "mlp_only_layers is [3]; it must list layers from 0 to 2"},
+      {"mlp_only_layers", {"a"}, "mlp_only_layers is [\"a\"]"},
+      {"mlp_only_layers", 1, "mlp_only_layers is 1"},
+      {"norm_topk_prob", 1, "norm_topk_prob is 1; it must be true or false"},
+      {"router_aux_loss_coef", -1, "router_aux_loss_coef is -1"},
+  };
+  for (const Case& c : cases) {
+    Json json = sparse_json();
+    json[c.key] = c.value;
+    EXPECT_NE(refusal(json.dump()).find(c.message), std::string::npos) << refusal(json.dump());
+  }
 }
 
 TEST(ModelConfig, ReadsEveryScalingOfPositions) {
@@ -215,7 +284,7 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
       {"architectures",
        {"GPT2LMHeadModel"},
        "architecture GPT2LMHeadModel is not supported; accepted: LlamaForCausalLM, "
-       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
       {"architectures", Json::array({"A", "B"}), "must list one name"},
       {"rope_scaling",
        {{"rope_type", "llama3"}, {"factor", 8.0}},
@@ -284,7 +353,7 @@ TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
   EXPECT_NE(refusal(json.dump())
                 .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\", "
                       "\"mistral\", \"qwen2\", "
-                      "\"qwen3\""),
+                      "\"qwen3\", \"qwen3_moe\""),
             std::string::npos);
 }
 

@@ -57,6 +57,19 @@ ModelConfig rich_config() {
   return config;
 }
 
+ModelConfig sparse_config() {
+  ModelConfig config = awkward_config(/*tie_embeddings=*/false);
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.qk_norm = true;
+  config.sparse = {true, false, true};
+  config.num_experts = 7;
+  config.experts_per_token = 3;
+  config.expert_size = 21;
+  config.normalised_experts = true;
+  config.choice_bias = true;
+  return config;
+}
+
 std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed) {
   Rng rng(seed);
   std::vector<Tokens> sequences(static_cast<size_t>(count));

@@ -39,6 +39,8 @@ std::string read_text(const std::filesystem::path& path);
 ModelConfig awkward_config(bool tie_embeddings);
 // The same with all that some family has: biases, norms of queries and keys, windows, YaRN.
 ModelConfig rich_config();
+// The same with experts: 7 of 21 in the layers 0 and 2, of which a token takes 3, with a bias.
+ModelConfig sparse_config();
 
 // Random ids, each sequence [1, longest] tokens.
 std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed);

@@ -15,7 +15,8 @@ namespace {
 
 // bf16 weights are another form of rounded ones: the same bits forward and backward, whole model.
 TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
-  for (const ModelConfig& config : {awkward_config(true), awkward_config(false), rich_config()}) {
+  for (const ModelConfig& config :
+       {awkward_config(true), awkward_config(false), rich_config(), sparse_config()}) {
     Rig bf16(config, /*num_threads=*/2), rounded(config);
     for (const ParameterInfo& info : rounded.model.layout().entries()) {
       if (info.shape.size() == 1) continue;
@@ -36,8 +37,10 @@ TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
 }
 
 TEST(Model, ForwardAllocatesNothing) {
-  for (const auto& [config, threads] :
-       {std::pair{awkward_config(true), 1}, {awkward_config(true), 2}, {rich_config(), 2}}) {
+  for (const auto& [config, threads] : {std::pair{awkward_config(true), 1},
+                                        {awkward_config(true), 2},
+                                        {rich_config(), 2},
+                                        {sparse_config(), 2}}) {
     Rig rig(config, threads);
     const std::vector<Tokens> sequences = random_sequences(6, 60, 67, /*seed=*/1);
     for (const bool keep : {false, true}) {
@@ -56,7 +59,9 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
   for (const auto& [config, threads] : {std::pair{awkward_config(false), 1},
                                         {awkward_config(false), 3},
                                         {rich_config(), 1},
-                                        {rich_config(), 3}}) {
+                                        {rich_config(), 3},
+                                        {sparse_config(), 1},
+                                        {sparse_config(), 3}}) {
     Rig rig(config, threads, /*block_tokens=*/16, /*max_tokens=*/kTokens);
     Buffer memory(rig.model.workspace_bytes(kTokens, kTokens, threads));
     Workspace workspace({memory.data(), memory.size()});
@@ -79,7 +84,8 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
 
 // Who plans memory asks for sizes and makes nothing.
 TEST(Model, SaysWhatItAndItsPartsTake) {
-  for (const ModelConfig& config : {awkward_config(true), awkward_config(false), rich_config()}) {
+  for (const ModelConfig& config :
+       {awkward_config(true), awkward_config(false), rich_config(), sparse_config()}) {
     int64_t before = Buffer::total_bytes();
     const auto taken = [&] {
       return Buffer::total_bytes() - std::exchange(before, Buffer::total_bytes());
@@ -142,6 +148,14 @@ TEST(Model, StatesTheBytesOfItsActivations) {
   // to 64 bytes.
   const int64_t floats = 3 * (2 * 40 + (2 * 6 + 2 * 2) * 10 + 2 * 52 + 6 + 2) + 40 + 1;
   EXPECT_EQ(model.activation_bytes(128), 128 * floats * 4);
+}
+
+TEST(Model, StatesTheBytesOfTheActivationsOfExperts) {
+  ModelConfig config = sparse_config();
+  const int64_t some = Model(config).activation_bytes(128);
+  config.sparse[1] = true;
+  // 3 of 7 experts of 21 for the MLP of 52.
+  EXPECT_EQ(Model(config).activation_bytes(128) - some, 128 * 4 * (3 * 2 * (21 + 1) + 7 - 2 * 52));
 }
 
 TEST(Model, RefusesSizesThatDoNotFit) {

@@ -17,7 +17,9 @@ namespace tailrace {
 namespace {
 
 TEST(ParameterLayout, HasTheTensorsOfTheFile) {
-  for (const char* name : {"golden/llama3-untied-f32", "models/stories260K"}) {
+  for (const char* name :
+       {"golden/llama3-untied-f32", "models/stories260K", "golden/families/qwen3moe-layer0-dense",
+        "golden/families/qwen3moe-every-second"}) {
     const ParameterLayout layout(read_model_config(test_data(name)));
     const SafetensorsFile file(test_data(name) / "model.safetensors");
     ASSERT_EQ(layout.entries().size(), file.tensors().size());
@@ -84,6 +86,44 @@ TEST(ParameterLayout, ALayersFusedMatricesAreTheNamedTensors) {
   EXPECT_EQ(layer.down.data, parameters.matrix(prefix + "mlp.down_proj.weight").data);
 }
 
+// One by one or in one tensor: the same numbers in the same places.
+TEST(ParameterLayout, HasExpertsByEitherLayoutOfTheFiles) {
+  ModelConfig config = sparse_config();
+  const ParameterLayout apart(config);
+  config.fused_experts = true;
+  const ParameterLayout fused(config);
+  const std::string prefix = "model.layers.2.mlp.";
+  EXPECT_EQ(fused.at(prefix + "experts.gate_up_proj").shape, (std::vector<int64_t>{7, 42, 40}));
+  EXPECT_EQ(fused.at(prefix + "experts.down_proj").shape, (std::vector<int64_t>{7, 40, 21}));
+  EXPECT_EQ(apart.at(prefix + "experts.6.gate_proj.weight").shape, (std::vector<int64_t>{21, 40}));
+  EXPECT_EQ(apart.at(prefix + "experts.6.down_proj.weight").shape, (std::vector<int64_t>{40, 21}));
+  for (const ParameterLayout* layout : {&apart, &fused}) {
+    EXPECT_EQ(layout->at(prefix + "gate.weight").shape, (std::vector<int64_t>{7, 40}));
+    EXPECT_EQ(layout->at(prefix + "gate.weight").kind, ParameterKind::kMatrix);
+    EXPECT_EQ(layout->at(prefix + "gate.e_score_correction_bias").kind, ParameterKind::kChoice);
+    // Of each of 2 sparse layers, 4 of 7 experts are idle.
+    EXPECT_EQ(layout->num_parameters() - layout->num_active_parameters(), 2 * 4 * 3 * 21 * 40);
+  }
+  EXPECT_EQ(apart.at(prefix + "experts.6.down_proj.weight").kind, ParameterKind::kResidual);
+  EXPECT_EQ(fused.at(prefix + "experts.down_proj").kind, ParameterKind::kResidual);
+  EXPECT_EQ(apart.size(), fused.size());
+  EXPECT_EQ(apart.num_parameters(), fused.num_parameters());
+
+  Parameters parameters(apart);
+  init_parameters(sparse_config(), 1, parameters);
+  const LayerTensors<float> layer = layer_tensors(sparse_config(), parameters, 2);
+  for (const std::string e : {"0", "3", "6"}) {
+    const int64_t index = std::stoll(e);
+    EXPECT_EQ(layer.expert_gate_up.at(index).data,
+              parameters.matrix(prefix + "experts." + e + ".gate_proj.weight").data);
+    EXPECT_EQ(layer.expert_gate_up.at(index).row(21),
+              parameters.matrix(prefix + "experts." + e + ".up_proj.weight").data);
+    EXPECT_EQ(layer.expert_down.at(index).data,
+              parameters.matrix(prefix + "experts." + e + ".down_proj.weight").data);
+  }
+  EXPECT_EQ(apart.at("model.layers.1.mlp.up_proj.weight").shape, (std::vector<int64_t>{52, 40}));
+}
+
 double deviation(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * value;
@@ -148,6 +188,84 @@ TEST(SaveModel, LoadsBackBitForBit) {
                   .at("format"),
               "pt");
   }
+}
+
+// A model is written as it came, and either layout is read as what it is.
+TEST(SaveModel, KeepsTheLayoutOfTheExperts) {
+  for (const bool fused : {false, true}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      ModelConfig config = sparse_config();
+      config.fused_experts = fused;
+      config.dtype = dtype;
+      const ParameterLayout layout(config);
+      Parameters saved(layout), loaded(layout);
+      init_parameters(config, 5, saved);
+      for (const ParameterInfo& info : layout.entries()) {
+        if (info.shape.size() == 1) continue;
+        for (float& weight : saved.vector(info.name)) weight = to_float(to_bf16(weight));
+      }
+      saved.vector("model.layers.2.mlp.gate.e_score_correction_bias")[3] = 0.123f;
+      ScratchFolder folder;
+      save_model(folder.path(), config, saved);
+      const ModelConfig read = read_model_config(folder.path());
+      EXPECT_EQ(read, config);
+      load_parameters(folder.path(), read, loaded);
+      EXPECT_TRUE(std::ranges::equal(saved.flat(), loaded.flat()));
+      const SafetensorsFile file(folder.path() / "model.safetensors");
+      const auto& down = file.tensors().at(fused ? "model.layers.0.mlp.experts.down_proj"
+                                                 : "model.layers.0.mlp.experts.2.down_proj.weight");
+      EXPECT_EQ(down.dtype, dtype);
+      EXPECT_EQ(down.shape,
+                fused ? (std::vector<int64_t>{7, 40, 21}) : (std::vector<int64_t>{40, 21}));
+    }
+  }
+}
+
+TEST(SaveModel, TheFusedExpertsAreThoseOfTheGolden) {
+  const auto folder = test_data("golden/families/qwen3moe-layer0-dense");
+  const ModelConfig apart = read_model_config(folder);
+  const ParameterLayout layout(apart);
+  Parameters parameters(layout);
+  load_parameters(folder, apart, parameters);
+  // As transformers 5 has them: of each expert the gate's rows, then those of up.
+  std::vector<float> want;
+  for (int e = 0; e < 8; ++e) {
+    for (const char* part : {"gate_proj", "up_proj"}) {
+      const auto values =
+          parameters.vector(fmt::format("model.layers.1.mlp.experts.{}.{}.weight", e, part));
+      want.insert(want.end(), values.begin(), values.end());
+    }
+  }
+  ModelConfig fused = apart;
+  fused.fused_experts = true;
+  const ParameterLayout fused_layout(fused);
+  Parameters same(fused_layout);
+  std::ranges::copy(parameters.flat(), same.flat().begin());
+  ScratchFolder saved;
+  save_model(saved.path(), fused, same);
+  const SafetensorsFile file(saved.path() / "model.safetensors");
+  std::vector<float> got(want.size());
+  to_float(file.tensors().at("model.layers.1.mlp.experts.gate_up_proj"), got);
+  EXPECT_EQ(got, want);
+}
+
+// A bias of choices that a run begins with is not in the files that it begins from.
+TEST(SaveModel, AChoiceBiasThatTheFilesLackIsZero) {
+  ModelConfig config = sparse_config();
+  config.choice_bias = false;
+  const ParameterLayout layout(config);
+  Parameters saved(layout);
+  init_parameters(config, 5, saved);
+  ScratchFolder folder;
+  save_model(folder.path(), config, saved);
+  EXPECT_FALSE(read_model_config(folder.path()).choice_bias);
+  config.choice_bias = true;
+  const ParameterLayout with(config);
+  Parameters loaded(with);
+  for (float& value : loaded.flat()) value = 7;
+  load_parameters(folder.path(), config, loaded);
+  for (const float bias : loaded.vector("model.layers.0.mlp.gate.e_score_correction_bias"))
+    EXPECT_EQ(bias, 0);
 }
 
 // In bf16 nothing is lost of what products read, and the config says so.

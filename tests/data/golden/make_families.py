@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Makes the folders families/* beside this file: tiny random models of what the other goldens do not
-show (biases, linear and YaRN positions, sliding windows), with values of an independent
+show (biases, linear and YaRN positions, sliding windows, experts), with values of an independent
 implementation in float64.
 
     python3 -m venv venv && venv/bin/pip install torch==2.5.1 transformers==4.57.1
-    venv/bin/python make_families.py
+    venv/bin/python make_families.py [NAME ...]
 
-The formats are those of README.md, without optimizer steps. transformers keeps angles in float32.
+The formats are those of README.md, without optimizer steps. transformers keeps angles in float32, and the
+probabilities of a router.
 """
 import json
 import pathlib
+import sys
 
 import torch
 from safetensors.torch import save_file
 from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 SIZES = dict(vocab_size=61, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256, bos_token_id=1, eos_token_id=2)
@@ -27,7 +30,14 @@ MODELS = {
         rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})),
     "qwen3-biases": (Qwen3ForCausalLM, Qwen3Config(
         **SIZES, head_dim=10, attention_bias=True, rope_theta=1e6)),
+    "qwen3moe-layer0-dense": (Qwen3MoeForCausalLM, Qwen3MoeConfig(
+        **SIZES, head_dim=10, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True,
+        mlp_only_layers=[0], rope_theta=1e6)),
+    "qwen3moe-every-second": (Qwen3MoeForCausalLM, Qwen3MoeConfig(
+        **SIZES, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=10, decoder_sparse_step=2,
+        tie_word_embeddings=True)),
 }
+BALANCE_COEF = 0.3  # far above a real one, so that its gradient shows
 LENGTHS = [1, 2, 9, 33, 70]
 
 
@@ -36,6 +46,27 @@ def randomise(model, generator):
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         scale = 0.15 if tensor.ndim < 2 else (1.0 if "embed" in name else 1.6) / tensor.shape[-1] ** 0.5
         tensor.data = (scale * noise + (1.0 if name.endswith("norm.weight") else 0.0)).float().double()
+
+
+# The mean over sparse layers of the balance loss of each, of one sequence by itself.
+def balance_loss(config, router_logits):
+    top = torch.stack(router_logits).softmax(-1).sort(-1, descending=True).values
+    k = config.num_experts_per_tok
+    assert float((top[..., k - 1] - top[..., k]).min()) > 1e-5  # or the choice is that of a rounding
+    losses = [load_balancing_loss_func((layer,), config.num_experts, k) for layer in router_logits]
+    return sum(losses) / len(losses)
+
+
+def gradients_of(loss, model, generator):
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    gradients = {}
+    for parameter, tensor in model.named_parameters():
+        flat = tensor.grad.flatten()
+        at = torch.randperm(len(flat), generator=generator)[:40].sort().values
+        gradients[parameter] = {"l2": float(flat.norm()), "max_abs": float(flat.abs().max()),
+                                "indices": at.tolist(), "values": flat[at].tolist()}
+    return gradients
 
 
 def make(name, kind, config, folder):
@@ -47,9 +78,13 @@ def make(name, kind, config, folder):
         model.tie_weights()
     sequences = [torch.randint(3, config.vocab_size, (n,), generator=generator) for n in LENGTHS]
 
-    logits, logprobs, entropies, loss, count, masks = [], [], [], 0, 0, []
+    sparse = hasattr(config, "num_experts")
+    logits, logprobs, entropies, loss, count, masks, balance = [], [], [], 0, 0, [], 0
     for ids in sequences:
-        row = model(ids[None]).logits[0]
+        output = model(ids[None], **({"output_router_logits": True} if sparse else {}))
+        row = output.logits[0]
+        if sparse:
+            balance = balance + len(ids) / sum(LENGTHS) * balance_loss(config, output.router_logits)
         log_softmax = row.log_softmax(-1)
         logits.append(row)
         entropies.append(-(log_softmax.exp() * log_softmax).sum(-1))
@@ -59,14 +94,7 @@ def make(name, kind, config, folder):
         masks.append([int(m) for m in mask])
         loss, count = loss - picked[mask].sum(), count + int(mask.sum())
     loss = loss / count
-    loss.backward()
-
-    gradients = {}
-    for parameter, tensor in model.named_parameters():
-        flat = tensor.grad.flatten()
-        at = torch.randperm(len(flat), generator=generator)[:40].sort().values
-        gradients[parameter] = {"l2": float(flat.norm()), "max_abs": float(flat.abs().max()),
-                                "indices": at.tolist(), "values": flat[at].tolist()}
+    gradients = gradients_of(loss, model, generator)
     greedy = []
     for ids in sequences[2:4]:
         text, margin = ids.clone(), 1e9
@@ -91,9 +119,13 @@ def make(name, kind, config, folder):
               "forward": {"greedy": greedy},
               "ce": {"data": {"sequences": [{"ids": s.tolist(), "loss_mask": m} for s, m in zip(sequences, masks)]},
                      "loss": float(loss), "predicted_tokens": count, "gradients": gradients}}
+    if sparse:
+        golden["balance"] = {"coef": BALANCE_COEF, "loss": float(balance), "gradients": gradients_of(
+            loss + BALANCE_COEF * balance, model, generator)}
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
     print(name, float(loss))
 
 
-for name, (kind, config) in MODELS.items():
+for name in sys.argv[1:] or MODELS:
+    kind, config = MODELS[name]
     make(name, kind, config, pathlib.Path(__file__).parent / "families" / name)

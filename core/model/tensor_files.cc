@@ -1,0 +1,103 @@
+#include "core/model/tensor_files.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/json_file.h"
+#include "core/base/nearest.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int64_t kMaxIndexBytes = 1 << 28;
+
+// The first names in a folder, for a message.
+std::string listing(const std::filesystem::path& directory) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  if (names.empty()) return "nothing";
+  if (names.size() > kShown) {
+    names.resize(kShown);
+    names.push_back("...");
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+bool TensorFiles::exist(const std::filesystem::path& directory) {
+  return std::filesystem::exists(directory / kSingleFile) ||
+         std::filesystem::exists(directory / kIndexFile);
+}
+
+TensorFiles::TensorFiles(const std::filesystem::path& directory, const std::string& only)
+    : directory_(directory) {
+  const std::string single = only.empty() ? kSingleFile : only;
+  // The single file first, as transformers looks.
+  if (!only.empty() || std::filesystem::exists(directory / single)) {
+    list_ = directory / single;
+    const SafetensorsFile& file = open(single);
+    for (const auto& [name, view] : file.tensors()) places_[name] = single;
+  } else if (std::filesystem::exists(directory / kIndexFile)) {
+    list_ = directory / kIndexFile;
+    read_index(list_);
+  } else {
+    throw UserError(
+        "{}: found neither {} nor {}; a model is a Hugging Face folder with safetensors "
+        "weights. The folder has {}",
+        directory.string(), kSingleFile, kIndexFile, listing(directory));
+  }
+}
+
+std::pair<std::string, const TensorView*> TensorFiles::find(const std::string& name) {
+  const auto place = places_.find(name);
+  if (place == places_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, file] : places_) names.push_back(known);
+    throw UserError(
+        "{}: tensor '{}' is missing; the config asks for it. There are {} tensors; the nearest "
+        "is '{}'",
+        list_.string(), name, names.size(), nearest_name(name, names));
+  }
+  const SafetensorsFile& file = open(place->second);
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end()) {
+    throw UserError("{}: tensor '{}' is missing; {} says that it is here", file.path().string(),
+                    name, kIndexFile);
+  }
+  return {file.path().string(), &found->second};
+}
+
+// Mapped once: a shard holds hundreds of tensors.
+const SafetensorsFile& TensorFiles::open(const std::string& name) {
+  auto& file = files_[name];
+  if (!file) file = std::make_unique<SafetensorsFile>(directory_ / name);
+  return *file;
+}
+
+void TensorFiles::read_index(const std::filesystem::path& path) {
+  const nlohmann::json json = read_json_object(path, kMaxIndexBytes);
+  if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
+    throw UserError("{}: it has no object weight_map", path.string());
+  }
+  for (const auto& [name, value] : json["weight_map"].items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    // A name, not a path: an index must not reach out of its folder.
+    if (file.empty() || file == ".." || file.find('/') != std::string::npos) {
+      throw UserError(
+          "{}: weight_map gives '{}' the file {}; it must be a file name in the same folder",
+          path.string(), name, value.dump());
+    }
+    places_[name] = file;
+  }
+}
+
+}  // namespace tailrace

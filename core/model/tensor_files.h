@@ -1,0 +1,41 @@
+// The tensors of a Hugging Face folder, whether in one file or in shards.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/model/safetensors.h"
+
+namespace tailrace {
+
+// Thread: one at a time; views stay valid while it lives.
+class TensorFiles {
+ public:
+  static constexpr const char* kSingleFile = "model.safetensors";
+  static constexpr const char* kIndexFile = "model.safetensors.index.json";
+  // Whether a folder has weights at all.
+  static bool exist(const std::filesystem::path& directory);
+
+  // `only`: the file that is read; empty: the usual ones, the single one first. Throws UserError,
+  // here and below, with file and tensor.
+  explicit TensorFiles(const std::filesystem::path& directory, const std::string& only = "");
+
+  // The file of each tensor, by name.
+  const std::map<std::string, std::string, std::less<>>& places() const { return places_; }
+  // The path of a tensor's file, and its view.
+  std::pair<std::string, const TensorView*> find(const std::string& name);
+
+ private:
+  const SafetensorsFile& open(const std::string& name);
+  void read_index(const std::filesystem::path& path);
+
+  std::filesystem::path directory_;
+  std::filesystem::path list_;  // the file that says which tensors there are
+  std::map<std::string, std::string, std::less<>> places_;
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
+};
+
+}  // namespace tailrace
