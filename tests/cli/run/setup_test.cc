@@ -464,7 +464,7 @@ TEST_F(RunSetupTest, ARunWhoseBuildDidNotKnowAKeyIsNotGivenItsDefault) {
     }
     return "";
   };
-  EXPECT_EQ(continued_without("\n"), "");
+  EXPECT_EQ(continued_without(""), "");
   EXPECT_NE(continued_without("  compute: auto\n")
                 .find("config.yaml: model.compute is missing: an older build"),
             std::string::npos);

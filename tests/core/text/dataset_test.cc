@@ -50,7 +50,7 @@ TEST_F(Dataset, ThePromptMayBeAListOfMessages) {
 TEST_F(Dataset, ThePromptMayHaveAnotherKey) {
   auto rows = read_dataset(write("{\"question\": \"2 + 2\", \"answer\": 4}\n"), "question");
   ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0].json, R"({"answer":4,"prompt":"2 + 2","question":"2 + 2"})");
+  EXPECT_EQ(rows[0].json, R"({"question":"2 + 2","answer":4,"prompt":"2 + 2"})");
 }
 
 TEST_F(Dataset, NamesTheLineOfEachMistake) {
