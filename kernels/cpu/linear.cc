@@ -15,6 +15,13 @@ namespace {
 // Tokens of one round of linear_grad_weight: their packed x and dy stay in the second-level cache.
 constexpr int64_t kTokenBlock = 256;
 
+// Rows of W that linear_grad_input turns at once: 4 MiB of them, in whole panels.
+int64_t out_block(int64_t out, int64_t in) {
+  constexpr int64_t kFloats = 1 << 20;
+  return std::min(out, std::max<int64_t>(kFloats / (std::max<int64_t>(in, 1) * gemm::kPanel), 1) *
+                           gemm::kPanel);
+}
+
 }  // namespace
 
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
@@ -58,25 +65,39 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearG
            dx.cols);
   if (dy.rows == 0) return;
   Workspace::Scope scope(workspace);
-  // The forward's panels are of W transposed and do not serve here. Turning them costs one copy of
-  // W against dy.rows products with it.
-  auto panels = workspace.take<float>(gemm::panels_size(weight.in, weight.out));
-  if (weight.dtype == Dtype::kF32) {
-    gemm::transpose_panels(stream, reinterpret_cast<const float*>(weight.data), weight.out,
-                           weight.in, panels.data());
-  } else {
-    gemm::transpose_panels(stream, reinterpret_cast<const Bf16*>(weight.data), weight.out,
-                           weight.in, panels.data());
+  // The forward's panels are of W transposed and do not serve here. Some rows of W are turned at a
+  // time: all of a head's would be the largest thing in memory.
+  const int64_t block = out_block(weight.out, weight.in);
+  auto panels = workspace.take<float>(gemm::panels_size(weight.in, block));
+  // Unfinished sums wait in dx, where it holds nothing yet.
+  Matrix unfinished = dx;
+  if (accumulate && block < weight.out)
+    unfinished = {workspace.take<float>(dx.rows * dx.cols).data(), dx.rows, dx.cols};
+  for (int64_t begin = 0; begin < weight.out; begin += block) {
+    const int64_t end = std::min(weight.out, begin + block);
+    const bool last = end == weight.out;
+    const auto turn = [&](const auto* all) {
+      gemm::transpose_panels(stream, all + gemm::panels_size(begin, weight.in), end - begin,
+                             weight.in, panels.data());
+    };
+    if (weight.dtype == Dtype::kF32) {
+      turn(reinterpret_cast<const float*>(weight.data));
+    } else {
+      turn(reinterpret_cast<const Bf16*>(weight.data));
+    }
+    const Matrix to = last ? dx : unfinished;
+    gemm::multiply(stream, {.a = dy.data + begin,
+                            .a_stride = dy.stride,
+                            .panels = panels.data(),
+                            .rows = dy.rows,
+                            .cols = weight.in,
+                            .k = end - begin,
+                            .start = begin == 0 ? nullptr : unfinished.data,
+                            .start_stride = unfinished.stride,
+                            .add_to_c = last && accumulate,
+                            .c = to.data,
+                            .c_stride = to.stride});
   }
-  gemm::multiply(stream, {.a = dy.data,
-                          .a_stride = dy.stride,
-                          .panels = panels.data(),
-                          .rows = dy.rows,
-                          .cols = weight.in,
-                          .k = weight.out,
-                          .add_to_c = accumulate,
-                          .c = dx.data,
-                          .c_stride = dx.stride});
 }
 
 void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args) {
@@ -137,11 +158,12 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   auto bytes = [](int64_t floats) {
     return Workspace::aligned(static_cast<size_t>(floats) * sizeof(float));
   };
-  // The larger of the two, which never run at the same time. `unfinished` is counted for few tokens
-  // too, where it is not taken.
-  size_t input = bytes(gemm::panels_size(in, out));
-  size_t weight =
-      bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) + bytes(out * in);
+  // The larger of the two, which never run at the same time. What is unfinished is counted for an
+  // overwritten dx too, where it is not taken.
+  const int64_t rows = out_block(out, in);
+  const size_t input = bytes(gemm::panels_size(in, rows)) + bytes(rows < out ? tokens * in : 0);
+  const size_t weight = bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) +
+                        bytes(tokens > block ? out * in : 0);
   return std::max(input, weight);
 }
 

@@ -189,6 +189,37 @@ TEST(Bfloat, IsRoundedToTheNearestAndTiesToEven) {
   }
 }
 
+// W is turned in parts where it is large, which no sum shows.
+TEST(LinearGrad, ASumOverSeveralPartsOfWeightsIsOneAccumulator) {
+  constexpr int64_t kTokens = 2, kIn = 1100, kOut = 1003;
+  Rng rng(12);
+  GuardedMatrix w(kOut, kIn, rng), dy(kTokens, kOut, rng), expected(kTokens, kIn);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t i = 0; i < kIn; ++i) {
+      float sum = 0;
+      for (int64_t o = 0; o < kOut; ++o) sum = std::fma(dy.at(t, o), w.at(o, i), sum);
+      expected.at(t, i) = sum;
+    }
+  }
+  const Packed packed(w);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    TestWorkspace workspace(linear_grad_workspace_bytes(kTokens, kOut, kIn));
+    GuardedMatrix dx(kTokens, kIn), added(kTokens, kIn, rng), sum = added;
+    linear_grad_input(stream.get(), workspace.get(),
+                      {.dy = dy.view(), .weight = packed.weight, .dx = dx.view()});
+    expect_same_bits(dx.view(), expected.view(), "dx");
+    linear_grad_input(
+        stream.get(), workspace.get(),
+        {.dy = dy.view(), .weight = packed.weight, .dx = added.view(), .accumulate = true});
+    for (int64_t t = 0; t < kTokens; ++t)
+      for (int64_t i = 0; i < kIn; ++i) sum.at(t, i) += expected.at(t, i);
+    expect_same_bits(added.view(), sum.view(), "dx, added to");
+    dx.expect_canaries();
+    added.expect_canaries();
+  }
+}
+
 // Infinities, numbers below the normal ones and what is none: a kernel widens each as it is.
 TEST(Bfloat, EachOfThemIsWidenedExactlyInAProduct) {
   constexpr int64_t kAll = 1 << 16;
