@@ -322,10 +322,12 @@ void write_experts(const ModelConfig& config, Ordered& json) {
     if (!config.is_sparse(i)) json["mlp_only_layers"].push_back(i);
 }
 
-// What the config does not say, but the tensors do.
-void read_expert_files(const std::filesystem::path& directory, ModelConfig& config) {
-  if (config.num_experts == 0 || !TensorFiles::exist(directory)) return;
+// What the config does not say, but the files of the weights do.
+void read_weight_files(const std::filesystem::path& directory, ModelConfig& config) {
+  if (!TensorFiles::exist(directory)) return;
   const TensorFiles files(directory);
+  config.shard_bytes = files.shard_bytes();
+  if (config.num_experts == 0) return;
   for (const auto& [name, file] : files.places()) {
     if (name.ends_with(kFusedExpertsName)) config.fused_experts = true;
     if (name.ends_with(kChoiceBiasName)) config.choice_bias = true;
@@ -396,7 +398,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.dtype = read_dtype(reader);
   add_generation_ends(directory, config);
   validate(config, path.string());
-  read_expert_files(directory, config);
+  read_weight_files(directory, config);
   return config;
 }
 

@@ -38,6 +38,7 @@ struct ModelConfig {
   int64_t bos_token = -1;                // -1: none
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
   Dtype dtype = Dtype::kF32;             // that its files are written in
+  int64_t shard_bytes = 0;               // of the largest of its files of weights; 0: there is one
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
@@ -60,7 +61,7 @@ inline constexpr std::string_view kChoiceBiasName = "mlp.gate.e_score_correction
 
 // Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature
 // that is not supported (another activation or scaling of positions) is refused by name, never
-// ignored. How the experts are stored is read off the names of the tensors, where they are there.
+// ignored. How the weights are stored is read off their files, where they are there.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 // The config.json that transformers reads.
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory);

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <set>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
 #include "core/model/tensor_files.h"
@@ -97,8 +100,7 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
 namespace {
 
 // Matrices in `matrices`, the rest as it is.
-void write_tensors(const std::filesystem::path& path, const Parameters& parameters,
-                   Dtype matrices) {
+std::vector<NamedTensor> tensors_of(const Parameters& parameters, Dtype matrices) {
   std::vector<NamedTensor> tensors;
   for (const ParameterInfo& info : parameters.layout().entries()) {
     tensors.push_back({.name = info.name,
@@ -107,8 +109,46 @@ void write_tensors(const std::filesystem::path& path, const Parameters& paramete
                                 .data = std::as_bytes(parameters.vector(info.name))},
                        .written_as = info.shape.size() > 1 ? matrices : Dtype::kF32});
   }
+  return tensors;
+}
+
+void write_tensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
   // transformers refuses a file whose metadata names no format.
   write_safetensors(path, tensors, {{"format", "pt"}});
+}
+
+int64_t written_bytes(const NamedTensor& tensor) {
+  return std::ssize(tensor.view.data) / size_of(tensor.view.dtype) *
+         size_of(tensor.written_as.value_or(tensor.view.dtype));
+}
+
+void write_shards(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                  int64_t shard_bytes) {
+  std::vector<size_t> ends;  // of the shards among the tensors
+  int64_t total = 0, bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t size = written_bytes(tensors[i]);
+    if (bytes > 0 && bytes + size > shard_bytes) {
+      ends.push_back(i);
+      bytes = 0;
+    }
+    bytes += size;
+    total += size;
+  }
+  ends.push_back(tensors.size());
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
+                                  {"weight_map", nlohmann::ordered_json::object()}};
+  size_t begin = 0;
+  for (size_t shard = 0; shard < ends.size(); ++shard) {
+    const std::string name =
+        fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, ends.size());
+    const auto its = tensors.subspan(begin, ends[shard] - begin);
+    write_tensors(directory / name, its);
+    for (const NamedTensor& tensor : its) index["weight_map"][tensor.name] = name;
+    begin = ends[shard];
+  }
+  const auto written = write_file_atomic(directory / TensorFiles::kIndexFile, index.dump(2) + "\n");
+  if (!written) throw UserError("{}", written.failure().message);
 }
 
 }  // namespace
@@ -122,11 +162,16 @@ void save_model(const std::filesystem::path& directory, const ModelConfig& confi
   if (written.dtype != Dtype::kBF16) written.dtype = Dtype::kF32;
   // First, so that where the weights are, their config is too.
   write_model_config(written, directory);
-  write_tensors(directory / TensorFiles::kSingleFile, parameters, written.dtype);
+  const std::vector<NamedTensor> tensors = tensors_of(parameters, written.dtype);
+  if (config.shard_bytes > 0) {
+    write_shards(directory, tensors, config.shard_bytes);
+  } else {
+    write_tensors(directory / TensorFiles::kSingleFile, tensors);
+  }
 }
 
 void save_parameters(const std::filesystem::path& path, const Parameters& parameters) {
-  write_tensors(path, parameters, Dtype::kF32);
+  write_tensors(path, tensors_of(parameters, Dtype::kF32));
 }
 
 }  // namespace tailrace

@@ -18,7 +18,9 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
                      Parameters& parameters, const std::string& file = "");
 // The same refusals, one tensor in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
-// Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder.
+// Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder. With
+// config.shard_bytes the weights are in files of at most so many bytes (more where one tensor has
+// them), and the index that names them comes last.
 // Matrices are BF16 where config.dtype is, else F32; the few values of norms and biases are F32.
 // That is what products read of PackedWeights of that dtype: nothing is lost that they see.
 void save_model(const std::filesystem::path& directory, const ModelConfig& config,

@@ -1,6 +1,7 @@
 #include "core/model/tensor_files.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -55,6 +56,19 @@ TensorFiles::TensorFiles(const std::filesystem::path& directory, const std::stri
         "weights. The folder has {}",
         directory.string(), kSingleFile, kIndexFile, listing(directory));
   }
+}
+
+int64_t TensorFiles::shard_bytes() const {
+  if (list_.filename() != kIndexFile) return 0;
+  uintmax_t largest = 0;
+  std::set<std::string_view> seen;
+  for (const auto& [name, file] : places_) {
+    if (!seen.insert(file).second) continue;
+    std::error_code missing;  // said by who reads it
+    const uintmax_t size = std::filesystem::file_size(directory_ / file, missing);
+    if (!missing) largest = std::max(largest, size);
+  }
+  return static_cast<int64_t>(largest);
 }
 
 std::pair<std::string, const TensorView*> TensorFiles::find(const std::string& name) {

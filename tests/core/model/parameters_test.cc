@@ -4,7 +4,9 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -191,6 +193,58 @@ TEST(SaveModel, LoadsBackBitForBit) {
 }
 
 // A model is written as it came, and either layout is read as what it is.
+TEST(SaveModel, AModelInShardsStaysInShards) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+    ModelConfig config = awkward_config(/*tie_embeddings=*/false);
+    config.dtype = dtype;
+    config.shard_bytes = 24'000;  // more than any tensor has
+    const ParameterLayout layout(config);
+    Parameters parameters(layout), back(layout), single(layout);
+    init_parameters(config, 7, parameters);
+    const ScratchFolder folder, other;
+    save_model(folder.path(), config, parameters);
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "model.safetensors"));
+
+    const auto index =
+        nlohmann::json::parse(read_text(folder.path() / "model.safetensors.index.json"));
+    int64_t total = 0;
+    std::set<std::string> files;
+    for (const auto& [name, file] : index["weight_map"].items()) {
+      const auto path = folder.path() / file.get<std::string>();
+      const SafetensorsFile shard(path);
+      ASSERT_TRUE(shard.tensors().contains(name)) << name;
+      total += std::ssize(shard.tensors().find(name)->second.data);
+      files.insert(file);
+    }
+    EXPECT_EQ(index["weight_map"].size(), layout.entries().size());
+    EXPECT_EQ(index["metadata"]["total_size"], total);
+    ASSERT_GT(files.size(), 2u);
+    for (const std::string& file : files) {
+      const SafetensorsFile shard(folder.path() / file);
+      int64_t bytes = 0;
+      for (const auto& [name, view] : shard.tensors()) bytes += std::ssize(view.data);
+      EXPECT_LE(bytes, config.shard_bytes) << file;
+      EXPECT_TRUE(file.ends_with(fmt::format("-of-{:05}.safetensors", files.size()))) << file;
+    }
+
+    // Read and written again it is in shards once more, with the same values.
+    const ModelConfig found = read_model_config(folder.path());
+    EXPECT_GT(found.shard_bytes, 0);
+    load_parameters(folder.path(), found, back);
+    config.shard_bytes = 0;
+    save_model(other.path(), config, parameters);
+    EXPECT_EQ(read_model_config(other.path()).shard_bytes, 0);
+    load_parameters(other.path(), config, single);
+    EXPECT_TRUE(std::ranges::equal(back.flat(), single.flat()));
+    const ScratchFolder again;
+    save_model(again.path(), found, back);
+    EXPECT_FALSE(std::filesystem::exists(again.path() / "model.safetensors"));
+    EXPECT_EQ(nlohmann::json::parse(read_text(
+                  again.path() / "model.safetensors.index.json"))["metadata"]["total_size"],
+              total);
+  }
+}
+
 TEST(SaveModel, KeepsTheLayoutOfTheExperts) {
   for (const bool fused : {false, true}) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
