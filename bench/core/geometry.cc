@@ -11,12 +11,14 @@ namespace {
 struct Geometry {
   const char* name;
   int64_t layers, hidden, heads, kv_heads, ffn, vocab;
+  int64_t experts = 0, experts_per_token = 0;  // each of ffn / experts_per_token
 };
 
 constexpr Geometry kGeometries[] = {
     {"tiny", 4, 128, 4, 2, 384, 512},
     {"small", 8, 512, 8, 2, 1408, 8192},
     {"grid", 3, 64, 4, 2, 192, 44},
+    {"sparse", 8, 512, 8, 2, 1408, 8192, 16, 4},  // small, by experts
     {"medium", 24, 896, 14, 2, 4864, 151936},
 };
 
@@ -44,6 +46,13 @@ ModelConfig geometry(const std::string& name, int64_t max_positions) {
   config.vocab_size = found->vocab;
   config.max_positions = max_positions;
   config.tie_embeddings = true;
+  if (found->experts > 0) {
+    config.sparse.assign(static_cast<size_t>(found->layers), true);
+    config.num_experts = found->experts;
+    config.experts_per_token = found->experts_per_token;
+    config.expert_size = found->ffn / found->experts_per_token;
+    config.normalised_experts = true;
+  }
   return config;
 }
 

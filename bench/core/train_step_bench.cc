@@ -1,5 +1,6 @@
 // One training step on packed sequences: forward, fused head, backward, AdamW and packing the new
-// weights. Tokens/s, GFLOP/s (6 flops a parameter and token), and the milliseconds of each phase.
+// weights. Tokens/s, GFLOP/s (6 flops a parameter that a token goes through), and the milliseconds
+// of each phase.
 //
 // Checked first: the gradient against a central difference of the loss along itself; and last, that
 // the loss of the one fixed batch fell.
@@ -213,6 +214,7 @@ void measure(const Options& options, const Program& program) {
                     options.length, kMaxTokens);
   TrainStep train(options, program.threads());
   const int64_t parameters = train.model().layout().num_parameters();
+  const int64_t active = train.model().layout().num_active_parameters();
   Settings settings;
   describe_geometry(options.geometry, train.model().config(), parameters, settings);
   settings.emplace_back("sequences", options.sequences);
@@ -240,7 +242,7 @@ void measure(const Options& options, const Program& program) {
     tokens.push_back(static_cast<double>(train.num_tokens()) / seconds);
     // Two flops a multiply-add: one product forward, two backward for each weight. Attention's own
     // products are not counted.
-    gflops.push_back(6e-9 * static_cast<double>(parameters) * tokens.back());
+    gflops.push_back(6e-9 * static_cast<double>(active) * tokens.back());
   }
   require(last < first, "one fixed batch was not learned: its loss went from {} to {}", first,
           last);

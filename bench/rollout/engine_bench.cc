@@ -181,9 +181,10 @@ void measure(const Options& options, const Program& program) {
   settings.emplace_back("prompt_tokens", kPrompt);
   settings.emplace_back("new_tokens", kNew);
   Report report = program.report(settings);
-  // Two flops a parameter and token; attention is not counted, so 100 % is out of reach.
-  const double limit =
-      product_rate(program.threads()) / (2.0 * static_cast<double>(num_parameters));
+  // Two flops a parameter that a token goes through; attention is not counted, so 100 % is out of
+  // reach.
+  const double limit = product_rate(program.threads()) /
+                       (2.0 * static_cast<double>(model.layout().num_active_parameters()));
 
   for (const int64_t batch : options.batches) {
     EngineUnderTest engine(model, parameters, batch, program.threads());

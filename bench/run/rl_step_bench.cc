@@ -196,6 +196,7 @@ class RlStep {
 void measure(const Options& options, const Program& program) {
   RlStep bench(options, program.threads());
   const int64_t parameters = bench.model().layout().num_parameters();
+  const int64_t active = bench.model().layout().num_active_parameters();
   const int64_t num_samples = options.prompts * options.group_size;
   Settings settings;
   describe_geometry(options.geometry, bench.model().config(), parameters, settings);
@@ -230,7 +231,7 @@ void measure(const Options& options, const Program& program) {
     samples.push_back(static_cast<double>(num_samples) / all);
     new_tokens.push_back(static_cast<double>(sampled) / static_cast<double>(num_samples));
     decode.push_back(static_cast<double>(sampled) / generate);
-    gflops.push_back(6e-9 * static_cast<double>(parameters * trained_tokens) / train);
+    gflops.push_back(6e-9 * static_cast<double>(active * trained_tokens) / train);
   }
   const std::string& name = options.geometry;
   report.add(name, "step", "ms", step_ms);

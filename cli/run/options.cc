@@ -66,6 +66,15 @@ void ModelCreateSection::visit(OptionVisitor& v) {
   v.field("heads", heads, {.help = "attention heads", .min = 0, .max = 1024});
   v.field("kv_heads", kv_heads,
           {.help = "key and value heads; 0: as many as heads", .min = 0, .max = 1024});
+  v.field("experts", experts,
+          {.help = "experts of each layer, in place of one feed-forward layer; 0: none",
+           .min = 0,
+           .max = 4096});
+  v.field("experts_per_token", experts_per_token,
+          {.help = "of the experts, how many a token goes to; their widths together are "
+                   "intermediate_size",
+           .min = 1,
+           .max = 4096});
   v.field("max_positions", max_positions,
           {.help = "longest context in tokens", .min = 1, .max = kMaxSequenceTokens});
   v.field("rope_theta", rope_theta,
@@ -214,6 +223,15 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
   config.vocab_size = vocab_size;
   config.max_positions = create.max_positions;
   config.rope_theta = create.rope_theta;
+  if (create.experts > 0) {
+    config.architecture = "Qwen3MoeForCausalLM";
+    config.qk_norm = true;
+    config.sparse.assign(static_cast<size_t>(create.layers), true);
+    config.num_experts = create.experts;
+    config.experts_per_token = create.experts_per_token;
+    config.expert_size = config.intermediate_size / create.experts_per_token;
+    config.normalised_experts = true;
+  }
   config.tie_embeddings = create.tie_embeddings;
   // What write_word_tokenizer() gives the vocabulary that comes with such a policy.
   config.bos_token = text::kBosWord;

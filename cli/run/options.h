@@ -41,6 +41,7 @@ struct RunSection {
 struct ModelCreateSection {
   int64_t hidden_size = 0, intermediate_size = 0;
   int64_t layers = 0, heads = 0, kv_heads = 0;
+  int64_t experts = 0, experts_per_token = 2;
   int64_t max_positions = 256;
   double rope_theta = 10000;
   bool tie_embeddings = false;

@@ -258,7 +258,9 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
   plan.steps = o.run.steps;
   plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
-  plan.parameters = ParameterLayout(config).num_parameters();
+  const ParameterLayout layout(config);
+  plan.parameters = layout.num_parameters();
+  plan.active_parameters = layout.num_active_parameters();
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(o, config, plan);
@@ -327,7 +329,11 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
   auto line = [&](std::string_view label, const std::string& text) {
     out += fmt::format("{:<10} {}\n", label, text);
   };
-  line("policy", fmt::format("{} parameters, {}", plan.parameters,
+  const std::string active =
+      plan.active_parameters < plan.parameters
+          ? fmt::format(", of which a token goes through {}", plan.active_parameters)
+          : "";
+  line("policy", fmt::format("{} parameters{}, {}", plan.parameters, active,
                              o.model.creates() ? "from random weights"
                                                : fmt::format("from {}", o.model.path)));
   if (plan.warm_up.rows > 0)

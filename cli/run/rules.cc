@@ -119,6 +119,18 @@ void validate_model(const RunOptions& o) {
     throw UserError::at("model.create.kv_heads",
                         "is {}; model.create.heads = {} must be a multiple of it. Try {}.",
                         c.kv_heads, c.heads, c.heads);
+  if (c.experts == 0) return;
+  if (c.experts_per_token > c.experts)
+    throw UserError::at("model.create.experts_per_token",
+                        "is {}; there are {} experts (model.create.experts). Try {}.",
+                        c.experts_per_token, c.experts, std::max<int64_t>(1, c.experts / 4));
+  const int64_t width = c.intermediate_size > 0 ? c.intermediate_size : 3 * c.hidden_size;
+  if (width % c.experts_per_token != 0)
+    throw UserError::at("model.create.intermediate_size",
+                        "is {}, which model.create.experts_per_token = {} experts cannot share "
+                        "equally. Try {}.",
+                        width, c.experts_per_token,
+                        (width / c.experts_per_token + 1) * c.experts_per_token);
 }
 
 int64_t max_positions(const ModelSection& model) {

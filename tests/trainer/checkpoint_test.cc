@@ -36,33 +36,47 @@ class CheckpointTest : public ::testing::Test {
   }
 };
 
-TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
-  // A schedule and momentum: without the optimizer's state and update number the third step would
-  // differ.
-  OptimOptions optim{
-      .lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = LrSchedule::kCosine};
-  TrainOptions train{.minibatches_per_step = 2};
-  auto step = [](PolicyTrainer& trainer, int64_t n) {
-    TrainBatch batch = make_batch(testing::random_trajectories(4, static_cast<uint64_t>(n)));
-    trainer.policy_step(batch, 0, {});
-  };
-  auto straight = tiny_trainer(train, optim);
-  for (int64_t n = 1; n <= 4; ++n) step(*straight, n);
+// Dense, and of experts in either layout of the files.
+std::vector<ModelConfig> all_models() {
+  ModelConfig fused = testing::sparse_model();
+  fused.fused_experts = true;
+  return {testing::tiny_model(), testing::sparse_model(), fused};
+}
 
-  CheckpointFolder folder(root_, {}, 3);
-  auto first = tiny_trainer(train, optim);
-  for (int64_t n = 1; n <= 2; ++n) step(*first, n);
-  ASSERT_TRUE(
-      folder.save({.step = 2}, first->model().config(), first->parameters(), first->optimizer()));
-  // Other weights, all of which the checkpoint has to replace.
-  auto second = tiny_trainer(train, optim, {}, /*seed=*/99);
-  auto loaded =
-      folder.load_latest(second->model().config(), second->parameters(), second->optimizer());
-  second->weights_changed();
-  ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->state.step, 2);
-  for (int64_t n = 3; n <= 4; ++n) step(*second, n);
-  EXPECT_TRUE(std::ranges::equal(straight->parameters().flat(), second->parameters().flat()));
+TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
+  for (const ModelConfig& model : all_models()) {
+    // A schedule and momentum: without the optimizer's state and update number the third step would
+    // differ.
+    OptimOptions optim{
+        .lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = LrSchedule::kCosine};
+    TrainOptions train{.minibatches_per_step = 2};
+    auto step = [](PolicyTrainer& trainer, int64_t n) {
+      TrainBatch batch = make_batch(testing::random_trajectories(4, static_cast<uint64_t>(n)));
+      trainer.policy_step(batch, 0, {});
+    };
+    auto straight = tiny_trainer(train, optim, {}, 1, model);
+    for (int64_t n = 1; n <= 4; ++n) step(*straight, n);
+
+    const fs::path root = root_ / (model.num_experts == 0 ? "dense"
+                                   : model.fused_experts  ? "fused"
+                                                          : "apart");
+    fs::create_directories(root);
+    CheckpointFolder folder(root, {}, 3);
+    auto first = tiny_trainer(train, optim, {}, 1, model);
+    for (int64_t n = 1; n <= 2; ++n) step(*first, n);
+    ASSERT_TRUE(
+        folder.save({.step = 2}, first->model().config(), first->parameters(), first->optimizer()));
+    // Other weights, all of which the checkpoint has to replace.
+    auto second = tiny_trainer(train, optim, {}, /*seed=*/99, model);
+    auto loaded =
+        folder.load_latest(second->model().config(), second->parameters(), second->optimizer());
+    second->weights_changed();
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->state.step, 2);
+    EXPECT_EQ(read_model_config(loaded->path), model);
+    for (int64_t n = 3; n <= 4; ++n) step(*second, n);
+    EXPECT_TRUE(std::ranges::equal(straight->parameters().flat(), second->parameters().flat()));
+  }
 }
 
 // What samples is bf16, what is trained is not.

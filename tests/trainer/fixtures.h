@@ -30,14 +30,28 @@ inline ModelConfig tiny_model() {
   return config;
 }
 
+// The same with 5 experts in its second layer, of which a token takes 2.
+inline ModelConfig sparse_model() {
+  ModelConfig config = tiny_model();
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.qk_norm = true;
+  config.sparse = {false, true};
+  config.num_experts = 5;
+  config.experts_per_token = 2;
+  config.expert_size = 12;
+  config.normalised_experts = true;
+  return config;
+}
+
 constexpr int64_t kMaxSequenceTokens = 64;
 constexpr const char* kNumericsClass = "cpu-test";
 
 // A trainer of the tiny model with weights of `seed` and an optimizer.
 inline std::unique_ptr<PolicyTrainer> tiny_trainer(const TrainOptions& train,
                                                    const OptimOptions& optim = {},
-                                                   Stream stream = {}, uint64_t seed = 1) {
-  auto trainer = std::make_unique<PolicyTrainer>(stream, tiny_model(), train, kMaxSequenceTokens);
+                                                   Stream stream = {}, uint64_t seed = 1,
+                                                   const ModelConfig& model = tiny_model()) {
+  auto trainer = std::make_unique<PolicyTrainer>(stream, model, train, kMaxSequenceTokens);
   init_parameters(trainer->model().config(), seed, trainer->parameters());
   trainer->weights_changed();
   trainer->reset_optimizer(optim, 100);

@@ -462,6 +462,13 @@ TEST(Validate, WantsOnePolicy) {
   EXPECT_EQ(error_of({"model.create.hidden_size=66"}),
             "override model.create.hidden_size=66: model.create.hidden_size is 66; it must be a "
             "multiple of model.create.heads = 4. Try 72.");
+  EXPECT_NE(error_of({"model.create.experts=2", "model.create.experts_per_token=3"})
+                .find("is 3; there are 2 experts (model.create.experts). Try 1."),
+            std::string::npos);
+  EXPECT_NE(error_of({"model.create.experts=8", "model.create.experts_per_token=5"})
+                .find("intermediate_size is 192, which model.create.experts_per_token = 5 experts "
+                      "cannot share equally. Try 195."),
+            std::string::npos);
   EXPECT_NE(error_of({"model.create.kv_heads=3"}).find("must be a multiple of it. Try 4."),
             std::string::npos);
   EXPECT_NE(error_of({"model.create.layers=0"}).find("model.create.layers is missing"),
@@ -500,6 +507,16 @@ TEST(ModelConfigOfCreate, FillsInWhatIsLeftOut) {
   EXPECT_EQ(config.num_kv_heads, 4);
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_EQ(config.vocab_size, 44);
+  EXPECT_NO_THROW(validate(config, "model.create"));
+}
+
+TEST(ModelConfigOfCreate, MakesExpertsAsWideTogetherAsALayer) {
+  const ModelConfig config = model_config(
+      {.hidden_size = 64, .layers = 2, .heads = 4, .experts = 8, .experts_per_token = 3}, 44);
+  EXPECT_EQ(config.sparse, (std::vector<bool>{true, true}));
+  EXPECT_EQ(config.num_experts, 8);
+  EXPECT_EQ(config.experts_per_token, 3);
+  EXPECT_EQ(config.expert_size, 64);
   EXPECT_NO_THROW(validate(config, "model.create"));
 }
 

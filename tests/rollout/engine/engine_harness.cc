@@ -29,6 +29,16 @@ ModelConfig tiny_config() {
   return config;
 }
 
+ModelConfig sparse_config() {
+  ModelConfig config = tiny_config();
+  config.sparse = {true, true};
+  config.num_experts = 6;
+  config.experts_per_token = 2;
+  config.expert_size = 20;
+  config.normalised_experts = true;
+  return config;
+}
+
 ModelConfig wide_config() {
   ModelConfig config = tiny_config();
   config.hidden_size = 256;

@@ -66,15 +66,17 @@ Answers generate(TestEngine& engine, const std::vector<std::vector<TokenId>>& pr
 }
 
 TEST(Engine, SamplesWithTheTrainersLogProbabilities) {
-  TestModel model(tiny_config());
-  auto prompts = mixed_prompts(61, 64);
-  TestEngine engine(model);
-  Answers answers = generate(engine, prompts, 30, /*temperature=*/0.7);
-  ASSERT_EQ(answers.size(), prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    EXPECT_EQ(answers[static_cast<SessionId>(i)].tokens.size(), 30u);
-    expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)],
-                          static_cast<float>(1 / 0.7));
+  for (const ModelConfig& config : {tiny_config(), sparse_config()}) {
+    TestModel model(config);
+    auto prompts = mixed_prompts(61, 64);
+    TestEngine engine(model);
+    Answers answers = generate(engine, prompts, 30, /*temperature=*/0.7);
+    ASSERT_EQ(answers.size(), prompts.size());
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(answers[static_cast<SessionId>(i)].tokens.size(), 30u);
+      expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)],
+                            static_cast<float>(1 / 0.7));
+    }
   }
 }
 
@@ -92,8 +94,11 @@ TEST(Engine, SamplesFromATrainedModelWithTheTrainersLogProbabilities) {
     expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)]);
 }
 
-TEST(Engine, GivesTheSameBitsUnderAnyBatchingAndPaging) {
-  TestModel model(tiny_config());
+class EngineBits : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Experts, EngineBits, ::testing::Bool());
+
+TEST_P(EngineBits, AreTheSameUnderAnyBatchingAndPaging) {
+  TestModel model(GetParam() ? sparse_config() : tiny_config());
   auto prompts = mixed_prompts(61, 64);
   TestEngine plain(model, {.max_batch_tokens = 4096});
   Answers expected = generate(plain, prompts, 20);
