@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -48,30 +49,51 @@ bool is_zero_without(const TensorFiles& files, const ParameterInfo& info) {
   return info.kind == ParameterKind::kChoice && !files.places().contains(info.name);
 }
 
-void load_tensor(TensorFiles& files, const ModelConfig& config, const ParameterInfo& info,
-                 std::span<float> values) {
-  if (is_zero_without(files, info)) {
-    std::ranges::fill(values, 0.0f);
-    return;
+// The values of a tensor that a model has, in order.
+class TensorReader {
+ public:
+  TensorReader(TensorFiles& files, const ModelConfig& config, const ParameterInfo& info)
+      : name_(info.name) {
+    if (is_zero_without(files, info)) return;
+    const auto [path, view] = files.find(name_in_file(files, config, info.name));
+    if (view->shape != info.shape) {
+      throw UserError("{}: tensor '{}' has the shape [{}]; the config asks for [{}]", path,
+                      info.name, fmt::join(view->shape, ", "), fmt::join(info.shape, ", "));
+    }
+    if (view->dtype != Dtype::kF32 && view->dtype != Dtype::kF16 && view->dtype != Dtype::kBF16) {
+      throw UserError("{}: tensor '{}' is not of a floating dtype; accepted are F32, F16 and BF16",
+                      path, info.name);
+    }
+    path_ = path;
+    view_ = view;
   }
-  const auto [path, view] = files.find(name_in_file(files, config, info.name));
-  if (view->shape != info.shape) {
-    throw UserError("{}: tensor '{}' has the shape [{}]; the config asks for [{}]", path, info.name,
-                    fmt::join(view->shape, ", "), fmt::join(info.shape, ", "));
-  }
-  if (view->dtype != Dtype::kF32 && view->dtype != Dtype::kF16 && view->dtype != Dtype::kBF16) {
-    throw UserError("{}: tensor '{}' is not of a floating dtype; accepted are F32, F16 and BF16",
-                    path, info.name);
-  }
-  to_float(*view, values);
-  // A NaN would show as a policy that samples nonsense; here it has a tensor and an element.
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) {
-      throw UserError("{}: tensor '{}' is {} at element {}; these weights cannot be used", path,
-                      info.name, values[i], i);
+
+  void read(std::span<float> values) {
+    const int64_t first = std::exchange(read_, read_ + std::ssize(values));
+    if (view_ == nullptr) {
+      std::ranges::fill(values, 0.0f);
+      return;
+    }
+    const auto bytes = static_cast<size_t>(size_of(view_->dtype));
+    to_float(
+        {.dtype = view_->dtype,
+         .shape = {std::ssize(values)},
+         .data = view_->data.subspan(static_cast<size_t>(first) * bytes, values.size() * bytes)},
+        values);
+    // A NaN would show as a policy that samples nonsense; here it has a tensor and an element.
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!std::isfinite(values[i])) {
+        throw UserError("{}: tensor '{}' is {} at element {}; these weights cannot be used", path_,
+                        name_, values[i], first + static_cast<int64_t>(i));
+      }
     }
   }
-}
+
+ private:
+  std::string name_, path_;
+  const TensorView* view_ = nullptr;  // null: zeros
+  int64_t read_ = 0;
+};
 
 }  // namespace
 
@@ -81,7 +103,7 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   // Before gigabytes are converted.
   refuse_unknown(files, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
-    load_tensor(files, config, info, parameters.vector(info.name));
+    TensorReader(files, config, info).read(parameters.vector(info.name));
   }
 }
 
@@ -89,11 +111,16 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
   const ParameterLayout layout(config);
   TensorFiles files(directory);
   refuse_unknown(files, config, layout);
-  // Tensor after tensor in one buffer: a check needs no memory for a whole model.
-  std::vector<float> values;
+  // In pieces: a check needs no memory for a whole model, nor for its largest tensor.
+  std::vector<float> values(size_t{1} << 18);
   for (const ParameterInfo& info : layout.entries()) {
-    values.resize(static_cast<size_t>(info.size));
-    load_tensor(files, config, info, values);
+    TensorReader reader(files, config, info);
+    for (int64_t left = info.size; left > 0;) {
+      const auto piece =
+          std::span(values).first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(values))));
+      reader.read(piece);
+      left -= std::ssize(piece);
+    }
   }
 }
 

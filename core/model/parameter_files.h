@@ -16,7 +16,7 @@ namespace tailrace {
 // `file`: a file of the folder that alone is read; empty: the usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file = "");
-// The same refusals, one tensor in memory at a time.
+// The same refusals, a MiB in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
 // Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder. With
 // config.shard_bytes the weights are in files of at most so many bytes (more where one tensor has

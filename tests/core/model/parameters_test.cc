@@ -503,6 +503,26 @@ TEST_F(LoadParameters, NamesTheFirstElementThatIsNotFinite) {
   }
 }
 
+TEST(CheckParameters, LooksAtEveryPieceOfALargeTensor) {
+  ModelConfig config = awkward_config(/*tie_embeddings=*/true);
+  config.vocab_size = 8000;  // 320,000 elements: a check takes them in two pieces
+  const ParameterLayout layout(config);
+  Parameters parameters(layout);
+  init_parameters(config, 3, parameters);
+  const ScratchFolder folder;
+  save_model(folder.path(), config, parameters);
+  check_parameters(folder.path(), config);
+  parameters.vector(kEmbeddingName).back() = INFINITY;
+  save_model(folder.path(), config, parameters);
+  try {
+    check_parameters(folder.path(), config);
+    ADD_FAILURE() << "it was not seen";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("is inf at element 319999"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_F(LoadParameters, SaysWhatAFolderWithoutWeightsLacks) {
   expect_refusal("found neither model.safetensors nor model.safetensors.index.json");
   expect_refusal("The folder has nothing");
