@@ -51,6 +51,20 @@ void TrainOptions::visit(OptionVisitor& v) {
           {.help = "fixed parts that gradients are summed in; ranks own whole slots",
            .min = 1,
            .max = 256});
+  v.field("balance_coef", balance_coef,
+          {.help = "of the loss that balances experts, of each sequence and layer by itself "
+                   "(experts x sum of share of choices x mean probability); -1: the "
+                   "router_aux_loss_coef of the model's files; 0: none",
+           .min = -1,
+           .max = 1000,
+           .aliases = {"moe_aux_loss_coeff", "router_aux_loss_coef"}});
+  v.field("balance_bias_rate", balance_bias_rate,
+          {.help = "balance without a loss: after each update a bias that the choice of experts "
+                   "adds to their probabilities moves by this, up where an expert had fewer tokens "
+                   "than the mean and down where more; 0: none",
+           .min = 0,
+           .max = 1,
+           .aliases = {"moe_router_bias_update_rate", "bias_update_speed"}});
   v.field("threads", threads,
           {.help = "threads of the trainer; 0: one a core",
            .min = 0,

@@ -181,7 +181,7 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
 
 void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                              std::span<const float> dlogprob, std::span<const float> dentropy,
-                             Parameters& gradients) {
+                             Parameters& gradients, const BalancePass& balance) {
   TR_CHECK(last_.backward && dlogprob.size() == target_ids_.size(), "{} gradients, {} targets",
            dlogprob.size(), target_ids_.size());
   TR_CHECK(dentropy.empty() || last_.entropy);
@@ -200,7 +200,7 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                                         .dhidden = dhidden,
                                         .dweight = gradients.matrix(model_.head_name())}});
   model_.backward(stream, workspace, weights, builder_.batch(), kv_, *activations_, dhidden,
-                  gradients);
+                  gradients, balance);
 }
 
 }  // namespace tailrace

@@ -89,7 +89,8 @@ class PackedForward {
   // `backward`. dlogprob [targets]; dentropy [targets] or empty, and needs the entropy of that
   // forward(). The same weights.
   void backward(const Stream& stream, const PackedWeights& weights, std::span<const float> dlogprob,
-                std::span<const float> dentropy, Parameters& gradients);
+                std::span<const float> dentropy, Parameters& gradients,
+                const BalancePass& balance = {});
 
  private:
   void build(std::span<const PackedSequence> sequences);

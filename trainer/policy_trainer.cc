@@ -130,7 +130,11 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       parameters_(model_.layout()),
       packed_(stream_, config, parameters_, compute),
       forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
-               /*with_backward=*/true, num_threads(stream)) {
+               /*with_backward=*/true, num_threads(stream)),
+      update_loads_(config),
+      step_loads_(config) {
+  TR_CHECK(train_.balance_bias_rate == 0 || config.choice_bias, "no bias to balance experts by");
+  if (train_.balance_coef < 0) train_.balance_coef = config.balance_coef;
   for (int64_t i = 0; i < num_gradient_buffers(train_.gradient_slots); ++i)
     gradients_.push_back(std::make_unique<Parameters>(model_.layout()));
 }
@@ -188,8 +192,10 @@ void PolicyTrainer::warm_up() {
   // Rows without a gradient would be left out of the head's.
   dlogprob_.assign(logprob.size(), 1.0f);
   dentropy_.assign(entropy.size(), 1.0f);
-  forward_.backward(stream_, packed_, dlogprob_, dentropy_, *gradients_.front());
+  forward_.backward(stream_, packed_, dlogprob_, dentropy_, *gradients_.front(),
+                    {.weight = train_.balance_coef, .loads = &update_loads_});
   clear(*gradients_.front());
+  update_loads_.clear();
 }
 
 Optimizer& PolicyTrainer::optimizer() {
@@ -250,23 +256,28 @@ void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, s
     dlogprob_.resize(output.logprob.size());
     dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
     pass.loss(begin + first, begin + last, output, dlogprob_, dentropy_);
-    forward_.backward(stream_, packed_, dlogprob_, dentropy_, gradients);
+    forward_.backward(stream_, packed_, dlogprob_, dentropy_, gradients,
+                      {.weight = pass.balance_weight, .loads = &update_loads_});
   }
 }
 
 MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
   TR_CHECK(!sequences.empty());
   int64_t targets = 0;
-  for (const PackedSequence& s : sequences) targets += static_cast<int64_t>(s.targets.size());
+  int64_t tokens = 0;
+  for (const PackedSequence& s : sequences) {
+    targets += std::ssize(s.targets);
+    tokens += std::ssize(s.tokens);
+  }
   double sum = 0;
   auto cross_entropy = [&](size_t, size_t, const PackedForward::Output& output,
                            std::span<float> dlogprob, std::span<float>) {
     for (float l : output.logprob) sum -= l;
     std::ranges::fill(dlogprob, static_cast<float>(-1.0 / static_cast<double>(targets)));
   };
-  accumulate(sequences, {.loss = cross_entropy});
-  Optimizer::Report report = optimizer().apply(stream_, *gradients_.front(), parameters_);
-  if (!report.skipped) weights_changed();
+  accumulate(sequences, {.balance_weight = balance_weight(tokens), .loss = cross_entropy});
+  const Optimizer::Report report = update(*gradients_.front());
+  step_loads_.clear();
   return {{"sft/loss", sum / static_cast<double>(targets)},
           {"sft/tokens", static_cast<double>(targets)},
           {"sft/grad_norm", report.grad_norm},
@@ -350,9 +361,13 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
       }
     }
   };
+  int64_t tokens = 0;
+  for (const PackedSequence& view : views) tokens += std::ssize(view.tokens);
   // Entropy is wanted for the metrics even where no gradient goes through it.
-  const Pass pass{
-      .with_entropy = true, .entropy_gradient = loss.entropy_coef != 0, .loss = pass_loss};
+  const Pass pass{.with_entropy = true,
+                  .entropy_gradient = loss.entropy_coef != 0,
+                  .balance_weight = balance_weight(tokens),
+                  .loss = pass_loss};
   if (sum != nullptr && train_.gradient_slots == 1) {
     accumulate_slot(views, 0, views.size(), *sum, pass);
     return report;
@@ -375,9 +390,55 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
 
 Optimizer::Report PolicyTrainer::update(const Parameters& gradients) {
   const Optimizer::Report report = optimizer().apply(stream_, gradients, parameters_);
-  // Packing costs as much as copying the model, and nothing has changed otherwise.
-  if (!report.skipped) weights_changed();
+  if (!report.skipped) {
+    move_choice_bias();
+    // Packing costs as much as copying the model, and nothing has changed otherwise.
+    weights_changed();
+  }
+  step_loads_.add(update_loads_);
+  update_loads_.clear();
   return report;
+}
+
+double PolicyTrainer::balance_weight(int64_t tokens) const {
+  return model_.config().num_experts == 0 ? 0 : train_.balance_coef / static_cast<double>(tokens);
+}
+
+// 2408.15664: b += rate * sign(mean - choices).
+void PolicyTrainer::move_choice_bias() {
+  if (train_.balance_bias_rate == 0) return;
+  const ModelConfig& config = model_.config();
+  const auto rate = static_cast<float>(train_.balance_bias_rate);
+  int64_t sparse_layer = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    const std::span<const int64_t> choices = update_loads_.choices_of(sparse_layer++);
+    const std::span<float> bias = layer_tensors(config, parameters_, layer).choice_bias;
+    const int64_t all = std::accumulate(choices.begin(), choices.end(), int64_t{0});
+    for (size_t e = 0; e < bias.size(); ++e) {
+      // In whole numbers: a choice that is the mean moves nothing.
+      const int64_t above = choices[e] * config.num_experts - all;
+      bias[e] += above < 0 ? rate : above > 0 ? -rate : 0;
+    }
+  }
+}
+
+MetricList PolicyTrainer::take_expert_metrics() {
+  const ModelConfig& config = model_.config();
+  if (config.num_experts == 0 || step_loads_.tokens == 0) return {};
+  const ExpertLoads::Peak peak = step_loads_.peak();
+  MetricList metrics = {{"experts/load_max", peak.mean},
+                        {"experts/load_max_worst", peak.worst},
+                        {"experts/idle_frac", step_loads_.idle_share()},
+                        {"experts/balance_loss", step_loads_.balance_loss()}};
+  step_loads_.clear();
+  if (!config.choice_bias) return metrics;
+  float largest = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer)
+    for (const float bias : layer_tensors(config, parameters_, layer).choice_bias)
+      largest = std::max(largest, std::abs(bias));
+  metrics.emplace_back("experts/bias_max", largest);
+  return metrics;
 }
 
 namespace {
@@ -455,7 +516,9 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
     for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step))
       step.add(policy_update(batch, minibatch, loss, version));
   }
-  return step_metrics(batch, step, version, loss, train_.ppo_epochs);
+  MetricList metrics = step_metrics(batch, step, version, loss, train_.ppo_epochs);
+  for (auto& metric : take_expert_metrics()) metrics.push_back(std::move(metric));
+  return metrics;
 }
 
 void PolicyTrainer::StreamedStep::clear() {
@@ -489,7 +552,9 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
     step.sums.optimizer = update(step.gradients);
     report.add(step.sums);
   }
-  return step_metrics(step.batch, report, version, loss, /*ppo_epochs=*/1);
+  MetricList metrics = step_metrics(step.batch, report, version, loss, /*ppo_epochs=*/1);
+  for (auto& metric : take_expert_metrics()) metrics.push_back(std::move(metric));
+  return metrics;
 }
 
 }  // namespace tailrace

@@ -10,6 +10,10 @@
 // measures that it is so (mismatch/...). Tokens of older versions or of another class are scored
 // with the current weights, and the loss corrects for the difference to what sampled.
 //
+// Experts: balance_coef adds a loss to each update, over all tokens of its sequences; after an
+// update balance_bias_rate moves the biases of their choice, which are parameters without a
+// gradient. The model must have them (ModelConfig::choice_bias) where the rate is not 0.
+//
 // Thread: one at a time.
 #pragma once
 
@@ -139,8 +143,13 @@ class PolicyTrainer {
   struct Pass {
     bool with_entropy = false;  // wants the entropy of each target
     bool entropy_gradient = false;
+    double balance_weight = 0;  // of a token, of the loss that balances experts
     LossFunction loss;
   };
+  // Of an update with so many tokens in its sequences.
+  double balance_weight(int64_t tokens) const;
+  void move_choice_bias();
+  MetricList take_expert_metrics();
   Optimizer::Report update(const Parameters& gradients);
   // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update.
   UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
@@ -167,6 +176,7 @@ class PolicyTrainer {
   std::vector<std::unique_ptr<Parameters>> gradients_;
   std::vector<float> dlogprob_, dentropy_;  // [targets of a micro-batch]
   LogprobSink logprob_sink_;                // empty: nobody listens
+  ExpertLoads update_loads_, step_loads_;   // since the last update, and of those of a step
 };
 
 }  // namespace tailrace

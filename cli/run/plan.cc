@@ -238,12 +238,28 @@ int64_t Plan::certain_bytes() const {
       tailrace::certain_bytes(rollout_worker), rollout_workers);
 }
 
-ModelConfig planned_model(const RunOptions& options,
-                          const sandbox::EnvironmentRegistry& environments) {
+namespace {
+
+ModelConfig policy_of(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
   if (!options.model.creates())
     return read_named("model.path", [&] { return read_model_config(options.model.path); });
   return model_config(options.model.create,
                       text::kFirstWord + std::ssize(vocabulary_of(options, environments)));
+}
+
+}  // namespace
+
+ModelConfig planned_model(const RunOptions& options,
+                          const sandbox::EnvironmentRegistry& environments) {
+  ModelConfig config = policy_of(options, environments);
+  const TrainOptions& train = options.train;
+  if (config.num_experts == 0 && (train.balance_coef != 0 || train.balance_bias_rate != 0))
+    throw UserError::at(train.balance_coef != 0 ? "train.balance_coef" : "train.balance_bias_rate",
+                        "is {}, but the policy has no experts that it could balance. Try 0.",
+                        train.balance_coef != 0 ? train.balance_coef : train.balance_bias_rate);
+  // The files of a model that was never trained so have none.
+  if (train.balance_bias_rate != 0) config.choice_bias = true;
+  return config;
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {

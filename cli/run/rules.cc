@@ -320,6 +320,13 @@ void validate_streaming(const RunOptions& o) {
   };
   refuse("train.minibatches_per_step", o.train.minibatches_per_step);
   refuse("train.ppo_epochs", o.train.ppo_epochs);
+  if (o.train.balance_coef != 0)
+    throw UserError::at("train.balance_coef",
+                        "is {}, a loss over all tokens of a step, but scheduler.hand_over is "
+                        "groups: the first are trained before it is known how many there are.\n"
+                        "       Try train.balance_bias_rate=0.001 instead, or "
+                        "scheduler.hand_over=step.",
+                        o.train.balance_coef);
   if (o.algo.advantage == AdvantageKind::kGroupMeanBatchStd)
     throw UserError::at("algo.advantage",
                         "is {}, which divides by the deviation of a whole batch, but "

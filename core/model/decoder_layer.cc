@@ -251,8 +251,10 @@ void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerP
 
 void backward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                       const PackedWeights::Layer& weights, const LayerActivations& kept,
-                      const LayerTensors<float>& gradients, Matrix dx) {
+                      const LayerBalance& balance, const LayerTensors<float>& gradients,
+                      Matrix dx) {
   const ModelConfig& c = pass.config;
+  const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
   const int64_t tokens = dx.rows, choices = tokens * c.experts_per_token;
   Workspace::Scope scope(workspace);
   Matrix product = take(workspace, choices, c.expert_size);
@@ -262,7 +264,17 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
   Matrix dweights = take(workspace, tokens, c.experts_per_token);
   Matrix normed = take(workspace, tokens, c.hidden_size);
   Matrix dnormed = take(workspace, tokens, c.hidden_size);
+  Matrix dbalance =
+      take(workspace, balance.scale != 0 ? std::ssize(sequences) - 1 : 0, c.num_experts);
   const Groups groups(stream, workspace, c, kept.chosen);
+  if (!balance.choices.empty())
+    expert_balance(stream, {.probabilities = kept.router,
+                            .chosen = kept.chosen,
+                            .sequence_offsets = sequences,
+                            .scale = balance.scale,
+                            .gradient = dbalance,
+                            .choices = balance.choices,
+                            .losses = balance.losses});
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
@@ -300,6 +312,8 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
                           .chosen = kept.chosen,
                           .dweights = dweights,
                           .normalised = c.normalised_experts,
+                          .balance = dbalance,
+                          .sequence_offsets = sequences,
                           .dlogits = dlogits});
   linear_grad_weight(stream, workspace, {.dy = dlogits, .x = normed, .dweight = gradients.router});
   linear_grad_input(stream, workspace,
@@ -406,9 +420,10 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
 
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                     int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                    const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx) {
+                    const LayerActivations& kept, const LayerBalance& balance,
+                    const LayerTensors<float>& gradients, Matrix dx) {
   if (pass.config.is_sparse(layer)) {
-    backward_experts(stream, workspace, pass, weights, kept, gradients, dx);
+    backward_experts(stream, workspace, pass, weights, kept, balance, gradients, dx);
   } else {
     backward_dense_mlp(stream, workspace, pass, weights, kept, gradients, dx);
   }
@@ -443,7 +458,9 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tok
       config.num_experts == 0
           ? 0
           : matrix_bytes(choices, size) + matrix_bytes(choices, 2 * size) +
-                matrix_bytes(choices, hidden) + matrix_bytes(max_tokens, config.num_experts) +
+                // The gradients to the router's probabilities: of tokens, and of sequences, which
+                // have at least one.
+                matrix_bytes(choices, hidden) + 2 * matrix_bytes(max_tokens, config.num_experts) +
                 matrix_bytes(max_tokens, config.experts_per_token) +
                 Groups::bytes(config, max_tokens) +
                 std::max({linear_grad_workspace_bytes(max_tokens, hidden, size),

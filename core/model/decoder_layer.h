@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/model/activations.h"
 #include "core/model/forward_batch.h"
@@ -28,6 +29,13 @@ struct LayerPass {
   ConstMatrix rope_table;  // [positions, head_dim]
 };
 
+// What a sparse layer of a backward pass does for balance (expert_loads.h).
+struct LayerBalance {
+  float scale = 0;  // of the sum over sequences of tokens * balance loss; 0: no gradient
+  std::span<int64_t> choices = {};
+  std::span<double> losses = {};  // both empty: nobody asks
+};
+
 // Layer number `layer`. Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and
 // the new residual stream into `output` [tokens, hidden]. output may be kept.input when nobody
 // needs that any more.
@@ -40,7 +48,8 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
 // forward_layer().
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                     int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                    const LayerActivations& kept, const LayerTensors<float>& gradients, Matrix dx);
+                    const LayerActivations& kept, const LayerBalance& balance,
+                    const LayerTensors<float>& gradients, Matrix dx);
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                      int num_threads);

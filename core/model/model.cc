@@ -139,7 +139,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
 
 void Model::backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                      const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
-                     ConstMatrix dhidden, Parameters& gradients) const {
+                     ConstMatrix dhidden, Parameters& gradients, const BalancePass& balance) const {
   const int64_t tokens = batch.num_tokens(), rows = batch.num_logit_rows();
   TR_CHECK(activations.num_tokens() == tokens && activations.num_logit_rows() == rows,
            "activations of {} tokens and {} rows, batch of {} and {}", activations.num_tokens(),
@@ -163,9 +163,20 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
     // Rows whose logits nobody wanted get gradients through attention only.
     scatter_rows(stream, {.x = dfinal, .rows = batch.logit_rows, .y = dx});
   }
+  int64_t sparse_layer = config_.num_sparse_layers();
+  if (balance.loads != nullptr) balance.loads->tokens += tokens;
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
+    LayerBalance layer_balance;
+    if (config_.is_sparse(i) && balance.loads != nullptr) {
+      --sparse_layer;
+      layer_balance = {.scale = static_cast<float>(
+                           balance.weight / static_cast<double>(balance.loads->num_layers())),
+                       .choices = balance.loads->choices_of(sparse_layer),
+                       .losses = balance.loads->losses_of(sparse_layer)};
+    }
     backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],
-                   kv.layer(i), activations.layer(i), layer_tensors(config_, gradients, i), dx);
+                   kv.layer(i), activations.layer(i), layer_balance,
+                   layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/model/activations.h"
+#include "core/model/expert_loads.h"
 #include "core/model/forward_batch.h"
 #include "core/model/kv_cache.h"
 #include "core/model/model_config.h"
@@ -48,10 +49,11 @@ class Model {
   // Adds the gradient of all parameters to `gradients`, given dhidden [logit_rows, hidden_size].
   // The batch and the weights are those of forward(), every sequence whole, `kv` untouched since.
   // Where weights are rounded (bf16), the gradient is that at the rounded ones, for the master
-  // weights. The head's own gradient comes from linear_logprob_backward.
+  // weights; `balance` adds what it says. The head's own gradient comes from
+  // linear_logprob_backward.
   void backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                 const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
-                ConstMatrix dhidden, Parameters& gradients) const;
+                ConstMatrix dhidden, Parameters& gradients, const BalancePass& balance = {}) const;
 
   std::unique_ptr<Activations> make_activations(int64_t max_tokens) const;
   int64_t activation_bytes(int64_t max_tokens) const;

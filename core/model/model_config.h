@@ -1,6 +1,7 @@
 // The shape of a decoder, read from a Hugging Face config.json.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -48,6 +49,7 @@ struct ModelConfig {
   bool is_sparse(int64_t layer) const {
     return !sparse.empty() && sparse[static_cast<size_t>(layer)];
   }
+  int64_t num_sparse_layers() const { return std::count(sparse.begin(), sparse.end(), true); }
   int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }

@@ -40,6 +40,7 @@ class CheckpointTest : public ::testing::Test {
 std::vector<ModelConfig> all_models() {
   ModelConfig fused = testing::sparse_model();
   fused.fused_experts = true;
+  fused.choice_bias = true;
   return {testing::tiny_model(), testing::sparse_model(), fused};
 }
 
@@ -50,6 +51,7 @@ TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
     OptimOptions optim{
         .lr = 1e-2, .weight_decay = .1, .warmup_updates = 2, .schedule = LrSchedule::kCosine};
     TrainOptions train{.minibatches_per_step = 2};
+    if (model.choice_bias) train.balance_bias_rate = 0.1;
     auto step = [](PolicyTrainer& trainer, int64_t n) {
       TrainBatch batch = make_batch(testing::random_trajectories(4, static_cast<uint64_t>(n)));
       trainer.policy_step(batch, 0, {});

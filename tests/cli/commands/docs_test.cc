@@ -99,7 +99,8 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   }
 }
 
-// Two runs, because one has one target of the KL term, and one of several datasets; they learn from
+// Two runs, because one has one target of the KL term, the second with experts, and one of several
+// datasets; they learn from
 // groups without a signal, as a policy this small gives no other. A name that none of them writes
 // needs a run of its own.
 TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
@@ -108,12 +109,16 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
   for (const auto& [config, target] :
        {std::pair{"quickstart", "ref"}, {"quickstart", "behaviour"}, {"mixed", "ref"}}) {
     const auto run = folder / fmt::format("{}-{}", config, target);
-    auto result = run_binary(fmt::format(
-        "launch {}/configs/{}.yaml --in-process --run-dir {} run.steps=2 "
-        "model.create.hidden_size=16 model.create.intermediate_size=32 model.create.layers=1 "
-        "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
-        "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
-        TAILRACE_SOURCE_DIR, config, run.string(), target));
+    auto result = run_binary(
+        fmt::format(
+            "launch {}/configs/{}.yaml --in-process --run-dir {} run.steps=2 "
+            "model.create.hidden_size=16 model.create.intermediate_size=32 model.create.layers=1 "
+            "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
+            "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
+            TAILRACE_SOURCE_DIR, config, run.string(), target) +
+        (target == std::string("behaviour")
+             ? " model.create.experts=4 train.balance_bias_rate=0.01 train.balance_coef=0.01"
+             : ""));
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }

@@ -402,6 +402,9 @@ TEST(Validate, StreamingIsOneUpdateOfGroupsByThemselves) {
   EXPECT_NE(error_of({"scheduler.mode=streaming", "train.ppo_epochs=2"})
                 .find("train.ppo_epochs is 2, but scheduler.hand_over is groups"),
             std::string::npos);
+  EXPECT_NE(error_of({"scheduler.hand_over=groups", "train.balance_coef=0.01"})
+                .find("train.balance_coef is 0.01, a loss over all tokens of a step, but "),
+            std::string::npos);
   EXPECT_NE(error_of({"scheduler.hand_over=groups", "train.minibatches_per_step=2"})
                 .find("Try train.minibatches_per_step=1, or scheduler.hand_over=step."),
             std::string::npos);

@@ -84,10 +84,10 @@ Tokens greedy(Rig& rig, const Tokens& prompt, size_t count) {
 constexpr const char* kGoldens[] = {"llama3-untied-f32", "llama3-ropescaled-tied-bf16",
                                     "qwen2-tied-f32", "qwen3-headdim-untied-bf16"};
 // By another hand and without optimizer steps (make_families.py).
-constexpr const char* kFamilies[] = {
-    "families/llama-biases-linear",      "families/mistral-window",
-    "families/qwen2-yarn-upper-windows", "families/qwen3-biases",
-    "families/qwen3moe-layer0-dense",    "families/qwen3moe-every-second"};
+constexpr const char* kFamilies[] = {"families/llama-biases-linear", "families/mistral-window",
+                                     "families/qwen2-yarn-upper-windows", "families/qwen3-biases"};
+constexpr const char* kSparse[] = {"families/qwen3moe-layer0-dense",
+                                   "families/qwen3moe-every-second"};
 
 double squares(const Stream& stream, std::span<const float> x) {
   double sum = 0;
@@ -117,12 +117,29 @@ class Golden : public ::testing::TestWithParam<const char*> {
     }
   }
 
+  // Norms, and some elements of each.
+  void expect_gradients(const Parameters& gradients, const Json& tensors) const {
+    ASSERT_EQ(tensors.size(), rig.model.layout().entries().size());
+    for (const auto& [name, want] : tensors.items()) {
+      const double bound = kGradientBound * want["max_abs"].get<double>();
+      const auto got_values = gradients.vector(name);
+      EXPECT_NEAR(std::sqrt(squares(rig.stream(), got_values)), want["l2"].get<double>(),
+                  kGradientBound * want["l2"].get<double>())
+          << name;
+      for (size_t i = 0; i < want["indices"].size(); ++i) {
+        const auto at = want["indices"][i].get<size_t>();
+        EXPECT_NEAR(got_values[at], want["values"][i].get<double>(), bound) << name << " " << at;
+      }
+    }
+  }
+
   std::filesystem::path folder;
   Json golden;
   Rig rig;
 };
 
 class GoldenSteps : public Golden {};
+class GoldenExperts : public Golden {};
 
 // What bf16 weights may cost follows from the model itself: over the step from the weights to the
 // rounded ones the loss changes by the mean of its slopes at both ends, up to the third order.
@@ -213,18 +230,7 @@ TEST_P(Golden, GradientsOfCrossEntropyAgree) {
   EXPECT_NEAR(got.loss / golden["ce"]["loss"].get<double>(), 1, kLossBound);
 
   const Json& tensors = golden["ce"]["gradients"];
-  ASSERT_EQ(tensors.size(), rig.model.layout().entries().size());
-  for (const auto& [name, want] : tensors.items()) {
-    const double bound = kGradientBound * want["max_abs"].get<double>();
-    const auto got_values = gradients.vector(name);
-    EXPECT_NEAR(std::sqrt(squares(rig.stream(), got_values)), want["l2"].get<double>(),
-                kGradientBound * want["l2"].get<double>())
-        << name;
-    for (size_t i = 0; i < want["indices"].size(); ++i) {
-      const auto at = want["indices"][i].get<size_t>();
-      EXPECT_NEAR(got_values[at], want["values"][i].get<double>(), bound) << name << " " << at;
-    }
-  }
+  expect_gradients(gradients, tensors);
   // Two of the models have them whole.
   const auto path = folder / "golden_ce_grads.safetensors";
   if (!std::filesystem::exists(path)) return;
@@ -234,6 +240,20 @@ TEST_P(Golden, GradientsOfCrossEntropyAgree) {
     expect_close(gradients.vector(name), floats(view),
                  kGradientBound * tensors[name]["max_abs"].get<double>(), name);
   }
+}
+
+TEST_P(GoldenExperts, TheLossThatBalancesThemAgrees) {
+  std::vector<Tokens> sequences;
+  std::vector<std::vector<int>> masks;
+  read_ce(sequences, masks);
+  double tokens = 0;
+  for (const Tokens& sequence : sequences) tokens += static_cast<double>(sequence.size());
+  ExpertLoads loads(rig.model.config());
+  Parameters gradients(rig.model.layout());
+  const double coef = golden["balance"]["coef"];
+  cross_entropy(rig, sequences, masks, &gradients, {.weight = coef / tokens, .loads = &loads});
+  EXPECT_NEAR(loads.balance_loss() / golden["balance"]["loss"].get<double>(), 1, kLossBound);
+  expect_gradients(gradients, golden["balance"]["gradients"]);
 }
 
 TEST_P(GoldenSteps, ThreeAdamWStepsAgree) {
@@ -283,6 +303,8 @@ std::string word(std::string name) {
 const auto name_of_model = [](const auto& model) { return word(model.param); };
 INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(kGoldens), name_of_model);
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(kFamilies), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Sparse, Golden, ::testing::ValuesIn(kSparse), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Sparse, GoldenExperts, ::testing::ValuesIn(kSparse), name_of_model);
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps, ::testing::ValuesIn(kGoldens), name_of_model);
 
 TEST(StoriesGolden, LogprobsAndGreedyTextAgree) {

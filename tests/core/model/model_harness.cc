@@ -136,7 +136,8 @@ std::vector<float> Rig::logits() {
 }
 
 CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
-                           const std::vector<std::vector<int>>& masks, Parameters* gradients) {
+                           const std::vector<std::vector<int>>& masks, Parameters* gradients,
+                           const BalancePass& balance) {
   rig.forward_whole(sequences, Rig::Rows::kPredicting, /*keep=*/gradients != nullptr);
   std::vector<int32_t> targets;
   std::vector<float> counted;
@@ -176,7 +177,7 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
                                         .dhidden = dhidden_matrix,
                                         .dweight = gradients->matrix(head)}});
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
-                     rig.activations(), dhidden_matrix, *gradients);
+                     rig.activations(), dhidden_matrix, *gradients, balance);
   return result;
 }
 

@@ -93,8 +93,9 @@ struct CrossEntropy {
   std::vector<float> entropies;  // same order
 };
 // masks[i][j] says whether predicting sequences[i][j + 1] counts; empty: all do. Adds to
-// `gradients` when it is not null.
+// `gradients` when it is not null, with what `balance` says.
 CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
-                           const std::vector<std::vector<int>>& masks, Parameters* gradients);
+                           const std::vector<std::vector<int>>& masks, Parameters* gradients,
+                           const BalancePass& balance = {});
 
 }  // namespace tailrace

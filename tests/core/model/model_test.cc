@@ -75,8 +75,10 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
     }
     Parameters gradients(rig.model.layout());
     const std::vector<float> dhidden(static_cast<size_t>(kTokens * config.hidden_size), 0.01f);
+    ExpertLoads loads(config);
     rig.model.backward(rig.stream(), workspace, rig.weights(), batch, rig.kv, rig.activations(),
-                       {dhidden.data(), kTokens, config.hidden_size}, gradients);
+                       {dhidden.data(), kTokens, config.hidden_size}, gradients,
+                       {.weight = 1, .loads = &loads});
     EXPECT_EQ(workspace.used(), 0u);
     EXPECT_GT(workspace.peak(), memory.size() / 2) << "the stated size is far too large";
   }
