@@ -18,10 +18,7 @@ Lease end_lease(State& state, std::map<WorkId, Lease>::iterator held) {
   Lease lease = std::move(held->second);
   state.leases.erase(held);
   const auto worker = state.workers.find(lease.worker);
-  if (worker != state.workers.end()) {
-    --worker->second.leased;
-    touch(state, lease.worker, worker->second);
-  }
+  if (worker != state.workers.end()) add_leases(state, lease.worker, worker->second, -1);
   return lease;
 }
 Lease end_lease(State& state, const WorkId& work) {
@@ -202,8 +199,7 @@ bool complete(const Config& config, const Task& task) {
 void begin_lease(Context& context, const WorkId& work, const Task& task, Worker& worker,
                  Lease lease) {
   State& state = context.state;
-  ++worker.leased;
-  touch(state, lease.worker, worker);
+  add_leases(state, lease.worker, worker, 1);
   // Mostly the latest of all.
   state.expiries.emplace_hint(state.expiries.end(), lease.deadline, work);
   // What was launched last is mostly granted last.

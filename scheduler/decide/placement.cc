@@ -37,17 +37,13 @@ bool is_avoided(const State& state, const Member& member, const WorkerId& id) {
 }
 
 // Where the siblings are, and how many.
-std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work) {
+std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work, const Task& task) {
   std::map<WorkerId, int64_t> at;
-  WorkId first = work;
-  first.member.member = 0;
-  // Their leases stand side by side.
-  for (auto it = state.leases.lower_bound(first); it != state.leases.end(); ++it) {
-    const MemberId& member = it->first.member;
-    if (it->first.lane != work.lane || task_of(member) != task_of(work.member) ||
-        member.launch != work.member.launch)
-      break;
-    if (it->second.kind == LeaseKind::kGenerate) ++at[it->second.worker];
+  WorkId sibling = work;
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    if (task.members[static_cast<size_t>(i)].phase != Phase::kRunning) continue;
+    sibling.member.member = i;
+    ++at[state.leases.at(sibling).worker];
   }
   return at;
 }
@@ -58,8 +54,8 @@ std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work) 
 class FairShare {
  public:
   // Of what waits for `need`, in this pool.
-  FairShare(const State& state, const Need& need, const PoolId& id)
-      : state_(state), pool_(state.index.pool(id)) {
+  FairShare(const State& state, const Need& need, const PoolId& id, const Index::Pool& pool)
+      : state_(state), pool_(pool) {
     if (pool_.load.installing > 0) {
       shared_[0] = pool_.load;
       shared_[0].leased += waiting_for(need.policy, id.name);
@@ -67,7 +63,7 @@ class FairShare {
         shared_[0].leased += waiting_for(need.policy, need.pool);
     }
     if (!need.pool.empty()) return;
-    if (const Index::Load all = state.index.load_of(need.policy); all.installing > 0) {
+    if (const Index::Load& all = state.index.load_of(need.policy); all.installing > 0) {
       shared_[1] = all;
       shared_[1].leased += waiting_for_any(need.policy);
     }
@@ -148,11 +144,13 @@ class Chooser {
 
   // No faults, then most siblings (if the mode looks at them), then most room, then the first name.
   // Empty: nobody.
-  WorkerId pick(const WorkId& work, const Member& member) const {
+  WorkerId pick(const WorkId& work, const Task& task) const {
+    const Member& member = task.members[static_cast<size_t>(work.member.member)];
     std::map<WorkerId, int64_t> siblings;
     // With one seat there is nothing to choose.
-    if (state_.config.mode.dispatch == Dispatch::kPrefixAffine && several_seats())
-      siblings = siblings_of(state_, work);
+    if (state_.config.mode.dispatch == Dispatch::kPrefixAffine && state_.index.num_seats() > 1 &&
+        several_seats())
+      siblings = siblings_of(state_, work, task);
     const Seat* best = nullptr;
     int64_t most_siblings = 0;
     const auto consider = [&](const Seat& seat) {
@@ -163,66 +161,58 @@ class Chooser {
                            (count > most_siblings || (count == most_siblings && seat < *best)));
       if (better) best = &seat, most_siblings = count;
     };
-    for (auto it = first_seats(); it != end(); it = next_seats(it)) {
-      const FairShare share(state_, need_, it->first.first);
+    visit_seats([&](const FairShare& share, const Seats& seats) {
       // Without siblings the first that may is the best of its version.
-      for (const Seat& seat : it->second) {
+      for (const Seat& seat : seats) {
         if (share.beyond(seat)) break;
         if (is_avoided(state_, member, seat.worker) || !may_take(share, seat)) continue;
         consider(seat);
         break;
       }
       for (const auto& [id, count] : siblings) {
-        const Seat* seat = seat_of(it->second, id);
+        const Seat* seat = seat_of(seats, id);
         if (seat != nullptr && !is_avoided(state_, member, id) && may_take(share, *seat))
           consider(*seat);
       }
-    }
+      return true;
+    });
     return best == nullptr ? WorkerId() : best->worker;
   }
 
   // Somebody could take one that avoids nobody.
   bool has_seat() const {
-    for (auto it = first_seats(); it != end(); it = next_seats(it)) {
-      const FairShare share(state_, need_, it->first.first);
-      for (const Seat& seat : it->second) {
-        if (share.beyond(seat)) break;
-        if (may_take(share, seat)) return true;
+    return !visit_seats([&](const FairShare& share, const Seats& seats) {
+      for (const Seat& seat : seats) {
+        if (share.beyond(seat)) return true;
+        if (may_take(share, seat)) return false;
       }
-    }
-    return false;
+      return true;
+    });
   }
 
  private:
-  using SeatsByVersion = std::map<std::pair<PoolId, int64_t>, Seats>;
-  using Place = SeatsByVersion::const_iterator;
-
-  // The seats that hold weights which will do: pool by pool, of each from the oldest.
-  Place first_seats() const {
-    return serving(state_.index.rollouts().lower_bound({{need_.policy, need_.pool}, least_}));
-  }
-  Place next_seats(Place place) const { return serving(std::next(place)); }
-  Place end() const { return state_.index.rollouts().end(); }
-  // The first ones from here on.
-  Place serving(Place place) const {
-    const SeatsByVersion& rollouts = state_.index.rollouts();
-    while (place != end()) {
-      const auto& [pool, version] = place->first;
-      if (pool.policy != need_.policy || (!need_.pool.empty() && pool.name != need_.pool))
-        return end();
-      if (version < least_) {
-        place = rollouts.lower_bound({pool, least_});
-      } else if (need_.lane == Lane::kEval && version > least_) {
-        place = rollouts.upper_bound({pool, std::numeric_limits<int64_t>::max()});
-      } else {
-        break;
+  // The seats that hold weights which will do: pool by pool, of each from the oldest. `visit`
+  // returns whether to go on; so does this.
+  template <class Visit>
+  bool visit_seats(const Visit& visit) const {
+    const auto& pools = state_.index.pools();
+    for (auto pool = pools.lower_bound({need_.policy, need_.pool}); pool != pools.end(); ++pool) {
+      const auto& [id, workers] = *pool;
+      if (id.policy != need_.policy || (!need_.pool.empty() && id.name != need_.pool)) break;
+      const FairShare share(state_, need_, id, workers);
+      for (auto open = workers.versions.lower_bound(least_); open != workers.versions.end();
+           ++open) {
+        if (need_.lane == Lane::kEval && open->first > least_) break;
+        if (!open->second.seats.empty() && !visit(share, open->second.seats)) return false;
       }
     }
-    return place;
+    return true;
   }
+
   bool several_seats() const {
-    const Place place = first_seats();
-    return place != end() && (place->second.size() > 1 || next_seats(place) != end());
+    size_t count = 0;
+    return !visit_seats(
+        [&](const FairShare&, const Seats& seats) { return (count += seats.size()) <= 1; });
   }
 
   bool may_take(const FairShare& share, const Seat& seat) const {
@@ -303,9 +293,10 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
   Worker& holder = state.workers.at(worker);
   member.granted_version = holder.version;
   member.attempt = ++member.last_attempt;
-  const Need need = need_of(state, work.lane, task_of(work.member), task);
   // Law 6.8: what it could not be sampled by today is sampled again.
-  if (member.prefix && member.prefix->min_version < least_version(state, need))
+  if (member.prefix &&
+      member.prefix->min_version <
+          least_version(state, need_of(state, work.lane, task_of(work.member), task)))
     drop_prefix(context, work, member);
   if (member.prefix) {
     member.granted_version = std::min(member.granted_version, member.prefix->min_version);
@@ -336,7 +327,7 @@ void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
       ++it;
       continue;
     }
-    const WorkerId worker = chooser.pick(work, member);
+    const WorkerId worker = chooser.pick(work, task);
     if (!worker.empty()) {
       it = queue.erase(it);
       begin_attempt(context, work, task, worker);
@@ -352,7 +343,7 @@ void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
 void grant(Context& context, Ask ask) {
   State& state = context.state;
   for (auto it = state.waiting.begin(); it != state.waiting.end();) {
-    if (state.index.rollouts().empty()) return;
+    if (state.index.num_seats() == 0) return;
     grant(context, it->first, it->second, ask);
     it = it->second.empty() ? state.waiting.erase(it) : std::next(it);
   }
@@ -424,7 +415,7 @@ void expire_installs(Context& context) {
 
 void grant_waiting(Context& context) {
   const State& state = context.state;
-  if (state.waiting.empty() || state.index.rollouts().empty()) return;
+  if (state.waiting.empty() || state.index.num_seats() == 0) return;
   // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
   // brought it there it would fail again.
   if (!state.index.proving().empty()) grant(context, Ask::kProving);
@@ -441,20 +432,20 @@ void on_stalled(Context& context, const Stalled& event) {
 bool move_stalled(Context& context) {
   State& state = context.state;
   const Index& index = state.index;
-  if (index.stuck().empty() || index.rollouts().empty()) return false;
+  if (index.stuck().empty() || index.num_seats() == 0) return false;
   bool moved = false;
   std::vector<WorkId> held;
   for (const auto& [work, lease] : state.leases) {
     if (index.stuck().contains(lease.worker)) held.push_back(work);
   }
   for (const WorkId& work : held) {
-    if (index.rollouts().empty()) break;
+    if (index.num_seats() == 0) break;
     Task& task = *find_task(state, work.lane, work.member);
     Member& member = task.members[static_cast<size_t>(work.member.member)];
     // Each of its workers stands still: its deadline will tell (law 8.6).
     if (member.moves >= context.config().retries.returned) continue;
     const Need need = need_of(state, work.lane, task_of(work.member), task);
-    const WorkerId worker = Chooser(state, need, Ask::kAll).pick(work, member);
+    const WorkerId worker = Chooser(state, need, Ask::kAll).pick(work, task);
     if (worker.empty()) continue;
     const Lease lease = take_back(context, work);
     ++member.moves;

@@ -3,20 +3,20 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Replaces an element of a set in a map of sets, which holds no empty ones.
-template <class Map, class Key, class Value>
-void erase_from(Map& map, const Key& key, const Value& value) {
-  const auto it = map.find(key);
-  it->second.erase(value);
-  if (it->second.empty()) map.erase(it);
-}
-
-// The same place in memory, in another order.
-void move_seat(Seats& seats, const Seat& from, const Seat& to) {
-  if (from == to) return;
-  auto seat = seats.extract(from);
-  seat.value() = to;
-  seats.insert(std::move(seat));
+// A worker's seat follows its room; without room it has none.
+void move_seat(Seats& seats, const Seat& from, bool has_faults, int64_t room) {
+  if (from.room > 0 && room > 0) {
+    if (from.room == room && from.has_faults == has_faults) return;
+    // The same place in memory, in another order.
+    auto seat = seats.extract(from);
+    seat.value().has_faults = has_faults;
+    seat.value().room = room;
+    seats.insert(std::move(seat));
+  } else if (from.room > 0) {
+    seats.erase(from);
+  } else if (room > 0) {
+    seats.insert({has_faults, room, from.worker});
+  }
 }
 
 }  // namespace
@@ -33,56 +33,64 @@ const Index::Pool& Index::pool(const PoolId& id) const {
   return it == pools_.end() ? kNone : it->second;
 }
 
-Index::Load Index::load_of(PolicyId policy) const {
-  Load all;
-  for (auto it = pools_.lower_bound({policy, {}}); it != pools_.end() && it->first.policy == policy;
-       ++it)
-    all.add(it->second.load);
-  return all;
+const Index::Load& Index::load_of(PolicyId policy) const {
+  static const Load kNone;
+  const auto it = loads_.find(policy);
+  return it == loads_.end() ? kNone : it->second;
 }
 
-void Index::move_load(const std::optional<std::pair<PoolId, Load>>& from,
-                      const std::optional<std::pair<PoolId, Load>>& to) {
-  if (from == to) return;
-  // A lease that begins or ends: the sizes stay as they are.
-  if (from && to && from->first == to->first && from->second.slots == to->second.slots) {
-    Pool& pool = pools_[to->first];
-    pool.load.add(from->second, -1);
-    pool.load.add(to->second);
-    return;
-  }
-  if (from) {
-    const auto it = pools_.find(from->first);
-    Pool& pool = it->second;
-    pool.load.add(from->second, -1);
-    const auto size = pool.sizes.find(from->second.slots);
-    if (--size->second == 0) pool.sizes.erase(size);
-    if (pool.sizes.empty()) pools_.erase(it);
-  }
-  if (to) {
-    Pool& pool = pools_[to->first];
-    pool.load.add(to->second);
-    ++pool.sizes[to->second.slots];
-  }
+void Index::add_seat(const WorkerId& id, const Entry& entry) {
+  if (!entry.version) return;
+  Open& open = pools_[entry.pool].versions[*entry.version];
+  ++open.workers;
+  move_seat(open.seats, {false, 0, id}, entry.has_faults, entry.room);
+  num_seats_ += entry.room > 0;
+}
+
+void Index::drop_seat(const WorkerId& id, const Entry& entry) {
+  if (!entry.version) return;
+  const auto pool = pools_.find(entry.pool);
+  const auto open = pool->second.versions.find(*entry.version);
+  move_seat(open->second.seats, {entry.has_faults, entry.room, id}, false, 0);
+  if (--open->second.workers == 0) pool->second.versions.erase(open);
+  if (pool->second == Pool()) pools_.erase(pool);
+  num_seats_ -= entry.room > 0;
+}
+
+void Index::add_load(const Entry& entry, int64_t sign) {
+  if (!entry.load) return;
+  const auto pool = pools_.try_emplace(entry.pool).first;
+  pool->second.load.add(*entry.load, sign);
+  const auto size = pool->second.sizes.try_emplace(entry.load->slots).first;
+  if ((size->second += sign) == 0) pool->second.sizes.erase(size);
+  if (pool->second == Pool()) pools_.erase(pool);
+  Load& all = loads_[entry.pool.policy];
+  all.add(*entry.load, sign);
+  if (all == Load()) loads_.erase(entry.pool.policy);
 }
 
 void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
-  if (then.rollout && now.rollout && then.rollout->first == now.rollout->first) {
-    move_seat(rollouts_.at(now.rollout->first), then.rollout->second, now.rollout->second);
-  } else {
-    if (then.rollout) erase_from(rollouts_, then.rollout->first, then.rollout->second);
-    if (now.rollout) rollouts_[now.rollout->first].insert(now.rollout->second);
+  if (then.version != now.version || then.pool != now.pool || then.room != now.room ||
+      then.has_faults != now.has_faults) {
+    drop_seat(id, then);
+    add_seat(id, now);
   }
-  if (then.reward && now.reward) {
-    move_seat(rewards_, *then.reward, *now.reward);
-  } else {
-    if (then.reward) rewards_.erase(*then.reward);
-    if (now.reward) rewards_.insert(*now.reward);
+  if (then.verifies || now.verifies) {
+    move_seat(rewards_, {then.has_faults, then.verifies ? then.room : 0, id}, now.has_faults,
+              now.verifies ? now.room : 0);
   }
-  move_load(then.load, now.load);
-  if (then.behind != now.behind) {
-    if (then.behind) erase_from(behind_, *then.behind, id);
-    if (now.behind) behind_[*now.behind].insert(id);
+  if (then.load != now.load || then.pool != now.pool) {
+    add_load(then, -1);
+    add_load(now, 1);
+  }
+  const auto is_behind = [](const Entry& entry) { return entry.step != InstallStep::kNone; };
+  if (is_behind(then) != is_behind(now) || then.pool.policy != now.pool.policy) {
+    if (is_behind(then)) {
+      const auto workers = behind_.find(then.pool.policy);
+      workers->second.erase(id);
+      if (workers->second.empty()) behind_.erase(workers);
+    }
+    if (is_behind(now)) behind_[now.pool.policy].insert(id);
   }
   const auto say = [&](std::set<WorkerId>& workers, bool before, bool after) {
     if (before == after) return;
@@ -99,6 +107,24 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
   };
   move(deadlines_, then.deadline, now.deadline);
   move(quarantine_ends_, then.quarantine_end, now.quarantine_end);
+}
+
+void Index::add_leases(const WorkerId& id, Entry& entry, int64_t count) {
+  const int64_t room = entry.room - count;
+  const Seat from{entry.has_faults, entry.room, id};
+  entry.room = room;
+  if (entry.verifies) move_seat(rewards_, from, entry.has_faults, room);
+  if (!entry.version && !entry.load) return;
+  Pool& pool = pools_.at(entry.pool);
+  if (entry.version) {
+    move_seat(pool.versions.at(*entry.version).seats, from, entry.has_faults, room);
+    num_seats_ += (room > 0) - (from.room > 0);
+  }
+  if (entry.load) {
+    entry.load->leased += count;
+    pool.load.leased += count;
+    loads_[entry.pool.policy].leased += count;
+  }
 }
 
 }  // namespace tailrace::scheduler

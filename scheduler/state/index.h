@@ -63,32 +63,47 @@ class Index {
     void add(const Load& other, int64_t sign = 1);
     friend bool operator==(const Load&, const Load&) = default;
   };
+  // Workers that sample by one version.
+  struct Open {
+    int64_t workers = 0;  // also those without room
+    Seats seats;
+    friend bool operator==(const Open&, const Open&) = default;
+  };
   struct Pool {
     Load load;
     std::map<int64_t, int64_t> sizes;  // how many of them have so many slots
+    std::map<int64_t, Open> versions;  // without those that no worker samples by
     friend bool operator==(const Pool&, const Pool&) = default;
   };
 
   // What is said of one worker.
   struct Entry {
-    std::optional<std::pair<std::pair<PoolId, int64_t>, Seat>> rollout;
-    std::optional<Seat> reward;
-    std::optional<std::pair<PoolId, Load>> load;
+    PoolId pool;                     // of a rollout worker
+    std::optional<int64_t> version;  // that it may sample by: it has a seat, as long as it has room
+    bool verifies = false;           // a reward worker: the same
+    bool has_faults = false;
+    int64_t room = 0;
+    std::optional<Load> load;
     InstallStep step = InstallStep::kNone;
-    std::optional<PolicyId> behind;  // unless kNone
     bool stuck = false, proving = false;
     std::optional<Time> deadline, quarantine_end;
+    bool plain =
+        false;  // a lease more or less is less or more room, and load: nothing else of this
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   // `then`: what was said of it last; an empty one of a worker that is new.
   void set(const WorkerId& id, const Entry& then, const Entry& now);
+  // The same of a plain worker that has `count` leases more: `entry` follows.
+  void add_leases(const WorkerId& id, Entry& entry, int64_t count);
 
-  // By pool and the version that they hold; without empty ones.
-  const std::map<std::pair<PoolId, int64_t>, Seats>& rollouts() const { return rollouts_; }
-  const Seats& rewards() const { return rewards_; }
+  // Without empty ones.
+  const std::map<PoolId, Pool>& pools() const { return pools_; }
   const Pool& pool(const PoolId& id) const;
+  // Of rollout workers.
+  int64_t num_seats() const { return num_seats_; }
+  const Seats& rewards() const { return rewards_; }
   // All pools of a policy together.
-  Load load_of(PolicyId policy) const;
+  const Load& load_of(PolicyId policy) const;
   // Rollout workers that have a step of an install to make: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
   // Those that stand still and hold work.
@@ -102,12 +117,14 @@ class Index {
   friend bool operator==(const Index&, const Index&) = default;
 
  private:
-  void move_load(const std::optional<std::pair<PoolId, Load>>& from,
-                 const std::optional<std::pair<PoolId, Load>>& to);
+  void add_seat(const WorkerId& id, const Entry& entry);
+  void drop_seat(const WorkerId& id, const Entry& entry);
+  void add_load(const Entry& entry, int64_t sign);
 
-  std::map<std::pair<PoolId, int64_t>, Seats> rollouts_;
-  Seats rewards_;
   std::map<PoolId, Pool> pools_;
+  std::map<PolicyId, Load> loads_;  // of all pools of a policy
+  int64_t num_seats_ = 0;
+  Seats rewards_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
   std::set<WorkerId> stuck_, proving_;
   std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;

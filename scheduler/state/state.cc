@@ -487,28 +487,29 @@ bool is_installing(const State& state, const Worker& worker) {
 Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& worker) {
   Index::Entry entry;
   const Health* health = health_of(state, id);
-  const bool faults = has_faults(health);
-  const int64_t room = worker.connected ? usable_slots(state, health, worker) - worker.leased : 0;
-  if (room > 0 && worker.role == Role::kReward) entry.reward = Seat{faults, room, id};
-  const bool moves = worker.role == Role::kRollout && !worker.stalled;
-  if (room > 0 && moves && is_open(state, worker))
-    entry.rollout = {{{worker.policy, worker.site.pool}, worker.version}, Seat{faults, room, id}};
+  const bool rollout = worker.role == Role::kRollout;
+  const bool moves = rollout && !worker.stalled;
+  if (rollout) entry.pool = {worker.policy, worker.site.pool};
+  entry.has_faults = has_faults(health);
+  if (worker.connected) entry.room = usable_slots(state, health, worker) - worker.leased;
+  entry.verifies = worker.role == Role::kReward;
+  if (worker.connected && moves && is_open(state, worker)) entry.version = worker.version;
   // One that was silent would hold what it gets until its deadline, so it gets only what is left.
-  entry.proving = entry.rollout && on_trial(state, health) && health->fault != Fault::kSilent;
+  entry.proving =
+      entry.version && entry.room > 0 && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
-  if (moves && worker.connected && !faults) {
-    entry.load = {{worker.policy, worker.site.pool},
-                  Index::Load{worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0}};
-  }
+  if (moves && worker.connected && !entry.has_faults)
+    entry.load = {worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0};
   entry.stuck = worker.stalled && worker.leased > 0;
   entry.step = step_of(state, health, worker);
-  if (entry.step != InstallStep::kNone) entry.behind = worker.policy;
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
   } else if (is_asked(worker)) {
     entry.deadline = worker.install->deadline;
   }
   if (in_quarantine(state, health)) entry.quarantine_end = health->until;
+  entry.plain = worker.connected && !worker.stalled && !worker.install &&
+                (health == nullptr || health->quarantines == 0);
   return entry;
 }
 
@@ -523,6 +524,12 @@ void touch(State& state, const WorkerId& id, Worker& worker) {
   Index::Entry now = entry_of(state, id, worker);
   state.index.set(id, worker.indexed, now);
   worker.indexed = std::move(now);
+}
+
+void add_leases(State& state, const WorkerId& id, Worker& worker, int64_t count) {
+  worker.leased += count;
+  if (worker.indexed.plain) return state.index.add_leases(id, worker.indexed, count);
+  touch(state, id, worker);
 }
 
 void erase_worker(State& state, const WorkerId& id) {

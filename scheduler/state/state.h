@@ -496,6 +496,8 @@ struct State {
 void touch(State& state, const WorkerId& id);
 // The same for who has it at hand.
 void touch(State& state, const WorkerId& id, Worker& worker);
+// It holds `count` leases more: nothing else has changed.
+void add_leases(State& state, const WorkerId& id, Worker& worker, int64_t count);
 // A worker leaves workers and index together.
 void erase_worker(State& state, const WorkerId& id);
 // Anew, from all workers.
