@@ -13,16 +13,15 @@ namespace {
 
 // Lease, deadline and the worker's load end together, and nowhere else (law 15.3). Returns what
 // has ended.
-Lease end_lease(State& state, std::map<WorkId, Lease>::iterator held) {
-  state.expiries.erase({held->second.deadline, held->first});
-  Lease lease = std::move(held->second);
-  state.leases.erase(held);
+Lease end_lease(State& state, const WorkId& work) {
+  Lease lease = state.leases.take(work);
   const auto worker = state.workers.find(lease.worker);
   if (worker != state.workers.end()) add_leases(state, lease.worker, worker->second, -1);
   return lease;
 }
-Lease end_lease(State& state, const WorkId& work) {
-  return end_lease(state, state.leases.find(work));
+
+std::vector<WorkId> held_by(const State& state, const WorkerId& worker) {
+  return state.leases.where([&](const Lease& lease) { return lease.worker == worker; });
 }
 
 // The lease ends at once, whether the worker hears of it or not: what it may still say is fenced
@@ -200,11 +199,7 @@ void begin_lease(Context& context, const WorkId& work, const Task& task, Worker&
                  Lease lease) {
   State& state = context.state;
   add_leases(state, lease.worker, worker, 1);
-  // Mostly the latest of all.
-  state.expiries.emplace_hint(state.expiries.end(), lease.deadline, work);
-  // What was launched last is mostly granted last.
-  const auto it = state.leases.emplace_hint(state.leases.end(), work, std::move(lease));
-  tell_lease(context, worker, work, task, it->second);
+  tell_lease(context, worker, work, task, state.leases.add(work, std::move(lease)));
 }
 
 Lease take_back(Context& context, const WorkId& work) { return abort_lease(context, work); }
@@ -230,18 +225,14 @@ void on_turns_stored(Context& context, const TurnsStored& event) {
                          .min_version = event.min_version,
                          .max_version = event.max_version};
   // Who gets on keeps its lease (law 8.6).
-  Lease& lease = state.leases.at(work);
-  state.expiries.erase({lease.deadline, work});
-  lease.deadline = state.now + context.config().deadlines.lease;
-  state.expiries.emplace(lease.deadline, work);
+  state.leases.renew(work, state.now + context.config().deadlines.lease);
 }
 
 void on_result(Context& context, const AttemptResult& result) {
   State& state = context.state;
   const WorkId work{result.lane, result.lease.member};
-  const auto held = state.leases.find(work);
-  if (held == state.leases.end() || !expects_result(held->second, result.worker, result.lease))
-    return;
+  const Lease* held = state.leases.find(work);
+  if (held == nullptr || !expects_result(*held, result.worker, result.lease)) return;
   // The other holder, whose attempt crosses its abort, must still be there.
   if (!state.workers.contains(result.worker)) return;
   Task& task = *find_task(state, work.lane, work.member);
@@ -258,7 +249,7 @@ void on_result(Context& context, const AttemptResult& result) {
     member.attempt = result.lease.attempt;
     return take_sample(context, work, task, result);
   }
-  const Lease lease = end_lease(state, held);
+  const Lease lease = end_lease(state, work);
   // What an answer has ended begins anew, or is whole (law 6.8).
   drop_prefix(context, work, member);
   if (!has_sample(result.outcome)) {
@@ -300,11 +291,7 @@ void on_reward(Context& context, const Reward& reward) {
 }
 
 int64_t end_leases(Context& context, const WorkerId& worker, Leaving how) {
-  std::vector<WorkId> held;
-  for (const auto& [work, lease] : context.state.leases) {
-    // Collected first: end_lease() changes the map.
-    if (lease.worker == worker) held.push_back(work);
-  }
+  const std::vector<WorkId> held = held_by(context.state, worker);
   for (const WorkId& work : held) {
     const Lease lease = end_lease(context.state, work);
     if (how == Leaving::kLost) {
@@ -319,7 +306,7 @@ int64_t end_leases(Context& context, const WorkerId& worker, Leaving how) {
 }
 
 void forget_rests(State& state) {
-  const auto forget = [](std::map<TaskId, Task>& tasks) {
+  const auto forget = [](HashedMap<TaskId, Task>& tasks) {
     for (auto& [id, task] : tasks) {
       for (Member& member : task.members) member.rests.clear();
     }
@@ -332,23 +319,23 @@ void forget_rests(State& state) {
 }
 
 void tell_leases(Context& context, const WorkerId& worker) {
+  const State& state = context.state;
+  const std::vector<WorkId> held = held_by(state, worker);
   Hold hold;
-  for (const auto& [work, lease] : context.state.leases) {
-    if (lease.worker == worker) hold.leases.push_back({work.lane, {work.member, lease.attempt}});
-  }
+  for (const WorkId& work : held)
+    hold.leases.push_back({work.lane, {work.member, state.leases.at(work).attempt}});
   // First of all: what the worker drops on it must not be what the next messages give.
   context.tell(worker, std::move(hold));
-  for (const auto& [work, lease] : context.state.leases) {
-    if (lease.worker != worker) continue;
-    tell_lease(context, context.state.workers.at(worker), work,
-               *find_task(context.state, work.lane, work.member), lease);
+  for (const WorkId& work : held) {
+    tell_lease(context, state.workers.at(worker), work, *find_task(state, work.lane, work.member),
+               state.leases.at(work));
   }
 }
 
 void expire_leases(Context& context) {
   State& state = context.state;
-  while (!state.expiries.empty() && state.expiries.begin()->first <= state.now) {
-    const WorkId work = state.expiries.begin()->second;
+  while (!state.leases.empty() && state.leases.next_deadline() <= state.now) {
+    const WorkId work = state.leases.next();
     const Lease lease = abort_lease(context, work);
     record_fault(context, lease.worker, Fault::kSilent,
                  fmt::format("no answer within the deadline ({})", to_string(work.member)));
@@ -363,8 +350,7 @@ void expire_leases(Context& context) {
 
 void abort_all(Context& context) {
   State& state = context.state;
-  while (!state.leases.empty()) {
-    const WorkId work = state.leases.begin()->first;
+  for (const WorkId& work : state.leases.where([](const Lease&) { return true; })) {
     // Nothing is counted: a stop is nobody's failure.
     queue_again(state, work, abort_lease(context, work).kind);
   }

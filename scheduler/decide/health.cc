@@ -146,9 +146,9 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, const
   if (2 * num_failing(workers) <= std::ssize(pool)) return;
   const auto failing_tasks = num_failing(tasks);
   // What is out and has not failed yet speaks for itself: bad answers may come first.
-  for (const auto& [work, lease] : context.state.leases) {
-    if (pool.contains(lease.worker)) tasks[task_key(work)];
-  }
+  for (const WorkId& work :
+       context.state.leases.where([&](const Lease& lease) { return pool.contains(lease.worker); }))
+    tasks[task_key(work)];
   if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
   const auto last = breaker.last_reason.find(cause);
   halt(context,

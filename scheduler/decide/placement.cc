@@ -434,11 +434,8 @@ bool move_stalled(Context& context) {
   const Index& index = state.index;
   if (index.stuck().empty() || index.num_seats() == 0) return false;
   bool moved = false;
-  std::vector<WorkId> held;
-  for (const auto& [work, lease] : state.leases) {
-    if (index.stuck().contains(lease.worker)) held.push_back(work);
-  }
-  for (const WorkId& work : held) {
+  for (const WorkId& work : state.leases.where(
+           [&](const Lease& lease) { return index.stuck().contains(lease.worker); })) {
     if (index.num_seats() == 0) break;
     Task& task = *find_task(state, work.lane, work.member);
     Member& member = task.members[static_cast<size_t>(work.member.member)];

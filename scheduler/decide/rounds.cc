@@ -621,8 +621,8 @@ void on_bodies_lost(Context& context, const BodiesLost& event) {
     if (body.turns > 0) {
       // The next attempt begins anew, and so does one that is to hear of it now.
       task->members[static_cast<size_t>(member.member)].prefix.reset();
-      const auto lease = context.state.leases.find({body.lane, member});
-      if (lease != context.state.leases.end()) lease->second.turns = 0;
+      const WorkId work{body.lane, member};
+      if (context.state.leases.contains(work)) context.state.leases.forget_turns(work);
       continue;
     }
     Policy& policy = context.state.policies.at(member.policy);

@@ -52,9 +52,8 @@ void Outbox::act(const Grant& a) {
   if (!a.prefix) return send(a, wire::Grant{a.lease, a.lane, a.version});
   store_.read({*a.prefix}, 0, wire::kMaxMessageBytes,
               [this, a](std::vector<std::byte> turns, const auto& lost) {
-                const auto lease = state_.leases.find({a.lane, a.lease.member});
-                if (lease == state_.leases.end() || lease->second.attempt != a.lease.attempt)
-                  return;
+                const auto* lease = state_.leases.find({a.lane, a.lease.member});
+                if (lease == nullptr || lease->attempt != a.lease.attempt) return;
                 if (!lost.empty()) lose_bodies(lost, feed_, log_), turns.clear();
                 send(a, wire::Grant{a.lease, a.lane, a.version, std::move(turns)});
               });

@@ -74,10 +74,9 @@ std::string_view how_ended(const Event& event, const WorkerId& id) {
 // It tells of the end of a lease that the state holds.
 bool is_open(const TimelineRow& row, const State& state) {
   if (!is_lease(row.what) || !row.sample) return false;
-  const auto lease = state.leases.find({row.lane, row.sample->lease.member});
-  return lease != state.leases.end() && lease->second.worker == row.worker &&
-         lease->second.attempt == row.sample->lease.attempt &&
-         lease->second.verify_attempt == row.verify_attempt;
+  const Lease* lease = state.leases.find({row.lane, row.sample->lease.member});
+  return lease != nullptr && lease->worker == row.worker &&
+         lease->attempt == row.sample->lease.attempt && lease->verify_attempt == row.verify_attempt;
 }
 
 // A worker came or went, or the scheduler did.
@@ -175,7 +174,7 @@ void Timeline::remember_bodies(const State& state) {
 // A lease's begin is not in the state, its deadline is.
 void Timeline::begin_with(const State& state) {
   const Deadlines& deadlines = state.config.deadlines;
-  for (const auto& [work, lease] : state.leases) {
+  for (const auto& [work, lease] : state.leases.in_order()) {
     const bool generates = lease.kind == LeaseKind::kGenerate;
     const Time begin = lease.deadline - (generates ? deadlines.lease : deadlines.verify);
     leases_[work] = {lease, std::clamp(begin, Time{}, state.now)};
@@ -226,20 +225,20 @@ void Timeline::compare_leases(const Event& event, const Actions& actions, const 
   if (leases_.size() == state.leases.size()) return;
   std::set<WorkId> all;
   for (const auto& [work, lease] : leases_) all.insert(work);
-  for (const auto& [work, lease] : state.leases) all.insert(work);
+  for (const auto& [work, lease] : state.leases.in_order()) all.insert(work);
   for (const WorkId& work : all) compare_lease(work, event, state);
 }
 
 void Timeline::compare_lease(const WorkId& work, const Event& event, const State& state) {
   const auto open = leases_.find(work);
-  const auto lease = state.leases.find(work);
-  const bool is_leased = lease != state.leases.end();
+  const Lease* lease = state.leases.find(work);
+  const bool is_leased = lease != nullptr;
   if (open != leases_.end()) {
-    if (is_leased && same_lease(open->second.lease, lease->second)) return;
+    if (is_leased && same_lease(open->second.lease, *lease)) return;
     end_lease(work, open->second, event, state);
     leases_.erase(open);
   }
-  if (is_leased) leases_[work] = {lease->second, state.now};
+  if (is_leased) leases_[work] = {*lease, state.now};
 }
 
 void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event& event,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/base/ids.h"
+#include "scheduler/state/hashed_map.h"
 
 namespace tailrace::scheduler {
 
@@ -66,6 +67,8 @@ template <class T>
 struct is_map : std::false_type {};
 template <class K, class T>
 struct is_map<std::map<K, T>> : std::true_type {};
+template <class K, class T>
+struct is_map<HashedMap<K, T>> : std::true_type {};
 template <class T>
 struct is_pair : std::false_type {};
 template <class A, class B>
@@ -82,6 +85,7 @@ struct is_variant<std::variant<Ts...>> : std::true_type {};
 
 class ArchiveWriter {
  public:
+  static constexpr bool kReads = false;
   template <class... Ts>
   void operator()(const Ts&... values) {
     (write(values), ...);
@@ -124,6 +128,7 @@ class ArchiveWriter {
 
 class ArchiveReader {
  public:
+  static constexpr bool kReads = true;
   explicit ArchiveReader(std::string_view bytes) : rest_(bytes) {}
 
   template <class... Ts>

@@ -23,15 +23,15 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
     const Member& member = task.members[static_cast<size_t>(i)];
     const WorkId work{lane, member_id(id, task.launch, i)};
-    const auto lease = state.leases.find(work);
-    const bool leased = lease != state.leases.end();
+    const Lease* lease = state.leases.find(work);
+    const bool leased = lease != nullptr;
     const bool generating = active && member.phase == Phase::kRunning;
     const bool verifying = active && member.phase == Phase::kVerifying;
     if (leased != (generating || verifying))
       return fmt::format("{}: lease and phase disagree", print(work));
-    if (leased && ((lease->second.kind == LeaseKind::kVerify) != verifying ||
-                   lease->second.attempt != member.attempt ||
-                   (verifying && lease->second.verify_attempt != member.verify_attempt))) {
+    if (leased &&
+        ((lease->kind == LeaseKind::kVerify) != verifying || lease->attempt != member.attempt ||
+         (verifying && lease->verify_attempt != member.verify_attempt))) {
       return fmt::format("{}: the lease is of another attempt", print(work));
     }
     const auto queue = state.waiting.find(need_of(state, lane, id, task));
@@ -51,7 +51,7 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
     if (const auto& prefix = member.prefix;
         prefix && (!active || !to_sample || prefix->attempt > member.last_attempt ||
                    prefix->min_version < task.weight_floor ||
-                   (member.phase == Phase::kRunning && lease->second.turns > prefix->turns))) {
+                   (member.phase == Phase::kRunning && lease->turns > prefix->turns))) {
       return fmt::format("{}: turns are kept that nobody goes on from", print(work));
     }
     if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
@@ -272,16 +272,12 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
 
 Found check_workers(const State& state) {
   std::map<WorkerId, int64_t> load;
-  for (const auto& [work, lease] : state.leases) {
+  for (const auto& [work, lease] : state.leases.in_order()) {
     if (!state.workers.contains(lease.worker)) return print(work) + ": leased to nobody";
     if (find_task(state, work.lane, work.member) == nullptr)
       return print(work) + ": lease without a member";
     ++load[lease.worker];
-    if (!state.expiries.contains({lease.deadline, work}))
-      return print(work) + ": its lease never expires";
   }
-  // As many as leases, and each lease has its own: the index holds nothing else.
-  if (state.expiries.size() != state.leases.size()) return "deadlines of leases that are not there";
   // A service would tick for it again and again (law 14.3).
   if (const auto next = next_deadline(state); next && *next <= state.now)
     return "the next deadline has passed already";

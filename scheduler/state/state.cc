@@ -184,9 +184,8 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
 }
 
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease) {
-  const auto it = state.leases.find({lane, lease.member});
-  return it != state.leases.end() && expects_result(it->second, worker, lease) &&
-         state.workers.contains(worker);
+  const Lease* held = state.leases.find({lane, lease.member});
+  return held != nullptr && expects_result(*held, worker, lease) && state.workers.contains(worker);
 }
 
 bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease) {
@@ -196,10 +195,10 @@ bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& le
 }
 
 bool expects_verdict(const State& state, const Reward& reward) {
-  const auto it = state.leases.find({reward.lane, reward.lease.member});
-  return it != state.leases.end() && it->second.kind == LeaseKind::kVerify &&
-         it->second.attempt == reward.lease.attempt && it->second.worker == reward.worker &&
-         it->second.verify_attempt == reward.verify_attempt;
+  const Lease* held = state.leases.find({reward.lane, reward.lease.member});
+  return held != nullptr && held->kind == LeaseKind::kVerify &&
+         held->attempt == reward.lease.attempt && held->worker == reward.worker &&
+         held->verify_attempt == reward.verify_attempt;
 }
 
 namespace {
@@ -289,18 +288,17 @@ bool expects(const State& state, const Stalled& event) {
 }
 
 bool expects(const State& state, const TurnsStored& event) {
-  const auto it = state.leases.find({event.lane, event.lease.member});
-  if (it == state.leases.end() || !state.workers.contains(event.worker)) return false;
-  const Lease& lease = it->second;
-  if (lease.kind != LeaseKind::kGenerate || lease.worker != event.worker ||
-      lease.attempt != event.lease.attempt)
+  const Lease* lease = state.leases.find({event.lane, event.lease.member});
+  if (lease == nullptr || !state.workers.contains(event.worker)) return false;
+  if (lease->kind != LeaseKind::kGenerate || lease->worker != event.worker ||
+      lease->attempt != event.lease.attempt)
     return false;
   const Task& task = *find_task(state, event.lane, event.lease.member);
   const auto& prefix = task.members[static_cast<size_t>(event.lease.member.member)].prefix;
   // Each renews the lease: more turns are more tokens. Fewer than it began with are of another life
   // of this lease, which a loss of power has undone.
   return event.turns <= event.tokens && event.tokens > (prefix ? prefix->tokens : 0) &&
-         event.turns > std::max(lease.turns, prefix ? prefix->turns : 0);
+         event.turns > std::max(lease->turns, prefix ? prefix->turns : 0);
 }
 
 StepStart step_start_at(const Policy& policy, Time now) {
@@ -392,7 +390,7 @@ std::optional<Time> next_deadline(const State& state) {
   if (!state.halted.empty() || state.ended) return std::nullopt;
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
-  if (!state.expiries.empty()) consider(state.expiries.begin()->first);
+  if (!state.leases.empty()) consider(state.leases.next_deadline());
   if (!state.rest_ends.empty()) consider(*state.rest_ends.begin());
   const Index& index = state.index;
   if (!index.deadlines().empty()) consider(index.deadlines().begin()->first);
@@ -425,7 +423,7 @@ BodyId prefix_of(const WorkId& work, const Prefix& prefix) {
 // their batch over once more.
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
-  const auto add = [&](Lane lane, const std::map<TaskId, Task>& tasks) {
+  const auto add = [&](Lane lane, const HashedMap<TaskId, Task>& tasks) {
     for (const auto& [id, task] : tasks) {
       std::ranges::copy(bodies_of(lane, id, task), std::back_inserter(bodies));
       for (int32_t i = 0; i < std::ssize(task.members); ++i) {

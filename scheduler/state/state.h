@@ -21,25 +21,11 @@
 #include "core/base/time.h"
 #include "scheduler/state/config.h"
 #include "scheduler/state/event.h"
+#include "scheduler/state/hashed_map.h"
 #include "scheduler/state/index.h"
+#include "scheduler/state/leases.h"
 
 namespace tailrace::scheduler {
-
-// A member in its lane. Evaluation sorts first: it is served first.
-struct WorkId {
-  Lane lane = Lane::kTrain;
-  MemberId member;
-  template <class V>
-  void fields(V& visit) {
-    visit(lane, member);
-  }
-  friend bool operator==(const WorkId&, const WorkId&) = default;
-  friend std::strong_ordering operator<=>(const WorkId& a, const WorkId& b) {
-    if (a.lane != b.lane)
-      return a.lane == Lane::kEval ? std::strong_ordering::less : std::strong_ordering::greater;
-    return a.member <=> b.member;
-  }
-};
 
 // The last three are settled; the last is not needed any more: enough of its siblings have a
 // reward.
@@ -214,7 +200,7 @@ struct Weights {
 struct Evaluation {
   int64_t version = 0;
   std::vector<int64_t> open;  // members that are not settled, by domain
-  std::map<TaskId, Task> tasks;
+  HashedMap<TaskId, Task> tasks;
   template <class V>
   void fields(V& visit) {
     visit(version, open, tasks);
@@ -255,7 +241,7 @@ struct Policy {
   int64_t durable = -1;                // newest version with a checkpoint
   std::map<int64_t, Weights> lineage;  // from the oldest checkpoint on
   std::vector<Domain> domains;
-  std::map<TaskId, Task> tasks;      // launched, and not yet in the oldest checkpoint
+  HashedMap<TaskId, Task> tasks;     // launched, and not yet in the oldest checkpoint
   std::vector<Round> rounds;         // open ones, oldest first
   RoundId last_round = 0;            // the newest that was opened
   std::map<int64_t, Batch> batches;  // by step: handed over, and not yet in the oldest checkpoint
@@ -278,34 +264,6 @@ struct Policy {
           evaluated, eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
-};
-
-enum class LeaseKind : uint8_t { kGenerate, kVerify };
-
-struct Lease {
-  LeaseKind kind = LeaseKind::kGenerate;
-  WorkerId worker;
-  int32_t attempt = 0;
-  int32_t verify_attempt = 0;
-  Time deadline{};
-  // The attempt that it took the place of: its worker stood still, and may have finished it by now
-  // (law 6.4).
-  struct Before {
-    WorkerId worker;
-    int32_t attempt = 0;
-    template <class V>
-    void fields(V& visit) {
-      visit(worker, attempt);
-    }
-    friend bool operator==(const Before&, const Before&) = default;
-  };
-  std::optional<Before> before = {};
-  int32_t turns = 0;  // of the prefix that it began with
-  template <class V>
-  void fields(V& visit) {
-    visit(kind, worker, attempt, verify_attempt, deadline, before, turns);
-  }
-  friend bool operator==(const Lease&, const Lease&) = default;
 };
 
 // An install under way (law 9.6): what the worker is to sample by next. Staging goes on beside what
@@ -461,9 +419,8 @@ struct State {
   Config config;
   Time now{};  // never goes back
   std::map<PolicyId, Policy> policies;
-  std::map<WorkerId, Worker> workers;
-  std::map<WorkId, Lease> leases;                       // a member has at most one
-  std::set<std::pair<Time, WorkId>> expiries;           // the deadlines of the leases, in order
+  HashedMap<WorkerId, Worker> workers;
+  Leases leases;
   std::map<Need, std::set<Waiting>> waiting;            // members in Phase::kWaiting
   std::set<WorkId> to_verify;                           // members in Phase::kToVerify
   std::set<Time> rest_ends;                             // of members, as far as they lie ahead
@@ -483,8 +440,8 @@ struct State {
 
   template <class V>
   void fields(V& visit) {
-    visit(config, now, policies, workers, leases, expiries, waiting, to_verify, rest_ends, health,
-          breakers, begun, stopping, stop_deadline, halted, end, end_deadline, ended);
+    visit(config, now, policies, workers, leases, waiting, to_verify, rest_ends, health, breakers,
+          begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
   // For who has just read one: what is derived is not archived.
   void after_reading();

@@ -18,7 +18,7 @@ std::string leases_out(const State& state, Time now, LeaseKind kind, std::string
   std::map<WorkerId, int64_t> at;
   int64_t count = 0;
   Time earliest = Time::max();
-  for (const auto& [work, lease] : state.leases) {
+  for (const auto& [work, lease] : state.leases.in_order()) {
     if (lease.kind != kind) continue;
     ++at[lease.worker], ++count;
     earliest = std::min(earliest, lease.deadline);

@@ -35,7 +35,7 @@ class LaunchFaults : public LaunchTest {
   }
 
   static int64_t samples_out(const scheduler::State& state) {
-    return std::ranges::count_if(state.leases, [](const auto& entry) {
+    return std::ranges::count_if(state.leases.in_order(), [](const auto& entry) {
       return entry.second.kind == scheduler::LeaseKind::kGenerate;
     });
   }

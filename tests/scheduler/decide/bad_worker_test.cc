@@ -98,7 +98,7 @@ class Pair {
   }
 
   void work() {
-    for (const auto& [work, lease] : std::map(h_.state.leases)) {
+    for (const auto& [work, lease] : h_.state.leases.in_order()) {
       if (!h_.state.leases.contains(work) || rng_.chance(0.5)) continue;
       const Grant grant = Harness::grant_of(work, lease);
       if (lease.worker != "bad") {

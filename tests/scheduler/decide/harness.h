@@ -109,7 +109,7 @@ struct Harness {
   // Whatever is asked for is done.
   Actions install_open() {
     Actions all;
-    for (const auto& [id, worker] : std::map(state.workers)) {
+    for (const auto& [id, worker] : HashedMap(state.workers)) {
       if (!is_asked(worker)) continue;
       const Install& install = *worker.install;
       const Stage stage{id, worker.session, worker.policy, install.version, install.digest, ""};
@@ -160,7 +160,7 @@ struct Harness {
   }
   void answer_running() {
     Actions grants;
-    for (const auto& [work, lease] : state.leases) {
+    for (const auto& [work, lease] : state.leases.in_order()) {
       if (lease.kind == LeaseKind::kGenerate) {
         grants.push_back(grant_of(work, lease));
       }
@@ -179,7 +179,7 @@ struct Harness {
 // The running grants of a prompt, in the order of its members.
 inline std::vector<Grant> grants_of(const Harness& h, int64_t prompt, int32_t domain = 0) {
   std::vector<Grant> grants;
-  for (const auto& [work, lease] : h.state.leases) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (work.lane == Lane::kTrain && work.member.prompt == prompt && work.member.domain == domain)
       grants.push_back(Harness::grant_of(work, lease));
   }

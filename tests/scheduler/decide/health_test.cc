@@ -17,7 +17,8 @@ TEST(Breaker, HaltsAndNamesTheCauseWhenFailuresPileUp) {
     if (h.state.leases.empty()) h.wait(seconds(4));
     ASSERT_FALSE(h.state.leases.empty());
     open.clear();
-    for (const auto& [work, lease] : h.state.leases) open.push_back(Harness::grant_of(work, lease));
+    for (const auto& [work, lease] : h.state.leases.in_order())
+      open.push_back(Harness::grant_of(work, lease));
     halts = only<Halt>(h.tell(h.failure(open.front(), Outcome::kEnvFailed)));
   }
   ASSERT_EQ(halts.size(), 1u);
@@ -37,7 +38,7 @@ TEST(Breaker, OneWorkerWhoseEnvironmentsFailEndsNothingWhileOthersDoWell) {
   for (int i = 0; i < 200; ++i) {
     h.now += std::chrono::milliseconds(500);
     h.tell(Tick{});
-    const auto leases = h.state.leases;
+    const auto leases = h.state.leases.in_order();
     for (const auto& [work, lease] : leases) {
       const Grant grant = Harness::grant_of(work, lease);
       if (!expects_result(h.state, grant.worker, grant.lane, grant.lease)) continue;
@@ -61,10 +62,10 @@ TEST(Breaker, GoodEnvironmentsDoNotHideVerifiersThatFail) {
   h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
   publish(h, 0);
   for (int answers = 0; answers < 6 && h.state.halted.empty(); ++answers) {
-    const auto lease =
-        std::find_if(h.state.leases.begin(), h.state.leases.end(),
-                     [](const auto& entry) { return entry.second.kind == LeaseKind::kGenerate; });
-    ASSERT_NE(lease, h.state.leases.end());
+    const auto leases = h.state.leases.in_order();
+    const auto lease = std::ranges::find_if(
+        leases, [](const auto& entry) { return entry.second.kind == LeaseKind::kGenerate; });
+    ASSERT_NE(lease, leases.end());
     const auto verify =
         only<Verify>(h.tell(h.result(Harness::grant_of(lease->first, lease->second), {})));
     ASSERT_EQ(verify.size(), 1u);
@@ -84,7 +85,7 @@ TEST(Breaker, EnvironmentsThatFailEverywhereHaltTheRun) {
   for (int i = 0; i < 100 && h.state.halted.empty(); ++i) {
     h.now += seconds(1);
     h.tell(Tick{});
-    const auto leases = h.state.leases;
+    const auto leases = h.state.leases.in_order();
     for (const auto& [work, lease] : leases)
       h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
   }
@@ -247,7 +248,7 @@ TEST(Health, AWorkerThatGivesEverythingUpUsesUpNobodysChances) {
     h.add_rollout("works", 2);
     publish(h, 0);
     for (int i = 0; i < 1000 && h.count(Place::kReady) < 4; ++i) {
-      for (const auto& [work, lease] : std::map(h.state.leases)) {
+      for (const auto& [work, lease] : h.state.leases.in_order()) {
         const Grant grant = Harness::grant_of(work, lease);
         const bool works = lease.worker == "works";
         h.tell(works ? h.result(grant, work.member.member) : h.failure(grant, outcome));
@@ -271,7 +272,7 @@ TEST(Health, ABrokenPromptIsNobodysFaultButItsOwn) {
     for (int i = 0; i < 1000 && h.count(Place::kReady) < 8 && h.state.halted.empty(); ++i) {
       // The broken one fails before anybody else answers.
       for (const bool broken : {true, false}) {
-        for (const auto& [work, lease] : std::map(h.state.leases)) {
+        for (const auto& [work, lease] : h.state.leases.in_order()) {
           const Grant grant = Harness::grant_of(work, lease);
           if (broken && work.member.prompt == 3)
             h.tell(h.failure(grant, Outcome::kEnvFailed));
@@ -296,7 +297,7 @@ TEST(Health, AWorkerOnTrialGetsWhatNobodyHasFailedAt) {
   ASSERT_EQ(grants.size(), 6u);
   // Prompts 0 to 2, and what it got for them before the third one put it into quarantine.
   for (const Grant& grant : grants) h.tell(h.failure(grant, Outcome::kLost));
-  for (const auto& [work, lease] : std::map(h.state.leases))
+  for (const auto& [work, lease] : h.state.leases.in_order())
     h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kLost));
   ASSERT_TRUE(in_quarantine(h.state, "w0"));
   const auto trial = only<Grant>(h.wait(seconds(1)));
@@ -380,7 +381,7 @@ TEST(Breaker, DoesNotCountOneThatJoinedAndIsGone) {
     publish(h, 0);
     h.tell(WorkerUp{.worker = "guest", .slots = 1, .joined = joined});
     h.tell(WorkerDown{"guest"});
-    for (const auto& [work, lease] : std::map(h.state.leases)) {
+    for (const auto& [work, lease] : h.state.leases.in_order()) {
       if (!h.state.halted.empty()) break;
       h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
     }
@@ -400,7 +401,7 @@ TEST(Breaker, IsOfOneBoundPoolOrOfAllTheOthers) {
     h.add_to_pool("good", "w1", 16);
     publish(h, 0);
     int64_t failures = 0;
-    for (const auto& [work, lease] : std::map(h.state.leases)) {
+    for (const auto& [work, lease] : h.state.leases.in_order()) {
       if (lease.worker != "w0" || !h.state.halted.empty()) continue;
       h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kEnvFailed));
       ++failures;
@@ -429,7 +430,7 @@ TEST(Health, AFailedWorkerHoldsNothingMore) {
   publish(h, 0);
   ASSERT_EQ(h.state.leases.size(), 2u);
   h.tell(WorkerFailed{"w0", "no disk"});
-  for (const auto& [work, lease] : h.state.leases) EXPECT_EQ(lease.worker, "w1");
+  for (const auto& [work, lease] : h.state.leases.in_order()) EXPECT_EQ(lease.worker, "w1");
   EXPECT_EQ(h.state.leases.size(), 1u);
 }
 
@@ -468,7 +469,7 @@ TEST(Health, AWorkerThatHangsCostsOneDeadlineAndNotOneAStep) {
   for (int64_t step = 1; step <= 6; ++step) {
     const Time start = h.now;
     for (int i = 0; i < 2000 && h.count(Place::kReady) < 4; ++i) {
-      for (const auto& [work, lease] : std::map(h.state.leases)) {
+      for (const auto& [work, lease] : h.state.leases.in_order()) {
         if (lease.worker != "hangs")
           h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
       }
@@ -491,7 +492,7 @@ TEST(Health, SomeBrokenPromptsOfManyHaltNothing) {
     publish(h, 0);
     const auto broken = [](const WorkId& work) { return work.member.prompt % 16 == 3; };
     for (int i = 0; i < 10000 && h.count(Place::kReady) < 64 && h.state.halted.empty(); ++i) {
-      for (const auto& [work, lease] : std::map(h.state.leases)) {
+      for (const auto& [work, lease] : h.state.leases.in_order()) {
         const Grant grant = Harness::grant_of(work, lease);
         if (broken(work))
           h.tell(h.failure(grant, Outcome::kEnvFailed));
@@ -513,7 +514,7 @@ TEST(Health, TwoBadWorkersUseUpNobodysChances) {
       for (const char* id : {"bad0", "bad1", "good0", "good1"}) h.add_rollout(id, 64);
       publish(h, 0);
       for (int i = 0; i < 1000 && h.count(Place::kReady) < prompts; ++i) {
-        for (const auto& [work, lease] : std::map(h.state.leases)) {
+        for (const auto& [work, lease] : h.state.leases.in_order()) {
           const Grant grant = Harness::grant_of(work, lease);
           if (lease.worker.starts_with("bad"))
             h.tell(h.failure(grant, outcome));
@@ -535,7 +536,7 @@ TEST(Health, AWorkerWhoseVersionsNeverFitUsesUpNobodysChances) {
   publish(h, 0);
   int64_t refused = 0;
   for (int i = 0; i < 1000 && h.count(Place::kReady) < 4; ++i) {
-    for (const auto& [work, lease] : std::map(h.state.leases)) {
+    for (const auto& [work, lease] : h.state.leases.in_order()) {
       AttemptResult result = h.result(Harness::grant_of(work, lease), work.member.member);
       if (lease.worker == "odd") {
         result.max_version = 7;
@@ -564,7 +565,7 @@ TEST(Health, TasksOfBothLanesAreToldApart) {
   h.add_rollout("w0", 8);
   publish(h, 0);
   std::set<std::pair<Lane, int64_t>> failed;
-  for (const auto& [work, lease] : std::map(h.state.leases)) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (!failed.emplace(work.lane, work.member.prompt).second) continue;
     if (failed.size() <= 3) h.tell(h.failure(Harness::grant_of(work, lease), Outcome::kLost));
   }

@@ -11,7 +11,7 @@ struct Overlapping : Harness {
       : Harness(overlapping(when, ahead)) {
     add_rollout("w0", 16);
     publish(*this, 0);
-    for (const auto& [work, lease] : std::map(state.leases)) {
+    for (const auto& [work, lease] : state.leases.in_order()) {
       if (work.member.prompt == 0) tell(result(grant_of(work, lease), work.member.member));
     }
     EXPECT_EQ(only<HandOver>(tell(wants(1))).size(), 1u);
@@ -42,7 +42,7 @@ struct Overlapping : Harness {
 // A retry of an older launch does not wait for weights that it does not need.
 TEST(Installs, WhoStagesIsGrantedWhatItsWeightsMaySample) {
   Overlapping h;
-  const auto [work, lease] = *h.state.leases.begin();
+  const auto [work, lease] = *h.state.leases.in_order().begin();
   const auto again = only<Grant>(h.retry(work, lease));
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].worker, "w0");
@@ -54,7 +54,7 @@ TEST(Installs, WhoStagesIsGrantedWhatItsWeightsMaySample) {
 TEST(Installs, WhoSwitchesIsGrantedNothing) {
   Overlapping h;
   ASSERT_EQ(only<Switch>(h.staged()).size(), 1u);
-  const auto [work, lease] = *h.state.leases.begin();
+  const auto [work, lease] = *h.state.leases.in_order().begin();
   EXPECT_TRUE(only<Grant>(h.retry(work, lease)).empty());
   const auto grants = only<Grant>(h.tell(Installed{"w0", 0, 1, h.stage.digest}));
   EXPECT_EQ(grants.size(), 3u) << "the retry, and the group of the step after";
@@ -76,7 +76,7 @@ TEST(Installs, WhatComesFasterThanItIsStagedIsSwitchedToAllTheSame) {
 TEST(Installs, WhatWaitsStagedIsReplacedByANewerVersion) {
   Overlapping h(InstallWhen::kDrained, {2, 1});
   EXPECT_TRUE(h.staged().empty());  // what runs keeps its weights
-  for (const auto& [work, lease] : std::map(h.state.leases)) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (work.member.prompt == 1)
       h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
   }
@@ -86,7 +86,7 @@ TEST(Installs, WhatWaitsStagedIsReplacedByANewerVersion) {
   EXPECT_EQ(newer[0].version, 2);
   EXPECT_TRUE(only<Switch>(h.tell_installed(newer[0])).empty());
   Actions last;
-  for (const auto& [work, lease] : std::map(h.state.leases))
+  for (const auto& [work, lease] : h.state.leases.in_order())
     last = h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
   const auto change = only<Switch>(last);
   ASSERT_EQ(change.size(), 1u);
@@ -128,7 +128,7 @@ TEST(Installs, ACheckpointTakesNothingFromWhoStages) {
   for (const bool saved : {false, true}) {
     Overlapping h;
     if (saved) h.tell(durable(1));
-    const auto [work, lease] = *h.state.leases.begin();
+    const auto [work, lease] = *h.state.leases.in_order().begin();
     const auto again = only<Grant>(h.retry(work, lease));
     ASSERT_EQ(again.size(), 1u) << saved;
     EXPECT_EQ(h.worker().version, 0);

@@ -235,7 +235,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
       for (const Verify& verify : only<Verify>(actions)) verifies.push_back(verify);
     };
     std::vector<Grant> grants;
-    for (const auto& [work, lease] : h.state.leases) {
+    for (const auto& [work, lease] : h.state.leases.in_order()) {
       grants.push_back(Harness::grant_of(work, lease));
     }
     for (const Grant& grant : grants) keep(h.tell(h.result(grant, std::nullopt)));

@@ -130,7 +130,7 @@ TEST(Stalled, GivesItsWorkAwayAfterWhatWaits) {
   EXPECT_EQ(h.state.workers.at("w1").leased, 3);
   EXPECT_EQ(h.state.workers.at("w0").leased, 1);
   // As soon as there is room.
-  for (const auto& [work, lease] : std::map(h.state.leases)) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (lease.worker != "w1") continue;
     h.tell(h.result(Harness::grant_of(work, lease), 1.0));
     break;
@@ -154,18 +154,18 @@ TEST(Stalled, AnswersLateAndIsHeardOnlyWhereNothingIsLost) {
   h.state.config.mode.ahead = {1, 1};
   h.add_rollout("w0", 8);
   publish(h, 0);
-  for (const auto& [work, lease] : std::map(h.state.leases)) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (work.member.prompt < 2) h.tell(h.result(Harness::grant_of(work, lease), 1.0));
   }
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   // The second step's groups run on version 0 when 1 comes out.
-  const std::map<WorkId, Lease> running = h.state.leases;
+  const std::map<WorkId, Lease> running = h.state.leases.in_order();
   h.tell(Stalled{"w0"});
   h.tell(published(1));
   h.install_open();
   h.add_rollout("w1", 16);
   for (const auto& [work, before] : running) {
-    const Lease& lease = h.state.leases.at(work);
+    const Lease lease = h.state.leases.at(work);
     ASSERT_EQ(lease.worker, "w1");
     ASSERT_TRUE(lease.before.has_value());
     const Grant grant = Harness::grant_of(work, before);
@@ -191,7 +191,7 @@ TEST(Stalled, IsDrainedWhenItsWorkIsElsewhere) {
   h.state.config.mode.install = InstallWhen::kDrained;
   h.add_rollout("w0", 4);
   publish(h, 0);
-  for (const auto& [work, lease] : std::map(h.state.leases)) {
+  for (const auto& [work, lease] : h.state.leases.in_order()) {
     if (work.member.prompt == 0) h.tell(h.result(Harness::grant_of(work, lease), 1.0));
   }
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
@@ -249,7 +249,8 @@ TEST(Placement, SiblingsGoToOneWorker) {
   std::map<int64_t, std::set<WorkerId>> places;
   const Actions start = h.tell(published(0));
   for (const Stage& install : only<Stage>(start)) h.tell_installed(install);
-  for (const auto& [work, lease] : h.state.leases) places[work.member.prompt].insert(lease.worker);
+  for (const auto& [work, lease] : h.state.leases.in_order())
+    places[work.member.prompt].insert(lease.worker);
   EXPECT_EQ(h.state.leases.size(), 8u);
   EXPECT_EQ(places[0].size(), 1u);
   EXPECT_EQ(places[1].size(), 1u);

@@ -150,9 +150,10 @@ TEST(SchedulerModes, S09_EachDomainFillsItsShareByItself) {
   for (int64_t step = 1; step <= 8; ++step) {
     for (int64_t done = 0; done < 7; ++done) {
       // The slowest of domain 0 is its newest prompt.
+      const auto leases = h.state.leases.in_order();
       const auto running = std::ranges::find_if(
-          h.state.leases, [](const auto& lease) { return lease.first.member.domain == 0; });
-      ASSERT_NE(running, h.state.leases.end());
+          leases, [](const auto& lease) { return lease.first.member.domain == 0; });
+      ASSERT_NE(running, leases.end());
       h.tell(h.result(Harness::grant_of(running->first, running->second), 1.0));
     }
     const auto queued = h.policy().domains[0].long_queue.size();
@@ -625,7 +626,7 @@ TEST(SchedulerModes, LeastLoadedSpreadsAGroup) {
     h.tell(wants(1));
     publish(h, 1);
     std::map<WorkerId, int64_t> members;
-    for (const auto& [work, lease] : h.state.leases) ++members[lease.worker];
+    for (const auto& [work, lease] : h.state.leases.in_order()) ++members[lease.worker];
     EXPECT_EQ(members.size(), dispatch == Dispatch::kPrefixAffine ? 1u : 2u);
   }
 }

@@ -27,7 +27,8 @@ Config pools_config(const std::vector<std::string>& pools, int64_t prompts = 2) 
 // How many members of each domain each worker runs.
 std::map<std::pair<WorkerId, int32_t>, int64_t> running(const Harness& h) {
   std::map<std::pair<WorkerId, int32_t>, int64_t> at;
-  for (const auto& [work, lease] : h.state.leases) ++at[{lease.worker, work.member.domain}];
+  for (const auto& [work, lease] : h.state.leases.in_order())
+    ++at[{lease.worker, work.member.domain}];
   return at;
 }
 using At = std::map<std::pair<WorkerId, int32_t>, int64_t>;
@@ -62,7 +63,7 @@ TEST(Pools, AnEvaluationKeepsToThem) {
   Config config = pools_config({"large", "small"});
   config.eval = {.prompts = 3, .group_size = 1, .interval_steps = 1};
   Harness h = with_pools(config, /*slots=*/16);
-  for (const auto& [work, lease] : h.state.leases)
+  for (const auto& [work, lease] : h.state.leases.in_order())
     EXPECT_EQ(lease.worker, work.member.domain == 0 ? "w1" : "w0") << to_string(work.member);
   EXPECT_EQ(running(h), (At{{{"w0", 1}, 7}, {{"w1", 0}, 7}}));
 }
@@ -156,7 +157,7 @@ TEST(Pools, AnEvaluationHoldsTheWorkersOfItsPoolsAlone) {
   const auto is_last = [](const WorkId& work) {
     return work.lane == Lane::kEval && work.member.domain == 1;
   };
-  for (const auto& [work, lease] : std::map(h.state.leases))
+  for (const auto& [work, lease] : h.state.leases.in_order())
     if (!is_last(work)) h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
   h.tell(wants(1));
   const auto stages = only<Stage>(h.tell(published(1)));
@@ -165,9 +166,9 @@ TEST(Pools, AnEvaluationHoldsTheWorkersOfItsPoolsAlone) {
   EXPECT_EQ(h.state.workers.at("w0").version, 1);
   EXPECT_EQ(h.state.workers.at("w1").version, 0);
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 1}}));
-  const auto last =
-      std::ranges::find_if(h.state.leases, is_last, &std::pair<const WorkId, Lease>::first);
-  ASSERT_NE(last, h.state.leases.end());
+  const auto leases = h.state.leases.in_order();
+  const auto last = std::ranges::find_if(leases, is_last, &std::pair<const WorkId, Lease>::first);
+  ASSERT_NE(last, leases.end());
   for (const Switch& change :
        only<Switch>(h.tell(h.result(Harness::grant_of(last->first, last->second), 1))))
     h.tell_switched(change);
@@ -181,7 +182,7 @@ TEST(Pools, TheVersionThatIsEvaluatedIsKeptForAPoolThatIsEmpty) {
   config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 2};
   config.save.interval_steps = 1;
   Harness h = with_pools(config, /*slots=*/16);
-  for (const auto& [work, lease] : std::map(h.state.leases))
+  for (const auto& [work, lease] : h.state.leases.in_order())
     if (work.lane == Lane::kTrain || work.member.domain == 0)
       h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
   h.tell(WorkerDown{"w1", 0});

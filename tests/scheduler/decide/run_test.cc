@@ -18,7 +18,7 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
     EXPECT_EQ(grant.lease.member.epoch, 0);
   }
   h.add_rollout("w1", 2);  // the training group
-  const auto running = h.state.leases;
+  const auto running = h.state.leases.in_order();
   for (const auto& [work, lease] : running) {
     if (work.lane == Lane::kTrain) {
       h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
@@ -515,7 +515,7 @@ TEST(StepStart, OutlivesAReplay) {
   EXPECT_EQ(start.time, h.now);
   h.now += seconds(5);
   // A group without signal is filtered in step 2.
-  for (const auto& [work, lease] : std::map(h.state.leases))
+  for (const auto& [work, lease] : h.state.leases.in_order())
     h.tell(h.result(Harness::grant_of(work, lease), 1.0));
   EXPECT_EQ(step_start_at(h.policy(), h.now).filtered, start.filtered + 1);
   h.add_trainer(0);  // it comes back with the first checkpoint

@@ -185,7 +185,7 @@ struct Aged : Harness {
     stored = turns_of(grant, 2, 0);
     tell(stored);
     for (int64_t step = 1; step <= steps; ++step) {
-      for (const auto& [work, lease] : std::map(state.leases)) {
+      for (const auto& [work, lease] : state.leases.in_order()) {
         if (work.member.prompt == step - 1) tell(result(grant_of(work, lease), work.member.member));
       }
       tell(wants(step));

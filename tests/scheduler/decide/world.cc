@@ -267,7 +267,7 @@ void World::check_deadlines() {
 // plain; the finer points are the law's (6.6).
 void World::check_stalled() {
   if (!state_.halted.empty() || state_.end || state_.stopping) return;
-  for (const auto& [work, lease] : state_.leases) {
+  for (const auto& [work, lease] : state_.leases.in_order()) {
     if (lease.kind != LeaseKind::kGenerate || !state_.workers.at(lease.worker).stalled) continue;
     const Policy& policy = state_.policies.at(work.member.policy);
     const Task& task = *find_task(state_, work.lane, work.member);
@@ -318,10 +318,9 @@ namespace {
 
 // Of the attempt that this member was taken from.
 bool is_of_before(const State& state, const AttemptResult& result) {
-  const auto lease = state.leases.find({result.lane, result.lease.member});
-  return lease != state.leases.end() &&
-         expects_result(state, result.worker, result.lane, result.lease) &&
-         lease->second.attempt != result.lease.attempt;
+  const Lease* lease = state.leases.find({result.lane, result.lease.member});
+  return lease != nullptr && expects_result(state, result.worker, result.lane, result.lease) &&
+         lease->attempt != result.lease.attempt;
 }
 
 }  // namespace
@@ -340,7 +339,8 @@ void World::tell(const Event& event) {
   const Actions actions = decide(state_, event, now_);
   if (late && result->lane == Lane::kTrain)
     ++seen[state_.policies.at(0).attempts.samples > samples ? "crossed" : "crossed in vain"];
-  for (const auto& [work, lease] : state_.leases) seen["moved"] += lease.before.has_value();
+  for (const auto& [work, lease] : state_.leases.in_order())
+    seen["moved"] += lease.before.has_value();
   Written written{to_bytes(event), now_, {}};
   for (const Action& action : actions) {
     if (const auto* done = std::get_if<TaskDone>(&action)) {

@@ -81,10 +81,9 @@ class World {
 
   // Not told once more, in a session after the one that it was given in.
   bool is_new(const Grant& grant) const {
-    const auto lease = state_.leases.find({grant.lane, grant.lease.member});
-    return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease}) &&
-           lease != state_.leases.end() &&
-           lease->second.deadline == state_.now + state_.config.deadlines.lease;
+    const Lease* lease = state_.leases.find({grant.lane, grant.lease.member});
+    return !nodes_.at(grant.worker).begun.contains({grant.lane, grant.lease}) && lease != nullptr &&
+           lease->deadline == state_.now + state_.config.deadlines.lease;
   }
   void damage_a_part();
   void check_short(const HandOver& batch);

@@ -336,7 +336,7 @@ TEST(Timeline, HoldsEveryLeaseOnceInWorldsWhereEverythingGoesWrong) {
     };
     ASSERT_TRUE(world.run()) << world.failure;
     timeline->flush();
-    for (const auto& [work, lease] : after.leases)
+    for (const auto& [work, lease] : after.leases.in_order())
       granted.erase({work.lane, {work.member, lease.attempt}});
     check_world(f.rows(), granted, slots, fmt::format("seed {}", seed));
     if (HasFatalFailure()) return;

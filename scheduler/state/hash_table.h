@@ -1,0 +1,117 @@
+// Where things are, by the hash of their name: an open-addressing table of small values (a place in
+// a list, an iterator). Names stand with the things alone: who asks says which of those under a
+// hash is meant. One search is mostly one line of memory, where a tree takes one for each level.
+//
+// It has no order, and nothing goes through it: no order of a hash can reach an action (law 14.1).
+//
+// Thread: caller locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/ids.h"
+
+namespace tailrace::scheduler {
+
+// Of all the words together; equal for equal ones.
+inline uint32_t mix(std::initializer_list<uint64_t> words) {
+  uint64_t hash = 0;
+  for (const uint64_t word : words) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  }
+  return static_cast<uint32_t>(hash);
+}
+
+inline uint32_t hash_of(const WorkerId& id) {
+  return static_cast<uint32_t>(std::hash<WorkerId>()(id));
+}
+inline uint32_t hash_of(const TaskId& id) {
+  const auto policy = static_cast<uint64_t>(id.policy), domain = static_cast<uint64_t>(id.domain);
+  return mix(
+      {policy << 32 ^ domain, static_cast<uint64_t>(id.epoch), static_cast<uint64_t>(id.prompt)});
+}
+
+template <class Value>
+class HashTable {
+ public:
+  // The value under `hash` of which `is` holds; null: there is none. Until the next change.
+  template <class Is>
+  const Value* find(uint32_t hash, const Is& is) const {
+    if (size_ == 0) return nullptr;
+    const size_t at = search(hash, is);
+    return cells_[at].used ? &cells_[at].value : nullptr;
+  }
+
+  // One that is not there yet.
+  void insert(uint32_t hash, Value value) {
+    // Never more than half full: a search that ends at a free cell is short.
+    if (2 * ++size_ > cells_.size()) grow();
+    put({hash, true, std::move(value)});
+  }
+
+  // False: it was not there.
+  template <class Is>
+  bool erase(uint32_t hash, const Is& is) {
+    if (size_ == 0) return false;
+    size_t hole = search(hash, is);
+    if (!cells_[hole].used) return false;
+    // Whoever stands behind it, and further from its own place than the hole is, moves up: no mark
+    // stays behind that a search would have to pass.
+    for (size_t at = next(hole); cells_[at].used; at = next(at)) {
+      if (distance(place(cells_[at].hash), at) < distance(hole, at)) continue;
+      cells_[hole] = std::move(cells_[at]);
+      hole = at;
+    }
+    cells_[hole] = {};
+    --size_;
+    return true;
+  }
+
+  void clear() {
+    cells_.clear();
+    size_ = 0;
+  }
+
+ private:
+  struct Cell {
+    uint32_t hash = 0;
+    bool used = false;
+    Value value{};
+  };
+
+  size_t place(uint32_t hash) const { return hash & (cells_.size() - 1); }
+  size_t next(size_t at) const { return (at + 1) & (cells_.size() - 1); }
+  size_t distance(size_t from, size_t to) const { return (to - from) & (cells_.size() - 1); }
+
+  // Where it is, or the free cell where the search for it ends.
+  template <class Is>
+  size_t search(uint32_t hash, const Is& is) const {
+    size_t at = place(hash);
+    while (cells_[at].used && !(cells_[at].hash == hash && is(cells_[at].value))) at = next(at);
+    return at;
+  }
+
+  void put(Cell cell) {
+    size_t at = place(cell.hash);
+    while (cells_[at].used) at = next(at);
+    cells_[at] = std::move(cell);
+  }
+
+  void grow() {
+    std::vector<Cell> before(cells_.empty() ? 16 : 2 * cells_.size());
+    before.swap(cells_);
+    for (Cell& cell : before)
+      if (cell.used) put(std::move(cell));
+  }
+
+  std::vector<Cell> cells_;  // a power of two, or none
+  size_t size_ = 0;
+};
+
+}  // namespace tailrace::scheduler

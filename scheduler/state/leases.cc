@@ -1,0 +1,137 @@
+#include "scheduler/state/leases.h"
+
+#include "kernels/base/check.h"
+
+namespace tailrace::scheduler {
+namespace {
+
+uint32_t hash_of(const WorkId& work) {
+  const MemberId& id = work.member;
+  const auto wide = [](int32_t high, int32_t low) {
+    return static_cast<uint64_t>(high) << 32 ^ static_cast<uint32_t>(low);
+  };
+  return mix({wide(static_cast<int32_t>(work.lane), id.policy), static_cast<uint64_t>(id.epoch),
+              static_cast<uint64_t>(id.prompt), wide(id.domain, id.launch),
+              static_cast<uint64_t>(id.member)});
+}
+
+}  // namespace
+
+const int32_t* Leases::search(const WorkId& work) const {
+  return places_.find(hash_of(work), [&](int32_t place) {
+    return entries_[static_cast<size_t>(place)].work == work;
+  });
+}
+
+Leases::Entry& Leases::entry_of(const WorkId& work) {
+  const int32_t* place = search(work);
+  TR_CHECK(place != nullptr, "{} has no lease", to_string(work.member));
+  return entries_[static_cast<size_t>(*place)];
+}
+
+const Lease* Leases::find(const WorkId& work) const {
+  const int32_t* place = search(work);
+  return place == nullptr ? nullptr : &entries_[static_cast<size_t>(*place)].lease;
+}
+
+const Lease& Leases::at(const WorkId& work) const {
+  return const_cast<Leases*>(this)->entry_of(work).lease;
+}
+
+const Lease& Leases::add(const WorkId& work, Lease lease) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<int32_t>(entries_.size()));
+    entries_.emplace_back();
+    heap_at_.emplace_back();
+  }
+  const int32_t place = free_.back();
+  free_.pop_back();
+  Entry& entry = entries_[static_cast<size_t>(place)];
+  entry = {work, std::move(lease)};
+  places_.insert(hash_of(work), place);
+  soonest_.emplace_back();
+  settle(soonest_.size() - 1, {entry.lease.deadline, place});
+  return entry.lease;
+}
+
+Lease Leases::take(const WorkId& work) {
+  int32_t place = 0;
+  const bool held = places_.erase(hash_of(work), [&](int32_t other) {
+    place = other;
+    return entries_[static_cast<size_t>(other)].work == work;
+  });
+  TR_CHECK(held, "{} has no lease", to_string(work.member));
+  free_.push_back(place);
+  // The last one takes its place in the heap.
+  const size_t hole = heap_at_[static_cast<size_t>(place)];
+  const Due last = soonest_.back();
+  soonest_.pop_back();
+  if (hole < soonest_.size()) settle(hole, last);
+  return std::move(entries_[static_cast<size_t>(place)].lease);
+}
+
+void Leases::renew(const WorkId& work, Time deadline) {
+  Entry& entry = entry_of(work);
+  entry.lease.deadline = deadline;
+  const auto place = static_cast<size_t>(&entry - entries_.data());
+  settle(heap_at_[place], {deadline, static_cast<int32_t>(place)});
+}
+
+void Leases::forget_turns(const WorkId& work) { entry_of(work).lease.turns = 0; }
+
+const WorkId& Leases::next() const {
+  return entries_[static_cast<size_t>(soonest_.front().entry)].work;
+}
+
+std::map<WorkId, Lease> Leases::in_order() const {
+  std::map<WorkId, Lease> all;
+  for (const Row& row : sorted()) all.emplace_hint(all.end(), row.work, *row.lease);
+  return all;
+}
+
+std::vector<Leases::Row> Leases::sorted() const {
+  std::vector<Row> all;
+  all.reserve(size());
+  for (const Due& due : soonest_) {
+    const Entry& entry = entries_[static_cast<size_t>(due.entry)];
+    all.push_back({entry.work, &entry.lease});
+  }
+  std::ranges::sort(all, {}, &Row::work);
+  return all;
+}
+
+std::vector<std::pair<Time, WorkId>> Leases::deadlines() const {
+  std::vector<std::pair<Time, WorkId>> all;
+  all.reserve(size());
+  for (const Due& due : soonest_)
+    all.emplace_back(due.deadline, entries_[static_cast<size_t>(due.entry)].work);
+  std::ranges::sort(all);
+  return all;
+}
+
+bool Leases::sooner(const Due& a, const Due& b) const {
+  if (a.deadline != b.deadline) return a.deadline < b.deadline;
+  return entries_[static_cast<size_t>(a.entry)].work < entries_[static_cast<size_t>(b.entry)].work;
+}
+
+void Leases::put(size_t at, const Due& due) {
+  soonest_[at] = due;
+  heap_at_[static_cast<size_t>(due.entry)] = at;
+}
+
+// Up or down from `at`, to where `due` belongs.
+void Leases::settle(size_t at, const Due& due) {
+  while (at > 0 && sooner(due, soonest_[(at - 1) / 2])) {
+    put(at, soonest_[(at - 1) / 2]);
+    at = (at - 1) / 2;
+  }
+  for (size_t child = 2 * at + 1; child < soonest_.size(); child = 2 * at + 1) {
+    if (child + 1 < soonest_.size() && sooner(soonest_[child + 1], soonest_[child])) ++child;
+    if (!sooner(soonest_[child], due)) break;
+    put(at, soonest_[child]);
+    at = child;
+  }
+  put(at, due);
+}
+
+}  // namespace tailrace::scheduler
