@@ -234,7 +234,7 @@ void on_result(Context& context, const AttemptResult& result) {
   const Lease* held = state.leases.find(work);
   if (held == nullptr || !expects_result(*held, result.worker, result.lease)) return;
   // The other holder, whose attempt crosses its abort, must still be there.
-  if (!state.workers.contains(result.worker)) return;
+  if (held->worker != result.worker && !state.workers.contains(result.worker)) return;
   Task& task = *find_task(state, work.lane, work.member);
   Member& member = task.members[static_cast<size_t>(work.member.member)];
   if (result.lease.attempt != member.attempt) {

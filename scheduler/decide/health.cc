@@ -224,12 +224,11 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   // its own about the others.
   Breaker& breaker =
       state.breakers[{post.role, {post.policy, is_bound(state, post) ? post.pool : std::string()}}];
-  // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
-  const auto earlier = std::ranges::find_if(breaker.window, [&](const auto& attempt) {
-    // The prompt first: by it nearly all differ.
-    return attempt.work.member.prompt == work.member.prompt && attempt.work == work;
-  });
-  if (earlier != breaker.window.end()) breaker.window.erase(earlier);
+  // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it. Of
+  // what was tried for the first time it holds none.
+  const Member& member = member_of(state, work);
+  const bool is_first = member.last_attempt <= 1 && member.verify_attempt <= 1;
+  if (!is_first) std::erase_if(breaker.window, [&](const auto& one) { return one.work == work; });
   breaker.window.push_back({id, work, outcome});
   while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
   // A good answer cannot push a share of failures over its bound: nothing to check.

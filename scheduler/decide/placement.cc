@@ -313,25 +313,22 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
                .turns = member.prefix ? member.prefix->turns : 0});
 }
 
-// What nobody has room for is asked once a need, and not for each that waits: the queue may be
-// long, and the room of no use to it.
+// What nobody has room for is left alone at the first that finds none: the queue may be long, and
+// the room of no use to it.
 void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask) {
   State& state = context.state;
   const Chooser chooser(state, need, ask);
-  for (auto it = queue.begin(); it != queue.end() && chooser.has_seat();) {
+  for (auto it = queue.begin(); it != queue.end();) {
     const WorkId work = it->work;
     Task& task = *find_task(state, work.lane, work.member);
     const Member& member = task.members[static_cast<size_t>(work.member.member)];
     const bool tried = tried_before(member);
-    if (ask == Ask::kProving && tried) {
-      ++it;
-      continue;
-    }
-    const WorkerId worker = chooser.pick(work, task);
+    const bool asks = ask == Ask::kAll || !tried;
+    const WorkerId worker = asks ? chooser.pick(work, task) : WorkerId();
     if (!worker.empty()) {
       it = queue.erase(it);
       begin_attempt(context, work, task, worker);
-    } else if (tried) {
+    } else if (tried && chooser.has_seat()) {
       // A worker with room may be the one that it avoids.
       ++it;
     } else {
