@@ -51,7 +51,7 @@ ModelConfig geometry(const std::string& name, int64_t max_positions) {
     config.num_experts = found->experts;
     config.experts_per_token = found->experts_per_token;
     config.expert_size = found->ffn / found->experts_per_token;
-    config.normalised_experts = true;
+    config.normalised_experts = config.choice_bias = true;
   }
   return config;
 }

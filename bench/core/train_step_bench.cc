@@ -102,6 +102,8 @@ class TrainStep {
   // The slope of the loss along its gradient, by backward() and by a central difference.
   std::pair<double, double> slopes_along_gradient() {
     Phases unused;
+    // Where a choice of experts changes the loss has no slope.
+    set_choices(/*bias=*/2);
     forward(unused);
     backward(unused);
     // Along g itself the slope of the loss is g . g: one number that every parameter has a share
@@ -117,8 +119,9 @@ class TrainStep {
     };
     const double distance = kProbe / squares;
     const double difference = (loss_at(distance) - loss_at(-distance)) / (2 * distance);
-    // Packed anew from the weights as they were: the steps below start from them.
     loss_at(0);
+    // Packed anew from the weights as they were: the steps below start from them.
+    set_choices(/*bias=*/0);
     return {squares, difference};
   }
 
@@ -131,6 +134,18 @@ class TrainStep {
   // to about 1e-6; a way that changes them by 0.01 is short for a loss of several nats.
   static constexpr double kProbe = 0.01;
   static int64_t blocks_of(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+  // The bias of the first experts of each layer, of as many as a token takes: above 1, for all
+  // tokens the same; 0: what the router says.
+  void set_choices(float bias) {
+    const ModelConfig& c = model_.config();
+    for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+      const std::span<float> biases = layer_tensors(c, parameters_, layer).choice_bias;
+      if (!biases.empty())
+        std::ranges::fill(biases.first(static_cast<size_t>(c.experts_per_token)), bias);
+    }
+    weights_->repack(stream_, parameters_);
+  }
 
   // Returns the mean loss.
   double forward(Phases& phases) {
