@@ -96,7 +96,12 @@ function(tailrace_test NAME)
     add_custom_target(update-golden-${NAME} COMMAND ${NAME} --update-golden --gtest_brief=1)
     add_dependencies(update-golden update-golden-${NAME})
   endif()
-  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set(environment "")
+  if(TAILRACE_SANITIZE STREQUAL "thread")
+    set(environment ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/thread_sanitizer.supp")
+  endif()
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${environment})
 endfunction()
 
 # Tests of a declared test program (a filter) again on each instruction set that is not the widest;
