@@ -155,8 +155,8 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
 }
 
 void generate(const GenerateArguments& arguments) {
-  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute);
-  auto tokenizer = load_tokenizer_of(arguments.model, loaded.config());
+  const ModelConfig config = read_model_config(arguments.model);
+  auto tokenizer = load_tokenizer_of(arguments.model, config);
   const auto format = chat::PromptFormat::of(arguments.chat_options, arguments.model, *tokenizer);
   if (arguments.chat && !format.has_template())
     throw UserError("--chat: {} has no chat template. Give one with --chat-template FILE.",
@@ -165,13 +165,16 @@ void generate(const GenerateArguments& arguments) {
   if (prompts.empty()) return;
 
   EngineOptions options;
-  options.max_context_tokens = check_prompts(prompts, arguments, loaded.config());
+  options.max_context_tokens = check_prompts(prompts, arguments, config);
   options.kv_cache_mb = arguments.kv_cache_mb;
+  // Weights last: what is wrong with a prompt is said before gigabytes are read.
+  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute,
+                     options.max_context_tokens);
   SteadyClock clock;
   Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
   // An engine begins frozen, and without weights it would never answer.
   engine.install(loaded.shared_weights(), 0);
-  SamplingParams sampling = sampling_params(arguments, loaded.config(), format);
+  SamplingParams sampling = sampling_params(arguments, config, format);
 
   // Session i is sample i % samples of prompt i / samples; answers come in any order and are
   // printed in this one.

@@ -5,10 +5,11 @@
 
 namespace tailrace {
 
-LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads, Compute compute)
+LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads, Compute compute,
+                         int64_t max_context)
     : pool_(std::make_unique<ThreadPool>(threads > 0 ? threads : num_usable_cores())) {
   stream_.pool = pool_.get();
-  model_ = std::make_unique<Model>(read_model_config(directory));
+  model_ = std::make_unique<Model>(read_model_config(directory), max_context);
   Parameters parameters(model_->layout());
   load_parameters(directory, model_->config(), parameters);
   weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), parameters,

@@ -1,6 +1,7 @@
 // A Hugging Face folder ready for forward passes, for the commands that need no trainer.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -16,9 +17,11 @@ namespace tailrace {
 // Thread: the owner's only (the pool has one caller).
 class LoadedModel {
  public:
-  // `threads` 0: all cores this process may use. Throws UserError: what is missing, cut or not
+  // `threads` 0: all cores this process may use. `max_context`: positions that will be used, which
+  // cost memory; 0: all that the model has. Throws UserError: what is missing, cut or not
   // supported.
-  LoadedModel(const std::filesystem::path& directory, int threads, Compute compute);
+  LoadedModel(const std::filesystem::path& directory, int threads, Compute compute,
+              int64_t max_context = 0);
 
   const Model& model() const { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
