@@ -40,6 +40,14 @@ inline uint32_t hash_of(const TaskId& id) {
 template <class Value>
 class HashTable {
  public:
+  HashTable() = default;
+  HashTable(const HashTable&) = default;
+  HashTable(HashTable&& other) noexcept { swap(other); }
+  HashTable& operator=(HashTable other) noexcept {
+    swap(other);
+    return *this;
+  }
+
   // The value under `hash` of which `is` holds; null: there is none. Until the next change.
   template <class Is>
   const Value* find(uint32_t hash, const Is& is) const {
@@ -85,6 +93,10 @@ class HashTable {
     Value value{};
   };
 
+  void swap(HashTable& other) noexcept {
+    cells_.swap(other.cells_);
+    std::swap(size_, other.size_);
+  }
   size_t place(uint32_t hash) const { return hash & (cells_.size() - 1); }
   size_t next(size_t at) const { return (at + 1) & (cells_.size() - 1); }
   size_t distance(size_t from, size_t to) const { return (to - from) & (cells_.size() - 1); }

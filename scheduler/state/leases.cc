@@ -39,6 +39,7 @@ const Lease& Leases::at(const WorkId& work) const {
 }
 
 const Lease& Leases::add(const WorkId& work, Lease lease) {
+  TR_CHECK(!contains(work), "a second lease of one member");
   if (free_.empty()) {
     free_.push_back(static_cast<int32_t>(entries_.size()));
     entries_.emplace_back();
@@ -80,6 +81,7 @@ void Leases::renew(const WorkId& work, Time deadline) {
 void Leases::forget_turns(const WorkId& work) { entry_of(work).lease.turns = 0; }
 
 const WorkId& Leases::next() const {
+  TR_CHECK(!soonest_.empty(), "no lease is there");
   return entries_[static_cast<size_t>(soonest_.front().entry)].work;
 }
 

@@ -95,5 +95,16 @@ TEST(LeasesDeathTest, OfAMemberThatHasNone) {
   EXPECT_DEATH((void)leases.take(work(2)), "prompt=2 .* has no lease");
 }
 
+TEST(Leases, ThatWereMovedAwayAreNone) {
+  Leases leases;
+  leases.add(work(1), lease(Time(5)));
+  Leases others = std::move(leases);
+  EXPECT_EQ(others.next(), work(1));
+  leases = Leases();
+  EXPECT_FALSE(leases.contains(work(1)));
+  leases.add(work(1), lease(Time(6)));
+  EXPECT_EQ(leases.size(), 1u);
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler
