@@ -61,7 +61,8 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("balance_bias_rate", balance_bias_rate,
           {.help = "balance without a loss: after each update a bias that the choice of experts "
                    "adds to their probabilities moves by this, up where an expert had fewer tokens "
-                   "than the mean and down where more; 0: none",
+                   "than the mean and down where more; transformers leaves it out when it loads "
+                   "a checkpoint; 0: none",
            .min = 0,
            .max = 1,
            .aliases = {"moe_router_bias_update_rate", "bias_update_speed"}});

@@ -165,6 +165,14 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
 }
 
 // Whole groups and members: a small step may have nothing of a fraction.
+void warn_of_choice_bias(const RunOptions& o, Plan& plan) {
+  if (o.train.balance_bias_rate == 0) return;
+  plan.warnings.push_back(
+      "train.balance_bias_rate makes biases of the choice of experts, which checkpoints carry and "
+      "transformers leaves out: there the model chooses other experts. train.balance_coef balances "
+      "without them");
+}
+
 void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
   const auto warn = [&](std::string_view key, double value, const std::string& of) {
@@ -288,6 +296,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
+  warn_of_choice_bias(o, plan);
   warn_of_idle_ratios(o, plan);
   if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
       !weighs_behaviour(o.algo.surrogate.kind))

@@ -514,6 +514,22 @@ void validate(const ModelConfig& config, const std::string& where) {
     check_size(where, "num_experts", config.num_experts, kMaxExperts);
     check_size(where, "num_experts_per_tok", config.experts_per_token, config.num_experts);
     check_size(where, "moe_intermediate_size", config.expert_size, kMaxSize);
+    // Each has tensors by name: the largest models of today have 30,000, and more cost minutes.
+    constexpr int64_t kMaxAllExperts = int64_t{1} << 17;
+    if (config.num_layers * config.num_experts > kMaxAllExperts)
+      throw UserError(
+          "{}: num_hidden_layers is {} and num_experts {}; together they are {}, and at most {} "
+          "are "
+          "supported",
+          where, config.num_layers, config.num_experts, config.num_layers * config.num_experts,
+          kMaxAllExperts);
+    // A layer's experts in float32 stay far from what an int64 holds.
+    constexpr int64_t kMaxLayerSize = int64_t{1} << 42;
+    if (config.num_experts * config.expert_size > kMaxLayerSize / config.hidden_size)
+      throw UserError(
+          "{}: num_experts is {}, moe_intermediate_size {} and hidden_size {}; a layer of experts "
+          "that large is not supported",
+          where, config.num_experts, config.expert_size, config.hidden_size);
     if (!(config.balance_coef >= 0 && config.balance_coef <= 1000))
       throw UserError("{}: router_aux_loss_coef is {}; it must be from 0 to 1000", where,
                       config.balance_coef);

@@ -22,8 +22,8 @@ bool is_ignored(const ModelConfig& config, const std::string& name) {
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_embeddings && name == kHeadName);
 }
 
-void refuse_unknown(const TensorFiles& files, const ModelConfig& config,
-                    const ParameterLayout& layout) {
+void refuse_unknown(const std::filesystem::path& directory, const TensorFiles& files,
+                    const ModelConfig& config, const ParameterLayout& layout) {
   std::set<std::string_view> known;
   for (const ParameterInfo& info : layout.entries()) known.insert(info.name);
   for (const auto& [name, file] : files.places()) {
@@ -31,7 +31,7 @@ void refuse_unknown(const TensorFiles& files, const ModelConfig& config,
     throw UserError(
         "{}: tensor '{}' is unknown to a {} of this config ({} layers{}); leaving it out would "
         "change the numbers",
-        file, name, config.architecture, config.num_layers,
+        (directory / file).string(), name, config.architecture, config.num_layers,
         config.tie_embeddings ? ", tied embeddings" : "");
   }
 }
@@ -101,7 +101,7 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
                      Parameters& parameters, const std::string& file) {
   TensorFiles files(directory, file);
   // Before gigabytes are converted.
-  refuse_unknown(files, config, parameters.layout());
+  refuse_unknown(directory, files, config, parameters.layout());
   for (const ParameterInfo& info : parameters.layout().entries()) {
     TensorReader(files, config, info).read(parameters.vector(info.name));
   }
@@ -110,7 +110,7 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config) {
   const ParameterLayout layout(config);
   TensorFiles files(directory);
-  refuse_unknown(files, config, layout);
+  refuse_unknown(directory, files, config, layout);
   // In pieces: a check needs no memory for a whole model, nor for its largest tensor.
   std::vector<float> values(size_t{1} << 18);
   for (const ParameterInfo& info : layout.entries()) {

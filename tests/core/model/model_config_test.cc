@@ -221,6 +221,22 @@ TEST(ModelConfig, RefusesExpertsThatDoNotFit) {
     json[c.key] = c.value;
     EXPECT_NE(refusal(json.dump()).find(c.message), std::string::npos) << refusal(json.dump());
   }
+  // Each number by itself would do.
+  Json many = sparse_json();
+  many["num_experts"] = 4096;
+  many["num_hidden_layers"] = 33;
+  EXPECT_NE(refusal(many.dump())
+                .find("num_hidden_layers is 33 and num_experts 4096; together they "
+                      "are 135168, and at most 131072 are supported"),
+            std::string::npos)
+      << refusal(many.dump());
+  Json large = sparse_json();
+  large["num_experts"] = 4096;
+  large["moe_intermediate_size"] = 1 << 24;
+  large["hidden_size"] = 4096;
+  EXPECT_NE(refusal(large.dump()).find("a layer of experts that large is not supported"),
+            std::string::npos)
+      << refusal(large.dump());
 }
 
 TEST(ModelConfig, ReadsEveryScalingOfPositions) {
