@@ -525,6 +525,7 @@ void PolicyTrainer::StreamedStep::clear() {
   batch = {};
   sums = {};
   std::ranges::fill(gradients.flat(), 0.0f);
+  loads.clear();
 }
 
 void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t version,
@@ -535,6 +536,9 @@ void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t vers
     const LossCounts one{
         .tokens = 1, .trajectories = 1, .trajectory_tokens = group.trajectory_tokens};
     step.sums.add(backward(group, {0, size}, loss, one, version, &step.gradients));
+    // The step's, as its gradients are: one that is given up takes them along.
+    step.loads.add(update_loads_);
+    update_loads_.clear();
   }
   append(step.batch, std::move(group));
 }
@@ -549,6 +553,7 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
     PolicyLossResult& sums = step.sums.loss;
     for (double* term : {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term})
       *term *= weight;
+    update_loads_.add(step.loads);
     step.sums.optimizer = update(step.gradients);
     report.add(step.sums);
   }

@@ -103,11 +103,12 @@ class PolicyTrainer {
   // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
   // divided in the end.
   struct StreamedStep {
-    explicit StreamedStep(const ParameterLayout& layout) : gradients(layout) {}
+    explicit StreamedStep(const Model& model) : gradients(model.layout()), loads(model.config()) {}
     void clear();      // for the next step, in the same memory
     TrainBatch batch;  // what was added; its metrics are the caller's to set
     UpdateReport sums;
     Parameters gradients;
+    ExpertLoads loads;
   };
   // The sums depend on the order of the groups alone, whenever each of them comes. An update
   // between two groups of a step would give it two policies.

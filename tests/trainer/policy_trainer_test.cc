@@ -108,7 +108,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     trainer->reset_optimizer({.lr = 1e-2}, 100);
     if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
     std::optional<PolicyTrainer::StreamedStep> step;
-    if (extras.streams) step.emplace(trainer->model().layout());
+    if (extras.streams) step.emplace(trainer->model());
     trainer->warm_up();
     PolicyLossConfig loss = loss_config();
     if (extras.keeps_reference) loss.kl.coef = 0.1;
@@ -197,6 +197,32 @@ TEST(PolicyTrainer, TheBiasOfAnExpertMovesAgainstItsLoad) {
     const int64_t above = 5 * choices[e] - all;
     EXPECT_EQ(bias[e], above < 0 ? 0.25f : above > 0 ? -0.25f : 0.0f) << e;
   }
+}
+
+// Groups of a step that was given up have trained nothing, experts neither.
+TEST(PolicyTrainer, AStreamedStepThatIsGivenUpTakesItsLoadsAlong) {
+  const std::vector<Trajectory> lost = testing::random_trajectories(8, 2),
+                                kept = testing::random_trajectories(4, 3);
+  std::vector<MetricList> metrics;
+  std::vector<std::vector<float>> biases;
+  for (const bool gives_up : {false, true}) {
+    auto trainer = tiny_trainer({.balance_bias_rate = 0.25}, {.lr = 0}, {}, 1, biased_model());
+    PolicyTrainer::StreamedStep step(trainer->model());
+    const auto add = [&](std::vector<Trajectory> trajectories) {
+      testing::record_logprobs(*trainer, trajectories);
+      trainer->add_group(step, make_batch(trajectories), 0, loss_config());
+    };
+    if (gives_up) {
+      add(lost);
+      step.clear();
+    }
+    add(kept);
+    metrics.push_back(trainer->finish(step, 0, loss_config()));
+    biases.push_back(copy(trainer->parameters().vector(kChoiceBias)));
+  }
+  EXPECT_EQ(biases[1], biases[0]);
+  for (const char* name : {"experts/load_max", "experts/idle_frac", "experts/balance_loss"})
+    EXPECT_EQ(metric(metrics[1], name), metric(metrics[0], name)) << name;
 }
 
 // A router that likes few, and weights that do not move: the bias alone brings the others in.
@@ -484,7 +510,7 @@ TEST(PolicyTrainer, AStreamedStepIsThatOfTheWholeBatch) {
       const MetricList expected = at_once->policy_step(batch, 1, config);
 
       auto trainer = moved();
-      PolicyTrainer::StreamedStep step(layout);
+      PolicyTrainer::StreamedStep step(trainer->model());
       for (auto begin = all.begin(); begin != all.end(); begin += 4)
         trainer->add_group(step, make_batch({begin, begin + 4}), 1, config);
       step.batch.metrics = batch.metrics;
@@ -506,7 +532,7 @@ TEST(PolicyTrainer, AStreamedStepWithoutSignalMakesNoUpdate) {
   for (Trajectory& t : trajectories) t.reward = 1;
   auto trainer = tiny_trainer({});
   const std::vector<float> before = copy(trainer->parameters().flat());
-  PolicyTrainer::StreamedStep step(trainer->model().layout());
+  PolicyTrainer::StreamedStep step(trainer->model());
   trainer->add_group(step, make_batch({trajectories.begin(), trajectories.begin() + 4}), 0, {});
   trainer->add_group(step, make_batch({trajectories.begin() + 4, trajectories.end()}), 0, {});
   EXPECT_EQ(metric(trainer->finish(step, 0, {}), "policy/updates"), 0);

@@ -74,7 +74,7 @@ class TrainerWorker {
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.streams)
       streamed_.emplace(std::vector<Trajectory>{},
-                        PolicyTrainer::StreamedStep(trainer_.model().layout()), 0);
+                        PolicyTrainer::StreamedStep(trainer_.model()), 0);
     if (traces_.enabled())
       trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
         traces_.saw(sequence, seen);
