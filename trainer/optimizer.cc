@@ -1,6 +1,7 @@
 #include "trainer/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -100,6 +101,14 @@ Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradi
                    .v = v_.flat().subspan(begin, size)});
   }
   return report;
+}
+
+void Optimizer::share(Collective& ranks) {
+  std::array<int64_t, 2> counts = {updates_, skipped_};
+  ranks.broadcast(std::as_writable_bytes(std::span(counts)));
+  updates_ = counts[0];
+  skipped_ = counts[1];
+  for (Parameters* moments : {&m_, &v_}) ranks.broadcast(std::as_writable_bytes(moments->flat()));
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "core/collective/collective.h"
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
 #include "trainer/options.h"
@@ -36,6 +37,9 @@ class Optimizer {
 
   int64_t updates() const { return updates_; }  // applied
   int64_t skipped() const { return skipped_; }  // refused for NaN or infinity
+
+  // The moments and counts of rank 0, to all ranks.
+  void share(Collective& ranks);
 
   // Moments by parameter name, and the counts. load() throws UserError when the file does not fit.
   void save(const std::filesystem::path& path) const;

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
@@ -198,6 +200,61 @@ void PolicyTrainer::warm_up() {
   update_loads_.clear();
 }
 
+void PolicyTrainer::join(Collective* ranks) {
+  ranks_ = ranks;
+  if (ranks_ == nullptr) return;
+  TR_CHECK(std::has_single_bit(num_ranks()) && train_.gradient_slots % ranks_->size() == 0,
+           "{} ranks of {} slots", ranks_->size(), train_.gradient_slots);
+  ranks_->broadcast(std::as_writable_bytes(parameters_.flat()));
+  optimizer().share(*ranks_);
+  weights_changed();
+}
+
+std::vector<float> PolicyTrainer::gather_values(std::vector<float> own) const {
+  if (ranks_ == nullptr) return own;
+  std::vector<float> values;
+  for (const std::vector<std::byte>& part : ranks_->gather(std::as_bytes(std::span(own)))) {
+    const size_t begin = values.size();
+    values.resize(begin + part.size() / sizeof(float));
+    std::memcpy(values.data() + begin, part.data(), part.size());
+  }
+  return values;
+}
+
+template <class Report>
+void PolicyTrainer::gather_reports(std::span<Report> slots) const {
+  static_assert(std::is_trivially_copyable_v<Report>);
+  if (ranks_ == nullptr) return;
+  const size_t each = slots.size() / num_ranks();
+  const auto all = ranks_->gather(std::as_bytes(slots.subspan(rank() * each, each)));
+  for (size_t r = 0; r < all.size(); ++r) {
+    TR_CHECK(all[r].size() == each * sizeof(Report));
+    std::memcpy(&slots[r * each], all[r].data(), all[r].size());
+  }
+}
+
+// Of the ranks, in their order: whole numbers, but for the terms of the loss.
+void PolicyTrainer::gather_loads() {
+  if (ranks_ == nullptr || update_loads_.num_experts == 0) return;
+  const auto tokens = ranks_->gather(std::as_bytes(std::span(&update_loads_.tokens, 1)));
+  const auto choices = ranks_->gather(std::as_bytes(std::span(update_loads_.choices)));
+  const auto losses = ranks_->gather(std::as_bytes(std::span(update_loads_.losses)));
+  const auto read = [](const std::vector<std::byte>& from, auto& to) {
+    TR_CHECK(from.size() == std::as_bytes(std::span(to)).size());
+    std::memcpy(to.data(), from.data(), from.size());
+  };
+  update_loads_.clear();
+  ExpertLoads part(model_.config());
+  for (size_t r = 0; r < num_ranks(); ++r) {
+    std::array<int64_t, 1> count{};
+    read(tokens[r], count);
+    part.tokens = count.front();
+    read(choices[r], part.choices);
+    read(losses[r], part.losses);
+    update_loads_.add(part);
+  }
+}
+
 Optimizer& PolicyTrainer::optimizer() {
   TR_CHECK(optimizer_ != nullptr, "reset_optimizer() comes first");
   return *optimizer_;
@@ -214,22 +271,31 @@ std::vector<std::vector<float>> PolicyTrainer::score(std::span<const PackedSeque
 
 std::vector<std::vector<float>> PolicyTrainer::score_with(
     const PackedWeights& weights, std::span<const PackedSequence> sequences) {
+  const std::vector<size_t> shares = slot_offsets(sequences, num_ranks());
+  const size_t first = shares[rank()];
+  const auto own = sequences.subspan(first, shares[rank() + 1] - first);
+  std::vector<float> logprobs;
+  for (auto [begin, end] : pack(own, forward_.limits())) {
+    auto part = forward_.forward(stream_, weights, own.subspan(begin, end - begin), {}).logprob;
+    logprobs.insert(logprobs.end(), part.begin(), part.end());
+  }
+  logprobs = gather_values(std::move(logprobs));
   std::vector<std::vector<float>> result;
-  for (auto [begin, end] : pack(sequences, forward_.limits())) {
-    auto part = sequences.subspan(begin, end - begin);
-    auto logprob = forward_.forward(stream_, weights, part, {}).logprob;
-    for (const PackedSequence& sequence : part) {
-      auto own = logprob.first(sequence.targets.size());
-      result.emplace_back(own.begin(), own.end());
-      logprob = logprob.subspan(own.size());
-    }
+  auto next = logprobs.begin();
+  for (const PackedSequence& sequence : sequences) {
+    result.emplace_back(next, next + std::ssize(sequence.targets));
+    next += std::ssize(sequence.targets);
   }
   return result;
 }
 
 void PolicyTrainer::accumulate(std::span<const PackedSequence> sequences, const Pass& pass) {
-  auto slots = static_cast<size_t>(train_.gradient_slots);
-  accumulate_slots(sequences, slot_offsets(sequences, slots), 0, slots, 0, pass);
+  const auto slots = static_cast<size_t>(train_.gradient_slots), each = slots / num_ranks();
+  const size_t begin = rank() * each;
+  accumulate_slots(sequences, slot_offsets(sequences, slots), begin, begin + each, 0, pass);
+  // Further up the same tree.
+  if (ranks_ != nullptr) ranks_->sum(gradients_.front()->flat());
+  gather_loads();
 }
 
 void PolicyTrainer::accumulate_slots(std::span<const PackedSequence> sequences,
@@ -237,7 +303,8 @@ void PolicyTrainer::accumulate_slots(std::span<const PackedSequence> sequences,
                                      size_t depth, const Pass& pass) {
   if (end - begin == 1) {
     clear(*gradients_[depth]);
-    accumulate_slot(sequences, slot_offsets[begin], slot_offsets[end], *gradients_[depth], pass);
+    accumulate_slot(sequences, begin, slot_offsets[begin], slot_offsets[end], *gradients_[depth],
+                    pass);
     return;
   }
   // The left half takes the larger part, so that the depth is ceil(log2(slots)).
@@ -247,15 +314,16 @@ void PolicyTrainer::accumulate_slots(std::span<const PackedSequence> sequences,
   add_to(stream_, *gradients_[depth + 1], *gradients_[depth]);
 }
 
-void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, size_t begin,
-                                    size_t end, Parameters& gradients, const Pass& pass) {
+void PolicyTrainer::accumulate_slot(std::span<const PackedSequence> sequences, size_t slot,
+                                    size_t begin, size_t end, Parameters& gradients,
+                                    const Pass& pass) {
   for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
     auto part = sequences.subspan(begin + first, last - first);
     PackedForward::Output output =
         forward_.forward(stream_, packed_, part, {.entropy = pass.with_entropy, .backward = true});
     dlogprob_.resize(output.logprob.size());
     dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
-    pass.loss(begin + first, begin + last, output, dlogprob_, dentropy_);
+    pass.loss(slot, begin + first, begin + last, output, dlogprob_, dentropy_);
     forward_.backward(stream_, packed_, dlogprob_, dentropy_, gradients,
                       {.weight = pass.balance_weight, .loads = &update_loads_});
   }
@@ -269,13 +337,15 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) 
     targets += std::ssize(s.targets);
     tokens += std::ssize(s.tokens);
   }
-  double sum = 0;
-  auto cross_entropy = [&](size_t, size_t, const PackedForward::Output& output,
+  std::vector<double> sums(static_cast<size_t>(train_.gradient_slots));
+  auto cross_entropy = [&](size_t slot, size_t, size_t, const PackedForward::Output& output,
                            std::span<float> dlogprob, std::span<float>) {
-    for (float l : output.logprob) sum -= l;
+    for (float l : output.logprob) sums[slot] -= l;
     std::ranges::fill(dlogprob, static_cast<float>(-1.0 / static_cast<double>(targets)));
   };
   accumulate(sequences, {.balance_weight = balance_weight(tokens), .loss = cross_entropy});
+  gather_reports(std::span(sums));
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   const Optimizer::Report report = update(*gradients_.front());
   step_loads_.clear();
   return {{"sft/loss", sum / static_cast<double>(targets)},
@@ -326,13 +396,17 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
                                                     const PolicyLossConfig& loss,
                                                     const LossCounts& counts, int64_t version,
                                                     Parameters* sum) {
-  UpdateReport report;
+  std::vector<UpdateReport> slots(static_cast<size_t>(train_.gradient_slots));
+  std::vector<float> seen;  // by the sink, of the sequences of this rank
   std::vector<PackedSequence> views = packed_views(batch, minibatch);
   auto sequences =
       std::span(batch.sequences).subspan(minibatch.begin, minibatch.end - minibatch.begin);
 
-  auto pass_loss = [&](size_t begin, size_t end, const PackedForward::Output& output,
+  // Another rank may listen to what this one computes.
+  const bool listening = logprob_sink_ || ranks_ != nullptr;
+  auto pass_loss = [&](size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
                        std::span<float> dlogprob, std::span<float> dentropy) {
+    UpdateReport& report = slots[slot];
     LossColumns columns(sequences.subspan(begin, end - begin));
     report.loss.add(policy_loss(loss,
                                 {.logprob = output.logprob,
@@ -347,10 +421,9 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
                                  .trajectory = columns.trajectory,
                                  .positive = columns.positive},
                                 counts, dlogprob, dentropy));
+    if (listening) seen.insert(seen.end(), output.logprob.begin(), output.logprob.end());
     size_t row = 0;
     for (size_t i = begin; i < end; ++i) {
-      if (logprob_sink_)
-        logprob_sink_(sequences[i], output.logprob.subspan(row, sequences[i].targets.size()));
       for (size_t k = 0; k < sequences[i].targets.size(); ++k, ++row) {
         if (sequences[i].versions[k] != version) continue;
         double difference =
@@ -369,11 +442,23 @@ PolicyTrainer::UpdateReport PolicyTrainer::backward(const TrainBatch& batch,
                   .balance_weight = balance_weight(tokens),
                   .loss = pass_loss};
   if (sum != nullptr && train_.gradient_slots == 1) {
-    accumulate_slot(views, 0, views.size(), *sum, pass);
-    return report;
+    accumulate_slot(views, 0, 0, views.size(), *sum, pass);
+  } else {
+    accumulate(views, pass);
+    if (sum != nullptr) add_to(stream_, *gradients_.front(), *sum);
   }
-  accumulate(views, pass);
-  if (sum != nullptr) add_to(stream_, *gradients_.front(), *sum);
+  gather_reports(std::span(slots));
+  if (listening) {
+    seen = gather_values(std::move(seen));
+    size_t row = 0;
+    for (const TrainSequence& sequence : sequences) {
+      if (logprob_sink_)
+        logprob_sink_(sequence, std::span(seen).subspan(row, sequence.targets.size()));
+      row += sequence.targets.size();
+    }
+  }
+  UpdateReport report;
+  for (const UpdateReport& slot : slots) report.add(slot);
   return report;
 }
 

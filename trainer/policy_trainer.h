@@ -5,6 +5,12 @@
 // parts are joined in a fixed binary tree. Another microbatch_tokens only moves the places where
 // float sums are cut.
 //
+// Data parallel: with join() several trainers, each a rank, make the same updates of the same
+// batches. A rank computes the sequences of its own slots, so an update has the same bits for any
+// number of ranks, and all ranks come to the same weights. Every rank calls the same functions with
+// the same arguments, and reports are of all ranks. Metrics whose sums are cut elsewhere
+// (experts/balance_loss) may differ in their last digits between numbers of ranks.
+//
 // Log-probabilities: a token that the current version sampled in the trainer's own numerics class
 // has its l_old recorded, because rule 3 makes them the same bits; the first update of a step
 // measures that it is so (mismatch/...). Tokens of older versions or of another class are scored
@@ -25,6 +31,7 @@
 #include <vector>
 
 #include "core/base/metric_list.h"
+#include "core/collective/collective.h"
 #include "core/model/model.h"
 #include "kernels/base/device.h"
 #include "trainer/batch.h"
@@ -61,6 +68,12 @@ class PolicyTrainer {
   // Forwards and backwards one micro-batch as large as any that will come, so that memory that the
   // machine does not have is missed now. Without an update, and nothing that counts remembers it.
   void warm_up();
+
+  // From now on this is a rank of `ranks`, a power of two of them that divides gradient_slots;
+  // null: it is alone. Rank 0 gives the others its weights and what its optimizer knows. `ranks`
+  // must outlive this, or the next join(). Throws RankLost, as does all that computes from then on;
+  // the weights may be those between two updates of a step then.
+  void join(Collective* ranks);
 
   const Model& model() const { return model_; }
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
@@ -137,9 +150,10 @@ class PolicyTrainer {
   Parameters& scratch() { return *gradients_.front(); }
 
  private:
-  // Loss of the sequences [begin, end) of an update and its gradient to every target.
+  // Loss of the sequences [begin, end) of an update, which are in this slot, and its gradient to
+  // every target.
   using LossFunction =
-      std::function<void(size_t begin, size_t end, const PackedForward::Output& output,
+      std::function<void(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
                          std::span<float> dlogprob, std::span<float> dentropy)>;
   struct Pass {
     bool with_entropy = false;  // wants the entropy of each target
@@ -156,17 +170,26 @@ class PolicyTrainer {
   UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
                         const PolicyLossConfig& loss, const LossCounts& counts, int64_t version,
                         Parameters* sum = nullptr);
+  size_t num_ranks() const { return ranks_ == nullptr ? 1 : static_cast<size_t>(ranks_->size()); }
+  size_t rank() const { return ranks_ == nullptr ? 0 : static_cast<size_t>(ranks_->rank()); }
+  // Sets the reports of the slots that other ranks have.
+  template <class Report>
+  void gather_reports(std::span<Report> slots) const;
+  void gather_loads();
   void accumulate(std::span<const PackedSequence> sequences, const Pass& pass);
   void accumulate_slots(std::span<const PackedSequence> sequences,
                         std::span<const size_t> slot_offsets, size_t begin, size_t end,
                         size_t depth, const Pass& pass);
-  void accumulate_slot(std::span<const PackedSequence> sequences, size_t begin, size_t end,
-                       Parameters& gradients, const Pass& pass);
+  void accumulate_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
+                       size_t end, Parameters& gradients, const Pass& pass);
   std::vector<std::vector<float>> score_with(const PackedWeights& weights,
                                              std::span<const PackedSequence> sequences);
+  // Of all ranks, one behind the other.
+  std::vector<float> gather_values(std::vector<float> own) const;
 
   Stream stream_;
   TrainOptions train_;
+  Collective* ranks_ = nullptr;
   Model model_;
   Parameters parameters_;
   PackedWeights packed_;

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
     {"zmq", {"core/wire"}},
     {"flatbuffers/", {"core/wire"}},
+    {"gloo/", {"core/collective"}},
     {"messages_generated", {"core/wire"}},
     {"boost/asio", {"cli/process"}},
     {"CLI/", {"cli", "cli/commands"}},

@@ -1,0 +1,222 @@
+#include "core/collective/gloo.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a sum, at a time: a rank holds one such piece of each other rank beside the values.
+constexpr size_t kPieceFloats = size_t{1} << 20;
+constexpr std::chrono::milliseconds kBeat{100};
+
+// Runs what blocks on a thread of its own, so that the caller's pulse goes on. What it waits for
+// has a deadline of its own.
+template <class Wait>
+auto beating(const Wait& wait) {
+  auto done = std::async(std::launch::async, wait);
+  while (done.wait_for(kBeat) != std::future_status::ready) beat();
+  return done.get();
+}
+
+class GlooCollective : public Collective {
+ public:
+  explicit GlooCollective(const GlooOptions& options)
+      : options_(options),
+        context_(std::make_shared<gloo::rendezvous::Context>(options.rank, options.size)) {
+    guarded("did not come", [&] {
+      fs::create_directories(options.folder);
+      gloo::rendezvous::FileStore store(options.folder.string());
+      gloo::transport::tcp::attr attributes;
+      attributes.hostname = options.address;
+      context_->setTimeout(options.timeout);
+      auto device = gloo::transport::tcp::CreateDevice(attributes);
+      context_->connectFullMesh(store, device);
+    });
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+
+  void sum(std::span<float> values) override {
+    guarded("is gone", [&] { sum_pieces(values); });
+  }
+
+  void broadcast(std::span<std::byte> bytes) override {
+    guarded("is gone", [&] {
+      const auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+      const uint64_t tag = next_tag();
+      if (rank() == 0) {
+        for (int to = 1; to < size(); ++to) buffer->send(to, tag);
+        for (int to = 1; to < size(); ++to) buffer->waitSend(options_.timeout);
+      } else {
+        buffer->recv(0, tag);
+        buffer->waitRecv(options_.timeout);
+      }
+    });
+  }
+
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override {
+    std::vector<std::vector<std::byte>> all(static_cast<size_t>(size()));
+    guarded("is gone", [&] {
+      std::vector<uint64_t> sizes(all.size());
+      sizes[static_cast<size_t>(rank())] = own.size();
+      const auto counts = context_->createUnboundBuffer(sizes.data(), sizes.size() * kCount);
+      exchange(*counts, [&](int r) { return Piece{static_cast<size_t>(r) * kCount, kCount}; });
+      // Of all ranks, one behind the other.
+      std::vector<size_t> offsets = {0};
+      for (const uint64_t bytes : sizes) offsets.push_back(offsets.back() + bytes);
+      std::vector<std::byte> bytes(offsets.back());
+      std::ranges::copy(own, bytes.begin() + static_cast<ptrdiff_t>(at(offsets, rank())));
+      const auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+      exchange(*buffer, [&](int r) {
+        return Piece{at(offsets, r), sizes[static_cast<size_t>(r)]};
+      });
+      for (size_t r = 0; r < all.size(); ++r)
+        all[r].assign(bytes.begin() + static_cast<ptrdiff_t>(offsets[r]),
+                      bytes.begin() + static_cast<ptrdiff_t>(offsets[r + 1]));
+    });
+    return all;
+  }
+
+ private:
+  static constexpr size_t kCount = sizeof(uint64_t);
+  struct Piece {
+    size_t offset = 0, bytes = 0;
+  };
+
+  static size_t at(const std::vector<size_t>& offsets, int rank) {
+    return offsets[static_cast<size_t>(rank)];
+  }
+
+  // Gloo has no numbers of calls of its own.
+  uint64_t next_tag() { return next_tag_++; }
+
+  template <class Call>
+  void guarded(const char* what, const Call& call) {
+    if (lost_) throw RankLost(*lost_);
+    if (size() == 1) return;
+    try {
+      beating([&] { call(); });
+    } catch (const std::exception& error) {  // Gloo has several roots
+      lost_ = fmt::format("a rank of {} {}: {}", size(), what, error.what());
+      throw RankLost(*lost_);
+    }
+  }
+
+  // Every rank sends its own piece of `buffer` to all others, and gets theirs into their places.
+  template <class PieceOf>
+  void exchange(gloo::transport::UnboundBuffer& buffer, const PieceOf& piece_of) {
+    const uint64_t tag = next_tag();
+    const Piece own = piece_of(rank());
+    int sent = 0, awaited = 0;
+    for (int other = 0; other < size(); ++other) {
+      const Piece theirs = piece_of(other);
+      if (other == rank()) continue;
+      // Nothing is not sent: the transport takes 0 bytes for "all of it".
+      if (theirs.bytes > 0) buffer.recv(other, tag, theirs.offset, theirs.bytes), ++awaited;
+      if (own.bytes > 0) buffer.send(other, tag, own.offset, own.bytes), ++sent;
+    }
+    for (; awaited > 0; --awaited) buffer.waitRecv(options_.timeout);
+    for (; sent > 0; --sent) buffer.waitSend(options_.timeout);
+  }
+
+  // The part of n values that a rank adds up, and of it the piece number `i`.
+  Piece piece_of(size_t n, int rank, size_t i) const {
+    const auto parts = static_cast<size_t>(size()), part = static_cast<size_t>(rank);
+    const size_t begin = n * part / parts, end = n * (part + 1) / parts;
+    const size_t first = std::min(end, begin + i * kPieceFloats);
+    return {first, std::min(end, first + kPieceFloats) - first};
+  }
+
+  // Each rank adds up a part of the values for all: so much travels as a sum needs at least,
+  // 2 (size - 1) / size of the values in and out of each rank.
+  void sum_pieces(std::span<float> values) {
+    const auto whole = context_->createUnboundBuffer(values.data(), values.size() * sizeof(float));
+    const size_t most =
+        (values.size() + static_cast<size_t>(size()) - 1) / static_cast<size_t>(size());
+    std::vector<float> received(std::min(most, kPieceFloats) * static_cast<size_t>(size()));
+    const auto theirs =
+        context_->createUnboundBuffer(received.data(), received.size() * sizeof(float));
+    const size_t width = received.size() / static_cast<size_t>(size());
+    for (size_t i = 0; i * kPieceFloats < most; ++i) {
+      const Piece mine = piece_of(values.size(), rank(), i);
+      collect(*whole, *theirs, values.size(), i, width * sizeof(float), mine.bytes);
+      if (mine.bytes > 0) {
+        std::span<float> own = values.subspan(mine.offset, mine.bytes);
+        add_up(received, width, own);
+      }
+      exchange(*whole, [&](int r) {
+        const Piece piece = piece_of(values.size(), r, i);
+        return Piece{piece.offset * sizeof(float), piece.bytes * sizeof(float)};
+      });
+    }
+  }
+
+  // Piece i of each rank's part goes to it from all others; `theirs` gets what comes, `width` bytes
+  // a rank.
+  void collect(gloo::transport::UnboundBuffer& whole, gloo::transport::UnboundBuffer& theirs,
+               size_t n, size_t i, size_t width, size_t own_floats) {
+    const uint64_t tag = next_tag();
+    int sent = 0, awaited = 0;
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank()) continue;
+      const Piece piece = piece_of(n, other, i);
+      if (own_floats > 0) {
+        theirs.recv(other, tag, static_cast<size_t>(other) * width, own_floats * sizeof(float));
+        ++awaited;
+      }
+      if (piece.bytes > 0) {
+        whole.send(other, tag, piece.offset * sizeof(float), piece.bytes * sizeof(float));
+        ++sent;
+      }
+    }
+    for (; awaited > 0; --awaited) theirs.waitRecv(options_.timeout);
+    for (; sent > 0; --sent) whole.waitSend(options_.timeout);
+  }
+
+  // received [size, width]: of the other ranks; own [n], n <= width: of this one, and the sum.
+  void add_up(std::span<float> received, size_t width, std::span<float> own) const {
+    std::ranges::copy(own, received.begin() + static_cast<ptrdiff_t>(at_rank(rank(), width)));
+    for (int step = 1; step < size(); step *= 2) {
+      for (int left = 0; left + step < size(); left += 2 * step) {
+        float* to = &received[at_rank(left, width)];
+        const float* from = &received[at_rank(left + step, width)];
+        for (size_t k = 0; k < own.size(); ++k) to[k] += from[k];
+      }
+    }
+    std::ranges::copy(received.first(own.size()), own.begin());
+  }
+  static size_t at_rank(int rank, size_t width) { return static_cast<size_t>(rank) * width; }
+
+  GlooOptions options_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  uint64_t next_tag_ = 0;
+  std::optional<std::string> lost_;  // why no call can be answered any more
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> join_ranks(const GlooOptions& options) {
+  TR_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size);
+  return std::make_unique<GlooCollective>(options);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,166 @@
+// Ranks make the updates of one trainer, bit for bit.
+#include <functional>
+#include <future>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "core/collective/gloo.h"
+#include "kernels/base/thread_pool.h"
+#include "tests/core/base/temporary_directory.h"
+#include "tests/trainer/fixtures.h"
+
+namespace tailrace {
+namespace {
+
+using testing::make_batch;
+using testing::metric;
+using testing::tiny_trainer;
+
+constexpr int64_t kSlots = 4;
+const std::vector<int> kNumRanks = {1, 2, 4};
+
+std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// Runs `work` on each of so many ranks; what each returns, in their order. One rank is alone.
+template <class Work>
+auto on_ranks(int size, const Work& work) {
+  const TemporaryDirectory folder;
+  std::vector<std::future<decltype(work(nullptr))>> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      std::unique_ptr<Collective> group;
+      if (size > 1) group = join_ranks({.folder = folder.path(), .rank = rank, .size = size});
+      return work(group.get());
+    }));
+  }
+  std::vector<decltype(work(nullptr))> results;
+  for (auto& rank : ranks) results.push_back(rank.get());
+  return results;
+}
+
+struct Trained {
+  std::vector<float> weights;
+  MetricList metrics;
+  std::map<std::pair<LeaseId, int32_t>, std::vector<float>> seen;  // by the sink
+};
+
+PolicyLossConfig loss_config() {
+  PolicyLossConfig config;
+  config.entropy_coef = .01;
+  config.kl.coef = .1;
+  config.correction.cap = 1.5;
+  return config;
+}
+
+// Two steps of several updates each, of samples that are fresh and of ones that are not.
+Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& options) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(6, 3);
+  testing::record_logprobs(*tiny_trainer({}, {}, {}, 1, model), trajectories);
+  // Other ranks come with other weights, and with threads of their own.
+  const int rank = ranks == nullptr ? 0 : ranks->rank();
+  ThreadPool pool(rank + 1);
+  auto trainer = tiny_trainer(options, {.lr = 1e-2}, Stream{{}, &pool, nullptr},
+                              static_cast<uint64_t>(rank) + 1, model);
+  Trained trained;
+  trainer->watch_logprobs([&](const TrainSequence& sequence, std::span<const float> seen) {
+    trained.seen[{sequence.lease, sequence.segment}] = copy(seen);
+  });
+  Parameters reference(trainer->model().layout());
+  init_parameters(trainer->model().config(), 7, reference);
+  trainer->set_reference(reference);
+  trainer->join(ranks);
+  for (int64_t version = 0; version < 2; ++version) {
+    TrainBatch batch = make_batch(trajectories);
+    trained.metrics = trainer->policy_step(batch, version, loss_config());
+  }
+  trained.weights = copy(trainer->parameters().flat());
+  return trained;
+}
+
+TEST(DataParallel, AnyNumberOfRanksTrainsTheSameWeights) {
+  const TrainOptions options{.minibatches_per_step = 2,
+                             .microbatch_tokens = 40,
+                             .ppo_epochs = 2,
+                             .gradient_slots = kSlots};
+  const Trained alone = train(nullptr, testing::tiny_model(), options);
+  EXPECT_GT(metric(alone.metrics, "policy/grad_norm"), 0);
+  EXPECT_EQ(alone.seen.size(), 24u);
+  for (const int size : kNumRanks) {
+    const auto ranks = on_ranks(
+        size, [&](Collective* group) { return train(group, testing::tiny_model(), options); });
+    for (const Trained& rank : ranks) {
+      EXPECT_EQ(rank.weights, alone.weights) << size;
+      EXPECT_EQ(rank.metrics, alone.metrics) << size;
+      EXPECT_EQ(rank.seen, alone.seen) << size;
+    }
+  }
+}
+
+// More ranks than sequences: some have nothing to compute.
+TEST(DataParallel, ARankWithoutSequencesIsNoMistake) {
+  const auto step = [](Collective* group) {
+    const Trajectory only = testing::random_trajectories(1, 3).front();
+    auto trainer = tiny_trainer({.gradient_slots = kSlots}, {.lr = 1e-2});
+    trainer->join(group);
+    std::vector<int32_t> targets;
+    for (size_t i = 1; i < only.segments.front().tokens.size(); ++i)
+      targets.push_back(static_cast<int32_t>(i));
+    const PackedSequence sequence{.tokens = only.segments.front().tokens, .targets = targets};
+    const MetricList metrics = trainer->sft_update({&sequence, 1});
+    return std::tuple(metrics, trainer->score({&sequence, 1}), copy(trainer->parameters().flat()));
+  };
+  const auto alone = step(nullptr);
+  for (const int size : kNumRanks) {
+    for (const auto& rank : on_ranks(size, step)) EXPECT_EQ(rank, alone);
+  }
+}
+
+TEST(DataParallel, ExpertsAreBalancedByTheChoicesOfAllRanks) {
+  ModelConfig model = testing::sparse_model();
+  model.choice_bias = true;
+  const TrainOptions options{.microbatch_tokens = 40,
+                             .gradient_slots = kSlots,
+                             .balance_coef = 0.01,
+                             .balance_bias_rate = 0.25};
+  const Trained alone = train(nullptr, model, options);
+  for (const int size : kNumRanks) {
+    for (const Trained& rank :
+         on_ranks(size, [&](Collective* group) { return train(group, model, options); })) {
+      EXPECT_EQ(rank.weights, alone.weights) << size;
+      for (const char* name : {"experts/load_max", "experts/idle_frac", "experts/bias_max"})
+        EXPECT_EQ(metric(rank.metrics, name), metric(alone.metrics, name)) << size << name;
+      EXPECT_NEAR(metric(rank.metrics, "experts/balance_loss"),
+                  metric(alone.metrics, "experts/balance_loss"), 1e-12);
+    }
+  }
+}
+
+// A rank that takes the place of a lost one goes on with what the optimizer of rank 0 has learned.
+TEST(DataParallel, ANewGroupGoesOnWhereRankZeroStands) {
+  const std::vector<Trajectory> trajectories = testing::random_trajectories(4, 5);
+  const TrainOptions options{.gradient_slots = kSlots};
+  PolicyLossConfig config;
+  const auto step = [&](PolicyTrainer& trainer, int64_t version) {
+    TrainBatch batch = make_batch(trajectories);
+    (void)trainer.policy_step(batch, version, config);
+  };
+  auto alone = tiny_trainer(options, {.lr = 1e-2});
+  auto veteran = tiny_trainer(options, {.lr = 1e-2});
+  step(*alone, 0), step(*alone, 1);
+  step(*veteran, 0);
+  for (const auto& weights : on_ranks(2, [&](Collective* group) {
+         std::unique_ptr<PolicyTrainer> fresh;
+         if (group->rank() == 1) fresh = tiny_trainer(options, {.lr = 1e-2}, {}, 9);
+         PolicyTrainer& trainer = fresh ? *fresh : *veteran;
+         trainer.join(group);
+         step(trainer, 1);
+         trainer.join(nullptr);
+         EXPECT_EQ(trainer.optimizer().updates(), 2);
+         return copy(trainer.parameters().flat());
+       }))
+    EXPECT_EQ(weights, copy(alone->parameters().flat()));
+}
+
+}  // namespace
+}  // namespace tailrace
