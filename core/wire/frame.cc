@@ -15,6 +15,7 @@ using Offset = flatbuffers::Offset<void>;
 constexpr char kFrameIdentifier[] = "TRW7";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
+constexpr int32_t kMaxRanks = 1 << 16;
 
 // One write() and one read() a message, in the order of Message.
 
@@ -28,7 +29,7 @@ Offset write(Builder& b, const Hello& m) {
   const auto hardware = b.CreateString(m.hardware);
   const auto cluster = b.CreateString(m.cluster);
   return fbs::CreateHello(b, static_cast<uint8_t>(m.role), worker, m.incarnation, m.pid, m.slots,
-                          numerics_class, m.joined, pool, hardware, cluster)
+                          numerics_class, m.joined, pool, hardware, cluster, m.rank)
       .Union();
 }
 Offset write(Builder& b, const Heartbeat& m) { return fbs::CreateHeartbeat(b, m.progress).Union(); }
@@ -150,6 +151,9 @@ Offset write(Builder& b, const Payload& m) {
   return fbs::CreatePayload(b, m.request, write_bytes(b, m.bytes)).Union();
 }
 Offset write(Builder& b, const Save& m) { return fbs::CreateSave(b, m.policy, m.version).Union(); }
+Offset write(Builder& b, const FormRanks& m) {
+  return fbs::CreateFormRanks(b, m.policy, m.formation, m.rank, m.size).Union();
+}
 Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
 }
@@ -193,6 +197,11 @@ std::string read_name(const flatbuffers::String& text, std::string_view what) {
   return name;
 }
 
+int32_t read_rank(int32_t rank, int32_t size) {
+  if (rank < 0 || rank >= size) throw Malformed("rank {} of {}", rank, size);
+  return rank;
+}
+
 Message read(const fbs::Hello& t) {
   if (t.role() > static_cast<uint8_t>(Role::kTrainer)) throw Malformed("role {}", t.role());
   if (t.worker()->size() == 0 || t.worker()->size() > 255) {
@@ -208,7 +217,8 @@ Message read(const fbs::Hello& t) {
                t.joined(),
                read_name(*t.pool(), "pool"),
                read_name(*t.hardware(), "hardware"),
-               read_name(*t.cluster(), "cluster")};
+               read_name(*t.cluster(), "cluster"),
+               read_rank(t.rank(), kMaxRanks)};
 }
 Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
 Message read(const fbs::TrajectoryResult& t) {
@@ -312,6 +322,10 @@ Message read(const fbs::Payload& t) {
 Message read(const fbs::Save& t) {
   return Save{read_policy(t.policy()), at_least(0, t.version(), "version")};
 }
+Message read(const fbs::FormRanks& t) {
+  if (t.size() < 2 || t.size() > kMaxRanks) throw Malformed("{} ranks", t.size());
+  return FormRanks{read_policy(t.policy()), t.formation(), read_rank(t.rank(), t.size()), t.size()};
+}
 Message read(const fbs::Shutdown& t) { return Shutdown{read_text(*t.reason())}; }
 
 Message read_body(const fbs::Frame& frame) {
@@ -364,6 +378,8 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_Payload());
     case fbs::Body::Save:
       return read(*frame.body_as_Save());
+    case fbs::Body::FormRanks:
+      return read(*frame.body_as_FormRanks());
     case fbs::Body::Shutdown:
       return read(*frame.body_as_Shutdown());
     case fbs::Body::NONE:

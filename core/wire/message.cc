@@ -94,6 +94,10 @@ struct Describe {
   std::string operator()(const Save& m) const {
     return fmt::format("Save policy={} version={}", m.policy, m.version);
   }
+  std::string operator()(const FormRanks& m) const {
+    return fmt::format("FormRanks policy={} {:x} rank={}/{}", m.policy, m.formation, m.rank,
+                       m.size);
+  }
   std::string operator()(const Shutdown& m) const { return fmt::format("Shutdown: {}", m.reason); }
 };
 

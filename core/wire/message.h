@@ -39,6 +39,7 @@ struct Hello {  // first message of a session
   std::string pool = {};      // of a rollout worker: whose datasets it samples
   std::string hardware = {};  // what it computes on: "cpu"
   std::string cluster = {};   // empty: where the scheduler is
+  int32_t rank = 0;           // of a trainer: which of those that train together
 };
 struct Heartbeat {
   // Another number whenever a worker that samples has got on since its last one; 0: nothing is said
@@ -190,11 +191,18 @@ struct Save {  // write a checkpoint of this version before anything else
 struct Shutdown {  // end cleanly
   std::string reason;
 };
+// Several trainers train together: meet the others under this name, and go on from what rank 0
+// holds.
+struct FormRanks {
+  PolicyId policy = 0;
+  uint64_t formation = 0;
+  int32_t rank = 0, size = 1;
+};
 
 using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Staged, Installed,
                              InstallFailed, TrainerReady, TrainerWants, Published, Durable,
                              Progress, WorkerFailed, Fetch, Welcome, Hold, Grant, Abort, Verify,
-                             Stage, Switch, Batch, Payload, Save, Shutdown>;
+                             Stage, Switch, Batch, Payload, Save, Shutdown, FormRanks>;
 
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);

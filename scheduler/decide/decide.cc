@@ -9,6 +9,7 @@
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/lineage.h"
 #include "scheduler/decide/placement.h"
+#include "scheduler/decide/ranks.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/decide/sessions.h"
 
@@ -82,7 +83,10 @@ void proceed(Context& context) {
   // A checkpoint before the batch after it: the trainer does one thing after the other.
   request_saves(context);
   if (working) {
-    for (auto& [id, policy] : state.policies) hand_over(context, id, policy);
+    for (auto& [id, policy] : state.policies) {
+      form_ranks(context, id, policy);
+      hand_over(context, id, policy);
+    }
   }
   advance_end(context);
   if (state.stopping || state.end) return;

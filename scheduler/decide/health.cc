@@ -14,9 +14,14 @@ struct Post {
   Role role;
   PolicyId policy;
   const std::string& pool;
+  int32_t rank;
 };
-Post post_of(const Worker& worker) { return {worker.role, worker.policy, worker.site.pool}; }
-Post post_of(const Health& health) { return {health.role, health.policy, health.pool}; }
+Post post_of(const Worker& worker) {
+  return {worker.role, worker.policy, worker.site.pool, worker.rank};
+}
+Post post_of(const Health& health) {
+  return {health.role, health.policy, health.pool, health.rank};
+}
 
 // The pool is the only one that some dataset may go to: no other does its work.
 bool is_bound(const State& state, const Post& post) {
@@ -27,7 +32,7 @@ bool is_bound(const State& state, const Post& post) {
 
 // It could do all the work of that one (law 7.5).
 bool stands_in(const State& state, const Post& other, const Post& post) {
-  return other.role == post.role && other.policy == post.policy &&
+  return other.role == post.role && other.policy == post.policy && other.rank == post.rank &&
          (other.pool == post.pool || !is_bound(state, post));
 }
 
@@ -39,6 +44,7 @@ Health& health_of(State& state, const WorkerId& id) {
   health.role = worker.role;
   health.policy = worker.policy;
   health.pool = worker.site.pool;
+  health.rank = worker.rank;
   health.joined = worker.joined;
   return health;
 }

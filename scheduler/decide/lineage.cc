@@ -98,6 +98,7 @@ void finish_batch(Context& context, Policy& policy, int64_t step) {
 }  // namespace
 
 void on_trainer_lost(Policy& policy) {
+  policy.formation = 0;
   policy.wanted.reset();
   forget_told(policy);
   policy.saving = -1;
@@ -125,7 +126,10 @@ void on_published(Context& context, const Published& event) {
   forget_told(policy);
   // Of a trainer nothing else is a good answer, but a checkpoint: asking for a batch costs it
   // nothing, and a replay that ends before what failed proves nothing.
-  if (event.version > policy.frontier) record_good(context, event.worker);
+  if (event.version > policy.frontier) {
+    record_good(context, event.worker);
+    for (const auto& [rank, worker] : policy.ranks) record_good(context, worker);
+  }
   finish_batch(context, policy, event.version);
   Weights weights{event.digest, event.manifest};
   if (event.version > policy.frontier) {
@@ -173,6 +177,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   const auto it = state.policies.find(event.policy);
   const auto worker = state.workers.find(event.worker);
   if (it == state.policies.end() || worker == state.workers.end()) return;
+  if (worker->second.rank != 0) return;
   Policy& policy = it->second;
   // One holder of the role: a second trainer waits until the first is gone.
   if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr) {

@@ -521,8 +521,7 @@ void forget_told(Policy& policy) {
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   if (!policy.wanted || policy.handed) return;
-  if (trainer_of(context.state, policy) == nullptr || in_quarantine(context.state, policy.trainer))
-    return;
+  if (!can_train(context.state, policy)) return;
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   // A batch that was whole before is given as it was: nobody installs in a replay, so it moves no
@@ -540,7 +539,10 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   // What it has not been told since it asked: another group, or that none comes.
   const int64_t groups = std::ssize(batch->second.tasks);
   if (groups == policy.told && !batch->second.whole) return;
-  context.tell(policy.trainer, make_hand_over(policy_id, policy, step, policy.told));
+  HandOver list = make_hand_over(policy_id, policy, step, policy.told);
+  context.tell(policy.trainer, list);
+  list.copy = true;
+  for (const auto& [rank, id] : policy.ranks) context.tell(id, list);
   policy.told = groups;
   // Until it publishes, asks again, or is lost.
   policy.handed = batch->second.whole;

@@ -6,6 +6,7 @@
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
 #include "scheduler/decide/lineage.h"
+#include "scheduler/decide/ranks.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -39,6 +40,10 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
     had_work = had_work || policy->second.handed || policy->second.told > 0;
     on_trainer_lost(policy->second);
   }
+  if (is_rank(worker)) {
+    had_work = had_work || (policy != state.policies.end() && policy->second.handed);
+    leave_rank(state, id, worker);
+  }
   // Law 6.1: a person who added a worker may take it away again, whatever it does just then.
   const bool takes_leave = worker.joined && how == Leaving::kGoodbye;
   if (had_work && !takes_leave)
@@ -68,6 +73,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   worker.slots = event.slots;
   worker.joined = event.joined;
   worker.site = event.site;
+  worker.rank = event.rank;
   close(worker);
   worker.greeting.reset();
   worker.question.reset();
@@ -76,6 +82,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
     const auto policy = state.policies.find(event.policy);
     if (policy != state.policies.end() && policy->second.trainer == event.worker)
       on_trainer_lost(policy->second);  // it asks again, and is answered again
+    if (is_rank(worker)) join_rank(state, event.worker, worker);
   } else {
     // Also when there are none: the worker may hold work that was given up since.
     tell_leases(context, event.worker);
@@ -134,6 +141,7 @@ void on_restarted(Context& context, const Restarted& event) {
   }
   for (auto& [id, policy] : state.policies) {
     on_trainer_lost(policy);
+    policy.ranks.clear();
     policy.greeted = false;
     // Complete, and perhaps written down, perhaps not: the report is idempotent.
     if (policy.evaluation && !evaluating(policy))

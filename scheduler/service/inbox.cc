@@ -113,7 +113,8 @@ void Inbox::on_up(const wire::WorkerUp& up) {
                  .site = {.pool = hello.pool,
                           .hardware = hello.hardware,
                           .cluster = hello.cluster,
-                          .numerics_class = hello.numerics_class}});
+                          .numerics_class = hello.numerics_class},
+                 .rank = hello.rank});
 }
 
 // Rule 3 holds inside one numerics class: between two, log-probabilities differ and are corrected

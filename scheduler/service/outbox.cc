@@ -31,6 +31,9 @@ void Outbox::act(const Stage& a) {
 }
 
 void Outbox::act(const Switch& a) { send(a, wire::Switch{a.policy, a.version, a.digest}); }
+void Outbox::act(const FormRanks& a) {
+  send(a, wire::FormRanks{a.policy, a.formation, a.rank, a.size});
+}
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
 
 // "prompt 12 of epoch 0", with its dataset where there are several.
@@ -68,6 +71,14 @@ void Outbox::act(const Verify& a) {
   });
 }
 
+namespace {
+
+wire::Batch::Item item_of(const HandOver::Item& item, const TrajectoryStore::Entry& entry) {
+  return {item.lease, item.reward, entry.bytes, entry.checksum};
+}
+
+}  // namespace
+
 // The list goes out with what the trainer needs to fetch the bodies and to prove them.
 void Outbox::act(const HandOver& a) {
   std::vector<BodyId> ids;
@@ -76,13 +87,17 @@ void Outbox::act(const HandOver& a) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
     wire::Batch batch{
         .policy = a.policy, .step = a.step, .first = a.first, .last = a.last, .items = {}};
+    if (a.copy) {
+      for (size_t i = 0; i < found.size(); ++i)
+        batch.items.push_back(item_of(a.items[i], found[i].entry));
+      return send(a, batch);
+    }
     if (a.first == 0) {
       handed_.items.clear();
       handed_headers_.clear();
     }
     for (size_t i = 0; i < found.size(); ++i) {
-      const TrajectoryStore::Entry& entry = found[i].entry;
-      batch.items.push_back({a.items[i].lease, a.items[i].reward, entry.bytes, entry.checksum});
+      batch.items.push_back(item_of(a.items[i], found[i].entry));
       handed_headers_.push_back(found[i].header);
       handed_headers_.back().reward = a.items[i].reward;
       warn_of_unread(found[i]);

@@ -50,6 +50,7 @@ class Outbox {
   void act(const RunDone& a);
   void act(const Quarantine& a);
   void act(const Halt& a);
+  void act(const FormRanks& a);
 
   // To the session that the action names, or to nobody.
   template <class Named>

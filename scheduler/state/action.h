@@ -121,9 +121,10 @@ struct HandOver {
   int64_t first = 0;  // items that came before these
   bool last = true;   // no more come; then there may be no items
   std::vector<Item> items;
+  bool copy = false;  // for a rank beside the one that asked
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, policy, step, first, last, items);
+    visit(worker, session, policy, step, first, last, items, copy);
   }
   friend bool operator==(const HandOver&, const HandOver&) = default;
 };
@@ -240,8 +241,25 @@ struct Halt {
   friend bool operator==(const Halt&, const Halt&) = default;
 };
 
-using Action = std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release,
-                            TaskDone, TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt>;
+// This worker is one of the ranks that train the policy together: meet the others under this name,
+// and go on from what rank 0 holds. It comes before the batch, and again when one of them is
+// another process, or has another session, than before.
+struct FormRanks {
+  WorkerId worker;
+  uint64_t session = 0;
+  PolicyId policy = 0;
+  uint64_t formation = 0;  // another one each time
+  int32_t rank = 0, size = 1;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, formation, rank, size);
+  }
+  friend bool operator==(const FormRanks&, const FormRanks&) = default;
+};
+
+using Action =
+    std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release, TaskDone,
+                 TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt, FormRanks>;
 using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,

@@ -111,6 +111,7 @@ struct Config {
   std::vector<DomainConfig> domains{DomainConfig{.prompts_per_step = 1}};
   int64_t group_size = 1;
   int64_t steps = 0;                 // 0: until the data ends
+  int32_t trainer_ranks = 1;         // workers that train a policy together (law 8.7)
   bool replace_zero_signal = false;  // groups of equal rewards are replaced (dynamic sampling)
   RetryBounds retries;
   Deadlines deadlines;
@@ -131,8 +132,8 @@ struct Config {
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, replace_zero_signal, retries, deadlines, eval, save,
-          quarantine, breaker);
+    visit(mode, domains, group_size, steps, trainer_ranks, replace_zero_signal, retries, deadlines,
+          eval, save, quarantine, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

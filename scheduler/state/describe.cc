@@ -19,8 +19,9 @@ std::string because(const std::string& reason) { return reason.empty() ? "" : ":
 // what number they are.
 struct DescribeEvent {
   std::string operator()(const WorkerUp& e) const {
-    return fmt::format("worker_up {} {} slots={}{}{}", e.worker, name_of(e.role), e.slots,
+    return fmt::format("worker_up {} {} slots={}{}{}{}", e.worker, name_of(e.role), e.slots,
                        e.site.pool.empty() ? "" : " pool=" + e.site.pool,
+                       e.rank == 0 ? "" : fmt::format(" rank={}", e.rank),
                        e.joined ? " joined" : "");
   }
   std::string operator()(const WorkerDown& e) const {
@@ -107,6 +108,7 @@ struct DescribeAction {
     std::string text =
         fmt::format("hand_over {} step={} members={}", a.worker, a.step, a.items.size());
     if (a.first > 0) text += fmt::format(" after={}", a.first);
+    if (a.copy) text += " copy";
     return text + (a.last ? "" : " more");
   }
   std::string operator()(const Save& a) const {
@@ -133,6 +135,9 @@ struct DescribeAction {
     if (a.until == Time{}) return fmt::format("quarantine {} is over", a.worker);
     return fmt::format("quarantine {} until {:.3f}{}", a.worker,
                        std::chrono::duration<double>(a.until).count(), because(a.reason));
+  }
+  std::string operator()(const FormRanks& a) const {
+    return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);
   }
   std::string operator()(const Halt& a) const { return "halt" + because(a.reason); }
 };

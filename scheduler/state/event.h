@@ -42,9 +42,10 @@ struct WorkerUp {
   int64_t slots = 1;
   bool joined = false;  // a person added it: when it goes, nobody starts it again
   Site site = {};
+  int32_t rank = 0;  // of a trainer: which of its ranks; 0 speaks for all (law 8.7)
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, role, policy, incarnation, slots, joined, site);
+    visit(worker, session, role, policy, incarnation, slots, joined, site, rank);
   }
   friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
 };

@@ -219,6 +219,23 @@ Found check_conservation(const State& state, PolicyId policy_id, const Policy& p
   return {};
 }
 
+// Law 8.7.
+Found check_ranks(const State& state, PolicyId policy_id, const Policy& policy) {
+  for (const auto& [rank, id] : policy.ranks) {
+    const auto worker = state.workers.find(id);
+    if (rank < 1 || rank >= state.config.trainer_ranks || worker == state.workers.end() ||
+        worker->second.role != Role::kTrainer || worker->second.policy != policy_id ||
+        worker->second.rank != rank || !worker->second.connected)
+      return fmt::format("policy {}: {} is not its rank {}", policy_id, id, rank);
+  }
+  if (policy.formation != 0 && (std::ssize(policy.ranks) != state.config.trainer_ranks - 1 ||
+                                trainer_of(state, policy) == nullptr))
+    return fmt::format("policy {}: ranks are to meet that are not there", policy_id);
+  if (policy.told > 0 && state.config.trainer_ranks > 1 && policy.formation == 0)
+    return fmt::format("policy {}: a batch is with ranks that have not met", policy_id);
+  return {};
+}
+
 Found check_versions(PolicyId policy_id, const Policy& policy) {
   if (policy.published > policy.frontier || policy.durable > policy.published) {
     return fmt::format("policy {}: durable {}, published {}, frontier {}", policy_id,
@@ -310,6 +327,7 @@ Found check_workers(const State& state) {
 Found find_violation(const State& state) {
   if (Found found = check_workers(state)) return found;
   for (const auto& [policy_id, policy] : state.policies) {
+    if (Found found = check_ranks(state, policy_id, policy)) return found;
     if (Found found = check_versions(policy_id, policy)) return found;
     const Listed listed = list_tasks(policy);
     for (const auto& [id, task] : policy.tasks) {

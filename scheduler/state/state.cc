@@ -241,6 +241,7 @@ bool expects(const State& state, const RolledBack& event) {
   const auto worker = state.workers.find(event.worker);
   if (it == state.policies.end() || worker == state.workers.end()) return false;
   const Policy& policy = it->second;
+  if (worker->second.rank != 0) return false;
   // One that waits for its turn.
   if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr)
     return !worker->second.greeting;
@@ -318,6 +319,16 @@ bool at_frontier(const Policy& policy) {
 const Worker* trainer_of(const State& state, const Policy& policy) {
   const auto it = state.workers.find(policy.trainer);
   return it != state.workers.end() && it->second.connected ? &it->second : nullptr;
+}
+
+bool can_train(const State& state, const Policy& policy) {
+  const auto is_fit = [&](const WorkerId& id) {
+    const auto worker = state.workers.find(id);
+    return worker != state.workers.end() && worker->second.connected && !in_quarantine(state, id);
+  };
+  if (state.config.trainer_ranks > 1 && policy.formation == 0) return false;
+  return is_fit(policy.trainer) &&
+         std::ranges::all_of(policy.ranks, [&](const auto& rank) { return is_fit(rank.second); });
 }
 
 bool saved(const Policy& policy) {

@@ -241,15 +241,17 @@ struct Policy {
   int64_t durable = -1;                // newest version with a checkpoint
   std::map<int64_t, Weights> lineage;  // from the oldest checkpoint on
   std::vector<Domain> domains;
-  HashedMap<TaskId, Task> tasks;     // launched, and not yet in the oldest checkpoint
-  std::vector<Round> rounds;         // open ones, oldest first
-  RoundId last_round = 0;            // the newest that was opened
-  std::map<int64_t, Batch> batches;  // by step: handed over, and not yet in the oldest checkpoint
-  WorkerId trainer;                  // that trains it; empty: none has come yet
-  uint64_t trainer_incarnation = 0;  // of the process that said so
-  std::optional<int64_t> wanted;     // the step that the trainer asked for
-  int64_t told = 0;                  // groups of it that it was given
-  bool handed = false;               // and was given whole; it trains
+  HashedMap<TaskId, Task> tasks;      // launched, and not yet in the oldest checkpoint
+  std::vector<Round> rounds;          // open ones, oldest first
+  RoundId last_round = 0;             // the newest that was opened
+  std::map<int64_t, Batch> batches;   // by step: handed over, and not yet in the oldest checkpoint
+  WorkerId trainer;                   // that trains it; empty: none has come yet
+  uint64_t trainer_incarnation = 0;   // of the process that said so
+  std::map<int32_t, WorkerId> ranks;  // its other ranks that are connected, from 1 (law 8.7)
+  uint64_t formation = 0;             // that all ranks were told to form; 0: none
+  std::optional<int64_t> wanted;      // the step that the trainer asked for
+  int64_t told = 0;                   // groups of it that it was given
+  bool handed = false;                // and was given whole; it trains
   bool greeted = true;  // a trainer has said what it holds, since the scheduler's last restart
   int64_t saving = -1;  // the version that it was asked to save in this session
   std::optional<Evaluation> evaluation;
@@ -260,8 +262,8 @@ struct Policy {
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
-          trainer, trainer_incarnation, wanted, told, handed, greeted, saving, evaluation,
-          evaluated, eval_launch, attempts, step_start);
+          trainer, trainer_incarnation, ranks, formation, wanted, told, handed, greeted, saving,
+          evaluation, evaluated, eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -289,6 +291,7 @@ struct Worker {
   uint64_t session = 0;
   bool joined = false;  // WorkerUp::joined
   Site site;
+  int32_t rank = 0;           // WorkerUp::rank
   bool connected = true;      // false: not heard of since a restart, or silent
   bool stalled = false;       // it stands still (law 8.6)
   Time reconnect_deadline{};  // while not connected; then it is lost
@@ -303,8 +306,8 @@ struct Worker {
   Index::Entry indexed;  // what the index says of it; derived, so never archived
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, incarnation, session, joined, site, connected, stalled, reconnect_deadline,
-          slots, leased, version, digest, install, greeting, question);
+    visit(role, policy, incarnation, session, joined, site, rank, connected, stalled,
+          reconnect_deadline, slots, leased, version, digest, install, greeting, question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -332,6 +335,7 @@ struct Health {
   Role role = Role::kRollout;
   PolicyId policy = 0;
   std::string pool;
+  int32_t rank = 0;
   bool joined = false;      // nobody starts it again
   int64_t faults = 0;       // since the last quarantine, of different tasks
   int64_t quarantines = 0;  // in a row
@@ -342,7 +346,7 @@ struct Health {
   std::set<std::pair<Lane, TaskId>> tasks;  // that the faults are about, if they are about one
   template <class V>
   void fields(V& visit) {
-    visit(role, policy, pool, joined, faults, quarantines, until, left, fault, reason, tasks);
+    visit(role, policy, pool, rank, joined, faults, quarantines, until, left, fault, reason, tasks);
   }
   friend bool operator==(const Health&, const Health&) = default;
 };
@@ -550,6 +554,9 @@ bool at_frontier(const Policy& policy);
 
 // The policy's trainer, when it is connected; else null.
 const Worker* trainer_of(const State& state, const Policy& policy);
+// Its trainer, with all its ranks, can be given work: each is there, not in quarantine, and has
+// been told to meet the others.
+bool can_train(const State& state, const Policy& policy);
 // The policy of this id, if `worker` trains it; else nothing.
 const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId& worker);
 

@@ -41,6 +41,7 @@ std::string silent_trainers(const State& state, PolicyId id, const Policy& polic
   std::string text;
   for (const auto& [name, worker] : state.workers) {
     if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected) continue;
+    if (worker.rank != 0) continue;
     const bool is_known = policy.greeted && policy.trainer == name &&
                           policy.trainer_incarnation == worker.incarnation;
     if (!is_known && !worker.greeting)
@@ -77,6 +78,9 @@ std::string policy_waits(const State& state, PolicyId id, const Policy& policy, 
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
     text += fmt::format("; {} is away", policy.trainer);
   text += silent_trainers(state, id, policy);
+  for (int32_t rank = 1; rank < state.config.trainer_ranks; ++rank) {
+    if (!policy.ranks.contains(rank)) text += fmt::format("; rank {} of the trainer is away", rank);
+  }
   if (evaluating(policy)) text += fmt::format("; {} held-out samples missing", num_open(policy));
   return text;
 }

@@ -64,7 +64,7 @@ inline std::vector<Message> one_of_each() {
   const std::vector<Batch::Item> items = {{sample_lease(), -0.5, 1234, 0xfedcba9876543210},
                                           {sample_lease(), 1, 5, 6}};
   return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true, "large", "cpu",
-                "east"},
+                "east", 3},
           Heartbeat{7},
           TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
@@ -88,7 +88,8 @@ inline std::vector<Message> one_of_each() {
           Batch{1, 9, 3, false, items},
           Payload{3, encode_trajectory(sample_trajectory(3))},
           Save{1, 8},
-          Shutdown{"done"}};
+          Shutdown{"done"},
+          FormRanks{1, 0xfedcba9876543210, 3, 4}};
 }
 
 }  // namespace tailrace::wire::test

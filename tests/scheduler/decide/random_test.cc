@@ -90,6 +90,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "overtakes",
                            "the longest goes first",
                            "joined",
+                           "form_ranks",
+                           "a step without a rank",
                            "left"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 60)) << what;
   }

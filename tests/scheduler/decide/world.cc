@@ -74,6 +74,7 @@ Config random_config(Rng& rng, int64_t num_pools) {
       .faults = 1 + rng.below(4), .first = seconds(1), .longest = seconds(8), .limit = 1 << 30};
   config.breaker = {.window = 0, .share = 1};
   if (rng.chance(0.8)) config.mode = random_mode(rng);
+  if (rng.chance(0.3)) config.trainer_ranks = static_cast<int32_t>(2 + rng.below(2));
   config.validate();
   return config;
 }
@@ -93,6 +94,9 @@ World::World(uint64_t seed)
   for (int i = 0; i < 1 + rng_.below(2); ++i)
     start_worker(fmt::format("r{}", i), Role::kReward, "");
   start_trainer();
+  for (int32_t rank = 1; rank < state_.config.trainer_ranks; ++rank)
+    ranks_[fmt::format("t{}", rank)].rank = rank;
+  revive_ranks();
 }
 
 bool World::run() {
@@ -361,6 +365,7 @@ void World::tell(const Event& event) {
     unsynced_bodies_.clear();
   }
   check(event, actions);
+  check_ranks(actions);
   for (const Action& action : actions) std::visit([this](const auto& a) { act(a); }, action);
   const auto held = held_bodies(state_);
   // As the service does: what was not taken goes again.
@@ -481,7 +486,12 @@ void World::restart(bool power_lost) {
   std::erase_if(bodies_, [&](const BodyId& body) { return !held.contains(body); });
   unsynced_bodies_.clear();
   for (auto& [id, node] : nodes_) node.connected = false;
+  for (const Event& event : wire_) {
+    if (const auto* staged = std::get_if<Staged>(&event))
+      late_staged_.insert({staged->worker, staged->digest});
+  }
   trainer_connected_ = false;
+  for (auto& [id, rank] : ranks_) rank.connected = false;
   if (!lost.bodies.empty()) {
     for (const BodyId& body : lost.bodies) lost_.insert(body), bodies_.insert(body);
     for (const BodyId& body : lost.bodies) bodies_.erase(body);
@@ -533,6 +543,7 @@ void World::fault() {
         if (trainer_connected_ && rng_.chance(0.5)) tell(WorkerDown{"t", trainer_session_});
         trainer_connected_ = false;
       }
+      if (!ranks_.empty() && rng_.chance(0.4)) lose_rank();
       break;
     case 2:
       if (rng_.chance(0.3)) {
@@ -616,6 +627,7 @@ void World::revive() {
   } else if (!trainer_connected_) {
     connect_trainer();
   }
+  revive_ranks();
   if (state_.ended && state_.end->reason == RunEnd::Reason::kStopped) restart(false);
 }
 

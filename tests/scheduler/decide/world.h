@@ -51,6 +51,14 @@ class World {
     std::map<BodyId, TurnsStored> turns;  // of what it plays: what it began with, or has stored
     std::vector<Verify> verifies;
   };
+  // One of the trainer's, beside rank 0.
+  struct RankNode {
+    int32_t rank = 0;
+    uint64_t incarnation = 0, session = 0;
+    bool alive = false, connected = false;
+    uint64_t formation = 0;
+    int64_t step = 0;  // whose batch it has, whole
+  };
   // What the scheduler has written, and how it can be taken back.
   struct Written {
     std::string event;
@@ -104,11 +112,17 @@ class World {
   void act(const RunDone&) {}
   void act(const Quarantine&) {}
   void act(const Halt& halt) { fail("halted: " + halt.reason); }
+  void act(const FormRanks& ranks);
 
   Node* session_of(const WorkerId& id, uint64_t session);
   void start_worker(const WorkerId& id, Role role, const std::string& pool, bool joined = false);
   void connect(const WorkerId& id, Node& node);
   void cut_session(const WorkerId& id);
+  void take_copy(const HandOver& batch);
+  void check_ranks(const Actions& actions);
+  void connect_rank(const WorkerId& id, RankNode& rank);
+  void lose_rank();
+  void revive_ranks();
   void start_trainer();
   void connect_trainer();
   void ask();
@@ -142,12 +156,16 @@ class World {
   std::set<BodyId> lost_;
   std::map<BodyId, TurnsStored> turns_;  // what is in bodies of turns
   std::map<WorkerId, Node> nodes_;
-  std::vector<Event> wire_;            // from workers: any order, doubled
-  std::vector<Event> service_;         // from the scheduler's own process: gone with it
+  std::vector<Event> wire_;                        // from workers: any order, doubled
+  // Of these a Staged may come when it is no longer so: doubled, or of a session before.
+  std::set<std::pair<WorkerId, Digest>> late_staged_;
+  std::vector<Event> service_;                     // from the scheduler's own process: gone with it
   std::deque<Event> trainer_queue_;    // in order; kept by the trainer until it is acknowledged
   std::vector<Event> unacknowledged_;  // delivered, but a dead scheduler might not have said so
   uint64_t incarnations_ = 0, sessions_ = 0;
   uint64_t trainer_incarnation_ = 0, trainer_session_ = 0;
+  uint64_t trainer_formation_ = 0;  // 0: it has met nobody
+  std::map<WorkerId, RankNode> ranks_;
   int64_t trainer_items_ = 0;  // of the batch that it has
   bool trainer_alive_ = false, trainer_connected_ = false, trainer_batch_ = false;
   int64_t trainer_version_ = -1, durable_ = -1;

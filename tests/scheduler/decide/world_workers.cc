@@ -84,7 +84,16 @@ void World::act(const Stage& stage) {
 void World::act(const Switch& change) {
   Node* node = session_of(change.worker, change.session);
   if (node == nullptr) return;
-  if (node->staged != change.digest) fail("a worker is to switch to what it has not staged");
+  if (node->staged != change.digest) {
+    // A word of it from when it had is taken for the answer (law 14.4); the worker knows.
+    if (!late_staged_.contains({change.worker, change.digest}))
+      fail(fmt::format("{} is to switch to {} and has staged {}", change.worker, change.digest,
+                       node->staged));
+    ++seen["switch refused"];
+    wire_.push_back(InstallFailed{change.worker, change.policy, change.version, change.digest,
+                                  "other weights are staged"});
+    return;
+  }
   if (faults_ && (node->hangs || rng_.chance(0.03))) return;  // no answer, and nothing is changed
   node->version = change.version;
   if (faults_ && rng_.chance(0.03)) return;  // no answer, although it has changed
@@ -92,6 +101,7 @@ void World::act(const Switch& change) {
 }
 
 void World::act(const HandOver& batch) {
+  if (batch.copy) return take_copy(batch);
   // Parts follow each other, and asked again the list begins as before.
   std::vector<HandOver::Item>& known = batches_[batch.step];
   const auto first = static_cast<size_t>(batch.first);
@@ -128,6 +138,83 @@ void World::act(const HandOver& batch) {
   if (batch.first != 0 && batch.first != trainer_items_) fail("a gap between parts");
   trainer_items_ = batch.first + std::ssize(batch.items);
   trainer_batch_ = batch.last;
+}
+
+// All hear of it in one event, under one name, that they have not had before.
+void World::check_ranks(const Actions& actions) {
+  std::vector<const FormRanks*> told;
+  std::set<std::pair<WorkerId, int32_t>> lists;  // of whom, copies or not
+  for (const Action& action : actions) {
+    if (const auto* ranks = std::get_if<FormRanks>(&action)) told.push_back(ranks);
+    if (const auto* batch = std::get_if<HandOver>(&action)) {
+      if (!lists.insert({batch->worker, batch->copy}).second) fail("a batch twice in one event");
+    }
+  }
+  if (!lists.empty() && std::ssize(lists) != state_.config.trainer_ranks)
+    fail("a batch that not all ranks have");
+  if (told.empty()) return;
+  if (std::ssize(told) != state_.config.trainer_ranks)
+    return void(fail("not all ranks are to meet"));
+  for (int32_t rank = 0; rank < std::ssize(told); ++rank) {
+    const FormRanks& one = *told[static_cast<size_t>(rank)];
+    if (one.rank != rank || one.size != std::ssize(told) || one.formation == 0 ||
+        one.formation != told.front()->formation || one.formation == trainer_formation_)
+      fail("ranks are to meet under other names");
+  }
+}
+
+void World::act(const FormRanks& ranks) {
+  if (ranks.rank == 0) {
+    if (ranks.session != trainer_session_) fail("ranks: another session");
+    if (!trainer_alive_ || !trainer_connected_) return;
+    trainer_formation_ = ranks.formation;
+    trainer_batch_ = false;
+    return;
+  }
+  RankNode& node = ranks_.at(ranks.worker);
+  if (node.rank != ranks.rank || node.session != ranks.session) fail("another rank");
+  if (!node.alive || !node.connected) return;
+  node.formation = ranks.formation;
+  node.step = 0;
+}
+
+void World::take_copy(const HandOver& batch) {
+  RankNode& node = ranks_.at(batch.worker);
+  if (node.session != batch.session) fail("a copy for another session");
+  if (!node.alive || !node.connected) return;
+  if (node.formation != trainer_formation_ && trainer_alive_ && trainer_connected_)
+    fail("a copy for a rank that has not met the trainer");
+  if (batch.last) node.step = batch.step;
+}
+
+void World::connect_rank(const WorkerId& id, RankNode& rank) {
+  rank.connected = true;
+  rank.session = ++sessions_;
+  tell(WorkerUp{.worker = id,
+                .session = rank.session,
+                .role = Role::kTrainer,
+                .incarnation = rank.incarnation,
+                .rank = rank.rank});
+}
+
+// It dies, and is noticed now or when it is back; or its connection breaks, and is made anew.
+void World::lose_rank() {
+  auto& [id, rank] = *std::next(ranks_.begin(), rng_.below(std::ssize(ranks_)));
+  if (!rank.alive || !rank.connected) return;
+  if (rng_.chance(0.3)) return connect_rank(id, rank);
+  rank.alive = rank.connected = false;
+  if (rng_.chance(0.5)) tell(WorkerDown{id, rank.session, rng_.chance(0.5)});
+}
+
+void World::revive_ranks() {
+  for (auto& [id, rank] : ranks_) {
+    if (!rank.alive) {
+      rank = {.rank = rank.rank, .incarnation = ++incarnations_, .alive = true};
+      connect_rank(id, rank);
+    } else if (!rank.connected) {
+      connect_rank(id, rank);
+    }
+  }
 }
 
 // A step ends short only when nothing more can come, and goes on otherwise (law 3.7, 3.8).
@@ -235,6 +322,7 @@ void World::cut_session(const WorkerId& id) {
 void World::start_trainer() {
   trainer_alive_ = true;
   trainer_batch_ = false;
+  trainer_formation_ = 0;
   // The newest may be damaged.
   if (checkpoints_.size() > 1 && rng_.chance(0.2)) {
     checkpoints_.pop_back();
@@ -306,8 +394,10 @@ void World::deliver() {
   const size_t index = faults_ ? static_cast<size_t>(rng_.below(std::ssize(wire_))) : 0;
   const Event event = wire_[index];
   // Doubled: the copy stays on the wire and comes later, perhaps much later.
-  if (!(faults_ && rng_.chance(0.1)))
-    wire_.erase(wire_.begin() + static_cast<std::ptrdiff_t>(index));
+  const bool doubled = faults_ && rng_.chance(0.1);
+  if (const auto* staged = std::get_if<Staged>(&event); staged != nullptr && doubled)
+    late_staged_.insert({staged->worker, staged->digest});
+  if (!doubled) wire_.erase(wire_.begin() + static_cast<std::ptrdiff_t>(index));
   tell(event);
 }
 
@@ -414,6 +504,13 @@ AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& g
 void World::train() {
   if (!trainer_alive_ || !trainer_batch_) return;
   trainer_batch_ = false;
+  for (const auto& [id, rank] : ranks_) {
+    // It hears nothing of it; the batch comes once more when the rank is back.
+    if (!rank.alive || rank.formation != trainer_formation_ || rank.step != trainer_version_ + 1) {
+      ++seen["a step without a rank"];
+      return;
+    }
+  }
   publish(trainer_version_ + 1);
   ask();
 }
