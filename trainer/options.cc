@@ -51,6 +51,20 @@ void TrainOptions::visit(OptionVisitor& v) {
           {.help = "fixed parts that gradients are summed in; ranks own whole slots",
            .min = 1,
            .max = 256});
+  v.field("ranks", ranks,
+          {.help = "trainer processes that share each step (data parallel): a power of two that "
+                   "divides gradient_slots; weights come out the same for any number, and each has "
+                   "all of them in memory",
+           .min = 1,
+           .max = 64,
+           .aliases = {"data_parallel_size", "dp_size"},
+           .resume = Resume::kMayChange});
+  v.field("rank_seconds", rank_seconds,
+          {.help = "longest wait of a rank for another one; one whose process dies is noticed at "
+                   "once",
+           .min = 1,
+           .max = 86400,
+           .resume = Resume::kMayChange});
   v.field("balance_coef", balance_coef,
           {.help = "of the loss that balances experts, of each sequence and layer by itself "
                    "(experts x sum of share of choices x mean probability); -1: the "

@@ -41,6 +41,8 @@ struct TrainOptions {
   int64_t microbatch_tokens = 4096;
   int64_t ppo_epochs = 1;
   int64_t gradient_slots = 1;
+  int64_t ranks = 1;
+  int64_t rank_seconds = 300;
   double balance_coef = 0;
   double balance_bias_rate = 0;
   int64_t threads = 0;

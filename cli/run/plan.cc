@@ -204,6 +204,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   const auto estimate = [](std::vector<MemoryItem>& items, std::string name, int64_t bytes) {
     items.push_back({std::move(name), bytes, /*certain=*/false});
   };
+  plan.trainers = o.train.ranks;
   plan.trainer = trainer_memory(trainer_config(o, config));
   plan.rollout_workers = num_rollout_workers(o);
   // Of the largest one.
@@ -236,13 +237,14 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
 }  // namespace
 
 int64_t Plan::total_bytes() const {
-  return add_product(add_product(tailrace::total_bytes(trainer), tailrace::total_bytes(others), 1),
-                     tailrace::total_bytes(rollout_worker), rollout_workers);
+  return add_product(
+      add_product(tailrace::total_bytes(others), tailrace::total_bytes(trainer), trainers),
+      tailrace::total_bytes(rollout_worker), rollout_workers);
 }
 
 int64_t Plan::certain_bytes() const {
   return add_product(
-      add_product(tailrace::certain_bytes(trainer), tailrace::certain_bytes(others), 1),
+      add_product(tailrace::certain_bytes(others), tailrace::certain_bytes(trainer), trainers),
       tailrace::certain_bytes(rollout_worker), rollout_workers);
 }
 
@@ -334,10 +336,11 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
   const auto refuse = [&](const std::string& has) {
     throw UserError(
-        "the run needs {} of memory ({} the trainer, {} each of {}) and {}. Make rollout.workers, "
+        "the run needs {} of memory ({} {}, {} each of {}) and {}. Make rollout.workers, "
         "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
         "smaller ('--dry-run' shows what each takes).",
         format_bytes(plan.certain_bytes()), format_bytes(certain_bytes(plan.trainer)),
+        plan.trainers == 1 ? "the trainer" : fmt::format("each of {} trainers", plan.trainers),
         format_bytes(certain_bytes(plan.rollout_worker)),
         counted(plan.rollout_workers, "rollout worker"), has);
   };
@@ -416,9 +419,9 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
   memory("trainer", plan.trainer);
   memory("rollout", plan.rollout_worker);
   memory("others", plan.others);
-  line("memory",
-       fmt::format("{} for the trainer, {} and the others", format_bytes(plan.total_bytes()),
-                   counted(plan.rollout_workers, "rollout worker")));
+  line("memory", fmt::format("{} for {}, {} and the others", format_bytes(plan.total_bytes()),
+                             plan.trainers == 1 ? "the trainer" : counted(plan.trainers, "trainer"),
+                             counted(plan.rollout_workers, "rollout worker")));
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return out;
 }

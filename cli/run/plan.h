@@ -25,10 +25,11 @@ struct WarmUpPlan {
 struct Plan {
   int64_t samples_in_flight = 0;  // at most, of all steps and surplus
   int64_t samples_per_step = 0, samples_per_minibatch = 0;
-  int64_t updates_per_step = 0, steps = 0;  // steps 0: until the epochs end
-  int64_t max_tokens_per_step = 0;          // if every sample filled its context
+  int64_t updates_per_step = 0, steps = 0;        // steps 0: until the epochs end
+  int64_t max_tokens_per_step = 0;                // if every sample filled its context
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
   WarmUpPlan warm_up;
+  int64_t trainers = 1;                             // ranks
   std::vector<MemoryItem> trainer, rollout_worker;  // of one process each
   std::vector<MemoryItem> others;                   // scheduler, reward workers and launch together
   int64_t rollout_workers = 0;

@@ -143,12 +143,13 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   const RunOptions& o = context.options;
   TrainerWorkerConfig config = trainer_config(o, planned_model(o, context.registries.environments));
   config.worker = name.text();
+  config.rank = name.index;
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.tokenizer_dir = context.run.tokenizer();
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
   const SteadyClock clock;
-  return within_memory({.process = "the trainer",
+  return within_memory({.process = name.index == 0 ? "the trainer" : name.text(),
                         .cure = kTrainerCure,
                         .bytes = total_bytes(trainer_memory(config))},
                        [&] { return run_trainer_worker(config, log, clock); });
@@ -160,6 +161,8 @@ constexpr int kMaxJoined = 512;
 // Of this role; their indices come first.
 int num_launched(RoleKind kind, const RunOptions& options) {
   switch (kind) {
+    case RoleKind::kTrainer:
+      return static_cast<int>(options.train.ranks);
     case RoleKind::kRollout:
       return static_cast<int>(num_rollout_workers(options));
     case RoleKind::kReward:
@@ -188,8 +191,8 @@ std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
 std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
 
 std::vector<RoleName> roles_of(const RunOptions& options) {
-  std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}, {RoleKind::kTrainer, 0}};
-  for (const RoleKind kind : {RoleKind::kRollout, RoleKind::kReward}) {
+  std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}};
+  for (const RoleKind kind : {RoleKind::kTrainer, RoleKind::kRollout, RoleKind::kReward}) {
     for (int i = 0; i < num_launched(kind, options); ++i) roles.push_back({kind, i});
   }
   return roles;
@@ -215,9 +218,10 @@ constexpr int64_t kMostTriedThreads = 4096;
 void check_threads(const RunOptions& options) {
   // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
   // workers also those that call verifiers and environments.
-  const int64_t trainer = options.train.threads > 0 ? options.train.threads : num_usable_cores();
+  const int64_t trainer =
+      options.train.threads > 0 ? options.train.threads * options.train.ranks : num_usable_cores();
   const int64_t needed =
-      16 + trainer +
+      16 + trainer + (options.train.ranks - 1) * 8 +
       num_rollout_workers(options) * (4 + options.rollout.threads + options.rollout.env_threads) +
       options.reward.workers * 13;
   // The machine's are others' too.

@@ -36,7 +36,7 @@ struct RoleName {
   std::string text() const;  // "rollout-0"
 };
 
-// The roles that a run needs: one scheduler, one trainer, and workers.
+// The roles that a run needs: one scheduler, the ranks of the trainer, and workers.
 std::vector<RoleName> roles_of(const RunOptions& options);
 
 // Throws UserError when the processes of the run, or the one that plays all roles, will need more

@@ -1,6 +1,7 @@
 #include "cli/run/rules.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -308,6 +309,20 @@ void validate_batches(const RunOptions& o) {
         name_of(o.optim.schedule));
 }
 
+// Ranks own whole slots, and their sums are a level of the slots' tree.
+void validate_ranks(const RunOptions& o) {
+  const int64_t ranks = o.train.ranks, slots = o.train.gradient_slots;
+  if (ranks == 1) return;
+  if (!std::has_single_bit(static_cast<uint64_t>(ranks)))
+    throw UserError::at("train.ranks", "is {}; it must be a power of two. Try {}.", ranks,
+                        std::bit_floor(static_cast<uint64_t>(ranks)));
+  if (slots % ranks != 0)
+    throw UserError::at("train.ranks",
+                        "is {}, but train.gradient_slots = {} cannot be shared by them equally. "
+                        "Try train.gradient_slots={}.",
+                        ranks, slots, (slots / ranks + 1) * ranks);
+}
+
 // A step whose groups are trained as they come is one update, and no group waits for another.
 void validate_streaming(const RunOptions& o) {
   if (o.scheduler.mode.hand_over != scheduler::HandOverBy::kGroups) return;
@@ -320,6 +335,7 @@ void validate_streaming(const RunOptions& o) {
   };
   refuse("train.minibatches_per_step", o.train.minibatches_per_step);
   refuse("train.ppo_epochs", o.train.ppo_epochs);
+  refuse("train.ranks", o.train.ranks);
   if (o.train.balance_coef != 0)
     throw UserError::at("train.balance_coef",
                         "is {}, a loss over all tokens of a step, but scheduler.hand_over is "
@@ -472,6 +488,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
   for (size_t i = 0; i < o.datasets.size(); ++i) refuse_without_effect(o, i, keys);
   validate_batches(o);
+  validate_ranks(o);
   validate_streaming(o);
   validate_sampling_mask(o);
   validate_progress(o);

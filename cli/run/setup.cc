@@ -192,7 +192,9 @@ void check_ends(const RunOptions& options, std::span<const scheduler::DomainConf
 }  // namespace
 
 scheduler::Config scheduler_config(const RunOptions& options) {
-  scheduler::RunShape shape{.steps = options.run.steps, .domains = {}};
+  scheduler::RunShape shape{.steps = options.run.steps,
+                            .trainer_ranks = static_cast<int32_t>(options.train.ranks),
+                            .domains = {}};
   const std::vector<DatasetSection> datasets = datasets_of(options);
   const std::vector<int64_t> quotas = prompts_of_step(options);
   for (size_t i = 0; i < datasets.size(); ++i) {

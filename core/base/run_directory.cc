@@ -104,6 +104,9 @@ void RunDirectory::sweep() const {
     // Through a link it would be somebody else's folder.
     if (directory == paths_.root || !std::filesystem::is_symlink(directory))
       remove_unfinished(directory);
+  std::error_code ignored;
+  if (!std::filesystem::is_symlink(paths_.roles()))
+    std::filesystem::remove_all(paths_.ranks(), ignored);
 }
 
 }  // namespace tailrace

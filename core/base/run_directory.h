@@ -10,6 +10,7 @@
 //   checkpoints/reference      the weights that algo.kl holds the policy to
 //   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
 //   roles/ROLE-N.lock          held by whoever plays the role
+//   roles/ranks/               where the ranks of the trainer meet
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
@@ -42,6 +43,7 @@ struct RunPaths {
   std::filesystem::path tokenizer() const { return root / "tokenizer"; }
   std::filesystem::path logs() const { return root / "logs"; }
   std::filesystem::path roles() const { return root / "roles"; }
+  std::filesystem::path ranks() const { return roles() / "ranks"; }
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path lock() const { return root / "lock"; }
   std::filesystem::path log(std::string_view role, int index) const;   // logs/ROLE-INDEX.log

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <thread>
@@ -213,6 +214,33 @@ class GlooCollective : public Collective {
 };
 
 }  // namespace
+
+int64_t sum_bytes(int size) { return static_cast<int64_t>(kPieceFloats * sizeof(float)) * size; }
+
+namespace {
+
+fs::path arrival(const GlooOptions& options, int rank) {
+  return options.folder / fmt::format("arrived-{}", rank);
+}
+
+}  // namespace
+
+void arrive(const GlooOptions& options) {
+  std::error_code error;
+  fs::create_directories(options.folder, error);
+  const fs::path path = arrival(options, options.rank);
+  if (!std::ofstream(path))
+    throw RankLost(
+        fmt::format("{}: the ranks cannot meet there; it cannot be written", path.string()));
+}
+
+bool all_arrived(const GlooOptions& options) {
+  for (int rank = 0; rank < options.size; ++rank) {
+    std::error_code error;
+    if (!fs::exists(arrival(options, rank), error)) return false;
+  }
+  return true;
+}
 
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options) {
   TR_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size);

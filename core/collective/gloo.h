@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -20,6 +21,15 @@ struct GlooOptions {
   // for one that stands still.
   std::chrono::milliseconds timeout{300'000};
 };
+
+// What a sum takes beside its values.
+int64_t sum_bytes(int size);
+
+// Says that this rank is here; whether all have said so. Who has other things to hear meanwhile
+// waits so: then join_ranks() is a matter of a moment. Throws RankLost where the folder cannot be
+// written.
+void arrive(const GlooOptions& options);
+bool all_arrived(const GlooOptions& options);
 
 // Waits for all ranks. Throws RankLost when one does not come in time.
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options);

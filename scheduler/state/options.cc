@@ -154,6 +154,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
   config.mode = options.mode.mode();
   config.group_size = step.group_size;
   config.steps = run.steps;
+  config.trainer_ranks = run.trainer_ranks;
   config.save = save;
   config.replace_zero_signal = options.replace_zero_signal;
   config.retries = options.retries;

@@ -48,6 +48,7 @@ struct SchedulerOptions {
 // What a run says to its scheduler elsewhere: in the section `run`, and by its datasets.
 struct RunShape {
   int64_t steps = 0;
+  int32_t trainer_ranks = 1;
   std::vector<DomainConfig> domains;
 };
 

@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/metrics.h"
 #include "core/base/random.h"
+#include "core/collective/gloo.h"
 #include "core/model/parameter_files.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
@@ -29,15 +30,17 @@
 namespace tailrace {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{100};
+constexpr std::chrono::milliseconds kPoll{100}, kMeetingPoll{5};
 constexpr int64_t kProgressReports = 50;  // of a whole warm-up
 
 // Streams of random numbers of one run seed.
 enum : uint64_t { kInitStream = 1, kSftStream = 2 };
 
-int pool_size(int64_t threads) {
-  if (threads > 0) return static_cast<int>(threads);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+// Ranks share the cores of a machine.
+int pool_size(const TrainOptions& train) {
+  if (train.threads > 0) return static_cast<int>(train.threads);
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
 }
 
 bool needs_reference(const KlOptions& kl) {
@@ -64,18 +67,20 @@ class TrainerWorker {
                  .numerics_class = numerics_class(config.compute),
                  .joined = false,
                  .pool = {},
-                 .hardware = hardware()},
+                 .hardware = hardware(),
+                 .rank = config.rank},
                 config.endpoint, config.link),
-        pool_(pool_size(config.train.threads)),
+        pool_(pool_size(config.train)),
         trainer_(Stream{{}, &pool_, nullptr}, config.model, config.train,
                  config.max_sequence_tokens, config.compute),
         loss_(policy_loss_config(config.algo)),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.streams)
-      streamed_.emplace(std::vector<Trajectory>{},
-                        PolicyTrainer::StreamedStep(trainer_.model()), 0);
-    if (traces_.enabled())
+      streamed_.emplace(std::vector<Trajectory>{}, PolicyTrainer::StreamedStep(trainer_.model()),
+                        0);
+    // What all ranks saw; it is rank 0 that writes.
+    if (leads() && traces_.enabled())
       trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
         traces_.saw(sequence, seen);
       });
@@ -85,14 +90,18 @@ class TrainerWorker {
     try {
       while (!ended_) {
         beat();
-        std::optional<wire::Message> message = client_.receive(kPoll);
+        std::optional<wire::Message> message = client_.receive(meeting_ ? kMeetingPoll : kPoll);
         if (message) {
           std::visit([this](auto& m) { on(m); }, *message);
         } else if (client_.silence() > config_.patience) {
           log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
           return kExitFailed;
         }
+        if (meeting_) meet();
       }
+    } catch (const RankLost& lost) {
+      log_.error("starts again: {}", lost.what());
+      return kExitFailed;
     } catch (const UserError& e) {
       log_.error("stopped: {}", e.what());
       client_.send(wire::WorkerFailed{e.what()});
@@ -114,20 +123,42 @@ class TrainerWorker {
       started_ = true;
       // Only in the first session: later ones find the weights in memory, newer than any checkpoint
       // perhaps.
-      load();
+      if (leads()) {
+        load();
+      } else {
+        reset_rl_optimizer();
+      }
       warm_up_memory();
-      announce();
-      if (version_ < 0) prepare();
+      if (leads()) announce();
+      if (leads() && version_ < 0) prepare();
       if (ended_) return;
-    } else {
+    } else if (leads()) {
       announce();
     }
-    ask();
+    if (leads()) ask();
+  }
+
+  // The scheduler hears of a rank that goes, and says anew when all are there: what was said before
+  // is void then.
+  void on(const wire::FormRanks& message) {
+    if (message.rank != config_.rank || message.size != config_.train.ranks) return;
+    forget_batch();
+    leave_ranks();
+    meeting_ =
+        Meeting{.place = {.folder = config_.run.ranks() / fmt::format("{:016x}", message.formation),
+                          .rank = message.rank,
+                          .size = message.size,
+                          .timeout = std::chrono::seconds(config_.train.rank_seconds)},
+                .since = clock_.now()};
+    arrive(meeting_->place);
   }
 
   void on(const wire::Batch& batch) {
-    // A repeated answer, or one to a question from before a rollback.
-    if (batch.step != version_ + 1) return;
+    // Of ranks that have lost one of them; it comes again.
+    if (!has_ranks() && !meeting_) return;
+    // A repeated answer, or one to a question from before a rollback. Which version a rank holds, it
+    // learns where it meets the others.
+    if (has_ranks() && !is_next(batch)) return;
     if (batch.first == 0) forget_batch();
     // A part that is repeated. None can be missing: a session keeps the order.
     if (batch.first < num_items_) return;
@@ -137,6 +168,8 @@ class TrainerWorker {
     next_request_ = fetches_.back().end_request();
     advance();
   }
+
+  bool is_next(const wire::Batch& batch) const { return batch.step == version_ + 1; }
 
   void on(const wire::Payload& payload) {
     if (fetches_.empty()) return;
@@ -149,14 +182,24 @@ class TrainerWorker {
   void advance() {
     while (!fetches_.empty()) {
       request();
-      if (!fetches_.front().complete()) return;
+      if (!fetches_.front().complete() || !has_ranks()) return;
+      if (!is_next(fetches_.front().batch())) return forget_batch();
       const BatchFetch whole = std::move(fetches_.front());
       fetches_.pop_front();
       request();  // of the next part, so that it comes meanwhile
-      train(whole);
+      const Optimizer& optimizer = trainer_.optimizer();
+      const auto tries = [&] { return optimizer.updates() + optimizer.skipped(); };
+      const int64_t before = tries();
+      try {
+        train(whole);
+      } catch (const RankLost& lost) {
+        // Between two updates of a step the weights are of no version.
+        if (tries() != before) throw;
+        return lose_ranks(lost);
+      }
       if (!whole.batch().last) continue;
       forget_batch();
-      ask();
+      if (leads()) ask();
     }
   }
 
@@ -169,6 +212,86 @@ class TrainerWorker {
     fetches_.clear();
     num_items_ = 0;
     if (streamed_ && !streamed_->trajectories.empty()) streamed_->clear();
+  }
+
+  // ---- ranks
+
+  bool leads() const { return config_.rank == 0; }
+
+  // It can train: alone, or all ranks have met.
+  bool has_ranks() const { return config_.train.ranks == 1 || ranks_ != nullptr; }
+
+  void leave_ranks() {
+    trainer_.join(nullptr);
+    ranks_.reset();
+    meeting_.reset();
+  }
+
+  // Waits for nobody, so that it hears when the meeting is off.
+  void meet() {
+    if (!all_arrived(meeting_->place)) {
+      if (clock_.now() - meeting_->since > meeting_->place.timeout)
+        throw RankLost(fmt::format("not all of {} ranks have come within train.rank_seconds = {}",
+                                   config_.train.ranks, config_.train.rank_seconds));
+      return;
+    }
+    const GlooOptions place = std::exchange(meeting_, std::nullopt)->place;
+    try {
+      ranks_ = join_ranks(place);
+      agree_with_rank_0();
+      trainer_.join(ranks_.get());
+    } catch (const RankLost& lost) {
+      return lose_ranks(lost);
+    }
+    // All have read it: they have spoken with each other.
+    std::error_code ignored;
+    if (leads()) std::filesystem::remove_all(place.folder, ignored);
+    log_.info("rank {} of {} is ready version={}", place.rank, place.size, version_);
+    advance();  // its batch may have come
+  }
+
+  // A rank beside rank 0 holds nothing of its own: as another process it will be met again, also
+  // where nobody is gone, and a connection was the reason.
+  void lose_ranks(const RankLost& lost) {
+    if (!leads()) throw lost;
+    log_.warning("waits for all ranks: {}", lost.what());
+    leave_ranks();
+    forget_batch();
+  }
+
+  std::vector<std::string> gather_text(const std::string& own) {
+    std::vector<std::string> all;
+    for (const std::vector<std::byte>& bytes : ranks_->gather(std::as_bytes(std::span(own))))
+      all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return all;
+  }
+
+  // Which version it holds, and what the policy is held to; the weights follow.
+  void agree_with_rank_0() {
+    const std::vector<std::string> classes = gather_text(numerics_class(config_.compute));
+    for (size_t rank = 0; rank < classes.size(); ++rank) {
+      if (classes[rank] != classes.front())
+        throw UserError(
+            "train.ranks: rank {} computes as {} and rank 0 as {}; their sums would differ. Take "
+            "machines of one kind, or TAILRACE_ISA.",
+            rank, classes[rank], classes.front());
+    }
+    ranks_->broadcast(std::as_writable_bytes(std::span(&version_, 1)));
+    const Digest reference = gather_text(reference_).front();
+    if (!leads() && reference != reference_) load_reference(reference);
+  }
+
+  // Equal weights are no promise but a proof.
+  void compare_weights(int64_t step) {
+    if (!ranks_) return;
+    const std::vector<std::string> digests = gather_text(digest_);
+    for (size_t rank = 0; rank < digests.size(); ++rank) {
+      if (digests[rank] != digests.front())
+        throw UserError(
+            "train.ranks: after step {} rank {} has the weights {}, and rank 0 {}. A machine "
+            "computes wrongly, or another program runs there.",
+            step, rank, digests[rank], digests.front());
+    }
   }
 
   // Of another version it is void: we have gone on, or back.
@@ -399,7 +522,13 @@ class TrainerWorker {
     // for it.
     version_ = step;
     metrics_ = std::move(metrics);
-    publish();
+    if (!leads()) {
+      digest_ = root_of(trainer_.parameters());
+      return compare_weights(step);
+    }
+    publish_files();
+    compare_weights(step);
+    report_published();
     // Others have their weights meanwhile. A run is worth more than its traces.
     if (auto traced = traces_.write(step, trajectories, batch); !traced)
       log_.warning("step={} is not traced: {}", step, traced.failure().message);
@@ -419,11 +548,6 @@ class TrainerWorker {
                       file.failure().message);
     digest_ = manifest.root;
     manifest_ = file.value();
-  }
-
-  void publish() {
-    publish_files();
-    report_published();
   }
 
   void report_published() {
@@ -476,8 +600,15 @@ class TrainerWorker {
   int64_t num_items_ = 0;  // of all parts that came
   int64_t next_request_ = 0;
   std::optional<Streamed> streamed_;  // where groups come one by one
-  Digest digest_;                     // of the weights of version_
-  Digest reference_;                  // of the weights of algo.kl; empty: none
+  // Where and since when it waits for the other ranks.
+  struct Meeting {
+    GlooOptions place;
+    Time since{};
+  };
+  std::optional<Meeting> meeting_;
+  std::unique_ptr<Collective> ranks_;  // null: alone, or they have not met
+  Digest digest_;                      // of the weights of version_
+  Digest reference_;                   // of the weights of algo.kl; empty: none
   std::string manifest_;
   // Of the step that made version_; kept in the checkpoint, as Published may be lost.
   MetricList metrics_;
@@ -486,11 +617,15 @@ class TrainerWorker {
 }  // namespace
 
 std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
-  return PolicyTrainer::memory(
-      config.model, config.train, config.max_sequence_tokens, pool_size(config.train.threads),
+  std::vector<MemoryItem> items = PolicyTrainer::memory(
+      config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
       {.keeps_reference = needs_reference(config.algo.kl),
        .streams = config.streams,
        .compute = config.compute});
+  if (config.train.ranks > 1)
+    items.push_back(
+        {"what other ranks send (train.ranks)", sum_bytes(static_cast<int>(config.train.ranks))});
+  return items;
 }
 
 ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {

@@ -1,6 +1,11 @@
 // The trainer as a worker process: it asks the scheduler for the batch of each step, trains, and
 // publishes the weights of the next version. What it says and when: core/wire/README.md.
 //
+// Of several ranks each is such a process. They meet when the scheduler says so; rank 0 does what
+// stands above, and the others hold what it holds and compute their part of each step. A step that
+// loses a rank begins again when it is back; rank 0 goes back to its checkpoint for that only where
+// the weights have begun to change.
+//
 // Killed at any moment it comes back with its newest checkpoint; the same batches then give the
 // same weights, bit for bit.
 //
@@ -29,6 +34,7 @@ namespace tailrace {
 
 struct TrainerWorkerConfig {
   std::string worker = "trainer-0";
+  int rank = 0;  // of train.ranks; 0 speaks for all
   std::string endpoint;
   wire::LinkOptions link = {};
   // With a silent scheduler, before the worker gives up.

@@ -397,6 +397,20 @@ TEST(Validate, RefusesWhatCannotWork) {
             std::string::npos);
 }
 
+TEST(Validate, RanksShareTheGradientSlotsEqually) {
+  EXPECT_EQ(error_of({"train.ranks=4", "train.gradient_slots=12"}), "(no error)");
+  EXPECT_NE(error_of({"train.ranks=3", "train.gradient_slots=6"})
+                .find("train.ranks is 3; it must be a power of two. Try 2."),
+            std::string::npos);
+  EXPECT_NE(error_of({"train.ranks=4", "train.gradient_slots=6"})
+                .find("train.ranks is 4, but train.gradient_slots = 6 cannot be shared by them "
+                      "equally. Try train.gradient_slots=8."),
+            std::string::npos);
+  EXPECT_NE(error_of({"scheduler.mode=streaming", "train.ranks=2", "train.gradient_slots=2"})
+                .find("train.ranks is 2, but scheduler.hand_over is groups"),
+            std::string::npos);
+}
+
 TEST(Validate, StreamingIsOneUpdateOfGroupsByThemselves) {
   EXPECT_EQ(error_of({"scheduler.mode=streaming"}), "(no error)");
   EXPECT_NE(error_of({"scheduler.mode=streaming", "train.ppo_epochs=2"})

@@ -29,6 +29,7 @@ class FakeScheduler {
   std::map<int64_t, Digest> digests;  // of published versions
   int64_t save_interval = 2;          // in versions
   std::vector<size_t> parts;  // of a batch, in groups: the last one has the rest; empty: whole
+  size_t ranks = 1;           // at most 2
   int repeats = 0;            // of the first step's list, once its first bodies have gone out
   std::string numerics_class = testing::kNumericsClass;  // of who sampled
   // What to do beside answering; true: nothing more is to come.
@@ -41,15 +42,20 @@ class FakeScheduler {
     auto deadline = std::chrono::steady_clock::now() + 60s;
     while (!done_ && std::chrono::steady_clock::now() < deadline) {
       for (wire::ServerEvent& event : server_.receive(20ms)) {
-        if (auto* up = std::get_if<wire::WorkerUp>(&event)) session_ = up->session;
+        if (auto* up = std::get_if<wire::WorkerUp>(&event)) on_up(*up);
         if (auto* incoming = std::get_if<wire::Incoming>(&event)) take(*incoming);
       }
     }
     EXPECT_TRUE(done_) << "timed out";
     server_.flush(5s);
   }
+  // To all ranks.
   void send(const wire::Message& message) {
-    EXPECT_TRUE(server_.send("trainer-0", session_, message)) << wire::describe(message);
+    for (size_t rank = 0; rank < sessions_.size(); ++rank) send(rank, message);
+  }
+  void send(size_t rank, const wire::Message& message) {
+    EXPECT_TRUE(server_.send(fmt::format("trainer-{}", rank), sessions_[rank], message))
+        << wire::describe(message);
   }
   void shut_down() { send(wire::Shutdown{"test"}); }
 
@@ -63,21 +69,44 @@ class FakeScheduler {
   }
 
  private:
+  void on_up(const wire::WorkerUp& up) {
+    const auto rank = static_cast<size_t>(up.hello.rank);
+    if (sessions_.size() <= rank) sessions_.resize(rank + 1);
+    sessions_[rank] = up.session;
+    answer();
+  }
+
+  // Once all ranks are there. The others hear first that they are to meet, and of the batch: they
+  // wait for rank 0 with it.
+  void answer() {
+    if (sessions_.size() < ranks || asked_ == 0) return;
+    const int64_t step = std::exchange(asked_, 0);
+    if (ranks == 1 || step > 1) return send_batch(step);
+    for (size_t rank = ranks; rank-- > 0;) {
+      send(rank, wire::FormRanks{.formation = 0xabcd,
+                                 .rank = static_cast<int32_t>(rank),
+                                 .size = static_cast<int32_t>(ranks)});
+      send(rank, batch(step));
+      std::this_thread::sleep_for(100ms);
+    }
+  }
+
   void take(const wire::Incoming& incoming) {
     server_.acknowledge(incoming.worker, incoming.sequence);
     heard.push_back(incoming.message);
     if (auto* published = std::get_if<wire::Published>(&incoming.message)) {
       digests[published->version] = published->digest;
       if (published->version > 0 && published->version % save_interval == 0)
-        send(wire::Save{.version = published->version});
+        send(0, wire::Save{.version = published->version});
     }
     if (on_message(*this, incoming.message)) {
       shut_down();
       done_ = true;
     } else if (auto* wants = std::get_if<wire::TrainerWants>(&incoming.message)) {
-      send_batch(wants->step);
+      asked_ = wants->step;
+      answer();
     } else if (auto* fetch = std::get_if<wire::Fetch>(&incoming.message)) {
-      send(payload(*fetch));
+      send(incoming.worker == "trainer-0" ? 0 : 1, payload(*fetch));
       // The first part is being computed, and the list begins anew.
       if (repeats-- > 0) send_batch(1);
     }
@@ -124,7 +153,8 @@ class FakeScheduler {
   }
 
   wire::WorkerServer server_;
-  uint64_t session_ = 0;
+  std::vector<uint64_t> sessions_;                    // by rank
+  int64_t asked_ = 0;                                 // the step that is not given yet; 0: none
   std::map<LeaseId, std::vector<std::byte>> bodies_;  // of the newest batch of each lease
   bool done_ = false;
 };
@@ -205,6 +235,38 @@ TEST_F(TrainerWorkerTest, RunsAllStepsFromWarmUpToTheLastCheckpoint) {
   Parameters parameters(layout);
   EXPECT_TRUE(install_weights(config.run.weights() / published[4].manifest, published[4].digest,
                               parameters));
+}
+
+// A rank does not know the version until it has met the others: its batch waits.
+TEST_F(TrainerWorkerTest, RanksTrainTheWeightsOfOne) {
+  std::map<int64_t, Digest> alone;
+  for (const size_t ranks : {1, 2}) {
+    FakeScheduler scheduler(endpoint_ + std::to_string(ranks));
+    scheduler.ranks = ranks;
+    scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+    TrainerWorkerConfig config = this->config(ranks == 1 ? "one" : "two");
+    config.endpoint = endpoint_ + std::to_string(ranks);
+    config.train.gradient_slots = 2;
+    config.train.ranks = static_cast<int64_t>(ranks);
+    std::future<ExitCode> other;
+    if (ranks == 2) {
+      TrainerWorkerConfig second = config;
+      second.worker = "trainer-1";
+      second.rank = 1;
+      other = std::async(std::launch::async, [this, second] {
+        Log log("trainer-1", dir_.path() / "log1");
+        SteadyClock clock;
+        return run_trainer_worker(second, log, clock);
+      });
+    }
+    EXPECT_EQ(serve(config, scheduler), 0);
+    if (other.valid()) {
+      EXPECT_EQ(other.get(), kExitDone);
+    }
+    ASSERT_EQ(scheduler.digests.size(), 5u);
+    if (ranks == 1) alone = scheduler.digests;
+    EXPECT_EQ(scheduler.digests, alone);
+  }
 }
 
 TEST_F(TrainerWorkerTest, JudgesTokensByItsOwnNumericsClass) {

@@ -1,0 +1,71 @@
+// Whole runs whose trainer is several ranks: the same weights as one trainer makes, whoever is
+// killed.
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+class LaunchRanks : public LaunchTest {
+ protected:
+  static std::vector<std::string> with_ranks(int ranks) {
+    return {fmt::format("train.ranks={}", ranks), "train.gradient_slots=4"};
+  }
+  const std::string& digest_of_one() {
+    static std::string digest;
+    if (digest.empty()) {
+      start_run("other", with_ranks(1));
+      expect_done();
+      digest = final_digest("other");
+    }
+    return digest;
+  }
+  std::string log_of(int rank) const {
+    auto text = read_file(paths().log("trainer", rank));
+    return text ? text.value() : "";
+  }
+};
+
+TEST_F(LaunchRanks, TrainTheWeightsOfOne) {
+  const std::string expected = digest_of_one();
+  start_run("run", with_ranks(4));
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_NE(log_of(rank).find(fmt::format("rank {} of 4 is ready version=0", rank)),
+              std::string::npos);
+  EXPECT_FALSE(fs::exists(paths().ranks()) && !fs::is_empty(paths().ranks()));
+}
+
+TEST_F(LaunchRanks, AnyOfThemMayBeKilled) {
+  const std::string expected = digest_of_one();
+  start_run("run", with_ranks(2));
+  int killed = 0;
+  for (const auto& [step, ranks] :
+       std::vector<std::pair<int, std::vector<int>>>{{1, {1}}, {4, {0}}, {7, {0, 1}}, {10, {1}}}) {
+    ASSERT_TRUE(wait_until([&] { return has_step(step); })) << output();
+    for (const int rank : ranks)
+      for (const pid_t pid : workers("trainer", rank)) killed += ::kill(pid, SIGKILL) == 0;
+  }
+  expect_done();
+  EXPECT_GE(killed, 3) << "the run was over before it was disturbed";
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+// Another machine may be another number of them.
+TEST_F(LaunchRanks, ARunGoesOnWithAnotherNumber) {
+  const std::string expected = digest_of_one();
+  start_run("run", with_ranks(2));
+  ASSERT_TRUE(wait_until([&] { return has_step(3); })) << output();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  ASSERT_TRUE(wait_until([&] { return processes_with({paths().root.string()}).empty(); }));
+  start(command({"--run-dir", paths().root.string(), "train.ranks=1"}));
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+}  // namespace
+}  // namespace tailrace
