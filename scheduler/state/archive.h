@@ -136,6 +136,8 @@ class ArchiveReader {
     (read(values), ...);
   }
   bool ok() const { return ok_; }
+  // For a field list: what was read cannot be true.
+  void refuse() { ok_ = false; }
   bool at_end() const { return ok_ && rest_.empty(); }
 
  private:

@@ -2,6 +2,10 @@
 // a list, an iterator). Names stand with the things alone: who asks says which of those under a
 // hash is meant. One search is mostly one line of memory, where a tree takes one for each level.
 //
+// Its hashes have no seed. Whoever picks worker names that meet makes a search pass all of them:
+// no more than kMaxWorkers (core/wire/admission.h), and tasks and members have numbers that no
+// worker picks.
+//
 // It has no order, and nothing goes through it: no order of a hash can reach an action (law 14.1).
 //
 // Thread: caller locks.
@@ -84,6 +88,19 @@ class HashTable {
   void clear() {
     cells_.clear();
     size_ = 0;
+  }
+  size_t size() const { return size_; }
+
+  // For tests: as many are there as are counted, and a search from its own place comes to each.
+  bool consistent() const {
+    size_t used = 0;
+    for (size_t at = 0; at < cells_.size(); ++at) {
+      if (!cells_[at].used) continue;
+      ++used;
+      for (size_t way = place(cells_[at].hash); way != at; way = next(way))
+        if (!cells_[way].used) return false;
+    }
+    return used == size_ && 2 * used <= cells_.size();
   }
 
  private:

@@ -85,6 +85,16 @@ class HashedMap {
     std::swap(table_, other.table_);
   }
 
+  // For tests: the table has what the map has, no less and no more.
+  bool consistent() const {
+    if (!table_.consistent() || table_.size() != map_.size()) return false;
+    for (auto it = map_.begin(); it != map_.end(); ++it) {
+      const iterator* found = search(it->first);
+      if (found == nullptr || const_iterator(*found) != it) return false;
+    }
+    return true;
+  }
+
   friend bool operator==(const HashedMap& a, const HashedMap& b) { return a.map_ == b.map_; }
 
  private:

@@ -322,9 +322,22 @@ Found check_workers(const State& state) {
   return {};
 }
 
+// What is found by hash is what is there.
+Found check_tables(const State& state) {
+  if (!state.leases.consistent()) return "leases: entries, members and deadlines disagree";
+  if (!state.workers.consistent()) return "workers: map and hash table disagree";
+  for (const auto& [id, policy] : state.policies) {
+    if (!policy.tasks.consistent() || (policy.evaluation && !policy.evaluation->tasks.consistent()))
+      return fmt::format("policy {}: tasks: map and hash table disagree", id);
+  }
+  return {};
+}
+
 }  // namespace
 
 Found find_violation(const State& state) {
+  // First: all others search in these.
+  if (Found found = check_tables(state)) return found;
   if (Found found = check_workers(state)) return found;
   for (const auto& [policy_id, policy] : state.policies) {
     if (Found found = check_ranks(state, policy_id, policy)) return found;

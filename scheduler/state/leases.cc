@@ -91,6 +91,30 @@ std::map<WorkId, Lease> Leases::in_order() const {
   return all;
 }
 
+bool Leases::consistent() const {
+  if (heap_at_.size() != entries_.size() || soonest_.size() + free_.size() != entries_.size() ||
+      places_.size() != soonest_.size() || !places_.consistent())
+    return false;
+  std::vector<bool> seen(entries_.size());
+  const auto first_time = [&](int32_t entry) -> bool {
+    if (entry < 0 || entry >= std::ssize(entries_) || seen[static_cast<size_t>(entry)])
+      return false;
+    return seen[static_cast<size_t>(entry)] = true;
+  };
+  if (!std::ranges::all_of(free_, first_time)) return false;
+  for (size_t at = 0; at < soonest_.size(); ++at) {
+    const Due& due = soonest_[at];
+    if (!first_time(due.entry)) return false;
+    const Entry& entry = entries_[static_cast<size_t>(due.entry)];
+    const int32_t* place = search(entry.work);
+    if (place == nullptr || *place != due.entry || entry.lease.deadline != due.deadline ||
+        heap_at_[static_cast<size_t>(due.entry)] != at ||
+        (at > 0 && sooner(due, soonest_[(at - 1) / 2])))
+      return false;
+  }
+  return true;
+}
+
 std::vector<Leases::Row> Leases::sorted() const {
   std::vector<Row> all;
   all.reserve(size());

@@ -112,10 +112,14 @@ class Leases {
       visit(leases, deadlines);
       *this = {};
       for (auto& [work, lease] : leases) add(work, std::move(lease));
+      // Not what was written: whoever trusts it would wait for another moment.
+      if (!std::ranges::equal(deadlines, this->deadlines())) visit.refuse();
     } else {
       visit(sorted(), deadlines());
     }
   }
+  // For tests: each entry is free, or found under its member, and in the heap at its deadline.
+  bool consistent() const;
   friend bool operator==(const Leases& a, const Leases& b) { return a.in_order() == b.in_order(); }
 
  private:

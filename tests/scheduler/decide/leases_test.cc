@@ -2,6 +2,8 @@
 // the batch that comes of it.
 #include <cmath>
 
+#include <gmock/gmock.h>
+
 #include "core/base/random.h"
 #include "scheduler/decide/rounds.h"
 #include "tests/golden/golden.h"
@@ -24,6 +26,22 @@ TEST(Leases, ExpireWithTimeAndAreGivenAgain) {
   const auto again = only<Grant>(h.wait(seconds(1)));
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].lease.attempt, 2);
+}
+
+TEST(Leases, AndTasksThatAreNotFoundAsTheyLieAreAViolation) {
+  Harness h(small_config(1, 2));
+  h.add_rollout("w0", 2);
+  publish(h, 0);
+  State state = h.state;
+  EXPECT_EQ(find_violation(state), std::nullopt);
+  const_cast<Lease&>(state.leases.at(state.leases.next())).deadline += seconds(1);
+  EXPECT_THAT(find_violation(state).value_or(""), testing::HasSubstr("leases: entries"));
+  state = h.state;
+  const_cast<TaskId&>(state.policies.at(0).tasks.begin()->first).prompt += 100;
+  EXPECT_THAT(find_violation(state).value_or(""), testing::HasSubstr("tasks: map and hash"));
+  state = h.state;
+  const_cast<WorkerId&>(state.workers.begin()->first) = "w-1";
+  EXPECT_THAT(find_violation(state).value_or(""), testing::HasSubstr("workers: map and hash"));
 }
 
 TEST(Leases, AnInstallThatTakesTooLongIsAskedForAgain) {

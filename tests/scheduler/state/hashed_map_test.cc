@@ -20,6 +20,7 @@ TaskId task(int64_t prompt) { return {.policy = 0, .domain = 1, .epoch = 2, .pro
 void expect_same(const Map& map, const Reference& reference, int64_t num_prompts) {
   EXPECT_EQ(Reference(map.begin(), map.end()), reference);
   EXPECT_EQ(map.size(), reference.size());
+  EXPECT_TRUE(map.consistent());
   for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
     const auto expected = reference.find(task(prompt));
     const auto found = map.find(task(prompt));
@@ -67,6 +68,15 @@ TEST(HashedMap, ACopyHasItsOwnAndAMoveTakesAll) {
   EXPECT_EQ(taken.size(), 50u);
   map = taken;
   EXPECT_EQ(map, taken);
+}
+
+TEST(HashedMap, IsInconsistentWhenAKeyWasChangedBehindIt) {
+  Map map;
+  for (int64_t prompt = 0; prompt < 50; ++prompt) map[task(prompt)] = prompt;
+  EXPECT_TRUE(map.consistent());
+  EXPECT_TRUE(Map(map).consistent());
+  const_cast<TaskId&>(map.find(task(49))->first).prompt = 100;
+  EXPECT_FALSE(map.consistent());
 }
 
 TEST(HashedMap, IsArchivedAsAMap) {

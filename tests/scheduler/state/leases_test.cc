@@ -55,6 +55,7 @@ TEST(Leases, SayWhatAMapOfThemAndASetOfTheirDeadlinesSay) {
       EXPECT_EQ(leases.at(id), held->second);
     }
     ASSERT_EQ(leases.size(), reference.size());
+    ASSERT_TRUE(leases.consistent());
     if (reference.empty()) continue;
     // Of all that may be next the first in order: what expires does so in one order.
     const Deadlines deadlines = deadlines_of(reference);
@@ -62,6 +63,10 @@ TEST(Leases, SayWhatAMapOfThemAndASetOfTheirDeadlinesSay) {
     ASSERT_EQ(leases.next(), deadlines.begin()->second);
   }
   EXPECT_EQ(leases.in_order(), reference);
+  const Leases copy = leases;
+  leases = {};
+  EXPECT_TRUE(copy.consistent());
+  EXPECT_TRUE(leases.consistent());
 }
 
 TEST(Leases, AreFoundInOrder) {
@@ -86,6 +91,31 @@ TEST(Leases, AreArchivedAsAMapAndASet) {
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(*back, leases);
   EXPECT_EQ(back->next(), work(3));
+}
+
+// What a heap or a hash that went wrong would look like.
+TEST(Leases, AreInconsistentWhenAMemberOrADeadlineWasChangedBehindThem) {
+  Leases leases;
+  for (int64_t prompt = 0; prompt < 20; ++prompt) leases.add(work(prompt), lease(Time(prompt)));
+  leases.take(work(7));
+  EXPECT_TRUE(leases.consistent());
+  auto& deadline = const_cast<Lease&>(leases.at(work(11))).deadline;
+  deadline += Time(1);
+  EXPECT_FALSE(leases.consistent());
+  deadline -= Time(1);
+  EXPECT_TRUE(leases.consistent());
+  const_cast<WorkId&>(leases.next()).member.prompt = 100;
+  EXPECT_FALSE(leases.consistent());
+}
+
+TEST(Leases, AreRefusedWithTheDeadlinesOfOthers) {
+  const Reference reference{{work(1), lease(Time(5))}, {work(2), lease(Time(6))}};
+  Deadlines deadlines = deadlines_of(reference);
+  EXPECT_TRUE(from_bytes<Leases>(to_bytes(std::pair(reference, deadlines))));
+  deadlines.erase(deadlines.begin());
+  EXPECT_FALSE(from_bytes<Leases>(to_bytes(std::pair(reference, deadlines))));
+  deadlines.emplace(Time(7), work(1));
+  EXPECT_FALSE(from_bytes<Leases>(to_bytes(std::pair(reference, deadlines))));
 }
 
 TEST(LeasesDeathTest, OfAMemberThatHasNone) {
