@@ -107,7 +107,8 @@ void route_backward(const Stream& stream, const RouteBackward& a) {
            (a.balance.cols == experts && std::ssize(a.sequence_offsets) == a.balance.rows + 1 &&
             a.sequence_offsets.back() == tokens));
   parallel_for(stream, tokens, grain_tokens(experts, k), [&](int64_t begin, int64_t end) {
-    std::array<float, kMaxExperts> gradient;  // to the probabilities of a token
+    std::array<float, kMaxExperts> gradient;  // of the balance, to the probabilities of a token
+    std::array<float, kMaxExperts> slopes;    // of the weights, to the logits of the chosen
     int64_t sequence = 0;
     for (int64_t t = begin; t < end; ++t) {
       if (balances) {
@@ -119,26 +120,30 @@ void route_backward(const Stream& stream, const RouteBackward& a) {
       const float* p = a.probabilities.row(t);
       const float* dweights = a.dweights.row(t);
       const auto chosen = a.chosen.subspan(static_cast<size_t>(t * k), static_cast<size_t>(k));
-      // w = p / s over the chosen, so dp = (dw - sum of dw w) / s.
+      // w = p / s over the chosen, so p dp = w (dw - sum of dw w): no division of a gradient by an
+      // s that may be next to 0. At its least s is a constant, and the mean has no part.
       const float sum = a.normalised ? sum_of_chosen(p, chosen) : 1;
+      const auto weight = [&](int64_t j) { return p[chosen[static_cast<size_t>(j)]] / sum; };
       float mean = 0;
-      if (a.normalised)
-        for (int64_t j = 0; j < k; ++j)
-          mean += dweights[j] * (p[chosen[static_cast<size_t>(j)]] / sum);
+      if (a.normalised && sum > std::numeric_limits<float>::min())
+        for (int64_t j = 0; j < k; ++j) mean += dweights[j] * weight(j);
+      float of_chosen = 0;
       for (int64_t j = 0; j < k; ++j)
-        gradient[static_cast<size_t>(chosen[static_cast<size_t>(j)])] += (dweights[j] - mean) / sum;
-      // The softmax: dl = p (dp - sum of p dp).
+        of_chosen += slopes[static_cast<size_t>(j)] = weight(j) * (dweights[j] - mean);
+      // The softmax: dl = p dp - p (sum of p dp).
       Vec16 lanes = simd::zero();
       for (int64_t i = 0; i < experts; i += kLanes)
         lanes = simd::fma(simd::load(p + i, experts - i),
                           simd::load(gradient.data() + i, experts - i), lanes);
-      const Vec16 dot = simd::broadcast(simd::reduce_add(lanes));
+      const Vec16 dot = simd::broadcast(simd::reduce_add(lanes) + of_chosen);
       float* out = a.dlogits.row(t);
       for (int64_t i = 0; i < experts; i += kLanes) {
         const int64_t left = experts - i;
         const Vec16 d = simd::sub(simd::load(gradient.data() + i, left), dot);
         simd::store(out + i, simd::mul(simd::load(p + i, left), d), left);
       }
+      for (int64_t j = 0; j < k; ++j)
+        out[chosen[static_cast<size_t>(j)]] += slopes[static_cast<size_t>(j)];
     }
   });
 }

@@ -54,6 +54,10 @@ void route_backward(const RouteBackward& a) {
     // By the whole Jacobian, w_j = p_j / s: dw_j / dp_i = (i == j) / s - p_j / s^2.
     double s = 0;
     for (int64_t j = 0; j < k; ++j) s += p(id(j));
+    // Below the least sum that the forward pass divides by, it divides by a constant: w_j = p_j /
+    // s.
+    const bool varies = s >= double{FLT_MIN};
+    s = std::max(s, double{FLT_MIN});
     std::vector<double> dp(static_cast<size_t>(experts));
     for (int64_t row = 0; row < a.balance.rows; ++row) {
       if (t < a.sequence_offsets[static_cast<size_t>(row)] ||
@@ -63,8 +67,8 @@ void route_backward(const RouteBackward& a) {
     }
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = 0; j < k; ++j) {
-        const double slope =
-            a.normalised ? (i == j ? 1 : 0) / s - p(id(j)) / (s * s) : (i == j ? 1 : 0);
+        const double slope = a.normalised ? (i == j ? 1 : 0) / s - (varies ? p(id(j)) / s / s : 0)
+                                          : (i == j ? 1 : 0);
         dp[static_cast<size_t>(id(i))] += slope * a.dweights.row(t)[j];
       }
     }

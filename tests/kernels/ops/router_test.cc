@@ -210,6 +210,45 @@ TEST(RouteBackward, IsTheSlopeOfTheWeights) {
   }
 }
 
+// A bias may choose experts that have no probability at all, or next to none: the sum of the chosen
+// is then held at the smallest normal float.
+TEST(RouteBackward, IsTheSlopeOfTheWeightsAlsoOfExpertsThatABiasAloneChose) {
+  const std::vector<float> bias = {0, 2, 2};
+  GuardedMatrix logits(3, 3), dweights(3, 2), dlogits(3, 3), want(3, 3);
+  for (const auto& [t, logit] : {std::pair(0, -88.0f), {1, -300.0f}, {2, -86.0f}}) {
+    logits.at(t, 1) = logit;
+    logits.at(t, 2) = logit - 1;
+    dweights.at(t, 0) = 50;
+    dweights.at(t, 1) = -70;
+  }
+  Routes routes(3, 3, 2);
+  ref::route(routes.args(logits.view(), bias, true));
+  ASSERT_EQ(routes.chosen, (std::vector<int32_t>{1, 2, 1, 2, 1, 2}));
+  RouteBackward args{.probabilities = routes.probabilities.view(),
+                     .chosen = routes.chosen,
+                     .dweights = dweights.view(),
+                     .normalised = true,
+                     .dlogits = dlogits.view()};
+  route_backward(Stream{}, args);
+  args.dlogits = want.view();
+  ref::route_backward(args);
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t e = 0; e < 3; ++e) {
+      const auto loss = [&] {
+        Routes moved(3, 3, 2);
+        ref::route(moved.args(logits.view(), bias, true));
+        return 50.0 * moved.weights.at(t, 0) - 70.0 * moved.weights.at(t, 1);
+      };
+      const double slope = central_difference(loss, logits.at(t, e));
+      EXPECT_NEAR(dlogits.at(t, e), slope, 0.01) << t << ", " << e;
+      EXPECT_NEAR(want.at(t, e), slope, 0.01) << t << ", " << e;
+    }
+  }
+  EXPECT_GT(std::abs(dlogits.at(0, 1)), 1) << "a sum below the least";
+  EXPECT_EQ(dlogits.at(1, 1), 0.0f);
+  EXPECT_GT(std::abs(dlogits.at(2, 1)), 1) << "a sum just above it";
+}
+
 TEST(GroupByExpert, AgreesWithTheReferenceAndLosesNoChoice) {
   Rng rng(6);
   for (const auto& [tokens, experts, k] : kShapes) {
