@@ -291,14 +291,15 @@ void read_experts(const ConfigReader& reader, ModelConfig& config) {
   std::vector<bool> sparse;
   for (int64_t i = 0; i < config.num_layers; ++i) sparse.push_back((i + 1) % step == 0);
   if (const Json* dense = reader.find("mlp_only_layers")) {
-    const bool is_list =
-        dense->is_array() && std::ranges::all_of(*dense, [&](const Json& layer) {
-          return layer.is_number_integer() && layer >= 0 && layer < config.num_layers;
-        });
+    const bool is_list = dense->is_array() && std::ranges::all_of(*dense, [&](const Json& layer) {
+                           return layer.is_number_integer();
+                         });
     if (!is_list)
-      throw UserError("{}: mlp_only_layers is {}; it must list layers from 0 to {}", reader.path(),
-                      dense->dump(), config.num_layers - 1);
-    for (const Json& layer : *dense) sparse[layer.get<size_t>()] = false;
+      throw UserError("{}: mlp_only_layers is {}; it must list layers by their numbers, from 0",
+                      reader.path(), dense->dump());
+    // One that is not there is passed over, as by transformers: configs of cut models name some.
+    for (const Json& layer : *dense)
+      if (layer >= 0 && layer < config.num_layers) sparse[layer.get<size_t>()] = false;
   }
   if (std::ranges::count(sparse, true) == 0) return;
   config.sparse = std::move(sparse);

@@ -173,6 +173,10 @@ TEST(ModelConfig, ReadsWhichLayersHaveExperts) {
   json["mlp_only_layers"] = nullptr;
   json["decoder_sparse_step"] = 2;
   EXPECT_EQ(read_json_config(json).sparse, (std::vector<bool>{false, true, false}));
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = {3, 0, -1, 18446744073709551615u};  // transformers asks `i in list`
+  EXPECT_EQ(read_json_config(json).sparse, (std::vector<bool>{false, true, true}));
+  json["decoder_sparse_step"] = 2;
   json["mlp_only_layers"] = {1, 1};
   EXPECT_EQ(read_json_config(json).num_experts, 0) << "no layer has any";
   json["decoder_sparse_step"] = 1;
@@ -210,8 +214,8 @@ TEST(ModelConfig, RefusesExpertsThatDoNotFit) {
       {"num_experts_per_tok", 0, "num_experts_per_tok is 0; it must be from 1 to 8"},
       {"moe_intermediate_size", 0, "moe_intermediate_size is 0"},
       {"decoder_sparse_step", 0, "decoder_sparse_step is 0"},
-      {"mlp_only_layers", {3}, "mlp_only_layers is [3]; it must list layers from 0 to 2"},
-      {"mlp_only_layers", {"a"}, "mlp_only_layers is [\"a\"]"},
+      {"mlp_only_layers", {"a"}, "mlp_only_layers is [\"a\"]; it must list layers by their"},
+      {"mlp_only_layers", {0.5}, "mlp_only_layers is [0.5]"},
       {"mlp_only_layers", 1, "mlp_only_layers is 1"},
       {"norm_topk_prob", 1, "norm_topk_prob is 1; it must be true or false"},
       {"router_aux_loss_coef", -1, "router_aux_loss_coef is -1"},
