@@ -234,9 +234,8 @@ void print_text(const EvalArguments& arguments, const EvaluationSummary& summary
   fmt::print("{:<10} {:.1f} s\n", "time", seconds);
 }
 
-void eval_one(const EvalArguments& arguments, const LoadedModel& loaded,
+void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const LoadedModel& loaded,
               const text::Tokenizer& tokenizer, const Registries& registries) {
-  EvaluationPlan plan = complete_plan(arguments, loaded.config(), registries);
   const auto format = chat::PromptFormat::of(plan.chat, arguments.model, tokenizer);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
@@ -264,10 +263,18 @@ void eval(EvalArguments arguments, const Registries& registries) {
     set_variables(arguments.plan.chat, arguments.chat_variables);
     all.push_back(std::move(arguments));
   }
-  // Before the plans, whose longest context depends on the model.
-  const LoadedModel loaded(all[0].model, all[0].threads, all[0].compute);
-  const auto tokenizer = load_tokenizer_of(all[0].model, loaded.config());
-  for (const EvalArguments& one : all) eval_one(one, loaded, *tokenizer, registries);
+  const ModelConfig config = read_model_config(all[0].model);
+  const auto tokenizer = load_tokenizer_of(all[0].model, config);
+  std::vector<EvaluationPlan> plans;
+  int64_t longest = 0;
+  for (const EvalArguments& one : all) {
+    plans.push_back(complete_plan(one, config, registries));
+    longest = std::max(longest, plans.back().rollout.engine.max_context_tokens);
+  }
+  // Weights last: what is wrong with a plan is said before gigabytes are read.
+  const LoadedModel loaded(all[0].model, all[0].threads, all[0].compute, longest);
+  for (size_t i = 0; i < all.size(); ++i)
+    eval_one(all[i], plans[i], loaded, *tokenizer, registries);
 }
 
 }  // namespace

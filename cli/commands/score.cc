@@ -33,7 +33,7 @@ struct ScoreArguments {
 // numbers (design rule 3).
 class Scorer {
  public:
-  explicit Scorer(const LoadedModel& loaded) : loaded_(loaded) {}
+  explicit Scorer(LoadedModel& loaded) : loaded_(loaded) {}
 
   // logprobs[i] is of ids[i + 1]. Appends all rows of logits [ids, vocab] to `logits` when it is
   // not null.
@@ -51,6 +51,7 @@ class Scorer {
   static constexpr int kBlockTokens = 16;
 
   void prepare(int64_t tokens) {
+    loaded_.fit(tokens);
     const ModelConfig& config = loaded_.config();
     int blocks = static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
     // Grown only: what served a longer row serves this one.
@@ -99,7 +100,7 @@ class Scorer {
                               .y = Matrix(logits->data() + before, rows, config.vocab_size)});
   }
 
-  const LoadedModel& loaded_;
+  LoadedModel& loaded_;
   std::vector<int32_t> blocks_;
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<BatchBuilder> builder_;
@@ -141,7 +142,8 @@ void check_writable(const std::string& path) {
 
 void score(const ScoreArguments& arguments) {
   if (!arguments.logits.empty()) check_writable(arguments.logits);
-  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute);
+  // How long the rows are is known when they come.
+  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute, /*max_context=*/1);
   Scorer scorer(loaded);
   std::vector<int64_t> seq_lens, all_ids;
   std::vector<float> logits;

@@ -23,6 +23,9 @@ class LoadedModel {
   LoadedModel(const std::filesystem::path& directory, int threads, Compute compute,
               int64_t max_context = 0);
 
+  // So many positions will be used. Ends the references that model() and config() gave.
+  void fit(int64_t context);
+
   const Model& model() const { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
   const PackedWeights& weights() const { return *weights_; }

@@ -39,6 +39,7 @@ class Model {
                                 int num_threads);
   // Of the model itself: the table of rotary positions.
   static int64_t bytes(const ModelConfig& config, int64_t max_context = 0);
+  int64_t max_context() const { return max_context_; }
 
   // Writes KV of all rows into `kv` and the final-norm hidden state of batch.logit_rows into
   // `hidden` [logit_rows, hidden_size]. Keeps activations in `sink` when it is not null. Allocates

@@ -107,6 +107,13 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   }
 }
 
+void check_headers(const std::filesystem::path& directory, const ModelConfig& config) {
+  const ParameterLayout layout(config);
+  TensorFiles files(directory);
+  refuse_unknown(directory, files, config, layout);
+  for (const ParameterInfo& info : layout.entries()) TensorReader(files, config, info);
+}
+
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config) {
   const ParameterLayout layout(config);
   TensorFiles files(directory);

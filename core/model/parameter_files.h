@@ -16,7 +16,10 @@ namespace tailrace {
 // `file`: a file of the folder that alone is read; empty: the usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file = "");
-// The same refusals, a MiB in memory at a time.
+// Those that the headers alone show: what is missing, unknown, or of another shape or dtype. For
+// who is about to take memory by the sizes in `config`, which may not be those of the files.
+void check_headers(const std::filesystem::path& directory, const ModelConfig& config);
+// All refusals of load_parameters(), a MiB in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
 // Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder. With
 // config.shard_bytes the weights are in files of at most so many bytes (more where one tensor has

@@ -1,11 +1,13 @@
 // The commands as a person or a script meets them: the real binary, its output and its messages.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "core/model/safetensors.h"
 #include "sandbox/launcher/launcher.h"
@@ -113,6 +115,57 @@ TEST(Commands, SayThatARowThatWasFlushedCannotBeWritten) {
                       .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 1);
   EXPECT_NE(read_file(folder / "err").value().find("cannot write"), std::string::npos);
+}
+
+// A copy of the stories model whose config says something else.
+void write_stories(const TemporaryDirectory& folder, const std::string& key, const json& value) {
+  for (const char* name : {"model.safetensors", "tokenizer.json"})
+    std::filesystem::copy(std::filesystem::path(kStories) / name, folder.path() / name);
+  json config = json::parse(read_file(kStories + "/config.json").value());
+  config[key] = value;
+  folder.write("config.json", config.dump());
+}
+
+TEST(Commands, NameTheTensorWhenTheConfigHasOtherSizes) {
+  TemporaryDirectory folder;
+  write_stories(folder, "intermediate_size", 1 << 24);  // 64 GB of weights, if it were true
+  const std::string model = folder.path().string();
+  for (const std::string& command :
+       {"score --model " + model, "eval --env countdown --model " + model,
+        "generate --prompt a --model " + model}) {
+    const auto result = run_binary(command, "{\"input_ids\": [1, 403]}");
+    EXPECT_EQ(result.exit_code, 2) << command;
+    EXPECT_NE(result.err.find(model +
+                              "/model.safetensors: tensor "
+                              "'model.layers.0.mlp.gate_proj.weight' has the shape [172, 64]; the "
+                              "config asks for [16777216, 64]"),
+              std::string::npos)
+        << command << "\n"
+        << result.err;
+  }
+}
+
+// A table of all positions that a file claims would take half a GB.
+TEST(Commands, TakeMemoryForThePositionsThatTheyUse) {
+  TemporaryDirectory folder;
+  write_stories(folder, "max_position_embeddings", 1 << 24);
+  const std::string model = folder.path().string();
+  const auto peak_kb = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_CHILDREN, &usage);
+    return usage.ru_maxrss;
+  };
+  // Of whatever ran before too.
+  const auto bound = std::max<int64_t>(peak_kb(), 400 << 10);
+  const std::string rows =
+      "{\"input_ids\": [1, 403, 407]}\n{\"input_ids\": [1, 403, 407, 261, 378]}";
+  const auto scored = run_binary("score --model " + model, rows);
+  EXPECT_EQ(scored.exit_code, 0) << scored.err;
+  EXPECT_EQ(scored.out, run_binary("score --model " + kStories, rows).out);
+  const auto evaluated = run_binary(
+      "eval --env countdown --episodes 2 --samples 1 --max-context-tokens 256 --model " + model);
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_LE(peak_kb(), bound);
 }
 
 TEST(Tokenize, GivesIdsAndTextBack) {
