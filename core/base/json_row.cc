@@ -1,6 +1,8 @@
 #include "core/base/json_row.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -49,6 +51,33 @@ class RowWatch {
   std::vector<std::set<std::string>> names_ = std::vector<std::set<std::string>>(kMaxDepth + 2);
 };
 
+template <class Integer>
+bool holds(std::string_view digits) {
+  Integer value;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return error == std::errc() && end == digits.data() + digits.size();
+}
+
+// The first whole number of valid JSON that 64 bits do not hold; empty: none. The parser makes a
+// float of it, which has other digits.
+std::string_view wide_integer(std::string_view line) {
+  for (size_t i = 0; i < line.size();) {
+    if (line[i] == '"') {
+      for (++i; i < line.size() && line[i] != '"'; ++i) i += line[i] == '\\';
+      ++i;
+    } else if (line[i] == '-' || (line[i] >= '0' && line[i] <= '9')) {
+      const size_t end = std::min(line.find_first_not_of("+-.0123456789eE", i), line.size());
+      const std::string_view number = line.substr(i, end - i);
+      const bool whole = number.find_first_of(".eE") == std::string_view::npos;
+      if (whole && !holds<int64_t>(number) && !holds<uint64_t>(number)) return number;
+      i = end;
+    } else {
+      ++i;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<json> parse_json_row(std::string_view line) {
@@ -61,6 +90,11 @@ Result<json> parse_json_row(std::string_view line) {
   if (const std::string fault = watch.fault(); !fault.empty()) return Failure{fault};
   if (row.is_discarded()) return Failure{"not valid JSON"};
   if (!row.is_object()) return Failure{"not a JSON object"};
+  if (const std::string_view number = wide_integer(line); !number.empty())
+    return Failure{
+        fmt::format("too precise: the integer {}{} has more than 64 bits; write it as a "
+                    "text",
+                    number.substr(0, 40), number.size() > 40 ? "..." : "")};
   return row;
 }
 

@@ -15,8 +15,9 @@ namespace tailrace {
 // The object of a line, which is UTF-8, its keys in their order: chat templates write tools and the
 // arguments of calls as they come. A Failure says what the line is: "not valid JSON", "not a JSON
 // object", "nested more than 100 deep" (whoever writes it again would run out of stack), "too wide:
-// an object has more than 10000 keys" (each is looked for among all), or "ambiguous: it has "x"
-// twice", of which no reader can know which one is meant.
+// an object has more than 10000 keys" (each is looked for among all), "ambiguous: it has "x"
+// twice", of which no reader can know which one is meant, or "too precise": a whole number of more
+// than 64 bits, of which a parser would change the digits.
 Result<nlohmann::ordered_json> parse_json_row(std::string_view line);
 
 // The JSON of a field: where it is a text, that text, since tables keep JSON so. Empty: the row has

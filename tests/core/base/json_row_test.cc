@@ -56,6 +56,20 @@ TEST(JsonRow, AFieldIsJsonOrItsText) {
   EXPECT_EQ(json_of_field(row, "none"), "");
 }
 
+// They have other digits as floats, and a person would look for them in vain.
+TEST(JsonRow, KeepsIntegersOf64BitsAndRefusesLargerOnes) {
+  const std::string kept =
+      R"({"a":18446744073709551615,"b":[-9223372036854775808],"c":"99999999999999999999"})";
+  EXPECT_EQ(parse_json_row(kept).value().dump(), kept);
+  EXPECT_EQ(fault(R"({"\"": "1\\", "a": 1e300, "b": -0.12345678901234567890123, "c": -0})"), "");
+  EXPECT_EQ(fault(R"({"id": [1, 18446744073709551616]})"),
+            "too precise: the integer 18446744073709551616 has more than 64 bits; write it as a "
+            "text");
+  EXPECT_EQ(fault(R"({"id": -9223372036854775809})"),
+            "too precise: the integer -9223372036854775809 has more than 64 bits; write it as a "
+            "text");
+}
+
 TEST(JsonRow, IsNotWide) {
   const auto wide = [](int keys) {
     std::string row = "{";
