@@ -166,6 +166,16 @@ class LaunchTest : public testing::Test {
              return row.step >= step && row.find("reward/mean") != nullptr;
            });
   }
+  // Of all rows of the run that have this number.
+  double sum_of_rows(const std::string& name) const {
+    const auto rows = read_metrics(paths().metrics());
+    EXPECT_TRUE(rows);
+    double sum = 0;
+    if (!rows) return sum;
+    for (const MetricsRow& row : rows.value())
+      if (const double* value = row.find(name)) sum += *value;
+    return sum;
+  }
   // Leaves the run in its middle, some steps done and the trainer stopped. The trainer runs in
   // short bursts until then: however slow this test is, it does not miss the moment.
   pid_t stop_in_the_middle() {

@@ -140,12 +140,7 @@ TEST_F(LaunchModesTest, WhatGoesOnFromStoredTurnsTrainsTheSameBitForBit) {
     for (const pid_t pid : workers("rollout")) ::kill(pid, SIGKILL);
   }
   expect_done();
-  double resumed = 0;
-  const auto rows = read_metrics(paths().metrics());
-  ASSERT_TRUE(rows);
-  for (const MetricsRow& row : rows.value())
-    if (const double* value = row.find("rollout/resumed_tokens")) resumed += *value;
-  EXPECT_GT(resumed, 0) << "nothing had been stored";
+  EXPECT_GT(sum_of_rows("rollout/resumed_tokens"), 0) << "nothing had been stored";
   EXPECT_EQ(final_digest(), final_digest("other"));
 }
 
