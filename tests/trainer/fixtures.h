@@ -199,4 +199,24 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+// Updates that leave the weights alone: the gradient can be looked at.
+inline const OptimOptions kStill{.lr = 0, .max_grad_norm = 0};
+
+inline std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+inline PolicyLossConfig loss_config() {
+  PolicyLossConfig config;
+  config.entropy_coef = .01;
+  config.surrogate.clip_c = 3;
+  return config;
+}
+
+// Of a trainer with the weights that tiny_trainer() makes.
+inline std::vector<Trajectory> recorded(int64_t groups, uint64_t seed) {
+  auto trainer = tiny_trainer({});
+  std::vector<Trajectory> trajectories = random_trajectories(groups, seed);
+  record_logprobs(*trainer, trajectories);
+  return trajectories;
+}
+
 }  // namespace tailrace::testing

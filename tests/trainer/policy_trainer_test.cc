@@ -14,28 +14,13 @@
 namespace tailrace {
 namespace {
 
+using testing::copy;
+using testing::kStill;
+using testing::loss_config;
 using testing::make_batch;
 using testing::metric;
+using testing::recorded;
 using testing::tiny_trainer;
-
-// Updates that leave the weights alone: the gradient can be looked at.
-const OptimOptions kStill{.lr = 0, .max_grad_norm = 0};
-
-std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
-
-PolicyLossConfig loss_config() {
-  PolicyLossConfig config;
-  config.entropy_coef = .01;
-  config.surrogate.clip_c = 3;
-  return config;
-}
-
-std::vector<Trajectory> recorded(int64_t groups, uint64_t seed) {
-  auto trainer = tiny_trainer({});
-  std::vector<Trajectory> trajectories = testing::random_trajectories(groups, seed);
-  testing::record_logprobs(*trainer, trajectories);
-  return trajectories;
-}
 
 // Gradient of one update over the whole batch, weights of seed 1.
 std::vector<float> gradient(const std::vector<Trajectory>& trajectories, const TrainOptions& train,
@@ -125,155 +110,6 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
               total_bytes(PolicyTrainer::memory(model, train, testing::kMaxSequenceTokens, threads,
                                                 extras)));
   }
-}
-
-// What a trainer of experts samples with, it trains on: the same bits in any packing, and the same
-// update for any number of threads.
-TEST(PolicyTrainer, ExpertsAreOfTheClassOfDenseLayers) {
-  const auto step = [](int threads, int64_t microbatch_tokens) {
-    ThreadPool pool(threads);
-    const Stream stream{{}, &pool, nullptr};
-    auto sampled_by = tiny_trainer({}, {}, {}, 1, testing::sparse_model());
-    std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
-    testing::record_logprobs(*sampled_by, trajectories);
-    TrainBatch batch = make_batch(trajectories);
-    auto trainer = tiny_trainer({.minibatches_per_step = 2, .microbatch_tokens = microbatch_tokens},
-                                {.lr = 1e-2}, stream, 1, testing::sparse_model());
-    const std::vector<float> before = copy(trainer->parameters().flat());
-    const MetricList metrics = trainer->policy_step(batch, 0, loss_config());
-    EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
-    EXPECT_GT(metric(metrics, "policy/grad_norm"), 0);
-    // The router learns as well.
-    EXPECT_GT(std::abs(trainer->gradients().matrix("model.layers.1.mlp.gate.weight").row(0)[0]), 0);
-    EXPECT_NE(copy(trainer->parameters().flat()), before);
-    return copy(trainer->parameters().flat());
-  };
-  const std::vector<float> one = step(1, 60);
-  EXPECT_EQ(step(3, 60), one);
-  // Cut elsewhere it agrees within rounding, which Adam's first steps make as large as lr where a
-  // gradient is nearly 0.
-  const std::vector<float> other = step(1, 4096);
-  double difference = 0;
-  for (size_t i = 0; i < one.size(); ++i) difference += std::abs(double{one[i]} - other[i]);
-  EXPECT_LT(difference / static_cast<double>(one.size()), 1e-5);
-}
-
-ModelConfig biased_model() {
-  ModelConfig config = testing::sparse_model();
-  config.choice_bias = true;
-  return config;
-}
-const std::string kChoiceBias = "model.layers.1.mlp.gate.e_score_correction_bias";
-
-TEST(PolicyTrainer, TheBiasOfAnExpertMovesAgainstItsLoad) {
-  const TrainOptions train{.microbatch_tokens = 60, .gradient_slots = 2, .balance_bias_rate = 0.25};
-  auto trainer = tiny_trainer(train, {.lr = 0}, {}, 1, biased_model());
-  std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
-  testing::record_logprobs(*trainer, trajectories);
-  TrainBatch batch = make_batch(trajectories);
-  // The loads of the update, by a pass of our own.
-  trainer->prepare_step(batch, 0, loss_config());
-  std::vector<PackedSequence> views;
-  for (const TrainSequence& s : batch.sequences) views.push_back(s.packed());
-  PackedForward forward(trainer->model(), {.max_tokens = 4096, .max_sequences = 100},
-                        testing::kMaxSequenceTokens, /*with_backward=*/true, /*num_threads=*/1);
-  PackedWeights packed(Stream{}, trainer->model().config(), trainer->parameters());
-  ExpertLoads loads(trainer->model().config());
-  Parameters ignored(trainer->model().layout());
-  const auto targets = forward.forward({}, packed, views, {.backward = true}).logprob.size();
-  forward.backward({}, packed, std::vector<float>(targets), {}, ignored, {.loads = &loads});
-  const std::span<const int64_t> choices = std::as_const(loads).choices_of(0);
-  const int64_t all = std::accumulate(choices.begin(), choices.end(), int64_t{0});
-  EXPECT_GT(loads.peak().worst, 1);
-
-  const MetricList metrics = trainer->policy_step(batch, 0, loss_config());
-  EXPECT_DOUBLE_EQ(metric(metrics, "experts/load_max"), loads.peak().mean);
-  EXPECT_DOUBLE_EQ(metric(metrics, "experts/load_max_worst"), loads.peak().worst);
-  EXPECT_DOUBLE_EQ(metric(metrics, "experts/idle_frac"), loads.idle_share());
-  EXPECT_NEAR(metric(metrics, "experts/balance_loss"), loads.balance_loss(), 1e-9);
-  EXPECT_EQ(metric(metrics, "experts/bias_max"), 0.25);
-  const auto bias = trainer->parameters().vector(kChoiceBias);
-  for (size_t e = 0; e < bias.size(); ++e) {
-    const int64_t above = 5 * choices[e] - all;
-    EXPECT_EQ(bias[e], above < 0 ? 0.25f : above > 0 ? -0.25f : 0.0f) << e;
-  }
-}
-
-// Groups of a step that was given up have trained nothing, experts neither.
-TEST(PolicyTrainer, AStreamedStepThatIsGivenUpTakesItsLoadsAlong) {
-  const std::vector<Trajectory> lost = testing::random_trajectories(8, 2),
-                                kept = testing::random_trajectories(4, 3);
-  std::vector<MetricList> metrics;
-  std::vector<std::vector<float>> biases;
-  for (const bool gives_up : {false, true}) {
-    auto trainer = tiny_trainer({.balance_bias_rate = 0.25}, {.lr = 0}, {}, 1, biased_model());
-    PolicyTrainer::StreamedStep step(trainer->model());
-    const auto add = [&](std::vector<Trajectory> trajectories) {
-      testing::record_logprobs(*trainer, trajectories);
-      trainer->add_group(step, make_batch(trajectories), 0, loss_config());
-    };
-    if (gives_up) {
-      add(lost);
-      step.clear();
-    }
-    add(kept);
-    metrics.push_back(trainer->finish(step, 0, loss_config()));
-    biases.push_back(copy(trainer->parameters().vector(kChoiceBias)));
-  }
-  EXPECT_EQ(biases[1], biases[0]);
-  for (const char* name : {"experts/load_max", "experts/idle_frac", "experts/balance_loss"})
-    EXPECT_EQ(metric(metrics[1], name), metric(metrics[0], name)) << name;
-}
-
-// A router that likes few, and weights that do not move: the bias alone brings the others in.
-TEST(PolicyTrainer, TheBiasBalancesWhatTheRouterDoesNot) {
-  auto trainer = tiny_trainer({.balance_bias_rate = 0.01}, {.lr = 0}, {}, 1, biased_model());
-  Matrix router = trainer->parameters().matrix("model.layers.1.mlp.gate.weight");
-  for (int64_t i = 0; i < router.cols; ++i) router.row(1)[i] = 2 * router.row(0)[i];
-  trainer->weights_changed();
-  double first = 0, last = 0;
-  for (int step = 0; step < 60; ++step) {
-    std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
-    testing::record_logprobs(*trainer, trajectories);
-    TrainBatch batch = make_batch(trajectories);
-    last = metric(trainer->policy_step(batch, 0, loss_config()), "experts/load_max");
-    if (step == 0) first = last;
-  }
-  EXPECT_GT(first, 1.2);
-  EXPECT_LT(last - 1, 0.5 * (first - 1)) << first << " -> " << last;
-}
-
-TEST(PolicyTrainer, TheBalanceLossIsOfTheCoefficientOfTheRunOrTheFiles) {
-  std::vector<Trajectory> trajectories = recorded(3, 1);
-  const auto gradient_with = [&](const TrainOptions& train, double file_coef) {
-    ModelConfig model = testing::sparse_model();
-    model.balance_coef = file_coef;
-    auto trainer = tiny_trainer(train, kStill, {}, 1, model);
-    TrainBatch batch = make_batch(trajectories);
-    trainer->prepare_step(batch, 0, loss_config());
-    trainer->policy_update(batch, {0, batch.sequences.size()}, loss_config(), 0);
-    return copy(trainer->gradients().flat());
-  };
-  const auto none = gradient_with({}, 0.5), some = gradient_with({.balance_coef = 0.5}, 0);
-  EXPECT_NE(none, some);
-  EXPECT_EQ(gradient_with({.balance_coef = -1}, 0.5), some);
-  EXPECT_EQ(gradient_with({}, 0), none);
-  // Over all tokens of the update: another cut into micro-batches has the same sum, but for
-  // rounding.
-  double largest = 0, difference = 0;
-  const auto cut = gradient_with({.microbatch_tokens = 30, .balance_coef = 0.5}, 0);
-  for (size_t i = 0; i < cut.size(); ++i) {
-    largest = std::max(largest, std::abs(double{some[i]}));
-    difference = std::max(difference, std::abs(double{some[i]} - cut[i]));
-  }
-  EXPECT_LT(difference, 1.2e-5 * largest);
-}
-
-TEST(PolicyTrainer, ADenseModelHasNoMetricsOfExperts) {
-  TrainBatch batch = make_batch(recorded(4, 2));
-  auto trainer = tiny_trainer({}, {.lr = 1e-2});
-  for (const auto& [name, value] : trainer->policy_step(batch, 0, loss_config()))
-    EXPECT_FALSE(name.starts_with("experts/")) << name;
 }
 
 TEST(PolicyTrainer, AWarmUpLeavesNoTrace) {
