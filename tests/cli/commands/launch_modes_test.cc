@@ -73,6 +73,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         ModeCase{"sync", {"scheduler.mode=sync"}, 0},
         ModeCase{"sync_bf16", {"scheduler.mode=sync", "model.compute=bf16"}, 0},
+        ModeCase{
+            "sync_ranks", {"scheduler.mode=sync", "train.ranks=2", "train.gradient_slots=2"}, 0},
+        ModeCase{"async_ranks",
+                 {"scheduler.mode=async", "train.ranks=2", "train.gradient_slots=4"},
+                 std::nullopt},
         ModeCase{"tail_batching",
                  {"scheduler.mode=tail_batching", "scheduler.launch_prompts_ratio=1.5"},
                  0,
