@@ -96,10 +96,17 @@ void proceed(Context& context) {
   grant_waiting(context);
   // After what has nobody at all. In a mode that drains, who stands still is drained by it; its
   // install takes no room from anybody.
+  bool moved = false;
   while (move_stalled(context)) {
+    moved = true;
     refresh_workers(context);
     // What runs at others is more by it, and so is the part of each (law 6.6).
     grant_waiting(context);
+  }
+  // What was moved may run on newer weights than before: a step that had to wait for it may not
+  // have to any more (law 4.2).
+  for (auto& [id, policy] : state.policies) {
+    if (moved) hand_over(context, id, policy);
   }
   verify_waiting(context);
 }

@@ -504,6 +504,7 @@ AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& g
 void World::train() {
   if (!trainer_alive_ || !trainer_batch_) return;
   trainer_batch_ = false;
+  if (faults_ && !ranks_.empty() && rng_.chance(0.1)) lose_rank();
   for (const auto& [id, rank] : ranks_) {
     // It hears nothing of it; the batch comes once more when the rank is back.
     if (!rank.alive || rank.formation != trainer_formation_ || rank.step != trainer_version_ + 1) {
