@@ -101,7 +101,7 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     layer.attended = take(row.attended);
     layer.lse = take(row.lse);
     layer.middle = take(row.hidden);
-    layer.post_inv_rms = take(1);
+    layer.mlp_inv_rms = take(1);
     layer.mlp = MlpMemory(memory, MlpSizes(config, i), max_tokens);
     layers_.push_back(layer);
   }
@@ -127,7 +127,7 @@ LayerActivations Activations::layer(int64_t index) const {
                            .attended = rows_of(layer.attended, num_tokens_, row.attended),
                            .lse = rows_of(layer.lse, num_tokens_, row.lse),
                            .middle = rows_of(layer.middle, num_tokens_, row.hidden),
-                           .post_inv_rms = layer.post_inv_rms.first(count)};
+                           .mlp_inv_rms = layer.mlp_inv_rms.first(count)};
   layer.mlp.view(config_, index, num_tokens_, kept);
   return kept;
 }

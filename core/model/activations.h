@@ -25,7 +25,7 @@ struct LayerActivations {
   Matrix attended;                 // [tokens, q_size]
   Matrix lse;                      // [tokens, heads] or no data
   Matrix middle;                   // [tokens, hidden] residual stream after attention
-  std::span<float> post_inv_rms;   // [tokens] or empty
+  std::span<float> mlp_inv_rms;    // [tokens] or empty
   // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
   Matrix gate_up = {};
   // Of a sparse layer alone.
@@ -77,7 +77,7 @@ class Activations {
 
  private:
   struct Layer {
-    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, post_inv_rms;
+    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, mlp_inv_rms;
     MlpMemory mlp;
   };
 

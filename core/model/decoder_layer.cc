@@ -92,18 +92,63 @@ Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float
   return rotated;
 }
 
+// One half of a layer, output = input + f(RMSNorm(input)); what is kept of it.
+struct Half {
+  ConstMatrix input;
+  std::span<const float> norm;
+  std::span<float> inv_rms;
+};
+Half attention_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
+  return {.input = kept.input, .norm = weights.input_norm, .inv_rms = kept.input_inv_rms};
+}
+Half mlp_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
+  return {.input = kept.middle, .norm = weights.mlp_norm, .inv_rms = kept.mlp_inv_rms};
+}
+
+// f(normed, y) fills y.
+template <class F>
+void forward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
+                  const Half& half, Matrix output, const F& f) {
+  Workspace::Scope scope(workspace);
+  Matrix normed = take(workspace, half.input.rows, c.hidden_size);
+  rms_norm(stream, {.x = half.input,
+                    .weight = half.norm,
+                    .eps = norm_eps(c),
+                    .y = normed,
+                    .inv_rms = half.inv_rms});
+  f(normed, output);
+  // The residual stream is added to the finished product and is not where its sum starts: one
+  // rounding, at the same place in every pass.
+  add(stream, {.x = half.input, .y = output});
+}
+
+// f(normed, dy, dnormed) reads dy, the gradient to what its forward pass filled, before it writes
+// dnormed.
+template <class F>
+void backward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
+                   const Half& half, std::span<float> dnorm, Matrix dx, const F& f) {
+  Workspace::Scope scope(workspace);
+  Matrix normed = take(workspace, dx.rows, c.hidden_size);
+  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+  rms_norm(stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
+  f(normed, dx, dnormed);
+  // dx already is the gradient of the residual path, which goes past this half unchanged; the
+  // half's own is added to it.
+  rms_norm_backward(stream, {.x = half.input,
+                             .weight = half.norm,
+                             .inv_rms = half.inv_rms,
+                             .dy = dnormed,
+                             .dx = dx,
+                             .accumulate = true,
+                             .dweight = dnorm});
+}
+
 void forward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                        int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                       const LayerActivations& kept) {
+                       const LayerActivations& kept, ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(workspace);
-  Matrix normed = take(workspace, kept.input.rows, c.hidden_size);
-  rms_norm(stream, {.x = kept.input,
-                    .weight = weights.input_norm,
-                    .eps = norm_eps(c),
-                    .y = normed,
-                    .inv_rms = kept.input_inv_rms});
   // One product for q, k and v: the rows of the input are read once, and few large products keep
   // threads busier than many small ones.
   linear(stream, {.x = normed, .weight = weights.qkv, .bias = weights.qkv_bias, .y = kept.qkv});
@@ -122,31 +167,20 @@ void forward_attention(const Stream& stream, Workspace& workspace, const LayerPa
              .max_context = pass.batch.max_context,
              .out = kept.attended,
              .lse = kept.lse});
-  // The residual stream is added to the finished product and is not where its sum starts: one
-  // rounding, at the same place in every pass.
-  linear(stream,
-         {.x = kept.attended, .weight = weights.o, .bias = weights.o_bias, .y = kept.middle});
-  add(stream, {.x = kept.input, .y = kept.middle});
+  linear(stream, {.x = kept.attended, .weight = weights.o, .bias = weights.o_bias, .y = y});
 }
 
 void forward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                        const PackedWeights::Layer& weights, const LayerActivations& kept,
-                       Matrix output) {
+                       ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
-  Matrix normed = take(workspace, kept.middle.rows, c.hidden_size);
-  Matrix product = take(workspace, kept.middle.rows, c.intermediate_size);
-  rms_norm(stream, {.x = kept.middle,
-                    .weight = weights.post_norm,
-                    .eps = norm_eps(c),
-                    .y = normed,
-                    .inv_rms = kept.post_inv_rms});
+  Matrix product = take(workspace, normed.rows, c.intermediate_size);
   linear(stream,
          {.x = normed, .weight = weights.gate_up, .bias = weights.gate_up_bias, .y = kept.gate_up});
   const GateUp<float> halves(kept.gate_up);
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
-  linear(stream, {.x = product, .weight = weights.down, .bias = weights.down_bias, .y = output});
-  add(stream, {.x = kept.middle, .y = output});
+  linear(stream, {.x = product, .weight = weights.down, .bias = weights.down_bias, .y = y});
 }
 
 // The choices of a batch, sorted by expert.
@@ -171,18 +205,12 @@ struct Groups {
 
 void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                      const PackedWeights::Layer& weights, const LayerActivations& kept,
-                     Matrix output) {
+                     ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
-  const int64_t tokens = kept.middle.rows, choices = tokens * c.experts_per_token;
+  const int64_t choices = normed.rows * c.experts_per_token;
   Workspace::Scope scope(workspace);
-  Matrix normed = take(workspace, tokens, c.hidden_size);
   Matrix wide = take(workspace, choices, c.hidden_size);  // a row for each choice
   Matrix product = take(workspace, choices, c.expert_size);
-  rms_norm(stream, {.x = kept.middle,
-                    .weight = weights.post_norm,
-                    .eps = norm_eps(c),
-                    .y = normed,
-                    .inv_rms = kept.post_inv_rms});
   linear(stream, {.x = normed, .weight = weights.router, .y = kept.router});
   route(stream, {.logits = kept.router,
                  .choice_bias = weights.choice_bias,
@@ -199,9 +227,7 @@ void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
   grouped_linear(
       stream, {.x = product, .weights = weights.expert_down, .offsets = groups.offsets, .y = wide});
-  weighted_sum(stream,
-               {.x = wide, .rows = groups.rows, .weights = kept.expert_weights, .y = output});
-  add(stream, {.x = kept.middle, .y = output});
+  weighted_sum(stream, {.x = wide, .rows = groups.rows, .weights = kept.expert_weights, .y = y});
 }
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
@@ -214,56 +240,41 @@ void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy,
 
 void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                         const PackedWeights::Layer& weights, const LayerActivations& kept,
-                        const LayerTensors<float>& gradients, Matrix dx) {
+                        const LayerTensors<float>& gradients, ConstMatrix normed, ConstMatrix dy,
+                        Matrix dnormed) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
   // Made again rather than kept: it is as wide as gate or up, and one elementwise op.
-  Matrix product = take(workspace, dx.rows, c.intermediate_size);
-  Matrix dgate_up = take(workspace, dx.rows, 2 * c.intermediate_size);
-  Matrix normed = take(workspace, dx.rows, c.hidden_size);
-  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+  Matrix product = take(workspace, dy.rows, c.intermediate_size);
+  Matrix dgate_up = take(workspace, dy.rows, 2 * c.intermediate_size);
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
   // The gradient to the product lies where the gradient to the gate will be.
-  backward_linear(stream, workspace, dx, product, weights.down, gradients.down, gradients.down_bias,
+  backward_linear(stream, workspace, dy, product, weights.down, gradients.down, gradients.down_bias,
                   dhalves.gate);
   swiglu_backward(stream, {.gate = halves.gate,
                            .up = halves.up,
                            .dy = dhalves.gate,
                            .dgate = dhalves.gate,
                            .dup = dhalves.up});
-
-  rms_norm(stream,
-           {.x = kept.middle, .weight = weights.post_norm, .eps = norm_eps(c), .y = normed});
   backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
-  // dx already is the gradient of the residual path, which goes past this block unchanged; the
-  // block's own is added to it.
-  rms_norm_backward(stream, {.x = kept.middle,
-                             .weight = weights.post_norm,
-                             .inv_rms = kept.post_inv_rms,
-                             .dy = dnormed,
-                             .dx = dx,
-                             .accumulate = true,
-                             .dweight = gradients.post_norm});
 }
 
 void backward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                       const PackedWeights::Layer& weights, const LayerActivations& kept,
                       const LayerBalance& balance, const LayerTensors<float>& gradients,
-                      Matrix dx) {
+                      ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
-  const int64_t tokens = dx.rows, choices = tokens * c.experts_per_token;
+  const int64_t tokens = dy.rows, choices = tokens * c.experts_per_token;
   Workspace::Scope scope(workspace);
   Matrix product = take(workspace, choices, c.expert_size);
   Matrix dgate_up = take(workspace, choices, 2 * c.expert_size);
   Matrix wide = take(workspace, choices, c.hidden_size);
   Matrix dlogits = take(workspace, tokens, c.num_experts);
   Matrix dweights = take(workspace, tokens, c.experts_per_token);
-  Matrix normed = take(workspace, tokens, c.hidden_size);
-  Matrix dnormed = take(workspace, tokens, c.hidden_size);
   Matrix dbalance =
       take(workspace, balance.scale != 0 ? std::ssize(sequences) - 1 : 0, c.num_experts);
   const Groups groups(stream, workspace, c, kept.chosen);
@@ -280,7 +291,7 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
   // Every choice of a token gets the token's gradient, and its weight comes in where products are
   // narrow: (w dy) W = w (dy W).
-  gather_rows(stream, {.x = dx, .rows = groups.tokens, .y = wide});
+  gather_rows(stream, {.x = dy, .rows = groups.tokens, .y = wide});
   grouped_grad_input(
       stream, workspace,
       {.dy = wide, .weights = weights.expert_down, .offsets = groups.offsets, .dx = dhalves.gate});
@@ -298,8 +309,6 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
                            .dgate = dhalves.gate,
                            .dup = dhalves.up});
 
-  rms_norm(stream,
-           {.x = kept.middle, .weight = weights.post_norm, .eps = norm_eps(c), .y = normed});
   gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
   grouped_grad_weight(
       stream, workspace,
@@ -318,38 +327,29 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
   linear_grad_weight(stream, workspace, {.dy = dlogits, .x = normed, .dweight = gradients.router});
   linear_grad_input(stream, workspace,
                     {.dy = dlogits, .weight = weights.router, .dx = dnormed, .accumulate = true});
-  rms_norm_backward(stream, {.x = kept.middle,
-                             .weight = weights.post_norm,
-                             .inv_rms = kept.post_inv_rms,
-                             .dy = dnormed,
-                             .dx = dx,
-                             .accumulate = true,
-                             .dweight = gradients.post_norm});
 }
 
 void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                         int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                         const LayerActivations& kept, const LayerTensors<float>& gradients,
-                        Matrix dx) {
+                        ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(workspace);
-  Matrix dqkv = take(workspace, dx.rows, kept.qkv.cols);
-  Matrix normed = take(workspace, dx.rows, c.hidden_size);
-  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+  Matrix dqkv = take(workspace, dy.rows, kept.qkv.cols);
 
   const Qkv<float> qkv(c, kept.qkv), gradient(c, dqkv);
   Matrix q = qkv.q;
   std::span<float> inv_rms;
   if (c.qk_norm) {
     // Made again rather than kept, as normalised inputs are.
-    inv_rms = workspace.take<float>(dx.rows * num_rotated_heads(c));
-    q = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk, take_qk(workspace, c, dx.rows),
+    inv_rms = workspace.take<float>(dy.rows * num_rotated_heads(c));
+    q = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk, take_qk(workspace, c, dy.rows),
                inv_rms)
             .slice_cols(0, c.q_size());
   }
   // The gradient to what attention returned lies where the gradient to q will be.
-  backward_linear(stream, workspace, dx, kept.attended, weights.o, gradients.o, gradients.o_bias,
+  backward_linear(stream, workspace, dy, kept.attended, weights.o, gradients.o, gradients.o_bias,
                   gradient.q);
   attention_backward(stream, workspace,
                      {.q = q,
@@ -369,7 +369,7 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
                 .table = pass.rope_table,
                 .inverse = true});
   if (c.qk_norm) {
-    const auto q_heads = static_cast<size_t>(dx.rows * c.num_heads);
+    const auto q_heads = static_cast<size_t>(dy.rows * c.num_heads);
     rms_norm_backward(stream, {.x = qkv.q,
                                .weight = weights.q_norm,
                                .inv_rms = inv_rms.first(q_heads),
@@ -385,18 +385,8 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
                                .accumulate = false,
                                .dweight = gradients.k_norm});
   }
-
-  rms_norm(stream,
-           {.x = kept.input, .weight = weights.input_norm, .eps = norm_eps(c), .y = normed});
   backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, gradients.qkv_bias,
                   dnormed);
-  rms_norm_backward(stream, {.x = kept.input,
-                             .weight = weights.input_norm,
-                             .inv_rms = kept.input_inv_rms,
-                             .dy = dnormed,
-                             .dx = dx,
-                             .accumulate = true,
-                             .dweight = gradients.input_norm});
 }
 
 size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
@@ -410,24 +400,38 @@ size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
 void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass, int64_t layer,
                    const PackedWeights::Layer& weights, const KvLayer& kv,
                    const LayerActivations& kept, Matrix output) {
-  forward_attention(stream, workspace, pass, layer, weights, kv, kept);
-  if (pass.config.is_sparse(layer)) {
-    forward_experts(stream, workspace, pass, weights, kept, output);
-  } else {
-    forward_dense_mlp(stream, workspace, pass, weights, kept, output);
-  }
+  const ModelConfig& c = pass.config;
+  forward_half(stream, workspace, c, attention_half(weights, kept), kept.middle,
+               [&](ConstMatrix normed, Matrix y) {
+                 forward_attention(stream, workspace, pass, layer, weights, kv, kept, normed, y);
+               });
+  forward_half(stream, workspace, c, mlp_half(weights, kept), output,
+               [&](ConstMatrix normed, Matrix y) {
+                 const auto mlp = c.is_sparse(layer) ? forward_experts : forward_dense_mlp;
+                 mlp(stream, workspace, pass, weights, kept, normed, y);
+               });
 }
 
 void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
                     int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
                     const LayerActivations& kept, const LayerBalance& balance,
                     const LayerTensors<float>& gradients, Matrix dx) {
-  if (pass.config.is_sparse(layer)) {
-    backward_experts(stream, workspace, pass, weights, kept, balance, gradients, dx);
-  } else {
-    backward_dense_mlp(stream, workspace, pass, weights, kept, gradients, dx);
-  }
-  backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients, dx);
+  const ModelConfig& c = pass.config;
+  backward_half(stream, workspace, c, mlp_half(weights, kept), gradients.mlp_norm, dx,
+                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                  if (c.is_sparse(layer)) {
+                    backward_experts(stream, workspace, pass, weights, kept, balance, gradients,
+                                     normed, dy, dnormed);
+                  } else {
+                    backward_dense_mlp(stream, workspace, pass, weights, kept, gradients, normed,
+                                       dy, dnormed);
+                  }
+                });
+  backward_half(stream, workspace, c, attention_half(weights, kept), gradients.input_norm, dx,
+                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                  backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients,
+                                     normed, dy, dnormed);
+                });
 }
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,

@@ -24,7 +24,7 @@ LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t 
           .attended = take(workspace, tokens, c.q_size()),
           .lse = {},
           .middle = take(workspace, tokens, c.hidden_size),
-          .post_inv_rms = {}};
+          .mlp_inv_rms = {}};
 }
 
 ModelConfig validated(ModelConfig config) {

@@ -82,7 +82,7 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
       .k_norm = c.qk_norm ? TensorGroup{kNorm, {{"self_attn.k_norm.weight", c.head_dim}}} : none,
       .o = {kResidual, {{"self_attn.o_proj.weight", hidden}}, c.q_size()},
       .o_bias = c.o_bias ? TensorGroup{kBias, {{"self_attn.o_proj.bias", hidden}}} : none,
-      .post_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
+      .mlp_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
       .gate_up = sparse ? none
                         : TensorGroup{kMatrix,
                                       {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}},

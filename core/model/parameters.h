@@ -90,7 +90,7 @@ struct LayerOf {
   VectorType k_norm;         // [head_dim]
   MatrixType o;              // [hidden, q_size]
   VectorType o_bias;         // [hidden]
-  VectorType post_norm;      // [hidden]
+  VectorType mlp_norm;       // [hidden]
   MatrixType gate_up;        // [2 * intermediate, hidden]  gate rows, then up
   VectorType gate_up_bias;   // [2 * intermediate]
   MatrixType down;           // [hidden, intermediate]
@@ -111,7 +111,7 @@ void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.k_norm...);
   visit(layers.o...);
   visit(layers.o_bias...);
-  visit(layers.post_norm...);
+  visit(layers.mlp_norm...);
   visit(layers.gate_up...);
   visit(layers.gate_up_bias...);
   visit(layers.down...);
