@@ -21,15 +21,15 @@ size_t row_bytes(int64_t dim) { return static_cast<size_t>(dim) * sizeof(float);
 
 // A row of a weight is a column of a panel.
 template <class T>
-void copy_row(const T* panels, int64_t dim, int64_t row, float* out) {
+void scaled_row(const T* panels, int64_t dim, int64_t row, float scale, float* out) {
   const T* in = panels + row / gemm::kPanel * gemm::kPanel * dim + row % gemm::kPanel;
-  for (int64_t i = 0; i < dim; ++i) out[i] = to_float(in[i * gemm::kPanel]);
+  for (int64_t i = 0; i < dim; ++i) out[i] = scale * to_float(in[i * gemm::kPanel]);
 }
 
 }  // namespace
 
 void embedding(const Stream& stream, const Embedding& args) {
-  const auto [table, ids, y] = args;
+  const auto& [table, ids, y, scale] = args;
   TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
            table.out, table.in, ids.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, grain_rows(table.in), [&](int64_t begin, int64_t end) {
@@ -37,16 +37,16 @@ void embedding(const Stream& stream, const Embedding& args) {
       const int64_t id = ids[static_cast<size_t>(t)];
       TR_CHECK(id >= 0 && id < table.out, "row {} of {}", id, table.out);
       if (table.dtype == Dtype::kF32) {
-        copy_row(reinterpret_cast<const float*>(table.data), table.in, id, y.row(t));
+        scaled_row(reinterpret_cast<const float*>(table.data), table.in, id, scale, y.row(t));
       } else {
-        copy_row(reinterpret_cast<const Bf16*>(table.data), table.in, id, y.row(t));
+        scaled_row(reinterpret_cast<const Bf16*>(table.data), table.in, id, scale, y.row(t));
       }
     }
   });
 }
 
 void embedding_backward(const Stream& stream, const EmbeddingBackward& args) {
-  const auto [ids, dy, dtable] = args;
+  const auto& [ids, dy, dtable, scale] = args;
   const auto tokens = static_cast<int64_t>(ids.size());
   TR_CHECK(dy.rows == tokens && dy.cols == dtable.cols, "dy [{}, {}], {} ids, dtable [{}, {}]",
            dy.rows, dy.cols, tokens, dtable.rows, dtable.cols);
@@ -56,11 +56,13 @@ void embedding_backward(const Stream& stream, const EmbeddingBackward& args) {
   const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(tokens, 1));
   parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
     const int64_t stop = std::min(dy.cols, end * kLanes);
+    const Vec16 factor = simd::broadcast(scale);
     for (int64_t t = 0; t < tokens; ++t) {
       float* out = dtable.row(ids[static_cast<size_t>(t)]);
       for (int64_t i = begin * kLanes; i < stop; i += kLanes) {
         const int64_t left = stop - i;
-        Vec16 sum = simd::add(simd::load(out + i, left), simd::load(dy.row(t) + i, left));
+        Vec16 scaled = simd::mul(factor, simd::load(dy.row(t) + i, left));
+        Vec16 sum = simd::add(simd::load(out + i, left), scaled);
         simd::store(out + i, sum, left);
       }
     }

@@ -15,24 +15,38 @@ int64_t grain_rows(int64_t dim) {
   return std::max<int64_t>(1, 8 * 1024 / std::max<int64_t>(dim, 1));
 }
 
+// sigmoid(z(g)) and the derivative of z.
+struct Slope {
+  Vec16 sigmoid, dz;
+};
+TR_INLINE Slope slope_of(GateActivation activation, Vec16 g) {
+  if (activation == GateActivation::kSilu) return {simd::sigmoid(g), simd::broadcast(1.0f)};
+  constexpr float kLinear = 1.5957691216f;  // 2 sqrt(2 / pi)
+  constexpr float kCubic = 0.044715f * kLinear;
+  const Vec16 squared = simd::mul(g, g), linear = simd::broadcast(kLinear);
+  const Vec16 z = simd::mul(g, simd::fma(squared, simd::broadcast(kCubic), linear));
+  return {simd::sigmoid(z), simd::fma(squared, simd::broadcast(3 * kCubic), linear)};
+}
+
 }  // namespace
 
 void swiglu(const Stream& stream, const Swiglu& args) {
-  const auto [gate, up, y] = args;
+  const auto& [gate, up, y, activation] = args;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && y.rows == gate.rows && up.cols == dim && y.cols == dim);
   parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < dim; i += kLanes) {
         Vec16 g = simd::load(gate.row(t) + i, dim - i), u = simd::load(up.row(t) + i, dim - i);
-        simd::store(y.row(t) + i, simd::mul(simd::mul(g, simd::sigmoid(g)), u), dim - i);
+        const Vec16 s = slope_of(activation, g).sigmoid;
+        simd::store(y.row(t) + i, simd::mul(simd::mul(g, s), u), dim - i);
       }
     }
   });
 }
 
 void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
-  const auto [gate, up, dy, dgate, dup] = args;
+  const auto& [gate, up, dy, dgate, dup, activation] = args;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);
@@ -46,9 +60,9 @@ void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
         // All of a vector's inputs are loaded before its outputs are stored, because dgate or dup
         // may be dy.
         const Vec16 d = simd::load(dy.row(t) + i, left);
-        const Vec16 s = simd::sigmoid(g);
-        // silu'(g) = s * (1 + g * (1 - s))
-        const Vec16 slope = simd::mul(s, simd::fma(g, simd::sub(one, s), one));
+        const auto [s, dz] = slope_of(activation, g);
+        // The derivative of g s is s * (1 + g z' * (1 - s)).
+        const Vec16 slope = simd::mul(s, simd::fma(simd::mul(g, dz), simd::sub(one, s), one));
         simd::store(dgate.row(t) + i, simd::mul(simd::mul(d, u), slope), left);
         simd::store(dup.row(t) + i, simd::mul(d, simd::mul(g, s)), left);
       }

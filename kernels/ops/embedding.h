@@ -10,20 +10,22 @@
 
 namespace tailrace {
 
-// y[t] = table[ids[t]];  table [vocab, dim], y [tokens, dim]
+// y[t] = scale * table[ids[t]];  table [vocab, dim], y [tokens, dim]
 struct Embedding {
   Weight table;
   std::span<const int32_t> ids;
   Matrix y;
+  float scale = 1;
 };
 void embedding(const Stream& stream, const Embedding& args);
 
-// dtable[ids[t]] += dy[t], in ascending order of t for each row (one thread owns a range of
+// dtable[ids[t]] += scale * dy[t], in ascending order of t for each row (one thread owns a range of
 // columns).
 struct EmbeddingBackward {
   std::span<const int32_t> ids;
   ConstMatrix dy;
   Matrix dtable;
+  float scale = 1;
 };
 void embedding_backward(const Stream& stream, const EmbeddingBackward& args);
 

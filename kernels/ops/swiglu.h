@@ -1,16 +1,24 @@
-// The gated activation of a Llama MLP.
+// The gated activation of an MLP (Shazeer 2020, GLU Variants).
 #pragma once
+
+#include <cstdint>
 
 #include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace tailrace {
 
-// y = silu(gate) * up, silu(g) = g / (1 + exp(-g));  gate, up, y [tokens, dim]; y may be gate or
-// up.
+// g / (1 + exp(-z)):
+enum class GateActivation : uint8_t {
+  kSilu,      // z = g
+  kGeluTanh,  // z = 2 sqrt(2 / pi) (g + 0.044715 g^3); the same as g / 2 (1 + tanh(z / 2))
+};
+
+// y = activation(gate) * up;  gate, up, y [tokens, dim]; y may be gate or up.
 struct Swiglu {
   ConstMatrix gate, up;
   Matrix y;
+  GateActivation activation = GateActivation::kSilu;
 };
 void swiglu(const Stream& stream, const Swiglu& args);
 
@@ -18,6 +26,7 @@ void swiglu(const Stream& stream, const Swiglu& args);
 struct SwigluBackward {
   ConstMatrix gate, up, dy;
   Matrix dgate, dup;
+  GateActivation activation = GateActivation::kSilu;
 };
 void swiglu_backward(const Stream& stream, const SwigluBackward& args);
 

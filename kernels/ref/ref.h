@@ -13,6 +13,7 @@
 #include "kernels/ops/experts.h"
 #include "kernels/ops/log_softmax.h"
 #include "kernels/ops/router.h"
+#include "kernels/ops/swiglu.h"
 
 namespace tailrace::ref {
 
@@ -29,11 +30,14 @@ void rms_norm_backward(ConstMatrix x, std::span<const float> weight, std::span<c
 void rope(Matrix x, int num_heads, std::span<const int32_t> positions,
           std::span<const double> inv_freq, bool inverse);
 
-void swiglu(ConstMatrix gate, ConstMatrix up, Matrix y);
-void swiglu_backward(ConstMatrix gate, ConstMatrix up, ConstMatrix dy, Matrix dgate, Matrix dup);
+void swiglu(ConstMatrix gate, ConstMatrix up, Matrix y,
+            GateActivation activation = GateActivation::kSilu);
+void swiglu_backward(ConstMatrix gate, ConstMatrix up, ConstMatrix dy, Matrix dgate, Matrix dup,
+                     GateActivation activation = GateActivation::kSilu);
 
-void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y);
-void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable);
+void embedding(ConstMatrix table, std::span<const int32_t> ids, Matrix y, float scale = 1);
+void embedding_backward(std::span<const int32_t> ids, ConstMatrix dy, Matrix dtable,
+                        float scale = 1);
 
 void route(const Route& args);
 void route_backward(const RouteBackward& args);
