@@ -9,10 +9,15 @@ namespace {
 
 // Floats a token of each array of a layer, in the order of Activations::Layer.
 struct RowSizes {
-  int64_t hidden, qkv, attended, lse;
+  int64_t hidden, qkv, attended, lse, product, product_inv_rms;
 
   explicit RowSizes(const ModelConfig& c)
-      : hidden(c.hidden_size), qkv(c.qkv_size()), attended(c.q_size()), lse(c.num_heads) {}
+      : hidden(c.hidden_size),
+        qkv(c.qkv_size()),
+        attended(c.q_size()),
+        lse(c.num_heads),
+        product(c.post_norms ? c.hidden_size : 0),
+        product_inv_rms(c.post_norms ? 1 : 0) {}
 };
 
 Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
@@ -77,7 +82,8 @@ int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
     return static_cast<int64_t>(aligned_bytes(max_tokens, floats));
   };
   const int64_t layer = 2 * bytes_of(row.hidden) + 2 * bytes_of(1) + bytes_of(row.qkv) +
-                        bytes_of(row.attended) + bytes_of(row.lse);
+                        bytes_of(row.attended) + bytes_of(row.lse) + 2 * bytes_of(row.product) +
+                        2 * bytes_of(row.product_inv_rms);
   int64_t bytes = config.num_layers * layer + bytes_of(row.hidden) + bytes_of(1);
   for (int64_t i = 0; i < config.num_layers; ++i)
     bytes += static_cast<int64_t>(MlpMemory::bytes(MlpSizes(config, i), max_tokens));
@@ -102,6 +108,10 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     layer.lse = take(row.lse);
     layer.middle = take(row.hidden);
     layer.mlp_inv_rms = take(1);
+    layer.o_product = take(row.product);
+    layer.o_inv_rms = take(row.product_inv_rms);
+    layer.down_product = take(row.product);
+    layer.down_inv_rms = take(row.product_inv_rms);
     layer.mlp = MlpMemory(memory, MlpSizes(config, i), max_tokens);
     layers_.push_back(layer);
   }
@@ -128,6 +138,12 @@ LayerActivations Activations::layer(int64_t index) const {
                            .lse = rows_of(layer.lse, num_tokens_, row.lse),
                            .middle = rows_of(layer.middle, num_tokens_, row.hidden),
                            .mlp_inv_rms = layer.mlp_inv_rms.first(count)};
+  if (config_.post_norms) {
+    kept.o_product = rows_of(layer.o_product, num_tokens_, row.product);
+    kept.o_inv_rms = layer.o_inv_rms.first(count);
+    kept.down_product = rows_of(layer.down_product, num_tokens_, row.product);
+    kept.down_inv_rms = layer.down_inv_rms.first(count);
+  }
   layer.mlp.view(config_, index, num_tokens_, kept);
   return kept;
 }

@@ -3,7 +3,7 @@
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
 // and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + 2 q_size + 2 kv_size +
 // 2 intermediate + heads + 2; a sparse one has 2 experts_per_token * (expert_size + 1) + experts in
-// place of 2 intermediate.
+// place of 2 intermediate, and one with post_norms 2 hidden + 2 more.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,9 @@ struct LayerActivations {
   std::span<float> mlp_inv_rms;    // [tokens] or empty
   // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
   Matrix gate_up = {};
+  // What the halves of a layer give, where it is normalised before it is added.
+  Matrix o_product = {}, down_product = {};            // [tokens, hidden] or empty
+  std::span<float> o_inv_rms = {}, down_inv_rms = {};  // [tokens] or empty
   // Of a sparse layer alone.
   Matrix router = {};              // [tokens, experts] probabilities
   Matrix expert_weights = {};      // [tokens, k]
@@ -78,6 +81,7 @@ class Activations {
  private:
   struct Layer {
     std::span<float> input, input_inv_rms, qkv, attended, lse, middle, mlp_inv_rms;
+    std::span<float> o_product, o_inv_rms, down_product, down_inv_rms;
     MlpMemory mlp;
   };
 

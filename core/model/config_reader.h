@@ -14,7 +14,6 @@ namespace tailrace {
 struct ConfigFeature {
   const char* key;
   const char* accepted;  // JSON list; empty: only null or no key at all
-  bool saved = false;    // write_model_config() gives it, with the first accepted value
 };
 
 // All throw UserError. A key that is absent or null has no value: Hugging Face files use both for

@@ -57,7 +57,8 @@ int num_rotated_heads(const ModelConfig& c) {
 }
 AttentionHeads attention_heads(const ModelConfig& c, int64_t layer) {
   return {.num_heads = static_cast<int>(c.num_heads),
-          .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+          .scale = 1.0f / std::sqrt(static_cast<float>(c.attention_scalar > 0 ? c.attention_scalar
+                                                                              : c.head_dim)),
           .window = static_cast<int>(c.window(layer))};
 }
 float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
@@ -92,17 +93,23 @@ Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float
   return rotated;
 }
 
-// One half of a layer, output = input + f(RMSNorm(input)); what is kept of it.
+// One half of a layer, output = input + f(RMSNorm(input)), or input + RMSNorm(f(RMSNorm(input)));
+// what is kept of it.
 struct Half {
   ConstMatrix input;
   std::span<const float> norm;
   std::span<float> inv_rms;
+  Matrix product;                    // of f
+  std::span<const float> post_norm;  // empty: there is none
+  std::span<float> product_inv_rms;
 };
 Half attention_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
-  return {.input = kept.input, .norm = weights.input_norm, .inv_rms = kept.input_inv_rms};
+  return {kept.input,     weights.input_norm, kept.input_inv_rms,
+          kept.o_product, weights.o_norm,     kept.o_inv_rms};
 }
 Half mlp_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
-  return {.input = kept.middle, .norm = weights.mlp_norm, .inv_rms = kept.mlp_inv_rms};
+  return {kept.middle,       weights.mlp_norm,  kept.mlp_inv_rms,
+          kept.down_product, weights.down_norm, kept.down_inv_rms};
 }
 
 // f(normed, y) fills y.
@@ -116,7 +123,15 @@ void forward_half(const Stream& stream, Workspace& workspace, const ModelConfig&
                     .eps = norm_eps(c),
                     .y = normed,
                     .inv_rms = half.inv_rms});
-  f(normed, output);
+  // In the output's place where nobody keeps it.
+  const Matrix product = half.product.cols > 0 ? half.product : output;
+  f(normed, product);
+  if (!half.post_norm.empty())
+    rms_norm(stream, {.x = product,
+                      .weight = half.post_norm,
+                      .eps = norm_eps(c),
+                      .y = output,
+                      .inv_rms = half.product_inv_rms});
   // The residual stream is added to the finished product and is not where its sum starts: one
   // rounding, at the same place in every pass.
   add(stream, {.x = half.input, .y = output});
@@ -126,12 +141,21 @@ void forward_half(const Stream& stream, Workspace& workspace, const ModelConfig&
 // dnormed.
 template <class F>
 void backward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
-                   const Half& half, std::span<float> dnorm, Matrix dx, const F& f) {
+                   const Half& half, std::span<float> dnorm, std::span<float> dpost_norm, Matrix dx,
+                   const F& f) {
   Workspace::Scope scope(workspace);
   Matrix normed = take(workspace, dx.rows, c.hidden_size);
   Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
   rms_norm(stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
-  f(normed, dx, dnormed);
+  if (!half.post_norm.empty())
+    rms_norm_backward(stream, {.x = half.product,
+                               .weight = half.post_norm,
+                               .inv_rms = half.product_inv_rms,
+                               .dy = dx,
+                               .dx = dnormed,
+                               .accumulate = false,
+                               .dweight = dpost_norm});
+  f(normed, half.post_norm.empty() ? dx : dnormed, dnormed);
   // dx already is the gradient of the residual path, which goes past this half unchanged; the
   // half's own is added to it.
   rms_norm_backward(stream, {.x = half.input,
@@ -179,7 +203,7 @@ void forward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPa
   linear(stream,
          {.x = normed, .weight = weights.gate_up, .bias = weights.gate_up_bias, .y = kept.gate_up});
   const GateUp<float> halves(kept.gate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   linear(stream, {.x = product, .weight = weights.down, .bias = weights.down_bias, .y = y});
 }
 
@@ -224,7 +248,7 @@ void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass
       stream,
       {.x = wide, .weights = weights.expert_gate_up, .offsets = groups.offsets, .y = kept.gate_up});
   const GateUp<float> halves(kept.gate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   grouped_linear(
       stream, {.x = product, .weights = weights.expert_down, .offsets = groups.offsets, .y = wide});
   weighted_sum(stream, {.x = wide, .rows = groups.rows, .weights = kept.expert_weights, .y = y});
@@ -249,7 +273,7 @@ void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerP
   Matrix dgate_up = take(workspace, dy.rows, 2 * c.intermediate_size);
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // The gradient to the product lies where the gradient to the gate will be.
   backward_linear(stream, workspace, dy, product, weights.down, gradients.down, gradients.down_bias,
                   dhalves.gate);
@@ -257,7 +281,8 @@ void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerP
                            .up = halves.up,
                            .dy = dhalves.gate,
                            .dgate = dhalves.gate,
-                           .dup = dhalves.up});
+                           .dup = dhalves.up,
+                           .activation = c.activation});
   backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
 }
@@ -288,7 +313,7 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
                             .losses = balance.losses});
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product});
+  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // Every choice of a token gets the token's gradient, and its weight comes in where products are
   // narrow: (w dy) W = w (dy W).
   gather_rows(stream, {.x = dy, .rows = groups.tokens, .y = wide});
@@ -307,7 +332,8 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
                            .up = halves.up,
                            .dy = dhalves.gate,
                            .dgate = dhalves.gate,
-                           .dup = dhalves.up});
+                           .dup = dhalves.up,
+                           .activation = c.activation});
 
   gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
   grouped_grad_weight(
@@ -417,8 +443,8 @@ void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass&
                     const LayerActivations& kept, const LayerBalance& balance,
                     const LayerTensors<float>& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
-  backward_half(stream, workspace, c, mlp_half(weights, kept), gradients.mlp_norm, dx,
-                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+  backward_half(stream, workspace, c, mlp_half(weights, kept), gradients.mlp_norm,
+                gradients.down_norm, dx, [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
                   if (c.is_sparse(layer)) {
                     backward_experts(stream, workspace, pass, weights, kept, balance, gradients,
                                      normed, dy, dnormed);
@@ -427,8 +453,8 @@ void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass&
                                        dy, dnormed);
                   }
                 });
-  backward_half(stream, workspace, c, attention_half(weights, kept), gradients.input_norm, dx,
-                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+  backward_half(stream, workspace, c, attention_half(weights, kept), gradients.input_norm,
+                gradients.o_norm, dx, [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
                   backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients,
                                      normed, dy, dnormed);
                 });

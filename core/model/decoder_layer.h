@@ -1,8 +1,8 @@
 // One decoder layer, forward and backward side by side:
 //
 //   middle = input  + Attention(RMSNorm(input)) Wo^T       q and k normalised by head with qk_norm
-//   output = middle + MLP(x),   x = RMSNorm(middle)
-//   MLP(x) = (SiLU(x Wgate^T) * (x Wup^T)) Wdown^T, or in a sparse layer
+//   output = middle + MLP(x),   x = RMSNorm(middle)        what is added normalised with post_norms
+//   MLP(x) = (activation(x Wgate^T) * (x Wup^T)) Wdown^T, or in a sparse layer
 //   MLP(x) = sum over e of w_e MLP_e(x),   w and the experts e as kernels/ops/router.h says
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace tailrace {
 
-// What all layers of one pass share; borrows everything.
+// What all layers of one pass share, and the angles of this one; borrows everything.
 struct LayerPass {
   const ModelConfig& config;
   const ForwardBatch& batch;

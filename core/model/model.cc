@@ -45,18 +45,26 @@ Model::Model(ModelConfig config, int64_t max_context)
       max_context_(context_of(config_, max_context)),
       rope_table_(static_cast<size_t>(bytes(config_, max_context))) {
   // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
+  const std::span<float> tables = rope_table_.as<float>();
   rope_table(Stream{}, {.inv_freq = config_.inv_freq(),
                         .scale = config_.rope_scaling.attention_factor,
-                        .table = {rope_table_.as<float>().data(), max_context_, config_.head_dim}});
+                        .table = {tables.data(), max_context_, config_.head_dim}});
+  if (config_.local_rope_theta == 0) return;
+  float* local = tables.data() + max_context_ * config_.head_dim;
+  rope_table(Stream{}, {.inv_freq = config_.local_inv_freq(),
+                        .table = {local, max_context_, config_.head_dim}});
 }
 
 int64_t Model::bytes(const ModelConfig& config, int64_t max_context) {
-  const int64_t floats = context_of(config, max_context) * config.head_dim;
+  const int64_t tables = config.local_rope_theta > 0 ? 2 : 1;
+  const int64_t floats = tables * context_of(config, max_context) * config.head_dim;
   return static_cast<int64_t>(Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)));
 }
 
-ConstMatrix Model::rope() const {
-  return {rope_table_.as<float>().data(), max_context_, config_.head_dim};
+ConstMatrix Model::rope(int64_t layer) const {
+  const float* first = rope_table_.as<float>().data();
+  const int64_t begin = config_.has_local_rope(layer) ? max_context_ * config_.head_dim : 0;
+  return {first + begin, max_context_, config_.head_dim};
 }
 
 size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_context,
@@ -99,7 +107,6 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   const int64_t tokens = batch.num_tokens();
   if (tokens == 0) return;
   Workspace::Scope scope(workspace);
-  const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope()};
   LayerActivations kept;
   MlpMemory mlp;
   if (sink == nullptr) {
@@ -110,7 +117,10 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     kept = sink->layer(0);
   }
 
-  embedding(stream, {.table = weights.embeddings(), .ids = batch.token_ids, .y = kept.input});
+  embedding(stream, {.table = weights.embeddings(),
+                     .ids = batch.token_ids,
+                     .y = kept.input,
+                     .scale = weights.embedding_scale()});
   // Without a sink a layer writes over its own input, which forward_layer() has read by then.
   Matrix output = kept.input;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -122,6 +132,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     } else {
       mlp.view(config_, i, tokens, kept);
     }
+    const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
     forward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
                   kept, output);
   }
@@ -148,7 +159,6 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
            "dhidden [{}, {}] for {} rows", dhidden.rows, dhidden.cols, rows);
   if (tokens == 0) return;
   Workspace::Scope scope(workspace);
-  const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope()};
   Matrix dx = take(workspace, tokens, config_.hidden_size);
   {
     Workspace::Scope rows_scope(workspace);
@@ -174,13 +184,16 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                        .choices = balance.loads->choices_of(sparse_layer),
                        .losses = balance.loads->losses_of(sparse_layer)};
     }
+    const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
     backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],
                    kv.layer(i), activations.layer(i), layer_balance,
                    layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.
-  embedding_backward(
-      stream, {.ids = batch.token_ids, .dy = dx, .dtable = gradients.matrix(kEmbeddingName)});
+  embedding_backward(stream, {.ids = batch.token_ids,
+                              .dy = dx,
+                              .dtable = gradients.matrix(kEmbeddingName),
+                              .scale = weights.embedding_scale()});
 }
 
 std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens) const {

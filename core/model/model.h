@@ -37,7 +37,7 @@ class Model {
   }
   static size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                 int num_threads);
-  // Of the model itself: the table of rotary positions.
+  // Of the model itself: the tables of rotary positions.
   static int64_t bytes(const ModelConfig& config, int64_t max_context = 0);
   int64_t max_context() const { return max_context_; }
 
@@ -64,12 +64,13 @@ class Model {
 
  private:
   void check_batch(const ForwardBatch& batch, const KvCache& kv) const;
-  ConstMatrix rope() const;
+  ConstMatrix rope(int64_t layer) const;
 
   ModelConfig config_;
   ParameterLayout layout_;
   int64_t max_context_;
-  Buffer rope_table_;  // [max_context, head_dim]
+  // [1 or 2, max_context, head_dim]; the second of layers with has_local_rope()
+  Buffer rope_table_;
 };
 
 }  // namespace tailrace

@@ -26,6 +26,8 @@ using Ordered = nlohmann::ordered_json;  // keys stay as written
 constexpr int64_t kMaxConfigBytes = 1 << 24;
 // Far above any model.
 constexpr int64_t kMaxLayers = 10000;
+// The same, and every product of two sizes is within int64_t.
+constexpr int64_t kMaxSize = int64_t{1} << 24;
 
 // Where a family says that layers see a window only.
 enum class Windows : uint8_t {
@@ -33,6 +35,7 @@ enum class Windows : uint8_t {
   kAll,     // sliding_window is that of all layers
   kUpper,   // with use_sliding_window, of layers from max_window_layers on
   kIfUsed,  // with use_sliding_window, of all layers
+  kLocal,   // sliding_window is that of layer_types or, without them, of all but each sixth layer
 };
 
 // A model family: what it adds to the decoder that all share, by which keys its files say so, and
@@ -49,6 +52,11 @@ struct Family {
   int64_t num_kv_heads = 0;  // 0: as many as heads
   int64_t head_dim = 0;      // 0: hidden_size / heads
   bool experts = false;      // layers may be sparse
+  bool tied = false;
+  bool offset_norms = false, post_norms = false, scaled_embeddings = false;
+  GateActivation activation = GateActivation::kSilu;
+  int64_t attention_scalar = 0;                     // of query_pre_attn_scalar; 0: no key
+  double rope_theta = 10000, local_rope_theta = 0;  // of rope_local_base_freq; 0: no key
 };
 constexpr Family kFamilies[] = {
     {.architecture = "LlamaForCausalLM",
@@ -82,20 +90,45 @@ constexpr Family kFamilies[] = {
      .max_positions = 32768,
      .num_kv_heads = 4,
      .experts = true},
+    {.architecture = "Gemma3ForCausalLM",
+     .model_type = "gemma3_text",
+     .attention_bias_key = true,
+     .qk_norm = true,
+     .windows = Windows::kLocal,
+     .max_positions = 131072,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .tied = true,
+     .offset_norms = true,
+     .post_norms = true,
+     .scaled_embeddings = true,
+     .activation = GateActivation::kGeluTanh,
+     .attention_scalar = 256,
+     .rope_theta = 1e6,
+     .local_rope_theta = 10000},
 };
 
-constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28;
+constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28, kDefaultPattern = 6;
 
 // Of all families. Keys that are not listed are passed over: most say how to train or to generate,
 // and change no logits.
 constexpr ConfigFeature kFeatures[] = {
-    {"hidden_act", R"(["silu"])", /*saved=*/true},
     {"partial_rotary_factor", "[1]"},
+    {"attn_logit_softcapping", "[]"},
+    {"final_logit_softcapping", "[]"},
+    {"use_bidirectional_attention", "[false]"},
     // How it may be stored.
     {"quantization_config", "[]"},
     {"torch_dtype", R"(["float32", "bfloat16", "float16"])"},
     {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
 };
+
+// How a family's files say GateActivation.
+constexpr ConfigFeature kActivations[] = {{"hidden_act", R"(["silu"])"},
+                                          {"hidden_activation", R"(["gelu_pytorch_tanh"])"}};
+const ConfigFeature& activation_of(const Family& family) {
+  return kActivations[static_cast<size_t>(family.activation)];
+}
 
 constexpr std::pair<const char*, Dtype> kDtypes[] = {
     {"float32", Dtype::kF32}, {"bfloat16", Dtype::kBF16}, {"float16", Dtype::kF16}};
@@ -156,6 +189,11 @@ void check_size(const std::string& where, const char* key, int64_t value, int64_
   }
 }
 
+void check_theta(const std::string& where, const char* key, double value) {
+  if (!(value >= 1 && std::isfinite(value)))
+    throw UserError("{}: {} is {}; it must be a finite number of at least 1", where, key, value);
+}
+
 // The scaling that an object names, under either name of its type.
 RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
   using enum RopeScaling::Type;
@@ -190,15 +228,28 @@ RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
   return scaling;
 }
 
-// transformers 5 moved rope_theta into an object together with the scaling.
-void read_rope(const ConfigReader& reader, ModelConfig& config) {
-  config.rope_theta = reader.number("rope_theta", 10000);
+// transformers 5 moved rope_theta into an object together with the scaling, or into one for each
+// kind of layer.
+void read_rope(const ConfigReader& reader, const Family& family, ModelConfig& config) {
+  config.rope_theta = reader.number("rope_theta", family.rope_theta);
+  const bool local = family.local_rope_theta > 0;
+  if (local)
+    config.local_rope_theta = reader.number("rope_local_base_freq", family.local_rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (reader.find(key) == nullptr) continue;
-    const ConfigReader inner = reader.inner(key);
+    const ConfigReader both = reader.inner(key);
+    const bool apart = local && both.find("full_attention") != nullptr;
+    const ConfigReader inner = apart ? both.inner("full_attention") : both;
+    if (apart) {
+      const ConfigReader sliding = both.inner("sliding_attention");
+      sliding.check({"rope_type", R"(["default"])"});
+      config.local_rope_theta = sliding.number("rope_theta", config.local_rope_theta);
+    }
     config.rope_theta = inner.number("rope_theta", config.rope_theta);
     config.rope_scaling = read_scaling(inner, config.max_positions);
   }
+  // 0 would mean the angles of the other layers.
+  if (local) check_theta(reader.path(), "rope_local_base_freq", config.local_rope_theta);
 }
 
 Ordered scaling_json(const RopeScaling& scaling) {
@@ -239,11 +290,21 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
                          : reader.is_null("sliding_window")
                              ? 0
                              : reader.integer("sliding_window", kDefaultWindow);
-  if (window == 0) return {};
+  const bool local = family.windows == Windows::kLocal;
+  if (window == 0 && !local) return {};
   check_size(reader.path(), "num_hidden_layers", num_layers, kMaxLayers);  // which it lists
   int64_t first = upper ? reader.integer("max_window_layers", kDefaultFirstWindowLayer) : 0;
   std::vector<int64_t> windows;
   for (int64_t i = 0; i < num_layers; ++i) windows.push_back(i >= first ? window : 0);
+  if (local) {
+    // A layer without a window would have the positions of the others.
+    check_size(reader.path(), "sliding_window", window, kMaxSize);
+    const char* key = reader.find("sliding_window_pattern") != nullptr ? "sliding_window_pattern"
+                                                                       : "_sliding_window_pattern";
+    const int64_t pattern = reader.integer(key, kDefaultPattern);
+    check_size(reader.path(), key, pattern, kMaxSize);
+    for (int64_t i = pattern - 1; i < num_layers; i += pattern) windows[static_cast<size_t>(i)] = 0;
+  }
   // Newer files say it layer by layer.
   if (const Json* types = reader.find("layer_types")) {
     if (!types->is_array() || std::ssize(*types) != num_layers)
@@ -266,15 +327,18 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
 void write_windows(const ModelConfig& config, const Family& family, Ordered& json) {
   const auto first = std::ranges::find_if(config.windows, [](int64_t w) { return w > 0; });
   const bool any = first != config.windows.end();
-  json["sliding_window"] = any ? Ordered(*first) : Ordered(nullptr);
+  const bool local = family.windows == Windows::kLocal;
+  json["sliding_window"] = any     ? Ordered(*first)
+                           : local ? Ordered(kDefaultWindow)
+                                   : Ordered(nullptr);
   if (family.windows == Windows::kUpper || family.windows == Windows::kIfUsed)
     json["use_sliding_window"] = any;
   if (family.windows == Windows::kUpper) {
     json["max_window_layers"] = any ? first - config.windows.begin() : config.num_layers;
   }
-  if (!any) return;
-  for (const int64_t window : config.windows)
-    json["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+  if (!any && !local) return;
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    json["layer_types"].push_back(config.window(i) > 0 ? "sliding_attention" : "full_attention");
 }
 
 // Layers of experts, and their sizes. Leaves `config` as it is where no layer is sparse.
@@ -362,6 +426,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const ConfigReader reader(path.string(), json);
   const Family& family = find_family(reader);
   for (const ConfigFeature& feature : kFeatures) reader.check(feature);
+  reader.check(activation_of(family));
   ModelConfig config;
   config.architecture = family.architecture;
   config.hidden_size = reader.integer("hidden_size");
@@ -385,14 +450,22 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   config.max_positions = reader.integer("max_position_embeddings", family.max_positions);
   // transformers' defaults, here and below: a file that leaves a key out means them.
   config.rms_norm_eps = reader.number("rms_norm_eps", 1e-6);
-  read_rope(reader, config);
+  read_rope(reader, family, config);
   config.o_bias = family.attention_bias_key && reader.boolean("attention_bias", false);
   config.qkv_bias = family.qkv_bias || config.o_bias;
   config.mlp_bias = family.mlp_bias_key && reader.boolean("mlp_bias", false);
   config.qk_norm = family.qk_norm;
+  config.offset_norms = family.offset_norms;
+  config.post_norms = family.post_norms;
+  config.scaled_embeddings = family.scaled_embeddings;
+  config.activation = family.activation;
+  if (family.attention_scalar > 0) {
+    config.attention_scalar = reader.integer("query_pre_attn_scalar", family.attention_scalar);
+    check_size(path.string(), "query_pre_attn_scalar", config.attention_scalar, kMaxSize);
+  }
   config.windows = read_windows(reader, family, config.num_layers);
   if (family.experts) read_experts(reader, config);
-  config.tie_embeddings = reader.boolean("tie_word_embeddings", false);
+  config.tie_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   const std::vector<int64_t> begins = reader.tokens("bos_token_id");
   if (!begins.empty()) config.bos_token = begins.front();
   config.eos_tokens = reader.tokens("eos_token_id");
@@ -405,7 +478,12 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
 
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory) {
   const Family& family = family_of(config);
-  TR_CHECK(config.qk_norm == family.qk_norm &&
+  TR_CHECK(config.qk_norm == family.qk_norm && config.offset_norms == family.offset_norms &&
+               config.post_norms == family.post_norms &&
+               config.scaled_embeddings == family.scaled_embeddings &&
+               config.activation == family.activation &&
+               (config.attention_scalar > 0) == (family.attention_scalar > 0) &&
+               (config.local_rope_theta > 0) == (family.local_rope_theta > 0) &&
                config.qkv_bias == (family.qkv_bias || config.o_bias) &&
                (family.attention_bias_key || !config.o_bias) &&
                (family.mlp_bias_key || !config.mlp_bias) &&
@@ -427,8 +505,9 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["rope_theta"] = config.rope_theta;
   // Said out loud, so that a reader with other defaults computes the same.
   json["rope_scaling"] = scaling_json(config.rope_scaling);
-  for (const ConfigFeature& feature : kFeatures)
-    if (feature.saved) json[feature.key] = Ordered::parse(feature.accepted).front();
+  if (family.local_rope_theta > 0) json["rope_local_base_freq"] = config.local_rope_theta;
+  if (family.attention_scalar > 0) json["query_pre_attn_scalar"] = config.attention_scalar;
+  json[activation_of(family).key] = Ordered::parse(activation_of(family).accepted).front();
   if (family.attention_bias_key) json["attention_bias"] = config.o_bias;
   if (family.mlp_bias_key) json["mlp_bias"] = config.mlp_bias;
   if (family.windows != Windows::kNone) write_windows(config, family, json);
@@ -447,8 +526,6 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
 }
 
 void validate(const ModelConfig& config, const std::string& where) {
-  // Upper bounds far above any model keep every product of two sizes within int64_t.
-  constexpr int64_t kMaxSize = int64_t{1} << 24;
   check_size(where, "hidden_size", config.hidden_size, kMaxSize);
   check_size(where, "intermediate_size", config.intermediate_size, kMaxSize);
   check_size(where, "num_hidden_layers", config.num_layers, kMaxLayers);
@@ -471,10 +548,7 @@ void validate(const ModelConfig& config, const std::string& where) {
     throw UserError("{}: rms_norm_eps is {}; it must be between 0 and 1", where,
                     config.rms_norm_eps);
   }
-  if (!(config.rope_theta >= 1 && std::isfinite(config.rope_theta))) {
-    throw UserError("{}: rope_theta is {}; it must be a finite number of at least 1", where,
-                    config.rope_theta);
-  }
+  check_theta(where, "rope_theta", config.rope_theta);
   const RopeScaling& scaling = config.rope_scaling;
   if (!(scaling.factor >= 1 && scaling.factor <= 1e6)) {
     throw UserError("{}: the factor of rope_scaling is {}; it must be from 1 to 1e6", where,

@@ -10,12 +10,13 @@
 
 #include "core/model/rope_scaling.h"
 #include "kernels/base/dtype.h"
+#include "kernels/ops/swiglu.h"
 
 namespace tailrace {
 
 // A decoder of the Llama kind: RMSNorm, rotary positions (half-rotation), grouped-query attention,
-// SwiGLU, by one MLP or by experts. What families add to that is a field here, and nothing else
-// knows their names.
+// a gated MLP, by one MLP or by experts. What families add to that is a field here, and nothing
+// else knows their names.
 struct ModelConfig {
   std::string architecture = "LlamaForCausalLM";
   int64_t hidden_size = 0, intermediate_size = 0;
@@ -26,6 +27,13 @@ struct ModelConfig {
   bool tie_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // queries and keys are normalised head by head, before they are rotated
+  bool offset_norms = false;  // every norm's factors are 1 + its weights
+  bool post_norms = false;    // what a half of a layer gives is normalised before it is added
+  // Embeddings are multiplied by sqrt(hidden_size), rounded to the dtype in which weights compute.
+  bool scaled_embeddings = false;
+  GateActivation activation = GateActivation::kSilu;
+  int64_t attention_scalar = 0;  // scores are divided by its root; 0: head_dim
+  double local_rope_theta = 0;   // of layers with a window, without scaling; 0: as all layers
   // [num_layers] positions that a layer's queries see, their own counted; 0: all. Empty: all do.
   std::vector<int64_t> windows = {};
   // Sparse layers, whose MLP is one of experts: a token goes to experts_per_token of num_experts,
@@ -53,7 +61,11 @@ struct ModelConfig {
   int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
+  bool has_local_rope(int64_t layer) const { return local_rope_theta > 0 && window(layer) > 0; }
   std::vector<double> inv_freq() const { return rope_inv_freq(rope_theta, head_dim, rope_scaling); }
+  std::vector<double> local_inv_freq() const {
+    return rope_inv_freq(local_rope_theta, head_dim, {});
+  }
 };
 
 // Ends of names by which a file says how it has experts.

@@ -1,6 +1,7 @@
 #include "core/model/packed_weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/check.h"
 
@@ -16,14 +17,15 @@ size_t packed_bytes(const TensorShape& shape, Dtype dtype) {
              : static_cast<size_t>(shape.count) * weight_bytes(dtype, shape.rows, shape.cols);
 }
 
-void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype,
+// `offset` is added to a vector.
+void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype, float offset,
           std::span<const float>& packed) {
   const std::span<float> copy = memory.take<float>(std::ssize(values));
-  std::ranges::copy(values, copy.begin());
+  std::ranges::transform(values, copy.begin(), [=](float value) { return value + offset; });
   packed = copy;
 }
 
-void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dtype,
+void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dtype, float,
           Weight& packed) {
   const auto bytes = static_cast<int64_t>(packed_bytes(master, dtype));
   packed = pack_weight(stream, master, dtype, memory.take<std::byte>(bytes));
@@ -31,7 +33,7 @@ void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dty
 
 // One behind the other, without a gap: a packed weight ends with a whole cache line.
 void pack(const Stream& stream, Workspace& memory, MatrixStack<const float> master, Dtype dtype,
-          WeightStack& packed) {
+          float, WeightStack& packed) {
   packed = {.first = {.dtype = dtype, .out = master.rows, .in = master.cols},
             .count = master.count,
             .bytes = weight_bytes(dtype, master.rows, master.cols)};
@@ -71,19 +73,30 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
   Workspace memory({buffer_.data(), buffer_.size()});  // hands out the same places every time
-  const auto place = [&](const auto& from, auto& to) { pack(stream, memory, from, dtype_, to); };
+  const float norm_offset = config_.offset_norms ? 1.0f : 0.0f;
+  const auto place = [&](const TensorShape& shape, const auto& from, auto& to) {
+    const bool is_norm = shape.kind == ParameterKind::kNorm;
+    pack(stream, memory, from, dtype_, is_norm ? norm_offset : 0.0f, to);
+  };
   for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const auto shapes = layer_shapes(config_, i);
     const LayerTensors<const float> source = layer_tensors(config_, parameters, i);
-    for_each_tensor(place, source, layers_[static_cast<size_t>(i)]);
+    for_each_tensor(place, shapes, source, layers_[static_cast<size_t>(i)]);
   }
-  place(parameters.vector(kFinalNormName), final_norm_);
-  place(parameters.matrix(kEmbeddingName), embeddings_);
+  place({.kind = ParameterKind::kNorm}, parameters.vector(kFinalNormName), final_norm_);
+  place({}, parameters.matrix(kEmbeddingName), embeddings_);
   if (config_.tie_embeddings) {
     head_ = embeddings_;
   } else {
-    place(parameters.matrix(kHeadName), head_);
+    place({}, parameters.matrix(kHeadName), head_);
   }
   TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
+}
+
+float PackedWeights::embedding_scale() const {
+  if (!config_.scaled_embeddings) return 1;
+  const float scale = std::sqrt(static_cast<float>(config_.hidden_size));
+  return dtype_ == Dtype::kBF16 ? to_float(to_bf16(scale)) : scale;
 }
 
 }  // namespace tailrace

@@ -16,8 +16,9 @@
 namespace tailrace {
 
 // Made once, after each install or update; keeps its own copy of everything that forward() and
-// backward() read. Matrices are of one dtype, the few values of norms and biases float32. A tied
-// head and its embeddings are one Weight.
+// backward() read. Matrices are of one dtype, the few values of norms and biases float32; those of
+// norms are the factors themselves (ModelConfig::offset_norms). A tied head and its embeddings are
+// one Weight.
 //
 // Thread: may be shared while nobody repacks.
 class PackedWeights {
@@ -31,6 +32,7 @@ class PackedWeights {
   const std::vector<Layer>& layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const Weight& embeddings() const { return embeddings_; }  // [vocab, hidden]
+  float embedding_scale() const;                            // of the rows that forward() takes
   const Weight& head() const { return head_; }              // [vocab, hidden]
   Dtype dtype() const { return dtype_; }
 

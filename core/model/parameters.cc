@@ -82,7 +82,12 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
       .k_norm = c.qk_norm ? TensorGroup{kNorm, {{"self_attn.k_norm.weight", c.head_dim}}} : none,
       .o = {kResidual, {{"self_attn.o_proj.weight", hidden}}, c.q_size()},
       .o_bias = c.o_bias ? TensorGroup{kBias, {{"self_attn.o_proj.bias", hidden}}} : none,
-      .mlp_norm = {kNorm, {{"post_attention_layernorm.weight", hidden}}},
+      .o_norm =
+          c.post_norms ? TensorGroup{kNorm, {{"post_attention_layernorm.weight", hidden}}} : none,
+      .mlp_norm = {kNorm,
+                   {{c.post_norms ? "pre_feedforward_layernorm.weight"
+                                  : "post_attention_layernorm.weight",
+                     hidden}}},
       .gate_up = sparse ? none
                         : TensorGroup{kMatrix,
                                       {{"mlp.gate_proj.weight", ffn}, {"mlp.up_proj.weight", ffn}},
@@ -94,6 +99,8 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
       .down = sparse ? none : TensorGroup{kResidual, {{"mlp.down_proj.weight", hidden}}, ffn},
       .down_bias =
           c.mlp_bias && !sparse ? TensorGroup{kBias, {{"mlp.down_proj.bias", hidden}}} : none,
+      .down_norm =
+          c.post_norms ? TensorGroup{kNorm, {{"post_feedforward_layernorm.weight", hidden}}} : none,
       .router = sparse ? TensorGroup{kMatrix, {{"mlp.gate.weight", c.num_experts}}, hidden} : none,
       .choice_bias = sparse && c.choice_bias
                          ? TensorGroup{kChoice, {{std::string(kChoiceBiasName), c.num_experts}}}
@@ -132,9 +139,9 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
   double variance = 1.0 / static_cast<double>(info.shape.back());  // 1 / fan_in
   switch (info.kind) {
     case ParameterKind::kEmbedding:
-      // Untied, the residual stream begins with unit variance. Tied, the same rows are the head,
-      // and 1 / hidden gives logits of unit variance.
-      if (!config.tie_embeddings) variance = 1;
+      // Untied, the residual stream begins with unit variance (scaled, by the factor). Tied, the
+      // same rows are the head, and 1 / hidden gives logits of unit variance.
+      if (!config.tie_embeddings && !config.scaled_embeddings) variance = 1;
       break;
     case ParameterKind::kMatrix:
       break;
@@ -144,7 +151,7 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
       variance /= 2.0 * static_cast<double>(config.num_layers);
       break;
     case ParameterKind::kNorm:
-      std::ranges::fill(values, 1.0f);
+      std::ranges::fill(values, config.offset_norms ? 0.0f : 1.0f);
       return;
     case ParameterKind::kBias:
     case ParameterKind::kChoice:
@@ -259,7 +266,7 @@ LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& c
   LayerOf<TensorShape, TensorShape, TensorShape> shapes;
   for_each_tensor(
       [](const TensorGroup& group, TensorShape& shape) {
-        shape = {group.rows() / group.count, group.cols, group.count};
+        shape = {group.rows() / group.count, group.cols, group.count, group.kind};
       },
       table, shapes);
   return shapes;

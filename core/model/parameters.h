@@ -90,11 +90,13 @@ struct LayerOf {
   VectorType k_norm;         // [head_dim]
   MatrixType o;              // [hidden, q_size]
   VectorType o_bias;         // [hidden]
+  VectorType o_norm;         // [hidden]  of what attention gives, before it is added
   VectorType mlp_norm;       // [hidden]
   MatrixType gate_up;        // [2 * intermediate, hidden]  gate rows, then up
   VectorType gate_up_bias;   // [2 * intermediate]
   MatrixType down;           // [hidden, intermediate]
   VectorType down_bias;      // [hidden]
+  VectorType down_norm;      // [hidden]  the same of the MLP
   MatrixType router;         // [experts, hidden]
   VectorType choice_bias;    // [experts]
   StackType expert_gate_up;  // [experts, 2 * expert_size, hidden]
@@ -111,11 +113,13 @@ void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.k_norm...);
   visit(layers.o...);
   visit(layers.o_bias...);
+  visit(layers.o_norm...);
   visit(layers.mlp_norm...);
   visit(layers.gate_up...);
   visit(layers.gate_up_bias...);
   visit(layers.down...);
   visit(layers.down_bias...);
+  visit(layers.down_norm...);
   visit(layers.router...);
   visit(layers.choice_bias...);
   visit(layers.expert_gate_up...);
@@ -132,6 +136,7 @@ LayerTensors<const float> layer_tensors(const ModelConfig& config, const Paramet
 // rows. Of a stack those of one matrix.
 struct TensorShape {
   int64_t rows = 0, cols = 0, count = 1;
+  ParameterKind kind = ParameterKind::kMatrix;
 };
 LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& config,
                                                             int64_t layer);
@@ -145,8 +150,8 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";  // absent when 
 std::string_view head_name(const ModelConfig& config);
 
 // Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2
-// layers), an untied head N(0, 1/hidden), norms 1, biases 0; tied embeddings N(0, 1/hidden).
-// Counter-based: a tensor depends on (seed, its name).
+// layers), an untied head N(0, 1/hidden), factors of norms 1, biases 0; embeddings that are tied or
+// scaled N(0, 1/hidden). Counter-based: a tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
 
 }  // namespace tailrace

@@ -99,7 +99,8 @@ TEST(ModelConfig, EveryFamilyIsWrittenAndReadBack) {
        {"llama3-ropescaled-tied-bf16", "qwen2-tied-f32", "qwen3-headdim-untied-bf16",
         "families/llama-biases-linear", "families/mistral-window",
         "families/qwen2-yarn-upper-windows", "families/qwen3-biases",
-        "families/qwen3moe-layer0-dense", "families/qwen3moe-every-second"}) {
+        "families/qwen3moe-layer0-dense", "families/qwen3moe-every-second",
+        "families/gemma3-pattern", "families/gemma3-untied-linear"}) {
     SCOPED_TRACE(name);
     const ModelConfig config = read_model_config(test_data("golden") / name);
     ScratchFolder folder;
@@ -108,7 +109,9 @@ TEST(ModelConfig, EveryFamilyIsWrittenAndReadBack) {
     // Under the keys of the family.
     const Json before = Json::parse(read_text(test_data("golden") / name / "config.json"));
     const Json after = Json::parse(read_text(folder.path() / "config.json"));
-    std::vector<std::string> keys = {"model_type", "attention_bias", "mlp_bias"};
+    std::vector<std::string> keys = {"model_type",          "attention_bias",        "mlp_bias",
+                                     "hidden_activation",   "query_pre_attn_scalar", "rope_theta",
+                                     "rope_local_base_freq"};
     if (!config.windows.empty())
       keys.insert(keys.end(), {"sliding_window", "use_sliding_window", "layer_types"});
     for (const std::string& key : keys) {
@@ -153,6 +156,76 @@ TEST(ModelConfig, WindowsAreThoseOfTheFamily) {
   EXPECT_EQ(read_json_config(qwen).windows, (std::vector<int64_t>{9, 9, 9}));
   qwen["use_sliding_window"] = false;
   EXPECT_TRUE(read_json_config(qwen).windows.empty());
+}
+
+Json gemma_json() {
+  return Json::parse(read_text(test_data("golden/families/gemma3-pattern/config.json")));
+}
+
+TEST(ModelConfig, GemmasLayersAreLocalButEachSixth) {
+  Json json = gemma_json();
+  EXPECT_EQ(read_json_config(json).windows, (std::vector<int64_t>{7, 0, 7}));
+  // Files from before layer_types: one key, the other, none.
+  json.erase("layer_types");
+  json["sliding_window_pattern"] = 3;
+  EXPECT_EQ(read_json_config(json).windows, (std::vector<int64_t>{7, 7, 0}));
+  json.erase("sliding_window_pattern");
+  EXPECT_EQ(read_json_config(json).windows, (std::vector<int64_t>{7, 0, 7}));
+  json.erase("_sliding_window_pattern");
+  json["num_hidden_layers"] = 7;
+  EXPECT_EQ(read_json_config(json).windows, (std::vector<int64_t>{7, 7, 7, 7, 7, 0, 7}));
+  json["num_hidden_layers"] = 1;
+  json["layer_types"] = {"full_attention"};
+  const ModelConfig global = read_json_config(json);
+  EXPECT_TRUE(global.windows.empty());
+  ScratchFolder folder;
+  write_model_config(global, folder.path());
+  EXPECT_EQ(read_model_config(folder.path()), global);
+}
+
+TEST(ModelConfig, GemmaHasTheDefaultsOfTransformersAndTheKeysOfItsNextVersion) {
+  Json json = gemma_json();
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "head_dim",
+                          "sliding_window", "hidden_activation", "attention_bias", "rope_scaling"})
+    json.erase(key);
+  const ModelConfig config = read_json_config(json);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.local_rope_theta, 10000);
+  EXPECT_EQ(config.attention_scalar, 256);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.windows, (std::vector<int64_t>{4096, 0, 4096}));
+  EXPECT_TRUE(config.tie_embeddings);
+  json["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 777.0}}}};
+  const ModelConfig next = read_json_config(json);
+  EXPECT_EQ(next.rope_theta, 5e5);
+  EXPECT_EQ(next.rope_scaling, (RopeScaling{.type = RopeScaling::Type::kLinear, .factor = 8}));
+  EXPECT_EQ(next.local_rope_theta, 777);
+}
+
+TEST(ModelConfig, RefusesGemmasThatAreNotBuilt) {
+  const std::tuple<const char*, Json, const char*> cases[] = {
+      {"attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50.0, which is not supported"},
+      {"final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0, which is not supported"},
+      {"use_bidirectional_attention", true, "use_bidirectional_attention is true"},
+      {"hidden_activation", "silu", "hidden_activation is \"silu\", which is not supported"},
+      {"sliding_window", nullptr, "sliding_window is 0; it must be from 1"},
+      {"query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0"},
+      {"rope_local_base_freq", 0, "rope_local_base_freq is 0"},
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "default"}}},
+        {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}},
+       "rope_type is \"linear\", which is not supported; accepted: \"default\""},
+      {"architectures",
+       {"Gemma3ForConditionalGeneration"},
+       "Qwen3MoeForCausalLM, Gemma3ForCausalLM"},
+  };
+  for (const auto& [key, value, message] : cases) {
+    Json json = gemma_json();
+    json[key] = value;
+    EXPECT_NE(refusal(json.dump()).find(message), std::string::npos) << refusal(json.dump());
+  }
 }
 
 Json sparse_json() {
@@ -304,7 +377,8 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
       {"architectures",
        {"GPT2LMHeadModel"},
        "architecture GPT2LMHeadModel is not supported; accepted: LlamaForCausalLM, "
-       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
+       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, "
+       "Gemma3ForCausalLM"},
       {"architectures", Json::array({"A", "B"}), "must list one name"},
       {"rope_scaling",
        {{"rope_type", "llama3"}, {"factor", 8.0}},
@@ -373,7 +447,7 @@ TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
   EXPECT_NE(refusal(json.dump())
                 .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\", "
                       "\"mistral\", \"qwen2\", "
-                      "\"qwen3\", \"qwen3_moe\""),
+                      "\"qwen3\", \"qwen3_moe\", \"gemma3_text\""),
             std::string::npos);
 }
 

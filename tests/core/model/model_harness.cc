@@ -54,6 +54,10 @@ ModelConfig rich_config() {
                          .factor = 4,
                          .original_positions = 64,
                          .attention_factor = yarn_attention_factor(4)};
+  config.local_rope_theta = 300;
+  config.attention_scalar = 7;
+  config.offset_norms = config.post_norms = config.scaled_embeddings = true;
+  config.activation = GateActivation::kGeluTanh;
   return config;
 }
 

@@ -37,7 +37,8 @@ std::string read_text(const std::filesystem::path& path);
 // Sizes that are no multiples of a vector: hidden 40, 6 heads of 10 over 2 KV heads, ffn 52,
 // vocab 67.
 ModelConfig awkward_config(bool tie_embeddings);
-// The same with all that some family has: biases, norms of queries and keys, windows, YaRN.
+// The same with all that some family has: biases, norms of queries and keys, windows with positions
+// of their own, YaRN, norms of 1 + w behind the halves of a layer too, GELU, scaled embeddings.
 ModelConfig rich_config();
 // The same with experts: 7 of 21 in the layers 0 and 2, of which a token takes 3, with a bias.
 ModelConfig sparse_config();

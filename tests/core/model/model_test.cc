@@ -1,6 +1,7 @@
 #include "core/model/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -15,8 +16,9 @@ namespace {
 
 // bf16 weights are another form of rounded ones: the same bits forward and backward, whole model.
 TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
-  for (const ModelConfig& config :
+  for (ModelConfig config :
        {awkward_config(true), awkward_config(false), rich_config(), sparse_config()}) {
+    config.scaled_embeddings = false;  // by a factor that is rounded too: the next test
     Rig bf16(config, /*num_threads=*/2), rounded(config);
     for (const ParameterInfo& info : rounded.model.layout().entries()) {
       if (info.shape.size() == 1) continue;
@@ -34,6 +36,14 @@ TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
     EXPECT_EQ(one.entropies, other.entropies);
     EXPECT_TRUE(std::ranges::equal(gradients.flat(), expected.flat()));
   }
+}
+
+// As transformers does, so that a checkpoint is the same model there.
+TEST(Model, EmbeddingsAreScaledInTheDtypeThatComputes) {
+  Rig rig(rich_config());
+  EXPECT_EQ(rig.weights().embedding_scale(), std::sqrt(40.0f));
+  rig.pack(Dtype::kBF16);
+  EXPECT_EQ(rig.weights().embedding_scale(), 6.3125f);
 }
 
 TEST(Model, ForwardAllocatesNothing) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes the folders families/* beside this file: tiny random models of what the other goldens do not
-show (biases, linear and YaRN positions, sliding windows, experts), with values of an independent
+show (biases, linear and YaRN positions, sliding windows, experts, Gemma 3), with values of an independent
 implementation in float64.
 
     python3 -m venv venv && venv/bin/pip install torch==2.5.1 transformers==4.57.1
@@ -15,7 +15,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
@@ -36,16 +36,24 @@ MODELS = {
     "qwen3moe-every-second": (Qwen3MoeForCausalLM, Qwen3MoeConfig(
         **SIZES, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=10, decoder_sparse_step=2,
         tie_word_embeddings=True)),
+    "gemma3-pattern": (Gemma3ForCausalLM, Gemma3TextConfig(
+        **SIZES, head_dim=10, query_pre_attn_scalar=7, sliding_window=7, sliding_window_pattern=2,
+        rope_local_base_freq=500.0)),
+    "gemma3-untied-linear": (Gemma3ForCausalLM, Gemma3TextConfig(
+        **SIZES | {"hidden_size": 36}, head_dim=10, query_pre_attn_scalar=5, sliding_window=9, attention_bias=True,
+        tie_word_embeddings=False, layer_types=["full_attention", "sliding_attention", "full_attention"],
+        rope_scaling={"rope_type": "linear", "factor": 8.0})),
 }
 BALANCE_COEF = 0.3  # far above a real one, so that its gradient shows
 LENGTHS = [1, 2, 9, 33, 70]
 
 
 def randomise(model, generator):
+    norm = 0.0 if model.config.model_type == "gemma3_text" else 1.0
     for name, tensor in model.named_parameters():
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         scale = 0.15 if tensor.ndim < 2 else (1.0 if "embed" in name else 1.6) / tensor.shape[-1] ** 0.5
-        tensor.data = (scale * noise + (1.0 if name.endswith("norm.weight") else 0.0)).float().double()
+        tensor.data = (scale * noise + (norm if name.endswith("norm.weight") else 0.0)).float().double()
 
 
 # The mean over sparse layers of the balance loss of each, of one sequence by itself.
@@ -119,6 +127,8 @@ def make(name, kind, config, folder):
               "forward": {"greedy": greedy},
               "ce": {"data": {"sequences": [{"ids": s.tolist(), "loss_mask": m} for s, m in zip(sequences, masks)]},
                      "loss": float(loss), "predicted_tokens": count, "gradients": gradients}}
+    if hasattr(model.model, "rotary_emb_local"):
+        golden["local_inv_freq"] = model.model.rotary_emb_local.inv_freq.tolist()
     if sparse:
         golden["balance"] = {"coef": BALANCE_COEF, "loss": float(balance), "gradients": gradients_of(
             loss + BALANCE_COEF * balance, model, generator)}

@@ -39,6 +39,17 @@ ModelConfig sparse_config() {
   return config;
 }
 
+ModelConfig gemma_config() {
+  ModelConfig config = tiny_config();
+  config.qk_norm = config.offset_norms = config.post_norms = config.scaled_embeddings = true;
+  config.activation = GateActivation::kGeluTanh;
+  config.attention_scalar = 5;
+  config.windows = {7, 0};
+  config.local_rope_theta = 100;
+  config.tie_embeddings = true;
+  return config;
+}
+
 ModelConfig wide_config() {
   ModelConfig config = tiny_config();
   config.hidden_size = 256;

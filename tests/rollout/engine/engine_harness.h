@@ -18,6 +18,7 @@ namespace tailrace {
 
 ModelConfig tiny_config();    // 2 x 32, 4/2 heads, vocab 61, 128 positions
 ModelConfig sparse_config();  // the same, of 6 experts
+ModelConfig gemma_config();   // the same with all that Gemma 3 adds, local and global layers
 // 2 x 256, 14/2 heads of 128, vocab 4099, 1024 positions: what is worth a second thread.
 ModelConfig wide_config();
 

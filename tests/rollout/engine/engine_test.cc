@@ -66,7 +66,7 @@ Answers generate(TestEngine& engine, const std::vector<std::vector<TokenId>>& pr
 }
 
 TEST(Engine, SamplesWithTheTrainersLogProbabilities) {
-  for (const ModelConfig& config : {tiny_config(), sparse_config()}) {
+  for (const ModelConfig& config : {tiny_config(), sparse_config(), gemma_config()}) {
     TestModel model(config);
     auto prompts = mixed_prompts(61, 64);
     TestEngine engine(model);
@@ -94,11 +94,12 @@ TEST(Engine, SamplesFromATrainedModelWithTheTrainersLogProbabilities) {
     expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)]);
 }
 
-class EngineBits : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Experts, EngineBits, ::testing::Bool());
+class EngineBits : public ::testing::TestWithParam<ModelConfig (*)()> {};
+INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
+                         ::testing::Values(tiny_config, sparse_config, gemma_config));
 
 TEST_P(EngineBits, AreTheSameUnderAnyBatchingAndPaging) {
-  TestModel model(GetParam() ? sparse_config() : tiny_config());
+  TestModel model(GetParam()());
   auto prompts = mixed_prompts(61, 64);
   TestEngine plain(model, {.max_batch_tokens = 4096});
   Answers expected = generate(plain, prompts, 20);
