@@ -292,6 +292,7 @@ std::vector<std::vector<float>> PolicyTrainer::score_with(
 void PolicyTrainer::accumulate(std::span<const PackedSequence> sequences, const Pass& pass) {
   const auto slots = static_cast<size_t>(train_.gradient_slots), each = slots / num_ranks();
   const size_t begin = rank() * each;
+  update_loads_.clear();  // of an update that a rank was lost in
   accumulate_slots(sequences, slot_offsets(sequences, slots), begin, begin + each, 0, pass);
   // Further up the same tree.
   if (ranks_ != nullptr) ranks_->sum(gradients_.front()->flat());

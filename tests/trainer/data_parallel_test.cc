@@ -2,6 +2,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -45,11 +46,15 @@ struct Trained {
   std::map<std::pair<LeaseId, int32_t>, std::vector<float>> seen;  // by the sink
 };
 
-PolicyLossConfig loss_config() {
+PolicyLossConfig loss_config_without_reference() {
   PolicyLossConfig config;
   config.entropy_coef = .01;
-  config.kl.coef = .1;
   config.correction.cap = 1.5;
+  return config;
+}
+PolicyLossConfig loss_config() {
+  PolicyLossConfig config = loss_config_without_reference();
+  config.kl.coef = .1;
   return config;
 }
 
@@ -134,6 +139,48 @@ TEST(DataParallel, ExpertsAreBalancedByTheChoicesOfAllRanks) {
                   metric(alone.metrics, "experts/balance_loss"), 1e-12);
     }
   }
+}
+
+// One rank, whose sums another one does not live to see at first.
+class LosesOnce : public Collective {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void sum(std::span<float>) override {
+    if (std::exchange(loses_, false)) throw RankLost("on purpose");
+  }
+  void broadcast(std::span<std::byte>) override {}
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override {
+    return {{own.begin(), own.end()}};
+  }
+
+ private:
+  bool loses_ = true;
+};
+
+TEST(DataParallel, AStepThatLostARankLeavesNothingBehind) {
+  ModelConfig model = testing::sparse_model();
+  model.choice_bias = true;
+  const TrainOptions options{.gradient_slots = kSlots, .balance_bias_rate = 0.25};
+  const std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
+  std::vector<std::vector<float>> weights;
+  std::vector<MetricList> metrics;
+  for (const bool loses : {false, true}) {
+    auto trainer = tiny_trainer(options, {.lr = 1e-2}, {}, 1, model);
+    LosesOnce ranks;
+    if (loses) {
+      trainer->join(&ranks);
+      TrainBatch batch = make_batch(testing::random_trajectories(8, 3));
+      EXPECT_THROW((void)trainer->policy_step(batch, 0, loss_config_without_reference()), RankLost);
+      EXPECT_EQ(trainer->optimizer().updates(), 0);
+      trainer->join(&ranks);
+    }
+    TrainBatch batch = make_batch(trajectories);
+    metrics.push_back(trainer->policy_step(batch, 0, loss_config_without_reference()));
+    weights.push_back(copy(trainer->parameters().flat()));
+  }
+  EXPECT_EQ(weights[1], weights[0]);
+  EXPECT_EQ(metrics[1], metrics[0]);
 }
 
 // A rank that takes the place of a lost one goes on with what the optimizer of rank 0 has learned.
