@@ -214,6 +214,7 @@ std::vector<float> PolicyTrainer::gather_values(std::vector<float> own) const {
   if (ranks_ == nullptr) return own;
   std::vector<float> values;
   for (const std::vector<std::byte>& part : ranks_->gather(std::as_bytes(std::span(own)))) {
+    if (part.empty()) continue;  // memcpy() wants an address also of nothing
     const size_t begin = values.size();
     values.resize(begin + part.size() / sizeof(float));
     std::memcpy(values.data() + begin, part.data(), part.size());
