@@ -227,9 +227,16 @@ struct Groups {
   }
 };
 
+// What the batch says of a layer's choices.
+MatrixView<const int32_t> given_choices(const LayerPass& pass, int64_t layer) {
+  if (pass.batch.choices.rows == 0) return {};
+  const int64_t k = pass.config.experts_per_token, index = pass.config.sparse_index(layer);
+  return pass.batch.choices.slice_cols(index * k, (index + 1) * k);
+}
+
 void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                     const PackedWeights::Layer& weights, const LayerActivations& kept,
-                     ConstMatrix normed, Matrix y) {
+                     int64_t layer, const PackedWeights::Layer& weights,
+                     const LayerActivations& kept, ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
   const int64_t choices = normed.rows * c.experts_per_token;
   Workspace::Scope scope(workspace);
@@ -238,6 +245,7 @@ void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass
   linear(stream, {.x = normed, .weight = weights.router, .y = kept.router});
   route(stream, {.logits = kept.router,
                  .choice_bias = weights.choice_bias,
+                 .given = given_choices(pass, layer),
                  .normalised = c.normalised_experts,
                  .probabilities = kept.router,
                  .chosen = kept.chosen,
@@ -433,8 +441,11 @@ void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& 
                });
   forward_half(stream, workspace, c, mlp_half(weights, kept), output,
                [&](ConstMatrix normed, Matrix y) {
-                 const auto mlp = c.is_sparse(layer) ? forward_experts : forward_dense_mlp;
-                 mlp(stream, workspace, pass, weights, kept, normed, y);
+                 if (c.is_sparse(layer)) {
+                   forward_experts(stream, workspace, pass, layer, weights, kept, normed, y);
+                 } else {
+                   forward_dense_mlp(stream, workspace, pass, weights, kept, normed, y);
+                 }
                });
 }
 

@@ -3,7 +3,8 @@
 //   middle = input  + Attention(RMSNorm(input)) Wo^T       q and k normalised by head with qk_norm
 //   output = middle + MLP(x),   x = RMSNorm(middle)        what is added normalised with post_norms
 //   MLP(x) = (activation(x Wgate^T) * (x Wup^T)) Wdown^T, or in a sparse layer
-//   MLP(x) = sum over e of w_e MLP_e(x),   w and the experts e as kernels/ops/router.h says
+//   MLP(x) = sum over e of w_e MLP_e(x),   w and the experts e as kernels/ops/router.h says, or the
+//                                          experts that the batch gives
 #pragma once
 
 #include <cstddef>

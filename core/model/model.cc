@@ -93,6 +93,11 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
     TR_CHECK(id >= 0 && id < config_.vocab_size, "token {} of a vocabulary of {}", id,
              config_.vocab_size);
   }
+  TR_CHECK(batch.choices.rows == 0 ||
+               (batch.choices.rows == batch.num_tokens() &&
+                batch.choices.cols == config_.num_sparse_layers() * config_.experts_per_token),
+           "choices [{}, {}] for {} tokens, {} sparse layers", batch.choices.rows,
+           batch.choices.cols, batch.num_tokens(), config_.num_sparse_layers());
   for (const int32_t block : sequences.block_tables) {
     TR_CHECK(block >= -1 && block < kv.num_blocks(), "block {} of {}", block, kv.num_blocks());
   }

@@ -57,6 +57,10 @@ struct ModelConfig {
   bool is_sparse(int64_t layer) const {
     return !sparse.empty() && sparse[static_cast<size_t>(layer)];
   }
+  // How many of the layers before it are sparse.
+  int64_t sparse_index(int64_t layer) const {
+    return std::count(sparse.begin(), sparse.begin() + layer, true);
+  }
   int64_t num_sparse_layers() const { return std::count(sparse.begin(), sparse.end(), true); }
   int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];

@@ -61,6 +61,18 @@ void choose(const float* probabilities, std::span<const float> bias, int64_t exp
     if (taken[static_cast<size_t>(e)]) *out++ = static_cast<int32_t>(e);
 }
 
+// Who gives choices has checked what came from outside; here a bad id is our bug, and would read
+// behind the row.
+void take_given(const int32_t* given, int64_t experts, std::span<int32_t> chosen) {
+  int32_t last = -1;
+  for (size_t j = 0; j < chosen.size(); ++j) {
+    chosen[j] = given[j];
+    TR_CHECK(chosen[j] > last && chosen[j] < experts, "expert {} after {} of {}", chosen[j], last,
+             experts);
+    last = chosen[j];
+  }
+}
+
 float sum_of_chosen(const float* probabilities, std::span<const int32_t> chosen) {
   float sum = 0;
   for (const int32_t e : chosen) sum += probabilities[e];
@@ -80,17 +92,22 @@ void route(const Stream& stream, const Route& a) {
   const int64_t tokens = a.logits.rows, experts = a.logits.cols, k = a.weights.cols;
   TR_CHECK(a.probabilities.rows == tokens && a.probabilities.cols == experts &&
                a.weights.rows == tokens &&
-               (a.choice_bias.empty() || std::ssize(a.choice_bias) == experts),
-           "logits [{}, {}], probabilities [{}, {}], {} rows of weights, {} biases", tokens,
-           experts, a.probabilities.rows, a.probabilities.cols, a.weights.rows,
-           a.choice_bias.size());
+               (a.choice_bias.empty() || std::ssize(a.choice_bias) == experts) &&
+               (a.given.rows == 0 || (a.given.rows == tokens && a.given.cols == k)),
+           "logits [{}, {}], probabilities [{}, {}], weights [{}, {}], {} biases, given [{}, {}]",
+           tokens, experts, a.probabilities.rows, a.probabilities.cols, a.weights.rows, k,
+           a.choice_bias.size(), a.given.rows, a.given.cols);
   check_choices(a.probabilities, a.chosen, k);
   parallel_for(stream, tokens, grain_tokens(experts, k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       float* p = a.probabilities.row(t);
       softmax(a.logits.row(t), experts, p);
       const auto chosen = a.chosen.subspan(static_cast<size_t>(t * k), static_cast<size_t>(k));
-      choose(p, a.choice_bias, experts, chosen);
+      if (a.given.rows > 0 && a.given.row(t)[0] != kChoose) {
+        take_given(a.given.row(t), experts, chosen);
+      } else {
+        choose(p, a.choice_bias, experts, chosen);
+      }
       const float sum = a.normalised ? sum_of_chosen(p, chosen) : 1;
       for (int64_t j = 0; j < k; ++j) a.weights.row(t)[j] = p[chosen[static_cast<size_t>(j)]] / sum;
     }

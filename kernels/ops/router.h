@@ -23,15 +23,21 @@ constexpr int64_t kMaxExperts = 4096;
 // with the lower id. The bias decides the choice alone (2408.15664): a weight is
 // p[t, e] / (sum of p[t, f] over the chosen f), and p[t, e] without `normalised`.
 //
+// `given` takes the choice away (routing replay, 2510.11370): its experts are the chosen ones, and
+// only the weights are computed. A token whose first id there is kChoose chooses for itself.
+//
 //   logits, probabilities [tokens, experts], may be the same; 1 <= k <= experts <= kMaxExperts
 //   choice_bias           [experts], or empty: zeros
+//   given                 [tokens, k], ascending ids of a token or kChoose; or no rows
 //   chosen                [tokens * k]
 //   weights               [tokens, k]
 // float32: the sum of exp in 16 lanes joined in a fixed tree, that of the chosen in their order
 // and at least the smallest normal float. tokens == 0 is allowed.
+constexpr int32_t kChoose = -1;
 struct Route {
   ConstMatrix logits;
   std::span<const float> choice_bias = {};
+  MatrixView<const int32_t> given = {};
   bool normalised = false;
   Matrix probabilities;
   std::span<int32_t> chosen;

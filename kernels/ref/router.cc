@@ -33,6 +33,8 @@ void route(const Route& a) {
     };
     std::ranges::stable_sort(ids, [&](int32_t x, int32_t y) { return score(x) > score(y); });
     std::sort(ids.begin(), ids.begin() + k);
+    if (a.given.rows > 0 && a.given.row(t)[0] != kChoose)
+      std::copy_n(a.given.row(t), k, ids.begin());
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += p[static_cast<size_t>(ids[static_cast<size_t>(j)])];
     sum = a.normalised ? std::max(sum, double{FLT_MIN}) : 1;

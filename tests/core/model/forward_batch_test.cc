@@ -26,6 +26,22 @@ TEST(BatchBuilder, PlacesSequencesOneAfterAnother) {
   EXPECT_EQ(builder.num_sequences(), 2);
 }
 
+TEST(BatchBuilder, OnlyThoseThatAreGivenChoicesHaveThem) {
+  BatchBuilder builder(1);
+  const std::vector<int32_t> tokens = {1, 2}, blocks = {0}, ids = {5, 6, 7, 8};
+  builder.add(tokens, 0, blocks, {});
+  EXPECT_EQ(builder.batch().choices.rows, 0);
+  builder.add(tokens, 0, blocks, {}, {ids.data(), 2, 2});
+  builder.add(std::span(tokens).first(1), 0, blocks, {});
+  const MatrixView<const int32_t> choices = builder.batch().choices;
+  ASSERT_EQ(choices.rows, 5);
+  EXPECT_EQ(list(std::span(choices.data, 10)),
+            (std::vector<int32_t>{-1, -1, -1, -1, 5, 6, 7, 8, -1, -1}));
+  builder.clear();
+  builder.add(tokens, 0, blocks, {});
+  EXPECT_EQ(builder.batch().choices.rows, 0);
+}
+
 TEST(BatchBuilder, StartsAgainAfterClear) {
   BatchBuilder builder(2);
   const std::vector<int32_t> tokens = {1, 2}, blocks = {0};

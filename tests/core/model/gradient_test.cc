@@ -21,7 +21,7 @@ double dot(std::span<const float> a, std::span<const float> b) {
 
 double length(std::span<const float> a) { return std::sqrt(dot(a, a)); }
 
-enum class Shape { kUntied, kTied, kRich, kSparse, kSparseRaw };
+enum class Shape { kUntied, kTied, kRich, kSparse, kSparseRaw, kSparseGiven };
 
 class Gradient : public ::testing::TestWithParam<Shape> {
  protected:
@@ -58,6 +58,11 @@ class Gradient : public ::testing::TestWithParam<Shape> {
       const size_t first = info.name.find("layers.0.") != std::string::npos ? 0 : 2;
       for (const size_t e : {first, first + 3, first + 4}) rig.parameters.vector(info.name)[e] = 2;
     }
+    // None of those that the biases choose.
+    if (GetParam() == Shape::kSparseGiven)
+      for (const Tokens& tokens : sequences)
+        for (size_t t = 0; t < tokens.size(); ++t)
+          rig.given.insert(rig.given.end(), {1, 2, 6, 0, 1, 3});
   }
 
   static ModelConfig config() {
@@ -66,10 +71,9 @@ class Gradient : public ::testing::TestWithParam<Shape> {
       config.scaled_embeddings = false;  // a step of theirs would be long; the goldens have it
       return config;
     }
-    if (GetParam() != Shape::kSparse && GetParam() != Shape::kSparseRaw)
-      return awkward_config(GetParam() == Shape::kTied);
+    if (GetParam() < Shape::kSparse) return awkward_config(GetParam() == Shape::kTied);
     ModelConfig config = sparse_config();
-    config.normalised_experts = GetParam() == Shape::kSparse;
+    config.normalised_experts = GetParam() != Shape::kSparseRaw;
     config.qk_norm = false;  // its gradients are small, and kRich has them
     return config;
   }
@@ -176,7 +180,7 @@ TEST_P(Gradient, IsAddedToWhatIsThere) {
 TEST_P(Gradient, OfTheEmbeddingsReachesUsedTokensOnlyUnlessTied) {
   rig.repack();
   Parameters gradients(rig.model.layout());
-  cross_entropy(rig, {{3, 5, 3, 9}}, {}, &gradients);
+  cross_entropy(rig, {{3, 5, 3, 9}}, {}, &gradients);  // of `given` the first rows
   const ConstMatrix embeddings = std::as_const(gradients).matrix(kEmbeddingName);
   for (int64_t id = 0; id < embeddings.rows; ++id) {
     const bool moved = length({embeddings.row(id), static_cast<size_t>(embeddings.cols)}) > 0;
@@ -186,12 +190,12 @@ TEST_P(Gradient, OfTheEmbeddingsReachesUsedTokensOnlyUnlessTied) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
-  return std::array{"Untied", "Tied", "Rich", "Sparse", "SparseRaw"}.at(
+  return std::array{"Untied", "Tied", "Rich", "Sparse", "SparseRaw", "SparseGiven"}.at(
       static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Gradient,
                          ::testing::Values(Shape::kUntied, Shape::kTied, Shape::kRich,
-                                           Shape::kSparse, Shape::kSparseRaw),
+                                           Shape::kSparse, Shape::kSparseRaw, Shape::kSparseGiven),
                          name_of);
 
 }  // namespace

@@ -111,6 +111,7 @@ void Rig::init(uint64_t seed) {
 void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool keep) {
   builder.clear();
   int32_t next_block = 0;
+  const int64_t per_token = model.config().num_sparse_layers() * model.config().experts_per_token;
   for (const Tokens& tokens : sequences) {
     std::vector<int32_t> blocks((tokens.size() + static_cast<size_t>(kv.block_tokens()) - 1) /
                                 static_cast<size_t>(kv.block_tokens()));
@@ -119,9 +120,26 @@ void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool ke
     next_block += static_cast<int32_t>(blocks.size());
     std::vector<int32_t> wanted(tokens.size() - (rows == Rows::kAll ? 0 : 1));
     std::iota(wanted.begin(), wanted.end(), 0);
-    builder.add(tokens, 0, blocks, wanted);
+    MatrixView<const int32_t> choices;
+    if (!given.empty())
+      choices = {given.data() + builder.num_tokens() * per_token, std::ssize(tokens), per_token};
+    builder.add(tokens, 0, blocks, wanted, choices);
   }
   forward(builder, keep);
+}
+
+std::vector<int32_t> Rig::choices() const {
+  const ModelConfig& config = model.config();
+  std::vector<int32_t> out;
+  const auto k = static_cast<size_t>(config.experts_per_token);
+  for (size_t t = 0; t < static_cast<size_t>(activations_->num_tokens()); ++t) {
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      if (!config.is_sparse(i)) continue;
+      const auto ids = activations_->layer(i).chosen.subspan(t * k, k);
+      out.insert(out.end(), ids.begin(), ids.end());
+    }
+  }
+  return out;
 }
 
 void Rig::forward(const BatchBuilder& from, bool keep) {

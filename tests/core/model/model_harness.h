@@ -56,6 +56,10 @@ class Rig {
   // when `keep` is set. Wants the logits of all rows, or of all but each sequence's last.
   enum class Rows { kAll, kPredicting };
   void forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool keep);
+  // The experts of the last pass that kept activations: [tokens, sparse layers * k].
+  std::vector<int32_t> choices() const;
+  // From here on forward_whole() gives its tokens these; empty: they choose.
+  std::vector<int32_t> given;
   // Runs what was put into `builder`.
   void forward(const BatchBuilder& batch, bool keep = false);
 

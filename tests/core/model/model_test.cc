@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "kernels/ops/router.h"
 #include "tests/core/model/allocation_counter.h"
 #include "tests/core/model/model_harness.h"
 
@@ -44,6 +45,52 @@ TEST(Model, EmbeddingsAreScaledInTheDtypeThatComputes) {
   EXPECT_EQ(rig.weights().embedding_scale(), std::sqrt(40.0f));
   rig.pack(Dtype::kBF16);
   EXPECT_EQ(rig.weights().embedding_scale(), 6.3125f);
+}
+
+TEST(Model, ItsOwnChoicesGivenBackCostNoBit) {
+  Rig rig(sparse_config(), /*num_threads=*/2);
+  const auto sequences = random_sequences(/*count=*/5, /*longest=*/40, 67, 12);
+  Parameters chosen(rig.model.layout()), replayed(rig.model.layout());
+  const CrossEntropy own = cross_entropy(rig, sequences, {}, &chosen);
+  rig.given = rig.choices();
+  const CrossEntropy given = cross_entropy(rig, sequences, {}, &replayed);
+  EXPECT_EQ(own.logprobs, given.logprobs);
+  EXPECT_EQ(own.entropies, given.entropies);
+  EXPECT_TRUE(std::ranges::equal(chosen.flat(), replayed.flat()));
+}
+
+// Weights that have moved since the choices were made would choose others.
+TEST(Model, GivenChoicesHoldForOtherWeights) {
+  Rig rig(sparse_config(), /*num_threads=*/2);
+  const auto sequences = random_sequences(/*count=*/5, /*longest=*/40, 67, 12);
+  Parameters gradients(rig.model.layout());
+  cross_entropy(rig, sequences, {}, &gradients);
+  const std::vector<int32_t> recorded = rig.choices();
+  rig.init(/*seed=*/2);
+  const CrossEntropy own = cross_entropy(rig, sequences, {}, &gradients);
+  ASSERT_NE(rig.choices(), recorded);
+  rig.given = recorded;
+  const CrossEntropy given = cross_entropy(rig, sequences, {}, &gradients);
+  EXPECT_EQ(rig.choices(), recorded);
+  EXPECT_NE(given.logprobs, own.logprobs);
+  // A pass that keeps nothing takes them too.
+  EXPECT_EQ(cross_entropy(rig, sequences, {}, nullptr).logprobs, given.logprobs);
+
+  // Only the first two sequences are given theirs: they alone change, and the others choose.
+  const int64_t per_token = 6, held = std::ssize(sequences[0]) + std::ssize(sequences[1]);
+  std::fill(rig.given.begin() + held * per_token, rig.given.end(), kChoose);
+  const CrossEntropy mixed = cross_entropy(rig, sequences, {}, nullptr);
+  const auto cut = static_cast<size_t>(held - 2);  // predictions of both
+  for (size_t i = 0; i < own.logprobs.size(); ++i)
+    ASSERT_EQ(mixed.logprobs[i], i < cut ? given.logprobs[i] : own.logprobs[i]) << i;
+}
+
+TEST(ModelDeathTest, RefusesChoicesOfAnotherShape) {
+  Rig dense(awkward_config(true));
+  const Tokens tokens = {1, 2};
+  const std::vector<int32_t> blocks = {0}, ids(4, kChoose);
+  dense.builder.add(tokens, 0, blocks, {}, {ids.data(), 2, 2});
+  EXPECT_DEATH(dense.forward(dense.builder), "choices .2, 2. for 2 tokens, 0 sparse layers");
 }
 
 TEST(Model, ForwardAllocatesNothing) {

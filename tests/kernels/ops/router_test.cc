@@ -1,6 +1,7 @@
 #include "kernels/ops/router.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "kernels/ref/ref.h"
@@ -102,6 +103,86 @@ TEST(Route, TheBiasChoosesAndWeighsNothing) {
     EXPECT_TRUE(ids[0] == 7 || ids[1] == 7) << t;
     for (int64_t j = 0; j < 2; ++j)
       EXPECT_EQ(biased.weights.at(t, j), plain.probabilities.at(t, ids[j])) << t;
+  }
+}
+
+// Algorithms note R3-1: the set is given, values and gradients come from the logits.
+TEST(Route, GivenExpertsAreWeighedByTheirOwnProbabilities) {
+  GuardedMatrix logits(1, 3);
+  for (const int64_t e : {0, 1, 2})
+    logits.at(0, e) = std::array{1.0f, 2.0f, 0.5f}.at(static_cast<size_t>(e));
+  const std::vector<int32_t> given = {1, 2};
+  Routes routes(1, 3, 2);
+  Route args = routes.args(logits.view(), {}, true);
+  args.given = {given.data(), 1, 2};
+  route(Stream{}, args);
+  EXPECT_EQ(routes.chosen, given);
+  EXPECT_NEAR(routes.weights.at(0, 0), 0.817574, 1e-6);
+  EXPECT_NEAR(routes.weights.at(0, 1), 0.182426, 1e-6);
+  GuardedMatrix dweights(1, 2), dlogits(1, 3);
+  dweights.at(0, 0) = 1;
+  route_backward(Stream{}, {.probabilities = routes.probabilities.view(),
+                            .chosen = routes.chosen,
+                            .dweights = dweights.view(),
+                            .normalised = true,
+                            .dlogits = dlogits.view()});
+  EXPECT_NEAR(dlogits.at(0, 0), 0, 1e-6);
+  EXPECT_NEAR(dlogits.at(0, 1), 0.149146, 1e-6);
+  EXPECT_NEAR(dlogits.at(0, 2), -0.149146, 1e-6);
+}
+
+// Every other token is given what lies at another one; the rest choose, past the bias too.
+TEST(Route, TokensThatAreGivenNothingChoose) {
+  Rng rng(9);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (const auto& [tokens, experts, k] : kShapes) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
+      GuardedMatrix logits(tokens, experts, rng, 2);
+      const auto bias = random_vector(experts, rng, 0.1f);
+      Routes own(tokens, experts, k), got(tokens, experts, k), want(tokens, experts, k);
+      route(stream.get(), own.args(logits.view(), bias, true));
+      // Between the ids of other layers, as a batch has them.
+      const int64_t stride = 2 * k + 1;
+      std::vector<int32_t> given(static_cast<size_t>(tokens * stride), 1 << 30);
+      const MatrixView<int32_t> ids(given.data() + k, tokens, k, stride);
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t j = 0; j < k; ++j)
+          ids.row(t)[j] =
+              t % 2 == 0 ? kChoose : own.chosen[static_cast<size_t>((tokens - 1 - t) * k + j)];
+      Route args = got.args(logits.view(), bias, true);
+      args.given = ids;
+      route(stream.get(), args);
+      args = want.args(logits.view(), bias, true);
+      args.given = ids;
+      ref::route(args);
+      EXPECT_EQ(got.chosen, want.chosen);
+      expect_close(got.weights.view(), want.weights.view(), 1e-5, "weights");
+      for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t from = t % 2 == 0 ? t : tokens - 1 - t;
+        for (int64_t j = 0; j < k; ++j)
+          ASSERT_EQ(got.chosen[static_cast<size_t>(t * k + j)],
+                    own.chosen[static_cast<size_t>(from * k + j)]);
+      }
+      // One's own choices, given, cost no bit.
+      const std::vector<int32_t> same = own.chosen;
+      args = got.args(logits.view(), bias, true);
+      args.given = {same.data(), tokens, k};
+      route(stream.get(), args);
+      EXPECT_EQ(got.chosen, own.chosen);
+      expect_same_bits(got.weights.view(), own.weights.view(), "weights");
+    }
+  }
+}
+
+TEST(RouteDeathTest, GivenIdsThatAreNoChoiceAreRefused) {
+  GuardedMatrix logits(1, 3);
+  for (const std::vector<int32_t>& given :
+       {std::vector<int32_t>{1, 3}, {1, 1}, {2, 0}, {0, kChoose}}) {
+    Routes routes(1, 3, 2);
+    Route args = routes.args(logits.view(), {}, true);
+    args.given = {given.data(), 1, 2};
+    EXPECT_DEATH(route(Stream{}, args), "expert -?[0-9]+ after [0-9] of 3");
   }
 }
 
