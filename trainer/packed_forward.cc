@@ -144,7 +144,7 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
       logit_offsets.push_back(target - 1);
       target_ids_.push_back(sequence.tokens[static_cast<size_t>(target)]);
     }
-    builder_.add(sequence.tokens, 0, blocks, logit_offsets);
+    builder_.add(sequence.tokens, 0, blocks, logit_offsets, sequence.choices);
     if (!has_sets) continue;
     for (size_t i = 0; i < sequence.targets.size(); ++i) kept_.push_back(sequence.kept.set(i));
   }

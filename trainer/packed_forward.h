@@ -18,6 +18,7 @@
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/base/view.h"
 #include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
@@ -43,6 +44,8 @@ struct PackedSequence {
   float inv_temperature = 1;
   // The log-probability is that of a draw from the set of the target (kernels/ops/log_softmax.h).
   PackedSets kept = {};
+  // The experts that its tokens go to, as ForwardBatch has them; no rows: they choose.
+  MatrixView<const int32_t> choices = {};
 };
 
 // How much goes into one pass. A sequence is never split; one that is longer than max_tokens goes

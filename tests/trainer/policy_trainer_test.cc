@@ -45,6 +45,34 @@ TEST(PolicyTrainer, ScoresAreTheSameBitsInAnyPacking) {
   }
 }
 
+// Every second sequence is given its experts; its neighbours in a pass choose as they would alone.
+TEST(PolicyTrainer, GivenExpertsHoldForTheirSequenceInAnyPacking) {
+  const TrainBatch batch = make_batch(recorded(3, 1));
+  const auto make_trainer = [](int64_t microbatch_tokens) {
+    return tiny_trainer({.microbatch_tokens = microbatch_tokens}, kStill, {}, 1,
+                        testing::sparse_model());
+  };
+  Rng rng(3);
+  std::vector<std::vector<int32_t>> choices;
+  std::vector<PackedSequence> sequences;
+  for (const TrainSequence& s : batch.sequences) sequences.push_back(s.packed());
+  const std::vector<std::vector<float>> own = make_trainer(4096)->score(sequences);
+  for (size_t i = 0; i < sequences.size(); i += 2) {
+    std::vector<int32_t>& ids = choices.emplace_back();
+    for (size_t t = 0; t < sequences[i].tokens.size(); ++t) {
+      const auto first = static_cast<int32_t>(rng.below(4));
+      ids.insert(ids.end(), {first, first + 1});
+    }
+    sequences[i].choices = {ids.data(), std::ssize(sequences[i].tokens), 2};
+  }
+  std::vector<std::vector<float>> alone;
+  for (const PackedSequence& sequence : sequences)
+    alone.push_back(make_trainer(4096)->score({&sequence, 1})[0]);
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(alone[i] == own[i], i % 2 == 1) << i;
+  for (int64_t tokens : {1, 20, 50, 4096})
+    EXPECT_EQ(make_trainer(tokens)->score(sequences), alone) << tokens;
+}
+
 TEST(PolicyTrainer, FirstUpdateOnItsOwnSamplesHasNoMismatchAtAll) {
   TrainBatch batch = make_batch(recorded(4, 2));
   auto trainer = tiny_trainer({.minibatches_per_step = 2, .ppo_epochs = 2}, {.lr = 1e-2});
