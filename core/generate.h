@@ -78,6 +78,10 @@ struct Generation {
   SessionId session = 0;
   std::vector<GeneratedToken> tokens;
   FinishReason reason = FinishReason::kLength;
+  // Of an engine that keeps them: the experts that tokens of the session went to, [tokens, sparse
+  // layers * k], each as it was first computed. They go on where those of the session's last answer
+  // ended; the token sampled last has none yet, for nothing was computed of it.
+  std::vector<uint16_t> choices = {};
 };
 
 // Thread: the owner's thread only. Requests are queued; step() makes progress on all of them

@@ -7,22 +7,48 @@
 
 namespace tailrace {
 
-KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens)
-    : config_(config), num_blocks_(num_blocks), block_tokens_(block_tokens) {
+namespace {
+
+int64_t choices_per_token(const ModelConfig& config) {
+  return config.num_sparse_layers() * config.experts_per_token;
+}
+
+}  // namespace
+
+KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices)
+    : config_(config),
+      num_blocks_(num_blocks),
+      block_tokens_(block_tokens),
+      keeps_choices_(keeps_choices) {
   TR_CHECK(num_blocks >= 1, "{} blocks", num_blocks);
   TR_CHECK(block_tokens >= 8 && block_tokens <= 128 &&
                std::has_single_bit(static_cast<unsigned>(block_tokens)),
            "block_tokens {} is no power of two from 8 to 128", block_tokens);
-  buffer_ = Buffer(static_cast<size_t>(bytes(config, num_blocks, block_tokens)));
+  const int64_t own = bytes(config, num_blocks, block_tokens);
+  buffer_ = Buffer(static_cast<size_t>(own));
+  choices_ =
+      Buffer(static_cast<size_t>(bytes(config, num_blocks, block_tokens, keeps_choices) - own));
 }
 
-int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens) {
-  return num_blocks * bytes_per_block(config, block_tokens);
+int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens,
+                       bool keeps_choices) {
+  return num_blocks * bytes_per_block(config, block_tokens, keeps_choices);
 }
 
-int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens) {
-  return 2 * config.num_layers * config.kv_size() * block_tokens *
-         static_cast<int64_t>(sizeof(float));
+int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens, bool keeps_choices) {
+  const int64_t kv = 2 * config.num_layers * config.kv_size() * static_cast<int64_t>(sizeof(float));
+  const int64_t choices = choices_per_token(config) * static_cast<int64_t>(sizeof(uint16_t));
+  return block_tokens * (kv + (keeps_choices ? choices : 0));
+}
+
+std::span<uint16_t> KvCache::choices(int block, int position) {
+  TR_CHECK(keeps_choices_ && block >= 0 && block < num_blocks_ && position >= 0 &&
+               position < block_tokens_,
+           "position {} of block {} of {}", position, block, num_blocks_);
+  const int64_t size = choices_per_token(config_);
+  const int64_t token = static_cast<int64_t>(block) * block_tokens_ + position;
+  return choices_.as<uint16_t>().subspan(static_cast<size_t>(token * size),
+                                         static_cast<size_t>(size));
 }
 
 int64_t KvCache::block_floats() const { return config_.kv_size() * block_tokens_; }
@@ -44,6 +70,8 @@ void KvCache::copy_block(int from, int to, int tokens) {
            "from {} to {} of {} blocks", from, to, num_blocks_);
   TR_CHECK(tokens >= 0 && tokens <= block_tokens_, "{} tokens of a block of {}", tokens,
            block_tokens_);
+  for (int position = 0; keeps_choices_ && position < tokens; ++position)
+    std::ranges::copy(choices(from, position), choices(to, position).begin());
   for (int64_t index = 0; index < config_.num_layers; ++index) {
     const KvLayer kv = layer(index);
     const float* keys = kv.keys + from * block_floats();

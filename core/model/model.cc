@@ -27,6 +27,24 @@ LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t 
           .mlp_inv_rms = {}};
 }
 
+// The experts of a sparse layer, to where the pass has written its keys and values.
+void keep_choices(const AttentionBatch& batch, int64_t sparse_layer, const LayerActivations& kept,
+                  KvCache& kv) {
+  const int64_t k = kept.expert_weights.cols;
+  for (int64_t s = 0; s < batch.num_sequences(); ++s) {
+    const auto blocks = batch.block_tables.subspan(static_cast<size_t>(s * batch.max_blocks),
+                                                   static_cast<size_t>(batch.max_blocks));
+    for (int32_t t = batch.seq_offsets[static_cast<size_t>(s)];
+         t < batch.seq_offsets[static_cast<size_t>(s) + 1]; ++t) {
+      const int32_t position = batch.positions[static_cast<size_t>(t)];
+      const int32_t block = blocks[static_cast<size_t>(position / kv.block_tokens())];
+      uint16_t* out = kv.choices(block, position % kv.block_tokens()).data() + sparse_layer * k;
+      for (int64_t j = 0; j < k; ++j)
+        out[j] = static_cast<uint16_t>(kept.chosen[static_cast<size_t>(t * k + j)]);
+    }
+  }
+}
+
 ModelConfig validated(ModelConfig config) {
   validate(config, "model config");
   return config;
@@ -140,6 +158,8 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
     forward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
                   kept, output);
+    if (config_.is_sparse(i) && kv.keeps_choices())
+      keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
   }
 
   Matrix rows = sink != nullptr ? sink->final_rows() : hidden;

@@ -42,8 +42,8 @@ class Model {
   int64_t max_context() const { return max_context_; }
 
   // Writes KV of all rows into `kv` and the final-norm hidden state of batch.logit_rows into
-  // `hidden` [logit_rows, hidden_size]. Keeps activations in `sink` when it is not null. Allocates
-  // nothing. No tokens are allowed.
+  // `hidden` [logit_rows, hidden_size]; the experts of all rows too where `kv` keeps them. Keeps
+  // activations in `sink` when it is not null. Allocates nothing. No tokens are allowed.
   void forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                const ForwardBatch& batch, KvCache& kv, Matrix hidden, Activations* sink) const;
 

@@ -36,6 +36,9 @@ struct Sequence {
   bool wants_kept = false;
   std::vector<GeneratedToken> sampled;
   const StopMatcher* stops = nullptr;
+  // Experts of the positions below num_chosen that no answer has told yet.
+  std::vector<uint16_t> choices;
+  int64_t num_chosen = 0;
 
   enum class Phase : uint8_t { kIdle, kQueued, kRunning };
   Phase phase = Phase::kIdle;

@@ -66,7 +66,8 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
         "is {}; the model knows positions 0 to {}.\n       Try max_context_tokens = {}.",
         options.max_context_tokens, config.max_positions - 1, config.max_positions);
   }
-  int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens));
+  int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens),
+                                                 options.keep_choices);
   int64_t one = blocks_per_sequence(options);
   if (options.kv_cache_blocks > 0) {
     if (options.kv_cache_blocks >= one) return static_cast<int>(options.kv_cache_blocks);
@@ -94,10 +95,11 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
 
 std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
                                       int num_threads) {
-  return {{"KV cache", KvCache::bytes(config, num_kv_blocks(config, options),
-                                      static_cast<int>(options.block_tokens))},
-          {fmt::format("workspace of {} tokens", options.max_batch_tokens),
-           static_cast<int64_t>(workspace_bytes(config, options, num_threads))}};
+  return {
+      {"KV cache", KvCache::bytes(config, num_kv_blocks(config, options),
+                                  static_cast<int>(options.block_tokens), options.keep_choices)},
+      {fmt::format("workspace of {} tokens", options.max_batch_tokens),
+       static_cast<int64_t>(workspace_bytes(config, options, num_threads))}};
 }
 
 Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
@@ -110,7 +112,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       max_rows_(max_logit_rows(options)),
       rows_per_chunk_(logit_rows_per_chunk(model.config(), options)),
       kv_(model.config(), num_kv_blocks(model.config(), options),
-          static_cast<int>(options.block_tokens)),
+          static_cast<int>(options.block_tokens), options.keep_choices),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),
       builder_(blocks_per_sequence(options)),
@@ -189,7 +191,8 @@ void Engine::release(SessionId session) {
   Sequence& sequence = *found->second;
   // Its owner still hears what was sampled so far.
   if (sequence.phase != Sequence::Phase::kIdle)
-    ready_.push_back({session, std::move(sequence.sampled), FinishReason::kAborted});
+    ready_.push_back({session, std::move(sequence.sampled), FinishReason::kAborted,
+                      std::move(sequence.choices)});
   planner_.remove(sequence);
   sessions_.erase(found);
 }
@@ -238,7 +241,21 @@ void Engine::forward() {
   auto num_rows = static_cast<int64_t>(rows_.size());
   model_.forward(stream_, workspace_, *weights_, builder_.batch(), kv_,
                  hidden_.slice_rows(0, num_rows), /*sink=*/nullptr);
-  for (Sequence* sequence : planner_.running()) planner_.computed(*sequence);
+  for (Sequence* sequence : planner_.running()) {
+    planner_.computed(*sequence);
+    if (kv_.keeps_choices()) record_choices(*sequence);
+  }
+}
+
+// Those that it has computed now, and those that it found in the prefix cache. What is computed
+// again (after a preemption, or by new weights) is known: the first time is what sampled.
+void Engine::record_choices(Sequence& sequence) {
+  for (; sequence.num_chosen < sequence.num_computed; ++sequence.num_chosen) {
+    const auto block = static_cast<size_t>(sequence.num_chosen / kv_.block_tokens());
+    const auto ids = kv_.choices(sequence.blocks.ids()[block],
+                                 static_cast<int>(sequence.num_chosen % kv_.block_tokens()));
+    sequence.choices.insert(sequence.choices.end(), ids.begin(), ids.end());
+  }
 }
 
 void Engine::sample() {
@@ -258,8 +275,10 @@ void Engine::sample() {
       ++stats_.sampled_tokens;
       if (auto reason = reason_to_stop(sequence)) {
         planner_.finish(sequence);
-        ready_.push_back({sequence.session, std::move(sequence.sampled), *reason});
+        ready_.push_back(
+            {sequence.session, std::move(sequence.sampled), *reason, std::move(sequence.choices)});
         sequence.sampled.clear();
+        sequence.choices.clear();
       }
     }
   }

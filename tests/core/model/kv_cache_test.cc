@@ -56,6 +56,20 @@ TEST(KvCache, CopyBlockCopiesTheWantedPositionsInEveryLayer) {
   }
 }
 
+TEST(KvCache, CopyBlockTakesChoicesAlong) {
+  const ModelConfig config = sparse_config();
+  // Two sparse layers of three experts a token, two bytes each.
+  EXPECT_EQ(KvCache::bytes_per_block(config, 8, true) - KvCache::bytes_per_block(config, 8),
+            8 * 2 * 3 * 2);
+  KvCache kv(config, /*num_blocks=*/2, /*block_tokens=*/8, /*keeps_choices=*/true);
+  uint16_t next = 0;
+  for (int block = 0; block < 2; ++block)
+    for (int p = 0; p < 8; ++p)
+      for (uint16_t& id : kv.choices(block, p)) id = next++;
+  kv.copy_block(/*from=*/1, /*to=*/0, /*tokens=*/5);
+  for (int p = 0; p < 8; ++p) EXPECT_EQ(kv.choices(0, p)[2], (p < 5 ? 8 + p : p) * 6 + 2) << p;
+}
+
 TEST(KvCacheDeathTest, RefusesABlockThatIsNoPowerOfTwo) {
   EXPECT_DEATH(KvCache(awkward_config(true), 1, 12), "power of two");
 }

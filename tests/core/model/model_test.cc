@@ -157,6 +157,8 @@ TEST(Model, SaysWhatItAndItsPartsTake) {
     EXPECT_EQ(taken(), PackedWeights::bytes(config));
     const KvCache kv(config, 3, 16);
     EXPECT_EQ(taken(), KvCache::bytes(config, 3, 16));
+    const KvCache with_choices(config, 3, 16, /*keeps_choices=*/true);
+    EXPECT_EQ(taken(), KvCache::bytes(config, 3, 16, true));
     const Activations activations(config, 7);
     EXPECT_EQ(taken(), Activations::bytes(config, 7));
   }

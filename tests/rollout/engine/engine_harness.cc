@@ -76,8 +76,15 @@ std::shared_ptr<const PackedWeights> TestModel::pack() const {
   return std::make_shared<PackedWeights>(Stream{}, model.config(), parameters);
 }
 
-std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
-                                  float inv_temperature, KeptSets kept) {
+namespace {
+
+struct TeacherForced {
+  std::vector<float> logprobs;
+  std::unique_ptr<Activations> activations;
+};
+
+TeacherForced training_pass(const TestModel& model, const std::vector<TokenId>& tokens,
+                            float inv_temperature, KeptSets kept) {
   constexpr int kBlockTokens = 64;  // not the engine's
   const ModelConfig& config = model.model.config();
   auto length = static_cast<int64_t>(tokens.size());
@@ -106,7 +113,29 @@ std::vector<float> teacher_forced(const TestModel& model, const std::vector<Toke
                            .inv_temperature = inv_temperature,
                            .kept = kept},
                   .out = {.logprob = logprobs, .lse = lse, .entropy = {}}});
-  return logprobs;
+  return {std::move(logprobs), std::move(sink)};
+}
+
+}  // namespace
+
+std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
+                                  float inv_temperature, KeptSets kept) {
+  return training_pass(model, tokens, inv_temperature, kept).logprobs;
+}
+
+std::vector<uint16_t> teacher_choices(const TestModel& model, const std::vector<TokenId>& tokens) {
+  const ModelConfig& config = model.model.config();
+  const TeacherForced pass = training_pass(model, tokens, /*inv_temperature=*/1, {});
+  const auto k = static_cast<size_t>(config.experts_per_token);
+  std::vector<uint16_t> choices;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      if (!config.is_sparse(i)) continue;
+      for (const int32_t id : pass.activations->layer(i).chosen.subspan(t * k, k))
+        choices.push_back(static_cast<uint16_t>(id));
+    }
+  }
+  return choices;
 }
 
 EngineOptions engine_options(const EngineSetup& setup) {
@@ -116,6 +145,7 @@ EngineOptions engine_options(const EngineSetup& setup) {
   options.max_batch_tokens = setup.max_batch_tokens;
   options.max_sequences = setup.max_sequences;
   options.kv_cache_blocks = setup.kv_blocks;
+  options.keep_choices = setup.keep_choices;
   return options;
 }
 

@@ -36,11 +36,14 @@ struct TestModel {
 // with `kept`, as a draw from its set.
 std::vector<float> teacher_forced(const TestModel& model, const std::vector<TokenId>& tokens,
                                   float inv_temperature, KeptSets kept = {});
+// The experts of each token in such a pass, [tokens, sparse layers * k].
+std::vector<uint16_t> teacher_choices(const TestModel& model, const std::vector<TokenId>& tokens);
 
 struct EngineSetup {
   int64_t block_tokens = 16, max_batch_tokens = 64, max_sequences = 32, max_context_tokens = 128;
   int64_t kv_blocks = 0;  // 0: plenty
   int num_threads = 1;
+  bool keep_choices = false;
 };
 
 // An engine with its weights installed as version 0.

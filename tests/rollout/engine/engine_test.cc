@@ -130,6 +130,97 @@ TEST_P(EngineBits, AreTheSameUnderAnyBatchingAndPaging) {
   }
 }
 
+// What the engine has told of a context's experts is what training would choose, for all of its
+// tokens but the last, of which nothing was computed.
+void expect_trainers_choices(const TestModel& model, const std::vector<TokenId>& context,
+                             const std::vector<uint16_t>& told) {
+  std::vector<uint16_t> expected = teacher_choices(model, context);
+  expected.resize(expected.size() / context.size() * (context.size() - 1));
+  EXPECT_EQ(told, expected) << context.size() << " tokens";
+}
+
+TEST(EngineChoices, AreTheTrainersUnderAnyBatchingAndPaging) {
+  TestModel model(sparse_config());
+  const auto prompts = mixed_prompts(61, 64);
+  const EngineSetup setups[] = {
+      {},
+      {.max_batch_tokens = 7},
+      {.block_tokens = 8},
+      {.max_sequences = 3, .num_threads = 3},
+      {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},
+  };
+  for (EngineSetup setup : setups) {
+    SCOPED_TRACE(fmt::format("block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {}",
+                             setup.block_tokens, setup.max_batch_tokens, setup.max_sequences,
+                             setup.kv_blocks));
+    setup.keep_choices = true;
+    TestEngine engine(model, setup);
+    Answers answers = generate(engine, prompts, 20);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const Generation& answer = answers[static_cast<SessionId>(i)];
+      expect_trainers_choices(model, context_of(prompts[i], answer), answer.choices);
+    }
+    EXPECT_GT(engine->stats().planner.prefix_hit_tokens, 0);
+    EXPECT_EQ(engine->stats().planner.preemptions > 0, setup.kv_blocks > 0);
+  }
+}
+
+TEST(EngineChoices, GoOnFromTurnToTurn) {
+  TestModel model(sparse_config());
+  TestEngine engine(model, {.max_batch_tokens = 5, .keep_choices = true});
+  std::vector<TokenId> context;
+  std::vector<uint16_t> told;
+  for (int turn = 0; turn < 4; ++turn) {
+    const std::vector<TokenId> observation = random_tokens(7, 61, 100 + turn);
+    engine->submit(request_of(1, observation, 5));
+    context.insert(context.end(), observation.begin(), observation.end());
+    const Generation answer = engine.finish()[1];
+    context = context_of(context, answer);
+    told.insert(told.end(), answer.choices.begin(), answer.choices.end());
+    expect_trainers_choices(model, context, told);
+  }
+  // Whoever ends a session in the middle of an answer hears what there is: the last token was
+  // computed in the first of two steps.
+  engine->submit(request_of(1, {}, 5));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(engine->step().empty());
+  engine->release(1);
+  const std::vector<Generation> aborted = engine->step();
+  ASSERT_EQ(aborted.size(), 1u);
+  told.insert(told.end(), aborted[0].choices.begin(), aborted[0].choices.end());
+  expect_trainers_choices(model, context_of(context, aborted[0]), told);
+}
+
+// A token's experts are those of the pass that the next token was drawn from.
+TEST(EngineChoices, StayThoseThatSampledWhenWeightsChange) {
+  TestModel before(sparse_config(), 1), after(sparse_config(), 2);
+  TestEngine engine(before, {.keep_choices = true});
+  const std::vector<TokenId> prompt = random_tokens(20, 61, 1);
+  engine->submit(request_of(1, prompt, 20));
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(engine->step().empty());
+  engine->install(after.pack(), /*version=*/1);
+  const Generation answer = engine.finish()[1];
+  const std::vector<TokenId> context = context_of(prompt, answer);
+  // Experts of new weights hang on what the new weights made of the tokens in front as well: that
+  // is what the engine computed too.
+  const std::vector<uint16_t> by_old = teacher_choices(before, context),
+                              by_new = teacher_choices(after, context);
+  const size_t per_token = by_old.size() / context.size();
+  ASSERT_EQ(answer.choices.size(), (context.size() - 1) * per_token);
+  EXPECT_NE(by_old, by_new);
+  for (size_t i = 0; i < answer.choices.size(); ++i) {
+    const size_t next = i / per_token + 1;  // the token that it was computed for
+    const bool is_old = next < prompt.size() || answer.tokens[next - prompt.size()].version == 0;
+    ASSERT_EQ(answer.choices[i], (is_old ? by_old : by_new)[i]) << next;
+  }
+}
+
+TEST(EngineChoices, AreThereWhenAskedForAlone) {
+  TestModel sparse(sparse_config()), dense(tiny_config());
+  TestEngine silent(sparse), without(dense, {.keep_choices = true});
+  EXPECT_TRUE(generate(silent, {{1, 2, 3}}, 4)[0].choices.empty());
+  EXPECT_TRUE(generate(without, {{1, 2, 3}}, 4)[0].choices.empty());
+}
+
 // Of a model whose ops are worth a second thread: in prefill, and in a decode step of one sequence.
 TEST(Engine, GivesTheSameBitsForEveryNumberOfThreads) {
   TestModel model(wide_config());
