@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/expert_shape.h"
 #include "core/model/rope_scaling.h"
 #include "kernels/base/dtype.h"
 #include "kernels/ops/swiglu.h"
@@ -62,6 +63,11 @@ struct ModelConfig {
     return std::count(sparse.begin(), sparse.begin() + layer, true);
   }
   int64_t num_sparse_layers() const { return std::count(sparse.begin(), sparse.end(), true); }
+  ExpertShape expert_shape() const {
+    if (num_experts == 0) return {};
+    return {static_cast<int32_t>(num_sparse_layers()), static_cast<int32_t>(experts_per_token),
+            static_cast<int32_t>(num_experts)};
+  }
   int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }

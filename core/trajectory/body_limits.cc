@@ -37,6 +37,11 @@ bool same_distribution(const SamplingParams& a, const SamplingParams& b) {
          a.min_p == b.min_p;
 }
 
+std::string text_of(const ExpertShape& shape) {
+  return fmt::format("{} of {} experts in {} layers", shape.chosen, shape.experts,
+                     shape.sparse_layers);
+}
+
 std::string distribution_of(const SamplingParams& s) {
   return fmt::format("temperature {}, top_k {}, top_p {}, min_p {}", s.temperature, s.top_k,
                      s.top_p, s.min_p);
@@ -56,6 +61,14 @@ std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLi
   // An evaluation keeps no sets: nobody trains on it.
   const bool needs_sets = limits.needs_sets && trajectory.lane == Lane::kTrain &&
                           truncates(trajectory.sampling, limits.vocab_size);
+  // The same of choices.
+  const ExpertShape& given = trajectory.experts;
+  const ExpertShape experts =
+      trajectory.lane == Lane::kTrain ? limits.experts.value_or(given) : ExpertShape{};
+  if (limits.experts && given != ExpertShape{} && given != experts)
+    return fmt::format("has choices of {}{}", text_of(given),
+                       experts == ExpertShape{} ? ", which nobody here records"
+                                                : "; the run's are of " + text_of(experts));
   for (const Segment& segment : trajectory.segments) {
     if (segment.tokens.empty()) return "has a segment without tokens";
     const int64_t context = segment.parent_tokens + std::ssize(segment.tokens);
@@ -71,6 +84,9 @@ std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLi
     if (needs_sets && segment.kept_counts.empty() && samples(segment))
       return "does not say what its tokens were drawn from; algo.sampling_mask = keep needs it of "
              "truncated sampling";
+    if (limits.experts &&
+        std::ssize(segment.choices) < num_drawn_from(segment) * experts.per_token())
+      return "does not say which experts its tokens went to; algo.router_replay = replay needs it";
     if (auto lie = find_lie(segment, slack)) return lie;
   }
   return std::nullopt;

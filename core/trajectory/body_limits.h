@@ -20,6 +20,8 @@ struct BodyLimits {
   // A history is rewritten to be answered: one for each answer, and one that several continue.
   int64_t max_segments = std::numeric_limits<int64_t>::max();
   bool needs_sets = false;  // training: truncated sampling says what each token was drawn from
+  // Training: the routers whose choices it carries; all 0: it carries none.
+  std::optional<ExpertShape> experts = {};
   // The run's: its temperature and truncation. Lengths and stops are the environment's.
   std::optional<SamplingParams> sampling = {};
 };

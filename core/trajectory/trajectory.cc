@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -96,6 +97,32 @@ std::optional<std::string> find_truncation_fault(const Segment& s, const Samplin
   return std::nullopt;
 }
 
+std::optional<std::string> find_shape_fault(const ExpertShape& shape) {
+  const auto [layers, chosen, experts] = shape;
+  constexpr int32_t kMost = std::numeric_limits<uint16_t>::max();
+  if (shape == ExpertShape{} ||
+      (layers >= 1 && layers <= kMost && chosen >= 1 && chosen <= experts && experts <= kMost))
+    return std::nullopt;
+  return fmt::format("choices of {} of {} experts in {} layers", chosen, experts, layers);
+}
+
+// Of a shape without a fault.
+std::optional<std::string> find_choice_fault(const Segment& s, const ExpertShape& shape) {
+  if (s.choices.empty()) return std::nullopt;
+  const int64_t size = std::ssize(s.choices), per_token = shape.per_token();
+  if (per_token == 0 || size % per_token != 0 || size / per_token > std::ssize(s.tokens))
+    return fmt::format("{} choices of {} tokens, {} each", size, s.tokens.size(), per_token);
+  const auto chosen = static_cast<size_t>(shape.chosen);
+  for (size_t i = 0; i < s.choices.size(); i += chosen) {
+    const auto ids = std::span(s.choices).subspan(i, chosen);
+    if (ids.back() >= shape.experts ||
+        std::ranges::adjacent_find(ids, std::greater_equal()) != ids.end())
+      return fmt::format("the experts of token {} do not ascend, or are not below {}",
+                         static_cast<int64_t>(i) / per_token, shape.experts);
+  }
+  return std::nullopt;
+}
+
 // Each run of sampled tokens begins with a turn; turns begin at sampled tokens only.
 std::optional<std::string> find_turn_fault(const Segment& segment) {
   size_t turn = 0;
@@ -139,6 +166,7 @@ std::optional<std::string> find_segment_fault(const Trajectory& trajectory, cons
     if (auto fault = find_token_fault(segment, i, trajectory.numerics_classes.size())) return fault;
   }
   if (auto fault = find_truncation_fault(segment, trajectory.sampling)) return fault;
+  if (auto fault = find_choice_fault(segment, trajectory.experts)) return fault;
   return find_turn_fault(segment);
 }
 
@@ -174,6 +202,12 @@ void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
 }
 
 }  // namespace
+
+int64_t num_drawn_from(const Segment& segment) {
+  const auto& roles = segment.roles;
+  const auto last = std::find(roles.rbegin(), roles.rend(), TokenRole::kSampled);
+  return std::max<int64_t>(0, roles.rend() - last - 1);
+}
 
 int64_t Trajectory::num_tokens() const {
   int64_t count = 0;
@@ -230,6 +264,7 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
   if (std::ssize(trajectory.segments) > kMaxSegments)
     return fmt::format("{} segments, at most {} are taken", trajectory.segments.size(),
                        kMaxSegments);
+  if (auto fault = find_shape_fault(trajectory.experts)) return fault;
   std::vector<int64_t> contexts;
   // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {

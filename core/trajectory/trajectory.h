@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/expert_shape.h"
 #include "core/base/ids.h"
 #include "core/base/metric_list.h"
 #include "core/generate.h"
@@ -39,7 +40,15 @@ struct Segment {
   // is not kSampled), and their ids, one set after the other, ascending in each.
   std::vector<int32_t> kept_counts = {};
   std::vector<TokenId> kept_ids = {};
+  // In runs that record them: the experts that tokens went to, as the pass chose them that the next
+  // token was drawn from. [c, experts.per_token()] of the first c tokens, in a row the ids of one
+  // sparse layer after the other, ascending in each. Behind those nothing was drawn: the last token
+  // of a context, or an observation that has no answer yet.
+  std::vector<uint16_t> choices = {};
 };
+
+// The tokens of a segment in front of the last sampled one: those that something was drawn from.
+int64_t num_drawn_from(const Segment& segment);
 
 // What is said of an episode besides its tokens.
 struct EpisodeFacts {
@@ -65,6 +74,7 @@ struct Trajectory : EpisodeFacts {
   // Numerics classes (design rule 3) of those who sampled it; Segment::classes points here.
   std::vector<std::string> numerics_classes;
   std::vector<Segment> segments;
+  ExpertShape experts = {};  // all 0: no choices were recorded
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;
@@ -80,7 +90,7 @@ struct TrajectoryHeader : EpisodeFacts {
 TrajectoryHeader header_of(const Trajectory& trajectory);
 
 // Lengths that must agree, roles, classes and outcomes in range, parents before children, finite
-// log-probabilities, kept sets that hold their token, kMaxSegments.
+// log-probabilities, kept sets that hold their token, choices that a router can make, kMaxSegments.
 // Returns what is wrong, or nothing. Anything read from a message or a file passes through it.
 std::optional<std::string> find_fault(const Trajectory& trajectory);
 // The same of the header alone: what tokens would say about it is not known yet.

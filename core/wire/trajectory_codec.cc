@@ -13,7 +13,7 @@ namespace tailrace::wire {
 namespace {
 
 // The digit changes with the table: bodies of another build are refused, not misread.
-constexpr char kTrajectoryIdentifier[] = "TRT4";
+constexpr char kTrajectoryIdentifier[] = "TRT5";
 
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
 constexpr size_t kMaxClasses = 64, kMaxClassName = 256;
@@ -114,8 +114,10 @@ flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment&
   const auto log_masses = write_optional(builder, segment.log_masses);
   const auto kept_counts = write_optional(builder, segment.kept_counts);
   const auto kept_ids = write_optional(builder, segment.kept_ids);
+  const auto choices = write_optional(builder, segment.choices);
   return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
-                            versions, turn_begins, classes, log_masses, kept_counts, kept_ids);
+                            versions, turn_begins, classes, log_masses, kept_counts, kept_ids,
+                            choices);
 }
 
 Segment read_segment(const fbs::Segment& table) {
@@ -139,6 +141,7 @@ Segment read_segment(const fbs::Segment& table) {
   read_optional(table.log_masses(), segment.log_masses);
   read_optional(table.kept_counts(), segment.kept_counts);
   read_optional(table.kept_ids(), segment.kept_ids);
+  read_optional(table.choices(), segment.choices);
   if (table.turn_begins()->size() > n)
     throw Malformed("{} turns of {} tokens", table.turn_begins()->size(), n);
   segment.turn_begins.assign(table.turn_begins()->begin(), table.turn_begins()->end());
@@ -150,6 +153,7 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   segments.reserve(t.segments.size());
   for (const Segment& segment : t.segments) segments.push_back(write_segment(builder, segment));
   const fbs::Lease lease = to_fbs(t.lease);
+  const fbs::ExpertShape experts(t.experts.sparse_layers, t.experts.chosen, t.experts.experts);
   const auto env = builder.CreateString(t.env);
   const auto segment_vector = builder.CreateVector(segments);
   const auto verifier = builder.CreateString(t.verifier);
@@ -159,11 +163,11 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   const auto classes = builder.CreateVectorOfStrings(t.numerics_classes);
   flatbuffers::Optional<double> reward = flatbuffers::nullopt;
   if (t.reward) reward = *t.reward;
-  return fbs::CreateTrajectory(builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed,
-                               segment_vector, static_cast<uint8_t>(t.outcome), reward, verifier,
-                               evidence, sampling, t.turns, t.env_seconds, t.generate_seconds,
-                               metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
-                               t.max_version(), classes);
+  return fbs::CreateTrajectory(
+      builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed, segment_vector,
+      static_cast<uint8_t>(t.outcome), reward, verifier, evidence, sampling, t.turns, t.env_seconds,
+      t.generate_seconds, metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
+      t.max_version(), classes, t.experts == ExpertShape{} ? nullptr : &experts);
 }
 
 EpisodeFacts read_facts(const fbs::Trajectory& table) {
@@ -211,10 +215,11 @@ Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   // is is counted before anything is copied.
   if (std::cmp_greater(table.segments()->size(), kMaxSegments))
     throw Malformed("{} segments, at most {} are taken", table.segments()->size(), kMaxSegments);
-  int64_t num_tokens = 0, num_kept = 0;
+  int64_t num_tokens = 0, num_kept = 0, num_choices = 0;
   for (const fbs::Segment* segment : *table.segments()) {
     num_tokens += segment->tokens()->size();
     num_kept += static_cast<int64_t>(size_of(segment->kept_ids()));
+    num_choices += static_cast<int64_t>(size_of(segment->choices()));
   }
   if (num_tokens != table.num_tokens() || num_tokens > max_tokens) {
     throw Malformed("segments of {} tokens, the header says {}, at most {} fit", num_tokens,
@@ -222,7 +227,12 @@ Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   }
   if (num_kept > max_tokens)
     throw Malformed("sets of {} ids, at most {} fit", num_kept, max_tokens);
+  // A choice has two bytes.
+  if (num_choices / 2 > max_tokens)
+    throw Malformed("{} choices of experts, at most {} fit", num_choices, 2 * max_tokens);
   Trajectory t{read_facts(table), read_classes(table), {}};
+  if (const auto* experts = table.experts())
+    t.experts = {experts->sparse_layers(), experts->chosen(), experts->experts()};
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
@@ -258,10 +268,12 @@ Result<T> read_verified(std::span<const std::byte> bytes,
 std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
   // A token has 4 bytes of id, 1 of role and 4 of log-probability; the runs are few. With
-  // truncation come 4 of its mass, 4 of its count and the ids.
+  // truncation come 4 of its mass, 4 of its count and the ids; with experts 2 of each choice.
   size_t bytes = 1024 + num_tokens * 10;
   for (const Segment& segment : trajectory.segments)
-    bytes += 4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size());
+    bytes +=
+        4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size()) +
+        2 * segment.choices.size();
   Builder builder(bytes);
   builder.Finish(write_trajectory(builder, trajectory), kTrajectoryIdentifier);
   return to_bytes(builder);

@@ -145,6 +145,9 @@ void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t versi
   gate_.begin_install();
   // Before the weights change: KV of the old ones must not be read under the new version.
   planner_.forget_kv(version);
+  // Nor what they chose where nothing was drawn from it yet: the new weights will draw.
+  for (auto& [id, sequence] : sessions_)
+    if (sequence->sampled.empty()) forget_choices(*sequence);
   weights_ = std::move(weights);
   gate_.verified(version);
   gate_.open();
@@ -256,6 +259,13 @@ void Engine::record_choices(Sequence& sequence) {
                                  static_cast<int>(sequence.num_chosen % kv_.block_tokens()));
     sequence.choices.insert(sequence.choices.end(), ids.begin(), ids.end());
   }
+}
+
+// Those that no answer has told.
+void Engine::forget_choices(Sequence& sequence) {
+  if (sequence.choices.empty()) return;
+  sequence.num_chosen -= std::ssize(sequence.choices) / model_.config().expert_shape().per_token();
+  sequence.choices.clear();
 }
 
 void Engine::sample() {

@@ -90,6 +90,7 @@ class Engine final : public Generator {
  private:
   void forward();
   void record_choices(Sequence& sequence);
+  void forget_choices(Sequence& sequence);
   void sample();
   void draw(std::span<Sequence* const> rows, ConstMatrix logits);
   GeneratedToken drawn_token(const Sequence& sequence, size_t row) const;

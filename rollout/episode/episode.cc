@@ -45,6 +45,12 @@ void shorten(Segment& segment, size_t tokens, size_t turns) {
   segment.turn_begins.resize(turns);
 }
 
+// Of turns that are over: those of the tokens behind them are for who goes on to draw from.
+void shorten_choices(Segment& segment, const ExpertShape& experts) {
+  const auto drawn = static_cast<size_t>(num_drawn_from(segment) * experts.per_token());
+  segment.choices.resize(std::min(segment.choices.size(), drawn));
+}
+
 // Where truncation has cut nothing there is nothing to say.
 void drop_empty_sets(Segment& segment) {
   if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
@@ -90,6 +96,7 @@ Episode::Episode(EpisodeSpec spec, std::string env_name, const chat::PromptForma
   trajectory_.sampling = spec_.sampling;
   trajectory_.sampling.max_new_tokens = limits.max_action_tokens;
   trajectory_.numerics_classes = {spec_.numerics_class};
+  trajectory_.experts = spec_.experts;
   trajectory_.segments.emplace_back();
   if (spec_.prefix) take_over(*std::exchange(spec_.prefix, std::nullopt));
 }
@@ -169,6 +176,7 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
     ids.push_back(token.id);
     append(token);
   }
+  record(generation.choices);
   ++trajectory_.turns;
   bool stopped = generation.reason == FinishReason::kStopToken ||
                  generation.reason == FinishReason::kStopString;
@@ -273,6 +281,7 @@ Trajectory Episode::stored() const {
   stored.metrics.clear();  // the environment says them again
   Segment& segment = stored.segments.back();
   shorten(segment, static_cast<size_t>(storable_tokens_), static_cast<size_t>(storable_turns_));
+  shorten_choices(segment, stored.experts);
   drop_empty_sets(segment);
   return stored;
 }
@@ -300,6 +309,16 @@ void Episode::append(const GeneratedToken& token) {
   segment.log_masses.push_back(token.log_mass);
   segment.kept_counts.push_back(static_cast<int32_t>(token.kept.size()));
   segment.kept_ids.insert(segment.kept_ids.end(), token.kept.begin(), token.kept.end());
+}
+
+// What a prefix has of them stays: those sampled it.
+void Episode::record(std::span<const uint16_t> choices) {
+  if (trajectory_.experts == ExpertShape{}) return;
+  std::vector<uint16_t>& recorded = trajectory_.segments.back().choices;
+  TR_CHECK(recorded.size() >= num_told_choices_);
+  const size_t known = std::min(choices.size(), recorded.size() - num_told_choices_);
+  recorded.insert(recorded.end(), choices.begin() + static_cast<int64_t>(known), choices.end());
+  num_told_choices_ += choices.size();
 }
 
 int64_t Episode::room() const {

@@ -28,9 +28,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/expert_shape.h"
 #include "core/base/result.h"
 #include "core/chat/prompt_format.h"
 #include "core/generate.h"
@@ -67,6 +69,7 @@ struct EpisodeSpec {
   EpisodeLimits limits;
   std::string numerics_class = {};  // of the generator; needed where the trajectory is trained on
   bool keeps_sets = false;          // record what each token was drawn from
+  ExpertShape experts = {};  // of the generator, whose choices are recorded; all 0: they are not
   // Begins behind these turns; find_misfit() has nothing against them (prefix.h).
   std::optional<Trajectory> prefix = {};
 };
@@ -115,6 +118,7 @@ class Episode {
   bool repeats() const { return recorded_turns_ > 0 && trajectory_.turns <= recorded_turns_; }
   void append(std::vector<TokenId> tokens, TokenRole role);
   void append(const GeneratedToken& token);
+  void record(std::span<const uint16_t> choices);
   int64_t room() const;  // tokens that may still follow
 
   EpisodeSpec spec_;
@@ -124,8 +128,9 @@ class Episode {
   std::string action_;
   std::string failure_;
   int64_t prompt_tokens_ = 0;
-  int32_t recorded_turns_ = 0;  // of the prefix; trajectory_.turns counts them again
-  int32_t numerics_class_ = 0;  // of the generator, in trajectory_.numerics_classes
+  size_t num_told_choices_ = 0;  // of this session; those of a prefix are told again
+  int32_t recorded_turns_ = 0;   // of the prefix; trajectory_.turns counts them again
+  int32_t numerics_class_ = 0;   // of the generator, in trajectory_.numerics_classes
   // When it was last about to generate.
   int64_t storable_tokens_ = 0;
   int32_t storable_turns_ = 0;

@@ -89,6 +89,7 @@ std::optional<std::string> find_misfit(const Trajectory& prefix, const EpisodeSp
   return find_unfit(prefix, {.vocab_size = vocab_size,
                              .max_context_tokens = spec.limits.max_context_tokens,
                              .needs_sets = spec.keeps_sets,
+                             .experts = spec.experts,
                              .sampling = spec.sampling});
 }
 

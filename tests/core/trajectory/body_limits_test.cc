@@ -109,6 +109,39 @@ TEST(BodyLimits, WantSetsOfTruncatedSamplingThatIsTrainedOn) {
   EXPECT_EQ(unfit(whole, limits()), "") << "that is the whole vocabulary";
 }
 
+TEST(BodyLimits, WantTheExpertsOfWhatIsReplayed) {
+  constexpr ExpertShape kShape = {.sparse_layers = 1, .chosen = 1, .experts = 4};
+  const auto route = [=](Trajectory& t) {
+    t.experts = kShape;
+    t.segments[0].choices = {0, 1, 2};
+    t.segments[1].choices = {3};
+  };
+  BodyLimits replays = limits(), silent = limits();
+  replays.experts = kShape;
+  silent.experts = ExpertShape{};
+  EXPECT_EQ(unfit(route, replays), "");
+  EXPECT_EQ(unfit(route, limits()), "");
+  EXPECT_EQ(unfit([](Trajectory&) {}, silent), "");
+  constexpr const char* kMissing =
+      "does not say which experts its tokens went to; algo.router_replay = replay needs it";
+  EXPECT_EQ(unfit([](Trajectory&) {}, replays), kMissing);
+  const auto change = [&](const std::function<void(Trajectory&)>& then) {
+    return [route, then](Trajectory& t) { route(t), then(t); };
+  };
+  // The third token was drawn from the first two, the fourth from it.
+  EXPECT_EQ(unfit(change([](Trajectory& t) { t.segments[0].choices.pop_back(); }), replays),
+            kMissing);
+  EXPECT_EQ(unfit(change([](Trajectory& t) { t.segments[1].choices.clear(); }), replays), kMissing);
+  EXPECT_EQ(
+      unfit(change([](Trajectory& t) { t.experts.experts = 5; }), replays),
+      "has choices of 1 of 5 experts in 1 layers; the run's are of 1 of 4 experts in 1 layers");
+  EXPECT_EQ(unfit(route, silent).find("has choices of 1 of 4"), 0u);
+  // Nobody trains on an evaluation.
+  const auto evaluated = [](Trajectory& t) { t.lane = Lane::kEval; };
+  EXPECT_EQ(unfit(evaluated, replays), "");
+  EXPECT_EQ(unfit(change(evaluated), replays).find("has choices of"), 0u);
+}
+
 TEST(BodyLimits, HaveRoomForRoundingButForNoLie) {
   const auto logprob = [](float value) {
     return [value](Trajectory& t) {

@@ -179,6 +179,49 @@ TEST(Trajectory, SaysWhatTruncationKept) {
   }
 }
 
+// Of two_segments(), as a model with two of four experts in two layers would have recorded it. Of
+// the last token of each nothing was computed.
+Trajectory routed() {
+  Trajectory trajectory = two_segments();
+  trajectory.experts = {.sparse_layers = 2, .chosen = 2, .experts = 4};
+  for (Segment& segment : trajectory.segments)
+    for (size_t i = 0; i + 1 < segment.tokens.size(); ++i)
+      segment.choices.insert(segment.choices.end(), {0, 3, 1, 2});
+  return trajectory;
+}
+
+TEST(Trajectory, SaysWhichExpertsItsTokensWentTo) {
+  EXPECT_EQ(find_fault(routed()), std::nullopt);
+  EXPECT_EQ(num_drawn_from(routed().segments[0]), 5);
+  EXPECT_EQ(num_drawn_from(Segment{.tokens = {1}, .roles = {TokenRole::kPrompt}}), 0);
+  struct Case {
+    const char* message;
+    std::function<void(Trajectory&)> damage;
+  };
+  const Case cases[] = {
+      {"19 choices of 6 tokens, 4 each", [](Trajectory& t) { t.segments[0].choices.pop_back(); }},
+      {"28 choices of 6 tokens",
+       [](Trajectory& t) {
+         for (int i = 0; i < 8; ++i) t.segments[0].choices.push_back(t.segments[0].choices[i % 4]);
+       }},
+      {"20 choices of 6 tokens, 0 each", [](Trajectory& t) { t.experts = {}; }},
+      {"choices of 2 of 1 experts in 2 layers", [](Trajectory& t) { t.experts.experts = 1; }},
+      {"choices of 2 of 4 experts in -2 layers",
+       [](Trajectory& t) { t.experts.sparse_layers = -2; }},
+      {"choices of 0 of 4", [](Trajectory& t) { t.experts.chosen = 0; }},
+      {"experts of token 4 do not ascend", [](Trajectory& t) { t.segments[0].choices[19] = 1; }},
+      {"experts of token 0 do not ascend, or are not below 4",
+       [](Trajectory& t) { t.segments[1].choices[1] = 4; }},
+  };
+  for (const Case& c : cases) {
+    Trajectory trajectory = routed();
+    c.damage(trajectory);
+    const auto fault = find_fault(trajectory);
+    ASSERT_TRUE(fault.has_value()) << c.message;
+    EXPECT_NE(fault->find(c.message), std::string::npos) << *fault;
+  }
+}
+
 TEST(Trajectory, ASegmentMayContinueWhatItsParentInherited) {
   Trajectory trajectory = two_segments();
   // Segment 1 has a context of 4 + 2 tokens; a child may continue all six, but not seven.

@@ -36,8 +36,15 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
       segment.kept_ids.insert(segment.kept_ids.end(), {id, id + 1 + static_cast<TokenId>(i % 3)});
     }
     if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(i));
+    // Two of nine experts in two layers.
+    if (i + 1 < num_tokens)
+      for (int layer = 0; layer < 2; ++layer) {
+        const auto first = static_cast<uint16_t>(rng.below(8));
+        segment.choices.insert(segment.choices.end(), {first, static_cast<uint16_t>(first + 1)});
+      }
   }
   t.segments.push_back(segment);
+  t.experts = {.sparse_layers = 2, .chosen = 2, .experts = 9};
   Segment child;
   child.parent = 0;
   child.parent_tokens = static_cast<int32_t>(num_tokens / 2);

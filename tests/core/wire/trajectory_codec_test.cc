@@ -32,6 +32,9 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.segments[0].log_masses, t.segments[0].log_masses);
   EXPECT_EQ(u.segments[0].kept_counts, t.segments[0].kept_counts);
   EXPECT_EQ(u.segments[0].kept_ids, t.segments[0].kept_ids);
+  EXPECT_EQ(u.segments[0].choices, t.segments[0].choices);
+  EXPECT_EQ(u.segments[0].choices.size(), 99u * 4);
+  EXPECT_EQ(u.experts, t.experts);
   EXPECT_EQ(u.segments[0].turn_begins, t.segments[0].turn_begins);
   EXPECT_EQ(u.segments[1].parent, 0);
   EXPECT_EQ(u.segments[1].parent_tokens, 50);
@@ -117,6 +120,10 @@ TEST(TrajectoryCodec, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts.push_back(0); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts[7] = 1 << 30; }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_ids.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].choices.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].choices.resize(68, 1); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.experts = {}; }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.experts.experts = 4; }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.assign(1000, 7); }));
   EXPECT_TRUE(refused(
@@ -180,7 +187,7 @@ TEST(TrajectoryCodec, MutatedBytesAreRefusedOrSound) {
   Rng rng(6);
   const auto bytes = encode_trajectory(sample_trajectory(40));
   int64_t accepted = 0, refused = 0;
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 8000; ++i) {
     auto mutated = bytes;
     const int64_t flips = 1 + rng.below(3);
     for (int64_t f = 0; f < flips; ++f) {

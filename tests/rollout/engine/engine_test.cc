@@ -214,6 +214,37 @@ TEST(EngineChoices, StayThoseThatSampledWhenWeightsChange) {
   }
 }
 
+// New weights in the middle of a prefill, of a prompt and of an observation: nothing was drawn from
+// what the old ones chose.
+TEST(EngineChoices, AreOfTheWeightsThatDrawFromAPrefill) {
+  TestModel before(sparse_config(), 1), after(sparse_config(), 2);
+  for (const bool later_turn : {false, true}) {
+    TestEngine engine(before, {.max_batch_tokens = 5, .keep_choices = true});
+    std::vector<TokenId> context;
+    std::vector<uint16_t> told;
+    if (later_turn) {
+      context = random_tokens(7, 61, 2);
+      engine->submit(request_of(1, context, 3));
+      const Generation answer = engine.finish()[1];
+      context = context_of(context, answer);
+      told = answer.choices;
+    }
+    const std::vector<TokenId> seen = random_tokens(20, 61, 1);
+    engine->submit(request_of(1, seen, 4));
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(engine->step().empty());
+    engine->install(after.pack(), /*version=*/1);
+    const size_t num_old = told.size();
+    context.insert(context.end(), seen.begin(), seen.end());
+    const Generation answer = engine.finish()[1];
+    context = context_of(context, answer);
+    told.insert(told.end(), answer.choices.begin(), answer.choices.end());
+    const std::vector<uint16_t> by_new = teacher_choices(after, context);
+    const size_t per_token = by_new.size() / context.size();
+    ASSERT_EQ(told.size(), (context.size() - 1) * per_token);
+    for (size_t i = num_old; i < told.size(); ++i) ASSERT_EQ(told[i], by_new[i]) << i;
+  }
+}
+
 TEST(EngineChoices, AreThereWhenAskedForAlone) {
   TestModel sparse(sparse_config()), dense(tiny_config());
   TestEngine silent(sparse), without(dense, {.keep_choices = true});

@@ -182,6 +182,46 @@ TEST(Episode, RecordsWhatTruncationKeptWhereItIsAsked) {
   }
 }
 
+// One of four experts in one layer.
+TEST(Episode, RecordsTheExpertsOfItsTokensWhereItIsAsked) {
+  for (const bool records : {false, true}) {
+    EpisodeSpec spec = spec_of();
+    if (records) spec.experts = {.sparse_layers = 1, .chosen = 1, .experts = 4};
+    Episode episode(spec, "scripted", plain());
+    episode.observed(sandbox::Observation{"a"}, 0);
+    Generation answer = sampled({3, 1}, FinishReason::kLength);
+    answer.choices = {0, 1};
+    episode.answered(answer, 0);
+    EXPECT_EQ(episode.stepped(seen("b"), 0), Next::kGenerate);
+    answer = sampled({4}, FinishReason::kStopString);
+    answer.choices = {2, 3};
+    episode.answered(answer, 0);
+    // The turn that is over: what was computed of its last token is for who goes on.
+    EXPECT_EQ(episode.stored().segments[0].choices,
+              records ? (std::vector<uint16_t>{0, 1}) : std::vector<uint16_t>());
+    Trajectory stored = episode.stored();
+    EXPECT_EQ(find_fault(stored), std::nullopt);
+    episode.stepped(over(1), 0);
+    EXPECT_EQ(episode.trajectory().segments[0].choices,
+              records ? (std::vector<uint16_t>{0, 1, 2, 3}) : std::vector<uint16_t>());
+    EXPECT_EQ(episode.trajectory().experts, spec.experts);
+    expect_sound(episode);
+
+    // Behind them: what another generator tells of tokens that were recorded changes nothing.
+    spec.prefix = std::move(stored);
+    Episode resumed(spec, "scripted", plain());
+    EXPECT_EQ(resumed.observed(sandbox::Observation{"a"}, 0), Next::kStep);
+    EXPECT_EQ(resumed.stepped(seen("b"), 0), Next::kGenerate);
+    answer = sampled({4}, FinishReason::kStopString);
+    answer.choices = {3, 3, 1, 0};
+    resumed.answered(answer, 0);
+    resumed.stepped(over(1), 0);
+    EXPECT_EQ(resumed.trajectory().segments[0].choices,
+              records ? (std::vector<uint16_t>{0, 1, 1, 0}) : std::vector<uint16_t>());
+    expect_sound(resumed);
+  }
+}
+
 TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
   Episode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"a"}, 0);

@@ -133,6 +133,17 @@ TEST(Prefix, OfTokensThatTheModelDoesNotKnowDoesNotFit) {
   EXPECT_EQ(misfit_of(prefix), "holds token 10; the vocabulary has 10");
 }
 
+TEST(Prefix, HasTheExpertsThatTheRunRecordsAndNoOthers) {
+  EpisodeSpec spec = spec_of_episode();
+  Trajectory with = two_turns();
+  with.experts = {.sparse_layers = 1, .chosen = 1, .experts = 4};
+  with.segments[0].choices = {0, 1, 2, 3, 0};
+  EXPECT_EQ(misfit_of(with, spec).find("has choices of 1 of 4"), 0u);
+  spec.experts = with.experts;
+  EXPECT_EQ(misfit_of(with, spec), "");
+  EXPECT_NE(misfit_of(two_turns(), spec).find("does not say which experts"), std::string::npos);
+}
+
 TEST(Prefix, HasTheSetsThatTheRunKeepsAndNoOthers) {
   EpisodeSpec spec = spec_of_episode();
   Trajectory without = two_turns();
