@@ -10,6 +10,7 @@
 
 #include "core/trajectory/body_limits.h"
 #include "kernels/base/check.h"
+#include "kernels/ops/router.h"
 
 namespace tailrace {
 bool same_group(const MemberId& a, const MemberId& b) {
@@ -31,9 +32,10 @@ std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& opt
   }
   if (!t.reward || !std::isfinite(*t.reward))
     return Failure{fmt::format("trajectory {} has no finite reward", where)};
-  const BodyLimits limits{.vocab_size = options.vocab_size,
-                          .max_context_tokens = options.max_sequence_tokens,
-                          .needs_sets = options.sampling_mask == SamplingMask::kKeep};
+  BodyLimits limits{.vocab_size = options.vocab_size,
+                    .max_context_tokens = options.max_sequence_tokens,
+                    .needs_sets = options.sampling_mask == SamplingMask::kKeep};
+  if (options.experts != ExpertShape{}) limits.experts = options.experts;
   if (auto unfit = find_unfit(t, limits))
     return Failure{fmt::format("trajectory {} {}", where, *unfit)};
   return std::nullopt;
@@ -54,6 +56,37 @@ std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
   }
   tokens.insert(tokens.end(), segment.tokens.begin(), segment.tokens.end());
   return tokens;
+}
+
+// The same of recorded experts.
+std::vector<int32_t> choices_of(const Trajectory& t, size_t index) {
+  const Segment& segment = t.segments[index];
+  const auto per_token = static_cast<size_t>(t.experts.per_token());
+  std::vector<int32_t> choices;
+  if (segment.parent >= 0) {
+    choices = choices_of(t, static_cast<size_t>(segment.parent));
+    choices.resize(static_cast<size_t>(segment.parent_tokens) * per_token);
+  }
+  const size_t size = choices.size() + segment.tokens.size() * per_token;
+  choices.insert(choices.end(), segment.choices.begin(), segment.choices.end());
+  choices.resize(size, kChoose);
+  return choices;
+}
+
+// Of all that a segment continues too, beyond what of it is its context.
+bool has_one_sampler(const Trajectory& t, size_t index) {
+  std::optional<std::pair<int64_t, int32_t>> first;
+  for (auto at = static_cast<int32_t>(index); at >= 0;
+       at = t.segments[static_cast<size_t>(at)].parent) {
+    const Segment& segment = t.segments[static_cast<size_t>(at)];
+    for (size_t i = 0; i < segment.tokens.size(); ++i) {
+      if (segment.roles[i] != TokenRole::kSampled) continue;
+      const std::pair sampler(segment.versions[i], segment.classes[i]);
+      if (first.value_or(sampler) != sampler) return false;
+      first = sampler;
+    }
+  }
+  return true;
 }
 
 // What was recorded of sampled token `i` of a segment, as the next target.
@@ -81,6 +114,11 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
   sequence.lease = t.lease;
   sequence.segment = static_cast<int32_t>(index);
   sequence.tokens = context_of(t, index);
+  if (options.experts != ExpertShape{}) {
+    sequence.choices = choices_of(t, index);
+    sequence.choices_per_token = options.experts.per_token();
+    sequence.mixed_choices = !has_one_sampler(t, index);
+  }
   sequence.inv_temperature = inverse_temperature(t.sampling);
   sequence.positive = *t.reward > 0;
   size_t prefix = sequence.tokens.size() - segment.tokens.size();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/expert_shape.h"
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
@@ -41,6 +42,13 @@ struct TrainSequence {
   // With SamplingMask::kKeep, of truncated sampling: the set of each target, as PackedSets has it.
   std::vector<int64_t> kept_offsets;
   std::vector<TokenId> kept_ids;
+  // With RouterReplay::kReplay: the experts of each token, or kChoose where nothing was drawn from
+  // it; [tokens, experts.per_token()], as ForwardBatch has it.
+  std::vector<int32_t> choices;
+  int64_t choices_per_token = 0;
+  // Several versions or classes sampled its context. What the last of them computed anew of the
+  // tokens in front was not with the recorded experts, so that no log-probability is known.
+  bool mixed_choices = false;
   LeaseId lease = {};  // whose, and which of its segments
   int32_t segment = 0;
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
@@ -48,11 +56,15 @@ struct TrainSequence {
   bool positive = false;  // the trajectory's reward is above 0
 
   PackedSequence packed() const {
-    return {tokens, targets, inv_temperature, {kept_offsets, kept_ids}};
+    return {tokens,
+            targets,
+            inv_temperature,
+            {kept_offsets, kept_ids},
+            {choices.data(), choices.empty() ? 0 : std::ssize(tokens), choices_per_token}};
   }
   // Weights of `version` sampled target k as the trainer would: its log-probability is known.
   bool is_fresh(size_t k, int64_t version) const {
-    return versions[k] == version && foreign_class[k] == 0;
+    return versions[k] == version && foreign_class[k] == 0 && !mixed_choices;
   }
 };
 
@@ -71,6 +83,7 @@ struct BatchOptions {
   double std_eps = 1e-6;
   bool drop_zero_signal = true;
   SamplingMask sampling_mask = SamplingMask::kNone;
+  ExpertShape experts = {};    // whose recorded choices are replayed; all 0: none are
   std::string numerics_class;  // the trainer's
   // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
   int64_t vocab_size = 0, max_sequence_tokens = 0;

@@ -237,7 +237,8 @@ void PolicyTrainer::gather_reports(std::span<Report> slots) const {
 // Of the ranks, in their order: whole numbers, but for the terms of the loss.
 void PolicyTrainer::gather_loads() {
   if (ranks_ == nullptr || update_loads_.num_experts == 0) return;
-  const auto tokens = ranks_->gather(std::as_bytes(std::span(&update_loads_.tokens, 1)));
+  const std::array own = {update_loads_.tokens, update_loads_.given, update_loads_.moved};
+  const auto counts = ranks_->gather(std::as_bytes(std::span(own)));
   const auto choices = ranks_->gather(std::as_bytes(std::span(update_loads_.choices)));
   const auto losses = ranks_->gather(std::as_bytes(std::span(update_loads_.losses)));
   const auto read = [](const std::vector<std::byte>& from, auto& to) {
@@ -247,9 +248,11 @@ void PolicyTrainer::gather_loads() {
   update_loads_.clear();
   ExpertLoads part(model_.config());
   for (size_t r = 0; r < num_ranks(); ++r) {
-    std::array<int64_t, 1> count{};
-    read(tokens[r], count);
-    part.tokens = count.front();
+    std::array<int64_t, 3> count{};
+    read(counts[r], count);
+    part.tokens = count[0];
+    part.given = count[1];
+    part.moved = count[2];
     read(choices[r], part.choices);
     read(losses[r], part.losses);
     update_loads_.add(part);
@@ -381,6 +384,8 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   if (loss.kl.coef == 0 || loss.kl.target != KlTarget::kReference) return;
   TR_CHECK(reference_ != nullptr, "a KL term against a reference needs set_reference()");
   std::vector<PackedSequence> all = packed_views(batch, {0, batch.sequences.size()});
+  // Its routers are others.
+  for (PackedSequence& sequence : all) sequence.choices = {};
   // Once a step and not once an update: neither the reference nor the tokens change in between.
   std::vector<std::vector<float>> reference = score_with(*reference_, all);
   for (size_t i = 0; i < all.size(); ++i) batch.sequences[i].ref_logprobs = std::move(reference[i]);
@@ -518,6 +523,9 @@ MetricList PolicyTrainer::take_expert_metrics() {
                         {"experts/load_max_worst", peak.worst},
                         {"experts/idle_frac", step_loads_.idle_share()},
                         {"experts/balance_loss", step_loads_.balance_loss()}};
+  if (step_loads_.given > 0)
+    metrics.emplace_back("experts/route_mismatch_frac",
+                         share(step_loads_.moved, step_loads_.given));
   step_loads_.clear();
   if (!config.choice_bias) return metrics;
   float largest = 0;

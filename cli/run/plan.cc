@@ -19,6 +19,7 @@
 #include "core/generate.h"
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
+#include "core/wire/frame.h"
 #include "sandbox/registry.h"
 #include "trainer/sft.h"
 #include "trainer/worker/step_traces.h"
@@ -94,6 +95,21 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
   plan.rollout_worker.push_back({"kept sets, at most (algo.sampling_mask)",
                                  kept_sets_bytes(o, config, running, 2),
                                  /*certain=*/false});
+}
+
+// Two bytes a choice in bodies, and four in the batch.
+void plan_choices(const RunOptions& o, const ModelConfig& config, int64_t episodes, Plan& plan) {
+  if (o.algo.router_replay == RouterReplay::kOff) return;
+  const int64_t choices = config.expert_shape().per_token();
+  const int64_t context = o.rollout.engine.max_context_tokens;
+  constexpr std::string_view kName = "experts of each token, at most (algo.router_replay)";
+  // The body and what it says, the batch made of it, and the micro-batch; a worker has them in the
+  // engine, in the episode and in its message.
+  plan.trainer.push_back({std::string(kName),
+                          add_product(0, plan.max_tokens_per_step, choices * 12),
+                          /*certain=*/false});
+  plan.rollout_worker.push_back(
+      {std::string(kName), add_product(0, episodes * context, choices * 6), /*certain=*/false});
 }
 
 // 0 where the vocabulary comes from the environments: a few words.
@@ -221,6 +237,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
     estimate(plan.trainer, "rows of sft.data", plan.warm_up.tokens * kSftBytesPerToken);
   estimate(plan.trainer, "the process itself, about", kProcessBytes);
   const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
+  plan_choices(o, config, episodes, plan);
   estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
            add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
   estimate(plan.rollout_worker, "tokenizer and the process itself, about",
@@ -267,6 +284,19 @@ ModelConfig planned_model(const RunOptions& options,
     throw UserError::at(train.balance_coef != 0 ? "train.balance_coef" : "train.balance_bias_rate",
                         "is {}, but the policy has no experts that it could balance. Try 0.",
                         train.balance_coef != 0 ? train.balance_coef : train.balance_bias_rate);
+  if (options.algo.router_replay == RouterReplay::kReplay) {
+    if (config.num_experts == 0)
+      throw UserError::at("algo.router_replay",
+                          "is replay, but the policy has no experts to choose from. Try off.");
+    // Half of what a message holds, as kept sets.
+    const int64_t choices = config.expert_shape().per_token(),
+                  most = wire::kMaxMessageBytes / 2 / int64_t{sizeof(uint16_t)} / choices;
+    if (options.rollout.engine.max_context_tokens > most)
+      throw UserError::at("rollout.max_context_tokens",
+                          "is {}, but algo.router_replay is replay: a token has {} choices of "
+                          "experts, and those of {} tokens can travel. Try {}.",
+                          options.rollout.engine.max_context_tokens, choices, most, most);
+  }
   // The files of a model that was never trained so have none.
   if (train.balance_bias_rate != 0) config.choice_bias = true;
   return config;

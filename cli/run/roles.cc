@@ -21,6 +21,7 @@
 #include "cli/run/worker_configs.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/expert_shape.h"
 #include "core/base/lock_file.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
@@ -56,11 +57,14 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.
-  options.bodies = {.vocab_size = planned_model(o, context.registries.environments).vocab_size,
+  const ModelConfig model = planned_model(o, context.registries.environments);
+  options.bodies = {.vocab_size = model.vocab_size,
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
                     // In a tree no more nodes branch than there are leaves.
                     .max_segments = 2 * max_turns(o, context.registries),
                     .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep,
+                    .experts = o.algo.router_replay == RouterReplay::kReplay ? model.expert_shape()
+                                                                             : ExpertShape{},
                     .sampling = o.rollout.sampling.params()};
   options.on_begun = [run = context.run.root, endpoint = context.endpoint] {
     mark_begun(run, endpoint);

@@ -47,6 +47,7 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   }
   config.rollout = o.rollout;
   config.rollout.engine.max_sequences = pool.max_sequences;
+  config.rollout.engine.keep_choices = o.algo.router_replay == RouterReplay::kReplay;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   return config;
 }

@@ -1,9 +1,11 @@
 #include "core/model/expert_loads.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/base/check.h"
+#include "kernels/ops/router.h"
 
 namespace tailrace {
 
@@ -36,8 +38,30 @@ std::span<double> ExpertLoads::losses_of(int64_t layer) {
   return of_layer(losses, layer, num_experts);
 }
 
+void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias,
+                          MatrixView<const int32_t> choices) {
+  std::array<float, kMaxExperts> of_all;
+  const auto scores = std::span(of_all).first(static_cast<size_t>(num_experts));
+  for (int64_t t = 0; t < choices.rows; ++t) {
+    const std::span ids(choices.row(t), static_cast<size_t>(choices.cols));
+    if (ids.front() == kChoose) continue;
+    for (size_t e = 0; e < scores.size(); ++e)
+      scores[e] = probabilities.row(t)[e] + (bias.empty() ? 0 : bias[e]);
+    // Of equals the router takes the one with the lower id (kernels/ops/router.h).
+    const auto goes_before = [&](size_t a, size_t b) {
+      return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    };
+    given += choices.cols;
+    for (const int32_t id : ids) {
+      int64_t before = 0;
+      for (size_t e = 0; e < scores.size(); ++e) before += goes_before(e, static_cast<size_t>(id));
+      moved += before >= choices.cols;
+    }
+  }
+}
+
 void ExpertLoads::clear() {
-  tokens = 0;
+  tokens = given = moved = 0;
   std::ranges::fill(choices, 0);
   std::ranges::fill(losses, 0.0);
 }
@@ -45,6 +69,8 @@ void ExpertLoads::clear() {
 void ExpertLoads::add(const ExpertLoads& other) {
   TR_CHECK(choices.size() == other.choices.size());
   tokens += other.tokens;
+  given += other.given;
+  moved += other.moved;
   for (size_t i = 0; i < choices.size(); ++i) {
     choices[i] += other.choices[i];
     losses[i] += other.losses[i];

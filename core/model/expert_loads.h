@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/model/model_config.h"
+#include "kernels/base/view.h"
 
 namespace tailrace {
 
@@ -15,6 +16,9 @@ struct ExpertLoads {
 
   int64_t num_experts = 0;
   int64_t tokens = 0;
+  // Of choices that were given to passes (ForwardBatch::choices): how many, and how many of them
+  // the router would not have made.
+  int64_t given = 0, moved = 0;
   std::vector<int64_t> choices;  // [sparse layers * experts] how often each was chosen
   std::vector<double> losses;    // the same: its terms of the balance loss (kernels/ops/router.h)
 
@@ -22,6 +26,10 @@ struct ExpertLoads {
   std::span<int64_t> choices_of(int64_t sparse_layer);
   std::span<const int64_t> choices_of(int64_t sparse_layer) const;
   std::span<double> losses_of(int64_t sparse_layer);
+  // Those of one layer. probabilities [tokens, experts], bias [experts] or empty, and the layer's
+  // columns of ForwardBatch::choices.
+  void compare(ConstMatrix probabilities, std::span<const float> bias,
+               MatrixView<const int32_t> choices);
   void clear();
   void add(const ExpertLoads& other);  // of the same model
 

@@ -208,6 +208,12 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                            balance.weight / static_cast<double>(balance.loads->num_layers())),
                        .choices = balance.loads->choices_of(sparse_layer),
                        .losses = balance.loads->losses_of(sparse_layer)};
+      if (batch.choices.rows > 0) {
+        const int64_t k = config_.experts_per_token;
+        balance.loads->compare(activations.layer(i).router,
+                               weights.layers()[static_cast<size_t>(i)].choice_bias,
+                               batch.choices.slice_cols(sparse_layer * k, (sparse_layer + 1) * k));
+      }
     }
     const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
     backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],

@@ -34,7 +34,7 @@ struct EngineOptions {
   int64_t kv_cache_blocks = 0;  // 0: what kv_cache_mb holds
   int64_t max_batch_tokens = 2048;
   int64_t max_sequences = 256;
-  bool keep_choices = false;  // Generation::choices; no key: who runs the engine knows
+  bool keep_choices = false;  // Generation::choices; no key of its own (algo.router_replay)
 
   void visit(OptionVisitor& v);
 };

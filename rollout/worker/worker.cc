@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/expert_shape.h"
 #include "core/model/model.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
@@ -100,7 +101,8 @@ class RolloutWorker {
     // Both versions now and not with the second one, at the end of the first step: memory that is
     // not there is missed at the start.
     for (auto* weights : {&packed_, &spare_})
-      *weights = std::make_shared<PackedWeights>(stream_, config.model, parameters_, config.compute);
+      *weights =
+          std::make_shared<PackedWeights>(stream_, config.model, parameters_, config.compute);
   }
 
   ExitCode run() {
@@ -344,7 +346,10 @@ class RolloutWorker {
                      .sampling = played.sampling,
                      .limits = played.limits,
                      .numerics_class = numerics_class_,
-                     .keeps_sets = config_.keeps_sets && !evaluates};
+                     .keeps_sets = config_.keeps_sets && !evaluates,
+                     .experts = config_.rollout.engine.keep_choices && !evaluates
+                                    ? config_.model.expert_shape()
+                                    : ExpertShape{}};
     spec.prefix = usable_prefix(grant, spec);
     runner_.start(std::move(spec),
                   environments_.make(played.dataset->env, played.dataset->settings));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/ops/router.h"
 #include "tests/trainer/fixtures.h"
 
 namespace tailrace {
@@ -189,6 +190,45 @@ TEST(Batch, ASegmentCarriesItsParentsContextAndTrainsItsOwnTokensOnce) {
   LossCounts counts = loss_counts(batch, {0, 6});
   EXPECT_EQ(counts.tokens, 8);
   EXPECT_EQ(counts.trajectories, 2);
+}
+
+// One of four experts in one layer.
+TEST(Batch, ASegmentCarriesTheExpertsOfItsContext) {
+  Rng rng(1);
+  std::vector<Trajectory> trajectories = {testing::random_trajectory(0, 0, 1, rng),
+                                          testing::random_trajectory(0, 1, 0, rng)};
+  BatchOptions options = kOptions;
+  options.experts = {.sparse_layers = 1, .chosen = 1, .experts = 4};
+  for (Trajectory& t : trajectories) {
+    t.experts = options.experts;
+    for (int64_t i = 0; i < num_drawn_from(t.segments[0]); ++i)
+      t.segments[0].choices.push_back(static_cast<uint16_t>(i % 4));
+  }
+  const auto length = std::ssize(trajectories[0].segments[0].tokens);
+  // Behind all of the parent, whose last token nothing was computed of.
+  trajectories[0].segments.push_back(
+      {.parent = 0,
+       .parent_tokens = static_cast<int32_t>(length),
+       .tokens = {1, 2, 3},
+       .roles = {TokenRole::kObservation, TokenRole::kSampled, TokenRole::kSampled},
+       .logprobs = {0, -1, -1},
+       .versions = {-1, 0, 0},
+       .classes = {-1, 0, 0},
+       .turn_begins = {1},
+       .choices = {2, 3}});
+  const TrainBatch batch = make_batch(trajectories, options);
+  ASSERT_EQ(batch.sequences.size(), 3u);
+  std::vector<int32_t> expected;
+  for (int32_t i = 0; i + 1 < length; ++i) expected.push_back(i % 4);
+  expected.push_back(kChoose);
+  EXPECT_EQ(batch.sequences[0].choices, expected);
+  expected.insert(expected.end(), {2, 3, kChoose});
+  EXPECT_EQ(batch.sequences[1].choices, expected);
+  const PackedSequence packed = batch.sequences[1].packed();
+  EXPECT_EQ(packed.choices.rows, length + 3);
+  EXPECT_EQ(packed.choices.cols, 1);
+  for (const TrainSequence& sequence : batch.sequences) EXPECT_FALSE(sequence.mixed_choices);
+  EXPECT_EQ(make_batch(trajectories, kOptions).sequences[0].packed().choices.rows, 0);
 }
 
 TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {

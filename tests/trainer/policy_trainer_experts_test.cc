@@ -163,6 +163,136 @@ TEST(PolicyTrainerExperts, TheBalanceLossIsOfTheCoefficientOfTheRunOrTheFiles) {
   EXPECT_LT(difference, 1.2e-5 * largest);
 }
 
+// The experts of the weights of `trainer`, as an engine would have recorded them.
+void record_choices(const PolicyTrainer& trainer, std::vector<Trajectory>& trajectories) {
+  const Model& model = trainer.model();
+  const ModelConfig& config = model.config();
+  const PackedWeights packed(Stream{}, config, trainer.parameters());
+  KvCache kv(config, /*num_blocks=*/1, testing::kMaxSequenceTokens, /*keeps_choices=*/true);
+  std::vector<float> hidden(static_cast<size_t>(config.hidden_size));
+  for (Trajectory& t : trajectories) {
+    t.experts = config.expert_shape();
+    for (Segment& segment : t.segments) {
+      const auto length = std::ssize(segment.tokens);
+      const std::vector<int32_t> blocks = {0}, rows = {0};
+      BatchBuilder builder(1);
+      builder.add(segment.tokens, 0, blocks, rows);
+      Buffer memory(model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1));
+      Workspace workspace({memory.data(), memory.size()});
+      model.forward({}, workspace, packed, builder.batch(), kv,
+                    Matrix(hidden.data(), 1, config.hidden_size), nullptr);
+      for (int i = 0; i < num_drawn_from(segment); ++i) {
+        const auto ids = kv.choices(0, i);
+        segment.choices.insert(segment.choices.end(), ids.begin(), ids.end());
+      }
+    }
+  }
+}
+
+TrainBatch replayed(const std::vector<Trajectory>& trajectories) {
+  BatchOptions options = testing::tiny_batch_options();
+  options.experts = testing::sparse_model().expert_shape();
+  return make_batch(trajectories, options);
+}
+
+// Sampled by weights of `seed`, in versions that the trainer does not hold where they are `stale`.
+std::vector<Trajectory> routed(uint64_t seed, bool stale = false) {
+  auto sampled_by = tiny_trainer({}, {}, {}, seed, testing::sparse_model());
+  std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
+  testing::record_logprobs(*sampled_by, trajectories);
+  record_choices(*sampled_by, trajectories);
+  if (stale) testing::set_versions(trajectories, [](size_t, int64_t) { return 3; });
+  return trajectories;
+}
+
+TEST(PolicyTrainerExperts, ReplayOfItsOwnChoicesCostsNoBit) {
+  for (const bool stale : {false, true}) {
+    const std::vector<Trajectory> trajectories = routed(/*seed=*/1, stale);
+    std::vector<std::vector<float>> weights;
+    for (const bool replays : {false, true}) {
+      auto trainer = tiny_trainer({.microbatch_tokens = 60, .gradient_slots = 2}, {.lr = 1e-2}, {},
+                                  1, testing::sparse_model());
+      TrainBatch batch = replays ? replayed(trajectories) : make_batch(trajectories);
+      const MetricList metrics = trainer->policy_step(batch, 0, loss_config());
+      EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
+      if (replays) {
+        EXPECT_EQ(metric(metrics, "experts/route_mismatch_frac"), 0);
+      }
+      weights.push_back(copy(trainer->parameters().flat()));
+    }
+    EXPECT_EQ(weights[0], weights[1]);
+  }
+}
+
+// Old scoring and the update take the recorded experts, and the reference its own.
+TEST(PolicyTrainerExperts, ReplayTakesTheExpertsOfWhatSampled) {
+  const std::vector<Trajectory> trajectories = routed(/*seed=*/2, /*stale=*/true);
+  PolicyLossConfig loss = loss_config();
+  loss.kl.coef = 0.1;
+  loss.kl.target = KlTarget::kReference;
+  std::vector<TrainBatch> batches;
+  std::vector<std::vector<float>> weights;
+  for (const bool replays : {false, true}) {
+    auto trainer =
+        tiny_trainer({.gradient_slots = 2}, {.lr = 1e-2}, {}, 1, testing::sparse_model());
+    trainer->set_reference(trainer->parameters());
+    TrainBatch batch = replays ? replayed(trajectories) : make_batch(trajectories);
+    const MetricList metrics = trainer->policy_step(batch, 4, loss);
+    // Both passes take the same experts: before the update nothing has moved.
+    EXPECT_EQ(metric(metrics, "policy/ratio_min"), 1);
+    EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
+    if (replays) {
+      const double moved = metric(metrics, "experts/route_mismatch_frac");
+      EXPECT_GT(moved, 0.1);
+      EXPECT_LT(moved, 0.9);
+    }
+    weights.push_back(copy(trainer->parameters().flat()));
+    batches.push_back(std::move(batch));
+  }
+  EXPECT_NE(weights[0], weights[1]);
+  size_t other = 0;
+  for (size_t i = 0; i < batches[0].sequences.size(); ++i) {
+    const TrainSequence &chosen = batches[0].sequences[i], &given = batches[1].sequences[i];
+    EXPECT_EQ(chosen.ref_logprobs, given.ref_logprobs);
+    other += chosen.old_logprobs != given.old_logprobs;
+  }
+  EXPECT_GT(other, batches[0].sequences.size() / 2);
+}
+
+// What the newest version computed anew of a context did not take the recorded experts.
+TEST(PolicyTrainerExperts, NothingIsFreshBehindTokensOfAnotherVersion) {
+  std::vector<Trajectory> trajectories = routed(/*seed=*/2);
+  testing::set_versions(trajectories, [](size_t t, int64_t i) { return t % 2 == 0 || i > 0; });
+  auto trainer = tiny_trainer({}, {.lr = 0}, {}, 1, testing::sparse_model());
+  TrainBatch batch = replayed(trajectories);
+  trainer->prepare_step(batch, /*version=*/1, loss_config());
+  size_t mixed = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    const bool one = std::ranges::count(s.versions, s.versions.front()) == std::ssize(s.versions);
+    EXPECT_EQ(s.mixed_choices, !one);
+    mixed += !one;
+    for (size_t k = 0; k < s.targets.size(); ++k)
+      EXPECT_EQ(s.old_logprobs[k] == s.recorded_logprobs[k], one && s.versions[k] == 1) << k;
+  }
+  EXPECT_GT(mixed, 2u);
+  EXPECT_LT(mixed, batch.sequences.size());
+}
+
+TEST(PolicyTrainerExperts, AnotherModelsChoicesAreRefused) {
+  std::vector<Trajectory> trajectories = routed(/*seed=*/1);
+  BatchOptions options = testing::tiny_batch_options();
+  options.experts = testing::sparse_model().expert_shape();
+  trajectories[1].segments[0].choices.clear();
+  const auto refused = build_batch(trajectories, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.failure().message.find("does not say which experts its tokens went to; "
+                                           "algo.router_replay = replay needs it"),
+            std::string::npos)
+      << refused.failure().message;
+  options.experts.experts = 6;
+  EXPECT_FALSE(build_batch(routed(1), options));
+}
+
 TEST(PolicyTrainerExperts, ADenseModelHasNoMetricsOfExperts) {
   TrainBatch batch = make_batch(recorded(4, 2));
   auto trainer = tiny_trainer({}, {.lr = 1e-2});

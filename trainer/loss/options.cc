@@ -77,10 +77,16 @@ void AlgoOptions::visit(OptionVisitor& v) {
                    "mismatch: algo.correction weighs a token by the share that was kept, and what "
                    "was cut is never tried; keep: the kept sets travel with the tokens, and "
                    "training is restricted to them"});
+  v.field("router_replay", router_replay,
+          {.help = "of a model with experts, off: each pass of the trainer chooses them anew; "
+                   "replay: the experts that sampled a token travel with it, and training takes "
+                   "them",
+           .aliases = {"use_rollout_routing_replay"}});
 }
 
-// `correction` and `sampling_mask` mend the machine and not the algorithm, so that they stay as
-// they are by default. The two algorithms that are about stale samples say what corrects for them.
+// `correction`, `sampling_mask` and `router_replay` mend the machine and not the algorithm, so that
+// they stay as they are by default. The two algorithms that are about stale samples say what
+// corrects for them.
 AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
   AlgoOptions o;
   o.name = o.applied_preset_ = preset;

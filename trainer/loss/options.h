@@ -47,6 +47,14 @@ constexpr auto enum_names(SamplingMask) {
   return name_table<SamplingMask>({{SamplingMask::kNone, "none"}, {SamplingMask::kKeep, "keep"}});
 }
 
+// Whose choice of experts a sparse model is trained with. off: the trainer's own, made anew in each
+// pass. replay: that of the pass that sampled a token (2510.11370), so that other weights or
+// another numerics class cannot move it.
+enum class RouterReplay : uint8_t { kOff, kReplay };
+constexpr auto enum_names(RouterReplay) {
+  return name_table<RouterReplay>({{RouterReplay::kOff, "off"}, {RouterReplay::kReplay, "replay"}});
+}
+
 // The policy loss as a point on independent axes. `name` is a preset: reading it sets every field
 // to the values of its paper, and the fields that follow it override them. What an axis needs is
 // the struct of its own file; its keys stand side by side in `algo`.
@@ -62,6 +70,7 @@ struct AlgoOptions {
   double entropy_coef = 0;
   CorrectionOptions correction;
   SamplingMask sampling_mask = SamplingMask::kNone;
+  RouterReplay router_replay = RouterReplay::kOff;
 
   static AlgoOptions preset(AlgoPreset preset);
 

@@ -156,8 +156,8 @@ class TrainerWorker {
   void on(const wire::Batch& batch) {
     // Of ranks that have lost one of them; it comes again.
     if (!has_ranks() && !meeting_) return;
-    // A repeated answer, or one to a question from before a rollback. Which version a rank holds, it
-    // learns where it meets the others.
+    // A repeated answer, or one to a question from before a rollback. Which version a rank holds,
+    // it learns where it meets the others.
     if (has_ranks() && !is_next(batch)) return;
     if (batch.first == 0) forget_batch();
     // A part that is repeated. None can be missing: a session keeps the order.
@@ -497,6 +497,8 @@ class TrainerWorker {
                                 config_.model.vocab_size, config_.max_sequence_tokens);
     options.version = version_;
     options.max_staleness = config_.max_staleness;
+    if (config_.algo.router_replay == RouterReplay::kReplay)
+      options.experts = config_.model.expert_shape();
     return options;
   }
 

@@ -118,6 +118,7 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
             TAILRACE_SOURCE_DIR, config, run.string(), target) +
         (target == std::string("behaviour")
              ? " model.create.experts=4 train.balance_bias_rate=0.01 train.balance_coef=0.01"
+               " algo.router_replay=replay"
              : ""));
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});

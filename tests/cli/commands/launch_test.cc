@@ -1,5 +1,6 @@
 // `tailrace launch` as a person uses it, end to end over processes, with faults.
 #include <array>
+#include <numeric>
 
 #include "cli/run/roles.h"
 #include "core/base/random.h"
@@ -64,6 +65,34 @@ TEST_F(LaunchTest, TruncatedSamplingIsNoMismatchWhereItsSetsAreKept) {
     }
     EXPECT_GE(updates, 1);
   }
+}
+
+// From the key to the pass that trains: experts are recorded, travel, and are taken.
+TEST_F(LaunchTest, ReplayedExpertsAreThoseThatTheTrainerWouldChooseInTheSameVersion) {
+  const std::vector<std::string> sparse = {"run.steps=3", "model.create.experts=4"};
+  const auto run_with = [&](const std::string& run, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = sparse;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    start_run(run, arguments);
+    expect_done();
+    std::vector<double> moved;
+    const auto rows = read_metrics(paths(run).metrics());
+    EXPECT_TRUE(rows);
+    for (const MetricsRow& row : rows.value())
+      if (const double* share = row.find("experts/route_mismatch_frac")) moved.push_back(*share);
+    return moved;
+  };
+  EXPECT_TRUE(run_with("other", {}).empty());
+  const std::vector<double> moved = run_with("run", {"algo.router_replay=replay"});
+  EXPECT_GE(moved.size(), 1u);
+  EXPECT_EQ(moved, std::vector<double>(moved.size(), 0.0));
+  EXPECT_EQ(final_digest("run", 3), final_digest("other", 3));
+  // Of older weights some are others.
+  fs::remove_all(folder_ / "other");
+  const std::vector<double> stale = run_with(
+      "other",
+      {"algo.router_replay=replay", "scheduler.mode=async", "scheduler.ahead=1", "optim.lr=0.01"});
+  EXPECT_GT(std::accumulate(stale.begin(), stale.end(), 0.0), 0);
 }
 
 TEST_F(LaunchTest, GoesOnWhenNobodyReadsItsProgress) {

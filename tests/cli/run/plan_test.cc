@@ -128,6 +128,38 @@ TEST(MakePlan, SaysWhatTruncatedSamplingCosts) {
   EXPECT_GT(plan_of().total_bytes(), int64_t{1} << 40);
 }
 
+TEST(MakePlan, SaysWhatRecordedExpertsCost) {
+  RunOptions options = example();
+  options.algo.router_replay = RouterReplay::kReplay;
+  const auto environments = sandbox::built_in_environments();
+  try {
+    planned_model(options, environments);
+    ADD_FAILURE() << "it has no experts";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "algo.router_replay is replay, but the policy has no experts to choose from. Try "
+                 "off.");
+  }
+  options.model.create.experts = 4;
+  options.rollout.engine.kv_cache_blocks = 64;
+  const ModelConfig model = planned_model(options, environments);
+  const int64_t choices = 2 * model.num_layers;
+  EXPECT_EQ(model.expert_shape().per_token(), choices);
+  const auto bytes = [&](RouterReplay replay) {
+    options.algo.router_replay = replay;
+    return make_plan(options, model, 0).total_bytes();
+  };
+  // 128 samples of 128 tokens: twelve bytes a choice in the trainer, six in each of two workers,
+  // and two in their caches.
+  const int64_t cached = 2 * 2 * choices * options.rollout.engine.block_tokens * 64;
+  EXPECT_EQ(bytes(RouterReplay::kReplay) - bytes(RouterReplay::kOff),
+            128 * 128 * choices * (12 + 2 * 6) + cached);
+  // Two bytes a choice, in half of a message.
+  options.rollout.engine.max_context_tokens = (int64_t{64} << 20) / choices + 1;
+  options.algo.router_replay = RouterReplay::kReplay;
+  EXPECT_THROW(planned_model(options, environments), UserError);
+}
+
 TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
   RunOptions options = example();
   Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()),

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/ops/router.h"
 #include "tests/core/model/model_harness.h"
 
 namespace tailrace {
@@ -55,6 +56,49 @@ TEST(ExpertLoads, CountEveryChoiceOfAPass) {
   Parameters balanced(rig.model.layout());
   cross_entropy(rig, sequences, {}, &balanced, {.weight = 0.1, .loads = &loads});
   EXPECT_FALSE(std::ranges::equal(balanced.flat(), without.flat()));
+}
+
+// Two of four experts, three tokens, of which the second chose for itself.
+TEST(ExpertLoads, CompareWhatWasGivenWithWhatWouldHaveBeenChosen) {
+  ModelConfig config = sparse_config();
+  config.num_experts = 4;
+  ExpertLoads loads(config);
+  const std::vector<float> p = {0.4f, 0.3f, 0.2f, 0.1f, 1, 0, 0, 0, 0.25f, 0.25f, 0.25f, 0.25f};
+  const std::vector<int32_t> given = {0, 2, kChoose, kChoose, 0, 1};
+  loads.compare({p.data(), 3, 4}, {}, {given.data(), 3, 2});
+  EXPECT_EQ(loads.given, 4);
+  EXPECT_EQ(loads.moved, 1);  // 2 in place of 1; of equals the first two
+  // The bias brings the last expert in: 0 and 3 are chosen of each.
+  const std::vector<float> bias = {0, 0, 0, 0.25f};
+  loads.compare({p.data(), 3, 4}, bias, {given.data(), 3, 2});
+  EXPECT_EQ(loads.given, 8);
+  EXPECT_EQ(loads.moved, 3);
+  ExpertLoads sum(config);
+  sum.add(loads);
+  sum.add(loads);
+  EXPECT_EQ(sum.given, 16);
+  EXPECT_EQ(sum.moved, 6);
+  sum.clear();
+  EXPECT_EQ(sum.given + sum.moved, 0);
+}
+
+// Given choices are compared in the pass that counts them.
+TEST(ExpertLoads, SayHowManyGivenChoicesAPassWouldNotHaveMade) {
+  Rig rig(sparse_config(), /*num_threads=*/2);
+  const auto sequences = random_sequences(5, 30, 67, 3);
+  Parameters ignored(rig.model.layout());
+  cross_entropy(rig, sequences, {}, &ignored);
+  rig.given = rig.choices();
+  ExpertLoads loads(rig.model.config());
+  cross_entropy(rig, sequences, {}, &ignored, {.weight = 0, .loads = &loads});
+  EXPECT_EQ(loads.given, std::ssize(rig.given));
+  EXPECT_EQ(loads.moved, 0);
+  rig.init(/*seed=*/2);
+  loads.clear();
+  cross_entropy(rig, sequences, {}, &ignored, {.weight = 0, .loads = &loads});
+  EXPECT_EQ(loads.given, std::ssize(rig.given));
+  EXPECT_GT(loads.moved, loads.given / 10);
+  EXPECT_LT(loads.moved, loads.given);
 }
 
 }  // namespace
