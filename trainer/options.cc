@@ -60,8 +60,8 @@ void TrainOptions::visit(OptionVisitor& v) {
            .aliases = {"data_parallel_size", "dp_size"},
            .resume = Resume::kMayChange});
   v.field("rank_seconds", rank_seconds,
-          {.help = "longest wait of a rank for another one; one whose process dies is noticed at "
-                   "once",
+          {.help = "longest wait of a rank for one that stands still; one whose process dies is "
+                   "noticed within seconds",
            .min = 1,
            .max = 86400,
            .resume = Resume::kMayChange});

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -27,15 +30,45 @@ namespace fs = std::filesystem;
 // Of a sum, at a time: a rank holds one such piece of each other rank beside the values.
 constexpr size_t kPieceFloats = size_t{1} << 20;
 constexpr std::chrono::milliseconds kBeat{100};
+// Who connects has heard that all are there.
+constexpr std::chrono::seconds kConnect{15};
+// After a rank has gone, for what still comes from the others.
+constexpr std::chrono::seconds kGrace{2};
 
-// Runs what blocks on a thread of its own, so that the caller's pulse goes on. What it waits for
-// has a deadline of its own.
-template <class Wait>
-auto beating(const Wait& wait) {
-  auto done = std::async(std::launch::async, wait);
-  while (done.wait_for(kBeat) != std::future_status::ready) beat();
-  return done.get();
-}
+// Gloo tells of a connection that closes to who waits for a message that has not begun: not where
+// one was half sent or half read. So one more receive waits for a message that no rank sends, and
+// fails with the first connection.
+class Watch {
+ public:
+  explicit Watch(gloo::rendezvous::Context& context)
+      : buffer_(context.createUnboundBuffer(&nothing_, 1)) {
+    for (int other = 0; other < context.size; ++other)
+      if (other != context.rank) buffer_->recv(other, kNoTag, 0, 1);
+    reason_ = std::async(std::launch::async, [this]() -> std::string {
+      try {
+        buffer_->waitRecv(std::chrono::hours(24 * 365 * 10));
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+      return "";
+    });
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() { buffer_->abortWaitRecv(); }
+
+  // A connection is closed.
+  bool fired() const {
+    return reason_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  const std::string& reason() const { return reason_.get(); }  // once fired
+
+ private:
+  static constexpr uint64_t kNoTag = ~uint64_t{0};
+  char nothing_ = 0;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  std::shared_future<std::string> reason_;  // waits for its thread when it goes, before the buffer
+};
 
 class GlooCollective : public Collective {
  public:
@@ -47,9 +80,10 @@ class GlooCollective : public Collective {
       gloo::rendezvous::FileStore store(options.folder.string());
       gloo::transport::tcp::attr attributes;
       attributes.hostname = options.address;
-      context_->setTimeout(options.timeout);
+      context_->setTimeout(std::min<std::chrono::milliseconds>(options.timeout, kConnect));
       auto device = gloo::transport::tcp::CreateDevice(attributes);
       context_->connectFullMesh(store, device);
+      watch_.emplace(*context_);
     });
   }
 
@@ -62,14 +96,14 @@ class GlooCollective : public Collective {
 
   void broadcast(std::span<std::byte> bytes) override {
     guarded("is gone", [&] {
-      const auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+      const auto buffer = open(bytes.data(), bytes.size());
       const uint64_t tag = next_tag();
       if (rank() == 0) {
         for (int to = 1; to < size(); ++to) buffer->send(to, tag);
-        for (int to = 1; to < size(); ++to) buffer->waitSend(options_.timeout);
+        for (int to = 1; to < size(); ++to) await_sent(*buffer);
       } else {
         buffer->recv(0, tag);
-        buffer->waitRecv(options_.timeout);
+        await_received(*buffer);
       }
     });
   }
@@ -79,14 +113,14 @@ class GlooCollective : public Collective {
     guarded("is gone", [&] {
       std::vector<uint64_t> sizes(all.size());
       sizes[static_cast<size_t>(rank())] = own.size();
-      const auto counts = context_->createUnboundBuffer(sizes.data(), sizes.size() * kCount);
+      const auto counts = open(sizes.data(), sizes.size() * kCount);
       exchange(*counts, [&](int r) { return Piece{static_cast<size_t>(r) * kCount, kCount}; });
       // Of all ranks, one behind the other.
       std::vector<size_t> offsets = {0};
       for (const uint64_t bytes : sizes) offsets.push_back(offsets.back() + bytes);
       std::vector<std::byte> bytes(offsets.back());
       std::ranges::copy(own, bytes.begin() + static_cast<ptrdiff_t>(at(offsets, rank())));
-      const auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+      const auto buffer = open(bytes.data(), bytes.size());
       exchange(*buffer, [&](int r) {
         return Piece{at(offsets, r), sizes[static_cast<size_t>(r)]};
       });
@@ -115,16 +149,57 @@ class GlooCollective : public Collective {
     if (lost_) throw RankLost(*lost_);
     if (size() == 1) return;
     try {
-      beating([&] { call(); });
+      run(call);
     } catch (const std::exception& error) {  // Gloo has several roots
       lost_ = fmt::format("a rank of {} {}: {}", size(), what, error.what());
       throw RankLost(*lost_);
     }
   }
 
+  using Buffer = gloo::transport::UnboundBuffer;
+
+  // Runs what blocks on a thread of its own, so that the caller's pulse goes on.
+  template <class Call>
+  void run(const Call& call) {
+    const Watch* watch = watch_ ? &*watch_ : nullptr;  // null: it connects
+    auto done = std::async(std::launch::async, call);
+    std::chrono::milliseconds gone{0};
+    while (done.wait_for(kBeat) != std::future_status::ready) {
+      beat();
+      if (watch == nullptr || !watch->fired()) continue;
+      gone += kBeat;
+      if (gone >= kGrace) end_waits();
+    }
+    done.get();
+  }
+
+  // One whose waits end when the call is given up.
+  std::shared_ptr<Buffer> open(void* data, size_t bytes) {
+    std::shared_ptr<Buffer> buffer = context_->createUnboundBuffer(data, bytes);
+    const std::scoped_lock lock(open_mutex_);
+    std::erase_if(open_, [](const auto& other) { return other.expired(); });
+    open_.emplace_back(buffer);
+    return buffer;
+  }
+  void end_waits() {
+    const std::scoped_lock lock(open_mutex_);
+    for (const auto& one : open_) {
+      const std::shared_ptr<Buffer> buffer = one.lock();
+      if (!buffer) continue;
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+  void await_received(Buffer& buffer) const {
+    if (!buffer.waitRecv(options_.timeout)) throw std::runtime_error(watch_->reason());
+  }
+  void await_sent(Buffer& buffer) const {
+    if (!buffer.waitSend(options_.timeout)) throw std::runtime_error(watch_->reason());
+  }
+
   // Every rank sends its own piece of `buffer` to all others, and gets theirs into their places.
   template <class PieceOf>
-  void exchange(gloo::transport::UnboundBuffer& buffer, const PieceOf& piece_of) {
+  void exchange(Buffer& buffer, const PieceOf& piece_of) {
     const uint64_t tag = next_tag();
     const Piece own = piece_of(rank());
     int sent = 0, awaited = 0;
@@ -135,8 +210,8 @@ class GlooCollective : public Collective {
       if (theirs.bytes > 0) buffer.recv(other, tag, theirs.offset, theirs.bytes), ++awaited;
       if (own.bytes > 0) buffer.send(other, tag, own.offset, own.bytes), ++sent;
     }
-    for (; awaited > 0; --awaited) buffer.waitRecv(options_.timeout);
-    for (; sent > 0; --sent) buffer.waitSend(options_.timeout);
+    for (; awaited > 0; --awaited) await_received(buffer);
+    for (; sent > 0; --sent) await_sent(buffer);
   }
 
   // The part of n values that a rank adds up, and of it the piece number `i`.
@@ -150,12 +225,11 @@ class GlooCollective : public Collective {
   // Each rank adds up a part of the values for all: so much travels as a sum needs at least,
   // 2 (size - 1) / size of the values in and out of each rank.
   void sum_pieces(std::span<float> values) {
-    const auto whole = context_->createUnboundBuffer(values.data(), values.size() * sizeof(float));
+    const auto whole = open(values.data(), values.size() * sizeof(float));
     const size_t most =
         (values.size() + static_cast<size_t>(size()) - 1) / static_cast<size_t>(size());
     std::vector<float> received(std::min(most, kPieceFloats) * static_cast<size_t>(size()));
-    const auto theirs =
-        context_->createUnboundBuffer(received.data(), received.size() * sizeof(float));
+    const auto theirs = open(received.data(), received.size() * sizeof(float));
     const size_t width = received.size() / static_cast<size_t>(size());
     for (size_t i = 0; i * kPieceFloats < most; ++i) {
       const Piece mine = piece_of(values.size(), rank(), i);
@@ -173,8 +247,7 @@ class GlooCollective : public Collective {
 
   // Piece i of each rank's part goes to it from all others; `theirs` gets what comes, `width` bytes
   // a rank.
-  void collect(gloo::transport::UnboundBuffer& whole, gloo::transport::UnboundBuffer& theirs,
-               size_t n, size_t i, size_t width, size_t own_floats) {
+  void collect(Buffer& whole, Buffer& theirs, size_t n, size_t i, size_t width, size_t own_floats) {
     const uint64_t tag = next_tag();
     int sent = 0, awaited = 0;
     for (int other = 0; other < size(); ++other) {
@@ -189,8 +262,8 @@ class GlooCollective : public Collective {
         ++sent;
       }
     }
-    for (; awaited > 0; --awaited) theirs.waitRecv(options_.timeout);
-    for (; sent > 0; --sent) whole.waitSend(options_.timeout);
+    for (; awaited > 0; --awaited) await_received(theirs);
+    for (; sent > 0; --sent) await_sent(whole);
   }
 
   // received [size, width]: of the other ranks; own [n], n <= width: of this one, and the sum.
@@ -209,13 +282,19 @@ class GlooCollective : public Collective {
 
   GlooOptions options_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::mutex open_mutex_;
+  std::vector<std::weak_ptr<Buffer>> open_;
+  std::optional<Watch> watch_;  // once connected
   uint64_t next_tag_ = 0;
   std::optional<std::string> lost_;  // why no call can be answered any more
 };
 
 }  // namespace
 
-int64_t sum_bytes(int size) { return static_cast<int64_t>(kPieceFloats * sizeof(float)) * size; }
+int64_t sum_bytes(int size, int64_t values) {
+  const int64_t part = std::min<int64_t>((values + size - 1) / size, kPieceFloats);
+  return part * static_cast<int64_t>(sizeof(float)) * size;
+}
 
 namespace {
 
@@ -226,20 +305,21 @@ fs::path arrival(const GlooOptions& options, int rank) {
 }  // namespace
 
 void arrive(const GlooOptions& options) {
-  std::error_code error;
-  fs::create_directories(options.folder, error);
+  std::error_code ignored;  // what follows fails for the same reason
+  fs::create_directories(options.folder, ignored);
   const fs::path path = arrival(options, options.rank);
+  errno = 0;
   if (!std::ofstream(path))
-    throw RankLost(
-        fmt::format("{}: the ranks cannot meet there; it cannot be written", path.string()));
+    throw RankLost(fmt::format("{}: the ranks cannot meet there: {}", path.string(),
+                               std::generic_category().message(errno)));
 }
 
-bool all_arrived(const GlooOptions& options) {
+std::optional<int> missing_rank(const GlooOptions& options) {
   for (int rank = 0; rank < options.size; ++rank) {
     std::error_code error;
-    if (!fs::exists(arrival(options, rank), error)) return false;
+    if (rank != options.rank && !fs::exists(arrival(options, rank), error)) return rank;
   }
-  return true;
+  return std::nullopt;
 }
 
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/collective/collective.h"
@@ -17,21 +18,22 @@ struct GlooOptions {
   std::filesystem::path folder;
   int rank = 0, size = 1;
   std::string address = "127.0.0.1";  // of this machine, that the others reach
-  // For the others to come, and within each call. A process that died is noticed at once; this is
-  // for one that stands still.
+  // Within each call, for one that stands still. A process that died is noticed within seconds,
+  // and those that connect have as long.
   std::chrono::milliseconds timeout{300'000};
 };
 
-// What a sum takes beside its values.
-int64_t sum_bytes(int size);
+// What a sum of so many values takes beside them.
+int64_t sum_bytes(int size, int64_t values);
 
-// Says that this rank is here; whether all have said so. Who has other things to hear meanwhile
-// waits so: then join_ranks() is a matter of a moment. Throws RankLost where the folder cannot be
-// written.
+// Says that this rank is here; another one that has not said so, or nullopt. Who has other things
+// to hear meanwhile waits so, and who may be busy comes last: then join_ranks() is a matter of a
+// moment. Throws RankLost where the folder cannot be written.
 void arrive(const GlooOptions& options);
-bool all_arrived(const GlooOptions& options);
+std::optional<int> missing_rank(const GlooOptions& options);
 
-// Waits for all ranks. Throws RankLost when one does not come in time.
+// Connects with all ranks. Throws RankLost when one does not come within `timeout`, or seconds: one
+// that has said that it is here may have died since.
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options);
 
 }  // namespace tailrace

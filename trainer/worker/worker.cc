@@ -90,14 +90,15 @@ class TrainerWorker {
     try {
       while (!ended_) {
         beat();
-        std::optional<wire::Message> message = client_.receive(meeting_ ? kMeetingPoll : kPoll);
-        if (message) {
+        if (auto message = client_.receive(meeting_ ? kMeetingPoll : kPoll)) {
+          // All that is here before it waits for others: what it waits for may be off.
           std::visit([this](auto& m) { on(m); }, *message);
         } else if (client_.silence() > config_.patience) {
           log_.error("scheduler silent seconds={}", client_.silence().count() / 1000);
           return kExitFailed;
+        } else if (meeting_) {
+          meet();
         }
-        if (meeting_) meet();
       }
     } catch (const RankLost& lost) {
       log_.error("starts again: {}", lost.what());
@@ -149,8 +150,9 @@ class TrainerWorker {
                           .rank = message.rank,
                           .size = message.size,
                           .timeout = std::chrono::seconds(config_.train.rank_seconds)},
-                .since = clock_.now()};
-    arrive(meeting_->place);
+                .warned = clock_.now()};
+    // Rank 0 comes last: a checkpoint may keep it.
+    if (!leads()) arrive(meeting_->place);
   }
 
   void on(const wire::Batch& batch) {
@@ -227,15 +229,18 @@ class TrainerWorker {
     meeting_.reset();
   }
 
-  // Waits for nobody, so that it hears when the meeting is off.
+  // Waits for nobody, so that it hears when the meeting is off: of one that is gone the scheduler
+  // knows, and one that still begins may take its time.
   void meet() {
-    if (!all_arrived(meeting_->place)) {
-      if (clock_.now() - meeting_->since > meeting_->place.timeout)
-        throw RankLost(fmt::format("not all of {} ranks have come within train.rank_seconds = {}",
-                                   config_.train.ranks, config_.train.rank_seconds));
+    if (const std::optional<int> missing = missing_rank(meeting_->place)) {
+      if (clock_.now() - meeting_->warned < meeting_->place.timeout) return;
+      meeting_->warned = clock_.now();
+      log_.warning("rank {} of {} has not come to {} yet", *missing, config_.train.ranks,
+                   meeting_->place.folder.string());
       return;
     }
     const GlooOptions place = std::exchange(meeting_, std::nullopt)->place;
+    if (leads()) arrive(place);
     try {
       ranks_ = join_ranks(place);
       agree_with_rank_0();
@@ -282,15 +287,14 @@ class TrainerWorker {
   }
 
   // Equal weights are no promise but a proof.
-  void compare_weights(int64_t step) {
-    if (!ranks_) return;
-    const std::vector<std::string> digests = gather_text(digest_);
+  void compare_weights(const WeightManifest& own) {
+    const std::vector<std::string> digests = gather_text(own.root);
     for (size_t rank = 0; rank < digests.size(); ++rank) {
       if (digests[rank] != digests.front())
         throw UserError(
             "train.ranks: after step {} rank {} has the weights {}, and rank 0 {}. A machine "
             "computes wrongly, or another program runs there.",
-            step, rank, digests[rank], digests.front());
+            own.version, rank, digests[rank], digests.front());
     }
   }
 
@@ -356,7 +360,7 @@ class TrainerWorker {
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
     saved_path_ = loaded->path;
     // Again below RUN/weights: those of this version may have been pruned by newer ones.
-    publish_files();
+    publish_files(manifest_of(version_));
     // Its files are proved: another digest would be of a build that reads them in another way.
     if (digest_ != loaded->state.digest)
       throw UserError("{}: the weights have digest {}, but were saved with {}",
@@ -402,7 +406,7 @@ class TrainerWorker {
     }
     version_ = 0;
     metrics_ = std::move(metrics);
-    publish_files();
+    publish_files(manifest_of(version_));
     // Before anybody hears of version 0: there is no older checkpoint to go back to.
     write_checkpoint();
     report_published();
@@ -520,16 +524,15 @@ class TrainerWorker {
     metrics.emplace_back("time/train", seconds);
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
+    const WeightManifest manifest = manifest_of(step);
+    // Of no version yet: a step that loses a rank until here comes again.
+    if (ranks_) compare_weights(manifest);
     // Also after a step without an update: every step publishes a version, and the scheduler waits
     // for it.
     version_ = step;
     metrics_ = std::move(metrics);
-    if (!leads()) {
-      digest_ = root_of(trainer_.parameters());
-      return compare_weights(step);
-    }
-    publish_files();
-    compare_weights(step);
+    if (!leads()) return;
+    publish_files(manifest);
     report_published();
     // Others have their weights meanwhile. A run is worth more than its traces.
     if (auto traced = traces_.write(step, trajectories, batch); !traced)
@@ -540,13 +543,15 @@ class TrainerWorker {
     throw UserError("the batch of step {} cannot be trained on: {}", step, reason);
   }
 
-  void publish_files() {
-    WeightManifest manifest =
-        make_manifest(trainer_.parameters(), 0, version_, numerics_class(config_.compute));
+  WeightManifest manifest_of(int64_t version) const {
+    return make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute));
+  }
+
+  void publish_files(const WeightManifest& manifest) {
     Result<std::string> file =
         publish_weights(config_.run.weights(), manifest, trainer_.parameters());
     if (!file)
-      throw UserError("weights of version {} were not published: {}", version_,
+      throw UserError("weights of version {} were not published: {}", manifest.version,
                       file.failure().message);
     digest_ = manifest.root;
     manifest_ = file.value();
@@ -602,10 +607,10 @@ class TrainerWorker {
   int64_t num_items_ = 0;  // of all parts that came
   int64_t next_request_ = 0;
   std::optional<Streamed> streamed_;  // where groups come one by one
-  // Where and since when it waits for the other ranks.
+  // Where it waits for the other ranks, and when it last said so.
   struct Meeting {
     GlooOptions place;
-    Time since{};
+    Time warned{};
   };
   std::optional<Meeting> meeting_;
   std::unique_ptr<Collective> ranks_;  // null: alone, or they have not met
@@ -626,7 +631,8 @@ std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
        .compute = config.compute});
   if (config.train.ranks > 1)
     items.push_back(
-        {"what other ranks send (train.ranks)", sum_bytes(static_cast<int>(config.train.ranks))});
+        {"what other ranks send (train.ranks)",
+         sum_bytes(static_cast<int>(config.train.ranks), ParameterLayout(config.model).size())});
   return items;
 }
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <future>
 #include <random>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -126,6 +127,33 @@ TEST(Gloo, OneThatIsKilledIsNoticedAtOnce) {
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   EXPECT_THROW(for (;;) group->sum(values), RankLost);
   ::waitpid(child, nullptr, 0);
+}
+
+// A message is half sent, or half read. The deadline is beyond that of the test.
+TEST(Gloo, OneThatIsKilledInTheMiddleOfAMessageIsNoticedToo) {
+  for (const int own : {0, 1}) {
+    const TemporaryDirectory folder;
+    const auto join = [&](int rank) {
+      return join_ranks({.folder = folder.path(), .rank = rank, .size = 2, .timeout = 3600s});
+    };
+    // More than a connection holds.
+    std::vector<std::byte> bytes(size_t{256} << 20);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      join(1 - own)->broadcast(bytes);
+      std::_Exit(0);
+    }
+    const auto group = join(own);
+    // It waits to read by then, or is in the middle of what it sends.
+    if (own == 0) std::this_thread::sleep_for(200ms);
+    ::kill(child, SIGSTOP);
+    const auto killer = std::async(std::launch::async, [&] {
+      std::this_thread::sleep_for(200ms);
+      ::kill(child, SIGKILL);
+    });
+    EXPECT_THROW(group->broadcast(bytes), RankLost) << own;
+    ::waitpid(child, nullptr, 0);
+  }
 }
 
 }  // namespace

@@ -4,15 +4,19 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 
 #include <gtest/gtest.h>
 
 #include "core/base/file.h"
+#include "core/collective/gloo.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "core/wire/server.h"
 #include "core/wire/trajectory_codec.h"
+#include "core/wire/worker_client.h"
 #include "tests/trainer/fixtures.h"
+#include "trainer/policy_trainer.h"
 
 namespace tailrace {
 namespace {
@@ -28,9 +32,12 @@ class FakeScheduler {
   std::vector<wire::Message> heard;
   std::map<int64_t, Digest> digests;  // of published versions
   int64_t save_interval = 2;          // in versions
-  std::vector<size_t> parts;  // of a batch, in groups: the last one has the rest; empty: whole
-  size_t ranks = 1;           // at most 2
-  int repeats = 0;            // of the first step's list, once its first bodies have gone out
+  std::vector<size_t> parts;     // of a batch, in groups: the last one has the rest; empty: whole
+  size_t ranks = 1;              // at most 2
+  std::optional<double> reward;  // of all samples; nullopt: each its own
+  // Told to rank 0 right before the one that counts.
+  std::optional<uint64_t> formation_before;
+  int repeats = 0;  // of the first step's list, once its first bodies have gone out
   std::string numerics_class = testing::kNumericsClass;  // of who sampled
   // What to do beside answering; true: nothing more is to come.
   std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
@@ -73,6 +80,8 @@ class FakeScheduler {
     const auto rank = static_cast<size_t>(up.hello.rank);
     if (sessions_.size() <= rank) sessions_.resize(rank + 1);
     sessions_[rank] = up.session;
+    // In place of one that has gone.
+    if (rank > 0 && asked_ == 0) asked_ = given_;
     answer();
   }
 
@@ -80,12 +89,17 @@ class FakeScheduler {
   // wait for rank 0 with it.
   void answer() {
     if (sessions_.size() < ranks || asked_ == 0) return;
-    const int64_t step = std::exchange(asked_, 0);
+    const int64_t step = given_ = std::exchange(asked_, 0);
     if (ranks == 1 || step > 1) return send_batch(step);
-    for (size_t rank = ranks; rank-- > 0;) {
-      send(rank, wire::FormRanks{.formation = 0xabcd,
+    const auto form = [this](size_t rank, uint64_t formation) {
+      send(rank, wire::FormRanks{.formation = formation,
                                  .rank = static_cast<int32_t>(rank),
                                  .size = static_cast<int32_t>(ranks)});
+    };
+    ++formation_;
+    for (size_t rank = ranks; rank-- > 0;) {
+      if (rank == 0 && formation_before) form(rank, *formation_before);
+      form(rank, formation_);
       send(rank, batch(step));
       std::this_thread::sleep_for(100ms);
     }
@@ -117,6 +131,7 @@ class FakeScheduler {
     wire::Batch message{.step = step, .items = {}};
     for (Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
       t.numerics_classes = {numerics_class};
+      if (reward) t.reward = *reward;
       const auto bytes = wire::encode_trajectory(t);
       message.items.push_back({.lease = t.lease,
                                .reward = *t.reward,
@@ -153,8 +168,10 @@ class FakeScheduler {
   }
 
   wire::WorkerServer server_;
-  std::vector<uint64_t> sessions_;                    // by rank
-  int64_t asked_ = 0;                                 // the step that is not given yet; 0: none
+  std::vector<uint64_t> sessions_;  // by rank
+  int64_t asked_ = 0;               // the step that is not given yet; 0: none
+  int64_t given_ = 0;               // the last one that was
+  uint64_t formation_ = 0xabcd;
   std::map<LeaseId, std::vector<std::byte>> bodies_;  // of the newest batch of each lease
   bool done_ = false;
 };
@@ -267,6 +284,87 @@ TEST_F(TrainerWorkerTest, RanksTrainTheWeightsOfOne) {
     if (ranks == 1) alone = scheduler.digests;
     EXPECT_EQ(scheduler.digests, alone);
   }
+}
+
+// Rank 1 as far as the end of the first step, whose samples have no signal: it goes before it has
+// compared its weights.
+void leave_before_the_comparison(const TrainerWorkerConfig& config) {
+  wire::WorkerClient client({.role = Role::kTrainer,
+                             .worker = config.worker,
+                             .pid = 1,
+                             .slots = 1,
+                             .numerics_class = numerics_class(),
+                             .rank = 1},
+                            config.endpoint, config.link);
+  std::optional<wire::FormRanks> told;
+  while (!told) {
+    const auto message = client.receive(10s);
+    ASSERT_TRUE(message);
+    if (const auto* form = std::get_if<wire::FormRanks>(&*message)) told = *form;
+  }
+  const GlooOptions place{
+      .folder = config.run.ranks() / fmt::format("{:016x}", told->formation), .rank = 1, .size = 2};
+  arrive(place);
+  while (missing_rank(place)) std::this_thread::sleep_for(5ms);
+  const std::unique_ptr<Collective> ranks = join_ranks(place);
+  PolicyTrainer trainer({}, config.model, config.train, config.max_sequence_tokens);
+  trainer.reset_optimizer(config.optim, 0);
+  const std::string own_class = numerics_class();
+  (void)ranks->gather(std::as_bytes(std::span(own_class)));
+  int64_t version = -1;
+  ranks->broadcast(std::as_writable_bytes(std::span(&version, 1)));
+  (void)ranks->gather({});
+  trainer.join(ranks.get());
+  TrainBatch nothing;
+  (void)trainer.policy_step(nothing, version, {});
+}
+
+// Nothing has changed: rank 0 waits, and the step comes again.
+TEST_F(TrainerWorkerTest, ARankThatGoesBeforeTheComparisonCostsNoStep) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.ranks = 2;
+  scheduler.reward = 1;
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  TrainerWorkerConfig config = this->config();
+  config.train.gradient_slots = 2;
+  config.train.ranks = 2;
+  TrainerWorkerConfig second = config;
+  second.worker = "trainer-1";
+  second.rank = 1;
+  auto other = std::async(std::launch::async, [this, second] {
+    leave_before_the_comparison(second);
+    Log log("trainer-1", dir_.path() / "log1");
+    SteadyClock clock;
+    return run_trainer_worker(second, log, clock);
+  });
+  EXPECT_EQ(serve(config, scheduler), kExitDone);
+  EXPECT_EQ(other.get(), kExitDone);
+  EXPECT_EQ(scheduler.digests.size(), 5u);
+  EXPECT_NE(read_file(dir_.path() / "log").value().find("waits for all ranks"), std::string::npos);
+}
+
+// It said that it is here, and died; the word of the next meeting is here already. The deadline of
+// a rank is beyond that of the test.
+TEST_F(TrainerWorkerTest, WhoIsDeadIsNotWaitedForWhereOthersMeet) {
+  FakeScheduler scheduler(endpoint_);
+  scheduler.ranks = 2;
+  scheduler.formation_before = 0xdead;
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_published(m, 1); };
+  TrainerWorkerConfig config = this->config();
+  config.train.gradient_slots = 2;
+  config.train.ranks = 2;
+  config.train.rank_seconds = 3600;
+  arrive({.folder = config.run.ranks() / fmt::format("{:016x}", 0xdead), .rank = 1, .size = 2});
+  TrainerWorkerConfig second = config;
+  second.worker = "trainer-1";
+  second.rank = 1;
+  auto other = std::async(std::launch::async, [this, second] {
+    Log log("trainer-1", dir_.path() / "log1");
+    SteadyClock clock;
+    return run_trainer_worker(second, log, clock);
+  });
+  EXPECT_EQ(serve(config, scheduler), kExitDone);
+  EXPECT_EQ(other.get(), kExitDone);
 }
 
 TEST_F(TrainerWorkerTest, JudgesTokensByItsOwnNumericsClass) {
