@@ -208,6 +208,7 @@ Message read(const fbs::Hello& t) {
     throw Malformed("a worker's name of {} characters", t.worker()->size());
   }
   if (t.slots() < 1 || t.slots() > kMaxSlots) throw Malformed("{} slots", t.slots());
+  const bool trains = t.role() == static_cast<uint8_t>(Role::kTrainer);
   return Hello{static_cast<Role>(t.role()),
                t.worker()->str(),
                t.incarnation(),
@@ -218,7 +219,7 @@ Message read(const fbs::Hello& t) {
                read_name(*t.pool(), "pool"),
                read_name(*t.hardware(), "hardware"),
                read_name(*t.cluster(), "cluster"),
-               read_rank(t.rank(), kMaxRanks)};
+               read_rank(t.rank(), trains ? kMaxRanks : 1)};
 }
 Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
 Message read(const fbs::TrajectoryResult& t) {

@@ -34,6 +34,12 @@ void leave_rank(State& state, const WorkerId& id, const Worker& worker) {
   if (rank == policy->second.ranks.end() || rank->second != id) return;
   policy->second.ranks.erase(rank);
   part(policy->second);
+  // One that it has displaced, and that is still there.
+  for (const auto& [other_id, other] : state.workers) {
+    if (other_id == id || !other.connected || !is_rank(other)) continue;
+    if (other.policy == worker.policy && other.rank == worker.rank)
+      return join_rank(state, other_id, other);
+  }
 }
 
 void form_ranks(Context& context, PolicyId policy_id, Policy& policy) {

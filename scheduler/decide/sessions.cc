@@ -55,13 +55,19 @@ void lose_worker(Context& context, const WorkerId& id, Leaving how) {
   if (was_trainer) hear_next_trainer(context, policy_id);
 }
 
+// Under one name: a process is one thing all its life.
+bool same_process(const Worker& worker, const WorkerUp& event) {
+  return worker.incarnation == event.incarnation && worker.role == event.role &&
+         worker.policy == event.policy && worker.rank == event.rank;
+}
+
 }  // namespace
 
 void on_worker_up(Context& context, const WorkerUp& event) {
   State& state = context.state;
   const auto known = state.workers.find(event.worker);
   // Another process under this name: the one before it is gone, although nobody said so.
-  if (known != state.workers.end() && known->second.incarnation != event.incarnation)
+  if (known != state.workers.end() && !same_process(known->second, event))
     lose_worker(context, event.worker, Leaving::kLost);
   Worker& worker = state.workers[event.worker];
   worker.role = event.role;

@@ -162,5 +162,42 @@ TEST(Ranks, ARankThatTheRunHasNoUseForIsLeftAlone) {
   EXPECT_TRUE(h.policy().handed);
 }
 
+// No worker of ours: a rank is one all its life.
+TEST(Ranks, WhoSaysThatItIsAnotherRankNowIsAnotherProcess) {
+  Harness h = training(3);
+  const Worker rank = h.state.workers.at("t1");
+  const auto say = [&](int32_t other) {
+    return h.tell(WorkerUp{.worker = "t1",
+                           .session = ++h.incarnations,
+                           .role = Role::kTrainer,
+                           .incarnation = rank.incarnation,
+                           .rank = other});
+  };
+  EXPECT_TRUE(told<FormRanks>(say(2)).empty());
+  EXPECT_EQ(h.policy().ranks, (std::map<int32_t, WorkerId>{{2, "t1"}}));
+  EXPECT_TRUE(told<FormRanks>(say(0)).empty());
+  // Of rank 2 the other one is there still.
+  EXPECT_EQ(h.policy().ranks, (std::map<int32_t, WorkerId>{{2, "t2"}}));
+  EXPECT_EQ(told<FormRanks>(say(1)), (Workers{"t", "t1", "t2"}));
+}
+
+TEST(Ranks, OfTwoWithOneRankTheOtherOneIsLeftWhenOneGoes) {
+  Harness h = training(2);
+  const auto up = [&](const char* name) {
+    return h.tell(WorkerUp{.worker = name,
+                           .session = ++h.incarnations,
+                           .role = Role::kTrainer,
+                           .incarnation = h.incarnations,
+                           .rank = 1});
+  };
+  EXPECT_EQ(told<FormRanks>(up("u1")), (Workers{"t", "u1"}));
+  const Actions gone = h.tell(WorkerDown{"u1", h.state.workers.at("u1").session});
+  EXPECT_EQ(told<FormRanks>(gone), (Workers{"t", "t1"}));
+  EXPECT_EQ(told<HandOver>(gone), (Workers{"t", "t1"}));
+  // Of two the one that waits may go.
+  up("u1");
+  EXPECT_TRUE(told<FormRanks>(h.tell(WorkerDown{"t1", h.state.workers.at("t1").session})).empty());
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler
