@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -319,8 +320,8 @@ void validate_ranks(const RunOptions& o) {
   if (slots % ranks != 0)
     throw UserError::at("train.ranks",
                         "is {}, but train.gradient_slots = {} cannot be shared by them equally. "
-                        "Try train.gradient_slots={}.",
-                        ranks, slots, (slots / ranks + 1) * ranks);
+                        "Try train.ranks={}, or in a new run train.gradient_slots={}.",
+                        ranks, slots, std::gcd(ranks, slots), (slots / ranks + 1) * ranks);
 }
 
 // A step whose groups are trained as they come is one update, and no group waits for another.
