@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -7,11 +6,8 @@
 #include <new>
 #include <string>
 #include <system_error>
-#include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include "cli/commands/commands.h"
@@ -19,32 +15,15 @@
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
-#include "core/base/nearest.h"
+#include "core/base/flags.h"
 #include "core/base/version.h"
 #include "core/text/utf8.h"
 #include "kernels/base/isa.h"
 
-namespace tailrace {
-namespace {
-
-// The parser would only say that a word was not expected.
-void check_command(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-  if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return;
-  throw UserError("there is no command '{}'; the nearest is '{}'. Commands: {}", word,
-                  nearest_name(word, names), fmt::join(names, ", "));
-}
-
-}  // namespace
-}  // namespace tailrace
-
 int main(int argc, char** argv) {
   using namespace tailrace;
-  CLI::App app("Tailrace post-trains LLM agents with reinforcement learning.", "tailrace");
-  app.set_version_flag("--version", std::string(version()));
-  app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::help);
+  Command program("tailrace", "Tailrace post-trains LLM agents with reinforcement learning.");
+  program.version(std::string(version()));
   // A file that reaches its limit (ulimit -f) is a failure to write, which says so, and no death.
   // Inherited by the processes of a run.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -56,29 +35,22 @@ int main(int argc, char** argv) {
   }
   // Here and nowhere else, so that reading main shows what can be named.
   const Registries registries = built_in_registries();
-  add_launch(app, registries);
-  add_eval(app, registries);
-  add_generate(app);
-  add_score(app);
-  add_status(app);
-  add_tokenize(app);
-  add_report(app);
-  add_trace(app);
-  add_bench(app);
-  add_doctor(app);
-  add_worker(app, registries);
-  add_docs(app);
+  add_launch(program, registries);
+  add_eval(program, registries);
+  add_generate(program);
+  add_score(program);
+  add_status(program);
+  add_tokenize(program);
+  add_report(program);
+  add_trace(program);
+  add_bench(program);
+  add_doctor(program);
+  add_worker(program, registries);
+  add_docs(program);
+  int status = kExitDone;
   try {
     if (const auto fault = isa_fault()) throw UserError("{}", *fault);
-    if (argc > 1) check_command(app, argv[1]);
-    app.parse(argc, argv);
-  } catch (const CLI::RuntimeError& end) {  // a command's own exit code
-    return end.get_exit_code();
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "error: {}\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n",
-               text::printable(error.what()));
-    return kExitUserError;
+    status = program.run(argc, argv);
   } catch (const UserError& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n", text::printable(error.what()));
@@ -116,5 +88,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "error: {}\n", describe_errno("write", "the output", errno));
     return kExitFailed;
   }
-  return kExitDone;
+  return status;
 }

@@ -274,21 +274,13 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("train-step", TAILRACE_MEASURES, "train-step --geometry small --json");
-  program.flags()
-      .add_option("--geometry", options.geometry, "the model")
-      ->capture_default_str()
-      ->check(CLI::IsMember(geometry_names()));
-  program.flags()
-      .add_option("--sequences", options.sequences, "sequences of the batch")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  program.flags()
-      .add_option("--length", options.length, "tokens of each")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 8192));
-  program.flags()
-      .add_option("--steps", options.steps, "measured steps")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
+  program.flags().option("--geometry", options.geometry,
+                         {.help = "the model", .one_of = geometry_names()});
+  program.flags().option("--sequences", options.sequences,
+                         {.help = "sequences of the batch", .min = 1, .max = 4096});
+  program.flags().option("--length", options.length,
+                         {.help = "tokens of each", .min = 2, .max = 8192});
+  program.flags().option("--steps", options.steps,
+                         {.help = "measured steps", .min = 1, .max = 100000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -158,37 +158,23 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("exactness", TAILRACE_MEASURES, "exactness --geometry small --threads 1");
-  CLI::App& flags = program.flags();
-  flags.add_option("--geometry", options.geometry, "the model")
-      ->capture_default_str()
-      ->check(CLI::IsMember(geometry_names()));
-  flags.add_option("--pairs", options.harness.pairs, "how often each is run")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 10000));
-  flags
-      .add_option("--milliseconds", options.harness.milliseconds,
-                  "how long a side of a pair is, at least")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  flags
-      .add_option("--patience", options.harness.patience,
-                  "seconds that a case may wait for pairs undisturbed by others")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  flags.add_option("--contexts", options.contexts, "contexts of one sequence that is decoded")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::Range(2, 1 << 20));
-  flags.add_option("--context", options.context, "context of the decode pass")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 1 << 20));
-  flags.add_option("--sequences", options.sequences, "sequences of the training step")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  flags.add_option("--length", options.length, "tokens of each")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 1 << 16));
-  flags.add_option("--only", options.harness.only,
-                   "only cases with this text in their name; no sums");
+  Command& flags = program.flags();
+  flags.option("--geometry", options.geometry, {.help = "the model", .one_of = geometry_names()});
+  flags.option("--pairs", options.harness.pairs,
+               {.help = "how often each is run", .min = 1, .max = 10000});
+  flags.option("--milliseconds", options.harness.milliseconds,
+               {.help = "how long a side of a pair is, at least", .max = 1e6});
+  flags.option(
+      "--patience", options.harness.patience,
+      {.help = "seconds that a case may wait for pairs undisturbed by others", .max = 1e6});
+  flags.option("--contexts", options.contexts,
+               {.help = "contexts of one sequence that is decoded", .min = 2, .max = 1 << 20});
+  flags.option("--context", options.context,
+               {.help = "context of the decode pass", .min = 2, .max = 1 << 20});
+  flags.option("--sequences", options.sequences,
+               {.help = "sequences of the training step", .min = 1, .max = 1024});
+  flags.option("--length", options.length, {.help = "tokens of each", .min = 2, .max = 1 << 16});
+  flags.option("--only", options.harness.only,
+               {.help = "only cases with this text in their name; no sums"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -53,10 +53,9 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("kernels", TAILRACE_MEASURES, "kernels --only attention --threads 1");
-  program.flags()
-      .add_option("--milliseconds", options.milliseconds, "how long each kernel is run")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  program.flags().add_option("--only", options.only, "only cases with this text in their name");
+  program.flags().option("--milliseconds", options.milliseconds,
+                         {.help = "how long each kernel is run", .max = 1e6});
+  program.flags().option("--only", options.only,
+                         {.help = "only cases with this text in their name"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

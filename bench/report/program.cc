@@ -19,26 +19,27 @@ int fail(int status, const std::string& message) {
 }  // namespace
 
 Program::Program(std::string name, const std::string& measures, const std::string& example)
-    : name_(std::move(name)), app_(measures, "tailrace bench " + name_) {
-  app_.add_flag("--json", json_, "one JSON object a row instead of a table");
-  app_.add_option("--threads", threads_, "threads to measure with")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 256));
-  app_.footer("Example:\n  tailrace bench " + example);
+    : name_(std::move(name)), command_("tailrace bench " + name_, measures) {
+  command_.option("--json", json_, {.help = "one JSON object a row instead of a table"});
+  command_.footer("Example:\n  tailrace bench " + example);
 }
 
 void Program::fix_threads(int threads) {
-  app_.remove_option(app_.get_option("--threads"));
+  fixed_threads_ = true;
   threads_ = threads;
 }
 
 int Program::run(int argc, const char* const* argv, const std::function<void()>& measure) {
-  try {
-    app_.parse(argc, argv);
+  if (!fixed_threads_)
+    command_.option("--threads", threads_,
+                    {.help = "threads to measure with", .min = 1, .max = 256});
+  command_.action([&measure] {
     measure();
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app_.exit(error);  // --help
-    return fail(2, fmt::format("{}\n       Run 'tailrace bench {} --help'.", error.what(), name_));
+    return 0;
+  });
+  try {
+    // Else --help, after which there is nothing to report.
+    (void)command_.run(argc, argv);
   } catch (const UserError& error) {
     return fail(2, error.what());
   } catch (const std::exception& error) {  // a WrongResult, a full disk

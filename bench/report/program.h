@@ -5,7 +5,7 @@
 //   int main(int argc, char** argv) {
 //     Options options;
 //     Program program("engine", TAILRACE_MEASURES, "engine --geometry tiny");
-//     program.flags().add_option("--geometry", options.geometry, "...");
+//     program.flags().option("--geometry", options.geometry, {.help = "..."});
 //     return program.run(argc, argv, [&] { measure(options, program); });
 //   }
 #pragma once
@@ -15,10 +15,10 @@
 #include <string>
 #include <utility>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "bench/report/report.h"
+#include "core/base/flags.h"
 
 namespace tailrace {
 
@@ -38,11 +38,11 @@ class Program {
   // `measures`: one line; `example`: what follows "tailrace bench" in an example.
   Program(std::string name, const std::string& measures, const std::string& example);
 
-  // Before run(). The bench has threads of its own, and no flag for them; 0: it cannot say how
+  // Before run(). The bench has threads of its own, and no option for them; 0: it cannot say how
   // many.
   void fix_threads(int threads);
   // For the bench's own flags, before run().
-  CLI::App& flags() { return app_; }
+  Command& flags() { return command_; }
   // Parses, calls `measure`, and gives back the exit status of main.
   int run(int argc, const char* const* argv, const std::function<void()>& measure);
 
@@ -52,9 +52,10 @@ class Program {
 
  private:
   std::string name_;
-  CLI::App app_;
+  Command command_;
   bool json_ = false;
   int threads_ = 2;  // the published results are of two
+  bool fixed_threads_ = false;
 };
 
 }  // namespace tailrace

@@ -213,18 +213,11 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("engine", TAILRACE_MEASURES, "engine --geometry small --batch 1,64 --threads 1");
-  program.flags()
-      .add_option("--geometry", options.geometry, "the model")
-      ->capture_default_str()
-      ->check(CLI::IsMember(geometry_names()));
-  program.flags()
-      .add_option("--batch", options.batches, "sequences that are decoded together")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  program.flags()
-      .add_option("--runs", options.runs, "measured runs of each batch size")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 10000));
+  program.flags().option("--geometry", options.geometry,
+                         {.help = "the model", .one_of = geometry_names()});
+  program.flags().option("--batch", options.batches,
+                         {.help = "sequences that are decoded together", .min = 1, .max = 1024});
+  program.flags().option("--runs", options.runs,
+                         {.help = "measured runs of each batch size", .min = 1, .max = 10000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

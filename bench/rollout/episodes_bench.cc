@@ -179,9 +179,7 @@ int main(int argc, char** argv) {
   Options options;
   Program program("episodes", TAILRACE_MEASURES, "episodes --steps 50");
   program.fix_threads(1);
-  program.flags()
-      .add_option("--steps", options.steps, "measured steps")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
+  program.flags().option("--steps", options.steps,
+                         {.help = "measured steps", .min = 1, .max = 100000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -323,33 +323,22 @@ int main(int argc, char** argv) {
   Program program("modes", TAILRACE_MEASURES,
                   "modes --workloads length_tailed --modes partial,async_1 --runs 3");
   program.fix_threads(0);  // processes of their own
-  program.flags().add_option("overrides", options.overrides, "key=value ... of every run");
-  program.flags()
-      .add_option("--workloads", options.workloads, "which, with commas between; all without")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names_of(workloads())));
-  program.flags()
-      .add_option("--modes", options.modes, "which besides sync, with commas between; all without")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names_of(modes())));
-  program.flags()
-      .add_option("--steps", options.steps, "of each run")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
-  program.flags()
-      .add_option("--runs", options.runs, "of each mode, of one seed each, from --first on")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  program.flags()
-      .add_option("--room", options.room, "steps of sync that the workers hold at once")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  program.flags()
-      .add_option("--first", options.first, "first seed")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30));
-  program.flags()
-      .add_option("--out", options.out, "where the run directories go")
-      ->capture_default_str();
+  program.flags().option("overrides", options.overrides, {.help = "key=value ... of every run"});
+  program.flags().option(
+      "--workloads", options.workloads,
+      {.help = "which, with commas between; all without", .one_of = names_of(workloads())});
+  program.flags().option("--modes", options.modes,
+                         {.help = "which besides sync, with commas between; all without",
+                          .one_of = names_of(modes())});
+  program.flags().option("--steps", options.steps,
+                         {.help = "of each run", .min = 1, .max = 1'000'000});
+  program.flags().option(
+      "--runs", options.runs,
+      {.help = "of each mode, of one seed each, from --first on", .min = 1, .max = 1000});
+  program.flags().option(
+      "--room", options.room,
+      {.help = "steps of sync that the workers hold at once", .min = 1, .max = 1000});
+  program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
+  program.flags().option("--out", options.out, {.help = "where the run directories go"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

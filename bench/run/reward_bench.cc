@@ -303,29 +303,17 @@ int main(int argc, char** argv) {
   Options options;
   Program program("reward", TAILRACE_MEASURES, "reward --arms tis_8,none_8 --seeds 5");
   program.fix_threads(0);  // processes of their own
-  program.flags().add_option("overrides", options.overrides, "key=value ... of every run");
-  program.flags()
-      .add_option("--arms", options.arms, "which besides sync, with commas between; all without")
-      ->delimiter(',')
-      ->check(CLI::IsMember(arm_names()));
-  program.flags()
-      .add_option("--steps", options.steps, "of each run")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
-  program.flags()
-      .add_option("--seeds", options.seeds, "how many, from --first on")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 10000));
-  program.flags()
-      .add_option("--first", options.first, "first seed")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30));
-  program.flags()
-      .add_option("--margin", options.margin, "a difference of mean reward that does not matter")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e9));
-  program.flags()
-      .add_option("--out", options.out, "where the run directories go")
-      ->capture_default_str();
+  program.flags().option("overrides", options.overrides, {.help = "key=value ... of every run"});
+  program.flags().option(
+      "--arms", options.arms,
+      {.help = "which besides sync, with commas between; all without", .one_of = arm_names()});
+  program.flags().option("--steps", options.steps,
+                         {.help = "of each run", .min = 1, .max = 1'000'000});
+  program.flags().option("--seeds", options.seeds,
+                         {.help = "how many, from --first on", .min = 2, .max = 10000});
+  program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
+  program.flags().option("--margin", options.margin,
+                         {.help = "a difference of mean reward that does not matter", .max = 1e9});
+  program.flags().option("--out", options.out, {.help = "where the run directories go"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -252,17 +252,11 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("rl-step", TAILRACE_MEASURES, "rl-step --steps 30 --json");
-  program.flags()
-      .add_option("--geometry", options.geometry, "the model")
-      ->capture_default_str()
-      ->check(CLI::IsMember(geometry_names()));
-  program.flags()
-      .add_option("--steps", options.steps, "measured steps")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  program.flags()
-      .add_option("--warmup", options.warmup, "steps before them that are not measured")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1000));
+  program.flags().option("--geometry", options.geometry,
+                         {.help = "the model", .one_of = geometry_names()});
+  program.flags().option("--steps", options.steps,
+                         {.help = "measured steps", .min = 1, .max = 100000});
+  program.flags().option("--warmup", options.warmup,
+                         {.help = "steps before them that are not measured", .max = 1000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

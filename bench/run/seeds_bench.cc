@@ -102,18 +102,11 @@ int main(int argc, char** argv) {
   Program program("seeds", TAILRACE_MEASURES,
                   "seeds configs/quickstart.yaml --seeds 3 run.steps=20");
   program.fix_threads(0);  // the config's business
-  program.flags().add_option("config", options.config, "the config")->required();
-  program.flags().add_option("overrides", options.overrides, "key=value ...");
-  program.flags()
-      .add_option("--seeds", options.seeds, "how many, from --first on")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 10000));
-  program.flags()
-      .add_option("--first", options.first, "first seed")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30));
-  program.flags()
-      .add_option("--out", options.out, "where the run directories go")
-      ->capture_default_str();
+  program.flags().option("config", options.config, {.help = "the config", .required = true});
+  program.flags().option("overrides", options.overrides, {.help = "key=value ..."});
+  program.flags().option("--seeds", options.seeds,
+                         {.help = "how many, from --first on", .min = 1, .max = 10000});
+  program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
+  program.flags().option("--out", options.out, {.help = "where the run directories go"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -253,31 +253,18 @@ int main(int argc, char** argv) {
   Options options;
   Program program("scheduler", TAILRACE_MEASURES, "scheduler --workers 3000 --members 100000");
   program.fix_threads(1);
-  program.flags()
-      .add_option("--workers", options.workers, "rollout workers of each case")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::Range(1, 100000));
-  program.flags()
-      .add_option("--members", options.members, "members in flight of each case")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::Range(8, 100'000'000));
-  program.flags()
-      .add_option("--snapshots", options.snapshots, "members in flight whose snapshots are written")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::Range(8, 100'000'000));
-  program.flags()
-      .add_option("--folder", options.folder, "a folder on the disk that they are written to")
-      ->capture_default_str();
-  program.flags()
-      .add_option("--events", options.events, "events of a measurement")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100'000'000));
-  program.flags()
-      .add_option("--runs", options.runs, "measurements of a case")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  program.flags().option("--workers", options.workers,
+                         {.help = "rollout workers of each case", .min = 1, .max = 100000});
+  program.flags().option("--members", options.members,
+                         {.help = "members in flight of each case", .min = 8, .max = 100'000'000});
+  program.flags().option(
+      "--snapshots", options.snapshots,
+      {.help = "members in flight whose snapshots are written", .min = 8, .max = 100'000'000});
+  program.flags().option("--folder", options.folder,
+                         {.help = "a folder on the disk that they are written to"});
+  program.flags().option("--events", options.events,
+                         {.help = "events of a measurement", .min = 1, .max = 100'000'000});
+  program.flags().option("--runs", options.runs,
+                         {.help = "measurements of a case", .min = 1, .max = 1000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -92,13 +92,11 @@ int main(int argc, char** argv) {
   Options options;
   Program program("tokenizer", TAILRACE_MEASURES, "tokenizer --tokenizer MODEL --text book.txt");
   program.fix_threads(1);
-  program.flags()
-      .add_option("--tokenizer", options.tokenizer, "a folder with tokenizer.json")
-      ->required();
-  program.flags().add_option("--text", options.text, "a file of UTF-8 text")->required();
-  program.flags()
-      .add_option("--runs", options.runs, "measured runs of each case")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 10000));
+  program.flags().option("--tokenizer", options.tokenizer,
+                         {.help = "a folder with tokenizer.json", .required = true});
+  program.flags().option("--text", options.text,
+                         {.help = "a file of UTF-8 text", .required = true});
+  program.flags().option("--runs", options.runs,
+                         {.help = "measured runs of each case", .min = 1, .max = 10000});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/flags.h"
 #include "core/base/nearest.h"
 
 namespace tailrace {
@@ -79,12 +79,15 @@ void run(const std::vector<std::string>& words) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  auto* command = app.add_subcommand("bench", "Measure; without a name, list what can be measured");
-  // All that follows belongs to the bench, its --help too.
-  command->prefix_command();
-  command->footer("Example:\n  tailrace bench rl-step --json");
-  command->callback([command] { run(command->remaining()); });
+void add_bench(Command& program) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  Command& command = program.command("bench", "Measure; without a name, list what can be measured");
+  command.take_all(*words);
+  command.footer("Example:\n  tailrace bench rl-step --json");
+  command.action([words] {
+    run(*words);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

@@ -4,27 +4,28 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/chat/options.h"
 
 namespace tailrace {
 
-// `variables` are read by set_variables(), once the flags are.
-inline void add_chat_flags(CLI::App& command, chat::ChatOptions& options,
-                           std::vector<std::string>& variables) {
-  command
-      .add_option("--chat-template", options.template_file,
-                  "file with a chat template (Jinja) in the place of the model's own")
-      ->type_name("FILE");
-  command.add_option("--system", options.system, "system message where the messages have none")
-      ->type_name("TEXT");
-  command
-      .add_option("--chat-variable", variables,
-                  "other variable of the chat template, name=value, for example "
-                  "enable_thinking=false")
-      ->type_name("K=V");
+// `variables` are read by set_variables(), once the flags are. `excludes`: options that none of
+// these can stand beside.
+inline void add_chat_flags(Command& command, chat::ChatOptions& options,
+                           std::vector<std::string>& variables,
+                           const std::vector<std::string>& excludes = {}) {
+  command.option("--chat-template", options.template_file,
+                 {.help = "file with a chat template (Jinja) in the place of the model's own",
+                  .value = "FILE",
+                  .excludes = excludes});
+  command.option("--system", options.system,
+                 {.help = "system message where the messages have none", .excludes = excludes});
+  command.option("--chat-variable", variables,
+                 {.help = "other variable of the chat template, name=value, for example "
+                          "enable_thinking=false",
+                  .value = "K=V",
+                  .excludes = excludes});
 }
 
 // Throws UserError.

@@ -1,6 +1,5 @@
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +8,7 @@
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/flags.h"
 
 namespace tailrace {
 namespace {
@@ -61,18 +61,19 @@ std::string configuration_reference() {
 
 }  // namespace
 
-void add_docs(CLI::App& app) {
-  // Shared with the callback: CLI11 fills it in long after this function has returned.
+void add_docs(Command& program) {
+  // Shared with the action, which reads it long after this function has returned.
   auto target = std::make_shared<std::string>("-");
-  auto* command = app.add_subcommand("docs", "Write the reference of all config keys");
-  command->add_option("file", *target, "where to; -: standard output")->type_name("FILE");
-  command->footer("Example:\n  tailrace docs docs/configuration.md");
-  command->callback([target] {
+  Command& command = program.command("docs", "Write the reference of all config keys");
+  command.option("file", *target, {.help = "where to; -: standard output", .value = "FILE"});
+  command.footer("Example:\n  tailrace docs docs/configuration.md");
+  command.action([target] {
     std::string text = configuration_reference();
     if (*target == "-")
       fmt::print("{}", text);
     else if (auto written = write_file_atomic(*target, text); !written)
       throw UserError("{}", written.failure().message);
+    return kExitDone;
   });
 }
 

@@ -2,12 +2,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
+#include "core/base/flags.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
 #include "kernels/base/isa.h"
@@ -35,7 +35,7 @@ Json libraries() {
     out[std::string(entry.substr(0, space))] =
         space == std::string_view::npos ? "" : std::string(entry.substr(space + 1));
   }
-  out["cli11"] = CLI11_VERSION;
+  out["cli11"] = flags_library_version();
   return out;
 }
 
@@ -149,14 +149,14 @@ void print_text(const Json& facts) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app) {
+void add_doctor(Command& program) {
   auto json = std::make_shared<bool>(false);
-  auto* command =
-      app.add_subcommand("doctor", "What this build and this machine have, and what may go wrong");
-  command->add_flag("--json", *json, "one JSON object");
-  command->footer(
+  Command& command =
+      program.command("doctor", "What this build and this machine have, and what may go wrong");
+  command.option("--json", *json, {.help = "one JSON object"});
+  command.footer(
       "Exit code 1 when training cannot work here.\n\nExample:\n  tailrace doctor --json");
-  command->callback([json] {
+  command.action([json] {
     Json facts = describe_machine();
     if (*json)
       fmt::print("{}\n", facts.dump(2));
@@ -164,7 +164,8 @@ void add_doctor(CLI::App& app) {
       print_text(facts);
     // After the output: the status is for scripts, the text for who reads it.
     for (const auto& problem : facts["problems"])
-      if (problem["fatal"].get<bool>()) throw CLI::RuntimeError(1);
+      if (problem["fatal"].get<bool>()) return kExitFailed;
+    return kExitDone;
   });
 }
 

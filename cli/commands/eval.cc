@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -14,7 +13,6 @@
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/compute_flag.h"
-#include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
 #include "cli/run/counted.h"
@@ -23,6 +21,7 @@
 #include "cli/run/options.h"
 #include "cli/run/prompts.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/run_directory.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
@@ -40,7 +39,7 @@ struct EvalArguments {
   std::optional<int64_t> episodes, samples;
   std::optional<uint64_t> seed;
   EvaluationPlan plan;
-  bool training_seeds = false, json = false, rows = false;
+  bool training_seeds = false, plain = false, json = false, rows = false;
   int threads = 0;
   Compute compute = Compute::kAuto;
 };
@@ -279,87 +278,72 @@ void eval(EvalArguments arguments, const Registries& registries) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, const Registries& registries) {
+void add_eval(Command& program, const Registries& registries) {
   auto arguments = std::make_shared<EvalArguments>();
-  auto* command =
-      app.add_subcommand("eval", "Mean reward, success and pass@k with confidence intervals");
+  Command& command =
+      program.command("eval", "Mean reward, success and pass@k with confidence intervals");
   EvaluationPlan& plan = arguments->plan;
-  auto* model =
-      command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
-          ->type_name("DIR");
-  auto* run = command
-                  ->add_option("--run", arguments->run,
-                               "evaluate as this run does: its environment, prompts, sampling, "
-                               "limits and seed; of --model, or of its newest checkpoint")
-                  ->type_name("RUN");
-  command
-      ->add_option("--name", arguments->name,
-                   "which of the run's datasets; without it each, one after the other")
-      ->type_name("NAME")
-      ->needs(run);
-  command->add_option("--env", plan.env, "what to play, of the environments below")
-      ->type_name("NAME");
-  command->add_option("--settings", arguments->settings, "of the environment, name=value ...")
-      ->type_name("K=V");
-  command
-      ->add_option("--dataset", arguments->dataset,
-                   "JSONL file of prompts, for environments that need one")
-      ->type_name("FILE");
-  command->add_option("--prompt-key", arguments->prompt_key, "field of a row that holds the prompt")
-      ->capture_default_str();
-  command
-      ->add_option("--episodes", arguments->episodes,
-                   "prompts; without it the run's, the whole dataset, or 256")
-      ->transform(integer_from(1, 1 << 30));
-  command->add_option("--samples", arguments->samples, "episodes of each prompt; 1, or the run's")
-      ->transform(integer_from(1, 1 << 20));
-  command->add_option("--k", arguments->ks, "pass@k for these k, for example --k 1 4 8")
-      ->transform(integer_from(1, 1 << 20))
-      ->delimiter(',');
-  command->add_option("--seed", arguments->seed, "of tasks and sampling; 0, or the run's")
-      ->transform(seed_flag());
-  command->add_flag("--training-seeds", arguments->training_seeds,
-                    "tasks that training draws, instead of held-out ones");
-  command
-      ->add_option("--success-reward", plan.success_reward,
-                   "least reward of a success, where the environment does not say")
-      ->transform(number_from(-1e9, 1e9))
-      ->capture_default_str();
-  add_sampling_flags(*command, plan.rollout.sampling);
-  add_chat_flags(*command, plan.chat, arguments->chat_variables);
-  command
-      ->add_flag_callback(
-          "--plain", [arguments] { arguments->plan.chat.style = chat::Style::kPlain; },
-          "prompts as they are, also where the model has a chat template")
-      ->excludes("--chat-template", "--system", "--chat-variable");
-  command->add_option("--max-turns", plan.rollout.max_turns, "0: what the environment says")
-      ->transform(integer_from(0, 1 << 20));
-  command
-      ->add_option("--max-action-tokens", plan.rollout.max_action_tokens,
-                   "0: what the environment suggests")
-      ->transform(integer_from(0, 1 << 30));
-  command
-      ->add_option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
-                   "0: the model's positions, at most 4096")
-      ->transform(integer_from(0, 1 << 30));
-  command->add_option("--threads", arguments->threads, "of the decode engine; 0: all cores")
-      ->transform(integer_from(0, 1024));
-  add_compute_flag(*command, arguments->compute);
-  command->add_option("--env-threads", plan.rollout.env_threads, "threads that run environments")
-      ->transform(integer_from(1, 1024))
-      ->capture_default_str();
-  command->add_flag("--json", arguments->json, "one JSON object");
-  command->add_flag("--rows", arguments->rows, "a JSON row for each episode");
-  // What --run says itself; the others of these flags may still be given beside it.
-  for (const char* option :
-       {"--env", "--settings", "--dataset", "--prompt-key", "--temperature", "--top-k", "--top-p",
-        "--min-p", "--chat-template", "--system", "--chat-variable", "--plain", "--max-turns",
-        "--max-action-tokens", "--max-context-tokens"})
-    command->get_option(option)->excludes(run);
+  command.option("--model", arguments->model,
+                 {.help = "Hugging Face folder with its tokenizer", .value = "DIR"});
+  command.option("--run", arguments->run,
+                 {.help = "evaluate as this run does: its environment, prompts, sampling, limits "
+                          "and seed; of --model, or of its newest checkpoint",
+                  .value = "RUN"});
+  command.option("--name", arguments->name,
+                 {.help = "which of the run's datasets; without it each, one after the other",
+                  .value = "NAME",
+                  .needs = "--run"});
+  // What --run says itself; the other options may be given beside it.
+  const auto without_run = [](FlagInfo info) {
+    info.excludes.push_back("--run");
+    return info;
+  };
+  command.option("--env", plan.env,
+                 without_run({.help = "what to play, of the environments below", .value = "NAME"}));
+  command.option("--settings", arguments->settings,
+                 without_run({.help = "of the environment, name=value ...", .value = "K=V"}));
+  command.option("--dataset", arguments->dataset,
+                 without_run({.help = "JSONL file of prompts, for environments that need one",
+                              .value = "FILE"}));
+  command.option("--prompt-key", arguments->prompt_key,
+                 without_run({.help = "field of a row that holds the prompt"}));
+  command.option("--episodes", arguments->episodes,
+                 {.help = "prompts; without it the run's, the whole dataset, or 256",
+                  .min = 1,
+                  .max = 1 << 30});
+  command.option("--samples", arguments->samples,
+                 {.help = "episodes of each prompt; 1, or the run's", .min = 1, .max = 1 << 20});
+  command.option("--k", arguments->ks,
+                 {.help = "pass@k for these k, for example --k 1 4 8", .min = 1, .max = 1 << 20});
+  command.option("--seed", arguments->seed, {.help = "of tasks and sampling; 0, or the run's"});
+  command.option("--training-seeds", arguments->training_seeds,
+                 {.help = "tasks that training draws, instead of held-out ones"});
+  command.option("--success-reward", plan.success_reward,
+                 {.help = "least reward of a success, where the environment does not say",
+                  .min = -1e9,
+                  .max = 1e9});
+  add_sampling_flags(command, plan.rollout.sampling, {"--run"});
+  add_chat_flags(command, plan.chat, arguments->chat_variables, {"--run"});
+  command.option("--plain", arguments->plain,
+                 {.help = "prompts as they are, also where the model has a chat template",
+                  .excludes = {"--run", "--chat-template", "--system", "--chat-variable"}});
+  command.option("--max-turns", plan.rollout.max_turns,
+                 without_run({.help = "0: what the environment says", .max = 1 << 20}));
+  command.option("--max-action-tokens", plan.rollout.max_action_tokens,
+                 without_run({.help = "0: what the environment suggests", .max = 1 << 30}));
+  command.option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
+                 without_run({.help = "0: the model's positions, at most 4096", .max = 1 << 30}));
+  command.option("--threads", arguments->threads,
+                 {.help = "of the decode engine; 0: all cores", .max = 1024});
+  add_compute_flag(command, arguments->compute);
+  command.option("--env-threads", plan.rollout.env_threads,
+                 {.help = "threads that run environments", .min = 1, .max = 1024});
+  command.option("--json", arguments->json, {.help = "one JSON object"});
+  command.option("--rows", arguments->rows, {.help = "a JSON row for each episode"});
   std::string environments = "Environments:\n";
   for (const auto& [name, help] : registries.environments.list())
     environments += fmt::format("  {:<14} {}\n", name, help);
-  command->footer(
+  command.footer(
       environments +
       "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
       "0\n"
@@ -369,11 +353,13 @@ void add_eval(CLI::App& app, const Registries& registries) {
       "number.\n\n"
       "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
       "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart");
-  command->callback([arguments, run, model, &registries] {
-    // Not by required(): either of two forms will do.
-    if (run->count() == 0 && (model->count() == 0 || arguments->plan.env.empty()))
+  command.action([arguments, &command, &registries] {
+    // Not by `required`: either of two forms will do.
+    if (!command.given("--run") && (!command.given("--model") || arguments->plan.env.empty()))
       throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
+    if (arguments->plain) arguments->plan.chat.style = chat::Style::kPlain;
     eval(*arguments, registries);
+    return kExitDone;
   });
 }
 

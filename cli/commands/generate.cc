@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,11 +10,11 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
-#include "cli/commands/number_flag.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/loaded_model.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/json_row.h"
 #include "core/base/random.h"
 #include "rollout/engine/engine.h"
@@ -202,42 +201,32 @@ void generate(const GenerateArguments& arguments) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
+void add_generate(Command& program) {
   auto arguments = std::make_shared<GenerateArguments>();
-  auto* command = app.add_subcommand("generate", "Continue prompts");
-  command->add_option("--model", arguments->model, "Hugging Face folder with its tokenizer")
-      ->required()
-      ->type_name("DIR");
-  auto* prompt =
-      command->add_option("--prompt", arguments->prompt, "one prompt; without it rows of stdin")
-          ->type_name("TEXT");
-  command->add_flag("--json", arguments->json, "a JSON row even for --prompt");
-  command->add_flag("--no-special", arguments->no_special,
-                    "do not add the tokenizer's special tokens to the prompt");
-  command->add_flag("--chat", arguments->chat,
-                    "a prompt is a message of the user's, written by the chat template");
-  add_chat_flags(*command, arguments->chat_options, arguments->chat_variables);
-  add_sampling_flags(*command, arguments->sampling);
-  command->add_option("--max-new-tokens", arguments->max_new_tokens, "at most so many tokens")
-      ->transform(integer_from(1, 1 << 30))
-      ->capture_default_str();
-  command
-      ->add_option("--stop", arguments->stop,
-                   "text that ends an answer; may be given several times")
-      ->type_name("TEXT");
-  command->add_option("--samples", arguments->samples, "answers to each prompt")
-      ->transform(integer_from(1, 100000))
-      ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "of the sampling")
-      ->transform(seed_flag())
-      ->capture_default_str();
-  command->add_option("--kv-cache-mb", arguments->kv_cache_mb, "memory of the KV cache (MiB)")
-      ->transform(integer_from(1, 1 << 24))
-      ->capture_default_str();
-  add_compute_flag(*command, arguments->compute);
-  command->add_option("--threads", arguments->threads, "0: all cores")
-      ->transform(integer_from(0, 1024));
-  command->footer(
+  Command& command = program.command("generate", "Continue prompts");
+  command.option(
+      "--model", arguments->model,
+      {.help = "Hugging Face folder with its tokenizer", .value = "DIR", .required = true});
+  command.option("--prompt", arguments->prompt, {.help = "one prompt; without it rows of stdin"});
+  command.option("--json", arguments->json, {.help = "a JSON row even for --prompt"});
+  command.option("--no-special", arguments->no_special,
+                 {.help = "do not add the tokenizer's special tokens to the prompt"});
+  command.option("--chat", arguments->chat,
+                 {.help = "a prompt is a message of the user's, written by the chat template"});
+  add_chat_flags(command, arguments->chat_options, arguments->chat_variables);
+  add_sampling_flags(command, arguments->sampling);
+  command.option("--max-new-tokens", arguments->max_new_tokens,
+                 {.help = "at most so many tokens", .min = 1, .max = 1 << 30});
+  command.option("--stop", arguments->stop,
+                 {.help = "text that ends an answer; may be given several times"});
+  command.option("--samples", arguments->samples,
+                 {.help = "answers to each prompt", .min = 1, .max = 100000});
+  command.option("--seed", arguments->seed, {.help = "of the sampling"});
+  command.option("--kv-cache-mb", arguments->kv_cache_mb,
+                 {.help = "memory of the KV cache (MiB)", .min = 1, .max = 1 << 24});
+  add_compute_flag(command, arguments->compute);
+  command.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
+  command.footer(
       "A row {\"prompt\": \"...\"}, {\"messages\": [{\"role\", \"content\"}, ...]} or "
       "{\"input_ids\": "
       "[...]} gives rows {\"text\",\n"
@@ -250,11 +239,12 @@ void add_generate(CLI::App& app) {
       "Example:\n"
       "  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
       "--temperature 0");
-  command->callback([arguments, prompt] {
-    // Asked of the flag: an empty text is a prompt too.
-    arguments->has_prompt = prompt->count() > 0;
+  command.action([arguments, &command] {
+    // Asked of the option: an empty text is a prompt too.
+    arguments->has_prompt = command.given("--prompt");
     set_variables(arguments->chat_options, arguments->chat_variables);
     generate(*arguments);
+    return kExitDone;
   });
 }
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -28,6 +27,7 @@
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/machine.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
@@ -45,7 +45,7 @@ struct LaunchArguments {
   bool dry_run = false, in_process = false;
 };
 
-// CLI11 gives positionals in order: the config comes first, unless the first is an override
+// Words without dashes come in order: the config comes first, unless the first is an override
 // already.
 void sort_positionals(LaunchArguments& arguments) {
   // A file may have '=' in its name.
@@ -291,33 +291,28 @@ int launch(const LaunchArguments& arguments, const Registries& registries) {
 
 }  // namespace
 
-void add_launch(CLI::App& app, const Registries& registries) {
+void add_launch(Command& program, const Registries& registries) {
   auto arguments = std::make_shared<LaunchArguments>();
-  auto* command =
-      app.add_subcommand("launch", "Run a config from its start to its end, or continue a run");
-  command
-      ->add_option("config", arguments->config, "YAML file; may be left out to continue --run-dir")
-      ->type_name("CONFIG");
-  command
-      ->add_option("overrides", arguments->overrides,
-                   "keys with other values than the file's: a.b=c")
-      ->type_name("KEY=VALUE");
-  command
-      ->add_option("--run-dir", arguments->run_dir,
-                   "where the run lives; one that is there is continued")
-      ->type_name("DIR");
-  command->add_flag("--dry-run", arguments->dry_run, "print batches, updates and memory, and stop");
-  command->add_flag("--in-process", arguments->in_process,
-                    "run the roles as threads of one process");
-  command->footer(
+  Command& command =
+      program.command("launch", "Run a config from its start to its end, or continue a run");
+  command.option("config", arguments->config,
+                 {.help = "YAML file; may be left out to continue --run-dir", .value = "CONFIG"});
+  command.option("overrides", arguments->overrides,
+                 {.help = "keys with other values than the file's: a.b=c", .value = "KEY=VALUE"});
+  command.option("--run-dir", arguments->run_dir,
+                 {.help = "where the run lives; one that is there is continued", .value = "DIR"});
+  command.option("--dry-run", arguments->dry_run,
+                 {.help = "print batches, updates and memory, and stop"});
+  command.option("--in-process", arguments->in_process,
+                 {.help = "run the roles as threads of one process"});
+  command.footer(
       "Ctrl-C saves a checkpoint and stops; the same command with the same --run-dir goes on from "
       "there.\n"
       "Exit status: 0 done, 1 failed, 2 something to mend, 130 interrupted.\n\n"
       "Example:\n  tailrace launch configs/quickstart.yaml run.seed=1 --run-dir runs/first");
-  command->callback([arguments, &registries] {
+  command.action([arguments, &registries] {
     sort_positionals(*arguments);
-    const int status = launch(*arguments, registries);
-    if (status != 0) throw CLI::RuntimeError(status);
+    return launch(*arguments, registries);
   });
 }
 

@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
@@ -10,6 +9,7 @@
 #include "cli/view/report_page.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/flags.h"
 
 namespace tailrace {
 namespace {
@@ -67,24 +67,28 @@ void report(const ReportArguments& arguments) {
 
 }  // namespace
 
-void add_report(CLI::App& app) {
+void add_report(Command& program) {
   auto arguments = std::make_shared<ReportArguments>();
-  auto* command =
-      app.add_subcommand("report", "Curves, samples and settings of a run as one HTML file");
-  command->add_option("run", arguments->run, "run directory")->required()->type_name("RUN");
-  command->add_option("--svg", arguments->svg, "write the learning curve to this file instead")
-      ->type_name("FILE");
-  command
-      ->add_option("--perfetto", arguments->perfetto,
-                   "write what each worker did when to this file instead, for ui.perfetto.dev")
-      ->type_name("FILE")
-      ->excludes("--svg");
-  command->add_option("--title", arguments->title, "instead of the directory's name");
-  command->footer(
+  Command& command =
+      program.command("report", "Curves, samples and settings of a run as one HTML file");
+  command.option("run", arguments->run,
+                 {.help = "run directory", .value = "RUN", .required = true});
+  command.option("--svg", arguments->svg,
+                 {.help = "write the learning curve to this file instead", .value = "FILE"});
+  command.option(
+      "--perfetto", arguments->perfetto,
+      {.help = "write what each worker did when to this file instead, for ui.perfetto.dev",
+       .value = "FILE",
+       .excludes = {"--svg"}});
+  command.option("--title", arguments->title, {.help = "instead of the directory's name"});
+  command.footer(
       "Writes RUN/report.html and prints its path.\n\nExample:\n  tailrace report "
       "runs/quickstart\n"
       "  tailrace report runs/quickstart --perfetto trace.json    # open it in ui.perfetto.dev");
-  command->callback([arguments] { report(*arguments); });
+  command.action([arguments] {
+    report(*arguments);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

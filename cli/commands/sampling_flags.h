@@ -1,40 +1,37 @@
 // The flags that say how tokens are drawn, shared by the commands that sample.
+// `excludes`: options that none of them can stand beside.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
-#include "cli/commands/number_flag.h"
+#include "core/base/flags.h"
 #include "rollout/engine/options.h"
 
 namespace tailrace {
 
-inline CLI::Validator temperature_flag() {
-  const auto at_least = fmt::format("0 or {} to {}", kMinTemperature, kMaxTemperature);
-  return CLI::Validator(
-      [=](std::string& text) -> std::string {
-        const auto value = parse_number(text);
-        if (value && is_temperature(*value)) return "";
-        return fmt::format("{} is no temperature; it must be {}", text, at_least);
-      },
-      at_least);
-}
-
-inline void add_sampling_flags(CLI::App& command, SamplingOptions& sampling) {
-  command.add_option("--temperature", sampling.temperature, "divides the logits; 0: greedy")
-      ->transform(temperature_flag())
-      ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; -1 or 0: off")
-      ->transform(integer_from(-1, 1 << 30))
-      ->capture_default_str();
-  command
-      .add_option("--top-p", sampling.top_p, "keep the smallest set with this probability; 1: off")
-      ->transform(number_from(1e-6, 1))
-      ->capture_default_str();
-  command
-      .add_option("--min-p", sampling.min_p,
-                  "keep tokens with this share of the largest probability; 0: off")
-      ->transform(number_from(0, 1))
-      ->capture_default_str();
+inline void add_sampling_flags(Command& command, SamplingOptions& sampling,
+                               const std::vector<std::string>& excludes = {}) {
+  command.option("--temperature", sampling.temperature,
+                 {.help = "divides the logits; 0: greedy",
+                  .min = kMinTemperature,
+                  .max = kMaxTemperature,
+                  .or_zero = true,
+                  .excludes = excludes});
+  command.option("--top-k", sampling.top_k,
+                 {.help = "keep the k likeliest tokens; -1 or 0: off",
+                  .min = -1,
+                  .max = 1 << 30,
+                  .excludes = excludes});
+  command.option("--top-p", sampling.top_p,
+                 {.help = "keep the smallest set with this probability; 1: off",
+                  .min = 1e-6,
+                  .max = 1,
+                  .excludes = excludes});
+  command.option("--min-p", sampling.min_p,
+                 {.help = "keep tokens with this share of the largest probability; 0: off",
+                  .max = 1,
+                  .excludes = excludes});
 }
 
 }  // namespace tailrace

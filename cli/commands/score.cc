@@ -3,17 +3,16 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
-#include "cli/commands/number_flag.h"
 #include "cli/eval/loaded_model.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/flags.h"
 #include "core/model/forward_batch.h"
 #include "core/model/kv_cache.h"
 #include "core/model/safetensors.h"
@@ -169,29 +168,29 @@ void score(const ScoreArguments& arguments) {
 
 }  // namespace
 
-void add_score(CLI::App& app) {
+void add_score(Command& program) {
   auto arguments = std::make_shared<ScoreArguments>();
-  auto* command =
-      app.add_subcommand("score", "Log-probabilities of token ids, JSONL on stdin and stdout");
-  command
-      ->add_option("--model", arguments->model,
-                   "Hugging Face folder (config.json, model.safetensors)")
-      ->required()
-      ->type_name("DIR");
-  command
-      ->add_option("--logits", arguments->logits,
-                   "also write seq_lens, input_ids and logits [tokens, vocab]")
-      ->type_name("FILE.safetensors");
-  add_compute_flag(*command, arguments->compute);
-  command->add_option("--threads", arguments->threads, "0: all cores")
-      ->transform(integer_from(0, 1024));
-  command->footer(
+  Command& command =
+      program.command("score", "Log-probabilities of token ids, JSONL on stdin and stdout");
+  command.option("--model", arguments->model,
+                 {.help = "Hugging Face folder (config.json, model.safetensors)",
+                  .value = "DIR",
+                  .required = true});
+  command.option("--logits", arguments->logits,
+                 {.help = "also write seq_lens, input_ids and logits [tokens, vocab]",
+                  .value = "FILE.safetensors"});
+  add_compute_flag(command, arguments->compute);
+  command.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
+  command.footer(
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"
       "next token, one fewer than the ids. Needs no tokenizer.\n\n"
       "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace score --model "
       "tests/data/models/stories260K");
-  command->callback([arguments] { score(*arguments); });
+  command.action([arguments] {
+    score(*arguments);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "core/base/yaml_config.h"
@@ -174,14 +174,17 @@ void show_status(const std::string& run) {
 
 }  // namespace
 
-void add_status(CLI::App& app) {
+void add_status(Command& program) {
   auto run = std::make_shared<std::string>();
-  auto* command =
-      app.add_subcommand("status", "Where a run stands, and who waits for whom since when");
-  command->add_option("run", *run, "run directory")->required()->type_name("RUN");
-  command->footer(
+  Command& command =
+      program.command("status", "Where a run stands, and who waits for whom since when");
+  command.option("run", *run, {.help = "run directory", .value = "RUN", .required = true});
+  command.footer(
       "Reads the journal, of a living run too.\n\nExample:\n  tailrace status runs/quickstart");
-  command->callback([run] { show_status(*run); });
+  command.action([run] {
+    show_status(*run);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

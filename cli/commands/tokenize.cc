@@ -2,7 +2,6 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/json_row.h"
 #include "core/chat/prompt_format.h"
 #include "core/text/tokenizer.h"
@@ -53,24 +53,26 @@ void tokenize(const TokenizeArguments& arguments) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app) {
+void add_tokenize(Command& program) {
   auto arguments = std::make_shared<TokenizeArguments>();
-  auto* command =
-      app.add_subcommand("tokenize", "Text to token ids and back, JSONL on stdin and stdout");
-  command->add_option("--tokenizer", arguments->tokenizer, "folder with tokenizer.json")
-      ->required()
-      ->type_name("DIR");
-  command->add_flag("--special", arguments->special,
-                    "add special tokens; with --decode: keep them");
-  command->add_flag("--decode", arguments->decode,
-                    "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}");
-  command->footer(
+  Command& command =
+      program.command("tokenize", "Text to token ids and back, JSONL on stdin and stdout");
+  command.option("--tokenizer", arguments->tokenizer,
+                 {.help = "folder with tokenizer.json", .value = "DIR", .required = true});
+  command.option("--special", arguments->special,
+                 {.help = "add special tokens; with --decode: keep them"});
+  command.option("--decode", arguments->decode,
+                 {.help = "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}"});
+  command.footer(
       "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
       "template of the folder writes\n(with the schemas under \"tools\"), gives a row "
       "{\"input_ids\": [...]}.\n\n"
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
       "tests/data/models/stories260K");
-  command->callback([arguments] { tokenize(*arguments); });
+  command.action([arguments] {
+    tokenize(*arguments);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

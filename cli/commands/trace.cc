@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
 #include "cli/view/sample_trace.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "core/base/run_directory.h"
 #include "core/text/tokenizer.h"
 
@@ -44,22 +44,25 @@ void trace(const TraceArguments& arguments) {
 
 }  // namespace
 
-void add_trace(CLI::App& app) {
+void add_trace(Command& program) {
   auto arguments = std::make_shared<TraceArguments>();
-  auto* command = app.add_subcommand(
+  Command& command = program.command(
       "trace", "One sample: who sampled and scored it when, and its tokens as they were trained");
-  command->add_option("run", arguments->run, "run directory")->required()->type_name("RUN");
-  command
-      ->add_option("sample", arguments->sample,
-                   "its name as logs and samples.jsonl print it, or "
-                   "enough of it: prompt=12 member=3")
-      ->required()
-      ->type_name("SAMPLE");
-  command->add_flag("--json", arguments->json, "one JSON object, with every digit");
-  command->footer(
+  command.option("run", arguments->run,
+                 {.help = "run directory", .value = "RUN", .required = true});
+  command.option("sample", arguments->sample,
+                 {.help = "its name as logs and samples.jsonl print it, or enough of it: "
+                          "prompt=12 member=3",
+                  .value = "SAMPLE",
+                  .required = true});
+  command.option("--json", arguments->json, {.help = "one JSON object, with every digit"});
+  command.footer(
       "Reads RUN/timeline.jsonl (scheduler.timeline_rows) and RUN/traces (train.trace_steps), of a "
       "living run too.\n\nExample:\n  tailrace trace runs/quickstart prompt=12 member=3");
-  command->callback([arguments] { trace(*arguments); });
+  command.action([arguments] {
+    trace(*arguments);
+    return kExitDone;
+  });
 }
 
 }  // namespace tailrace

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "cli/run/roles.h"
 #include "cli/view/progress.h"
 #include "core/base/error.h"
+#include "core/base/flags.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -198,47 +198,33 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
 
 }  // namespace
 
-void add_worker(CLI::App& app, const Registries& registries) {
+void add_worker(Command& program, const Registries& registries) {
   auto arguments = std::make_shared<WorkerArguments>();
-  auto* command = app.add_subcommand(
+  Command& command = program.command(
       "worker", "Add a worker to a living run; or one role of a run, as 'launch' starts these");
-  const std::vector<std::string> kinds(kEnumNames<RoleKind>.begin(), kEnumNames<RoleKind>.end());
-  const auto choose = [arguments](const std::string& name) {
-    arguments->kind = value_of<RoleKind>(name).value();  // checked before: it is one of them
-  };
-  command
-      ->add_option("--join", arguments->join,
-                   "directory of a living run of this machine, which gets one worker more")
-      ->type_name("RUN");
-  command
-      ->add_option_function<std::string>(
-          "--role", choose, "scheduler, rollout, reward or trainer; with --join rollout or reward")
-      ->check(CLI::IsMember(kinds));
-  command->add_option("--index", arguments->index, "which of the workers of this role")
-      ->type_name("N");
-  command
-      ->add_option("--pool", arguments->pool,
-                   "with --join: its pool of rollout workers, where the run has several "
-                   "(rollout.pools)")
-      ->type_name("NAME");
-  command
-      ->add_option("--cluster", arguments->cluster,
-                   "with --join: the name of where it runs, for status and timeline")
-      ->type_name("NAME");
-  command->add_option("--run", arguments->run, "run directory of a launch that is under way")
-      ->type_name("RUN");
-  // Hidden: only a supervisor has something to say here.
-  command->add_option("--status", arguments->status)->group("");
-  command->footer(
+  command.option("--join", arguments->join,
+                 {.help = "directory of a living run of this machine, which gets one worker more",
+                  .value = "RUN"});
+  command.option("--role", arguments->kind, {.help = "with --join rollout or reward"});
+  command.option("--index", arguments->index, {.help = "which of the workers of this role"});
+  command.option("--pool", arguments->pool,
+                 {.help = "with --join: its pool of rollout workers, where the run has several "
+                          "(rollout.pools)",
+                  .value = "NAME"});
+  command.option(
+      "--cluster", arguments->cluster,
+      {.help = "with --join: the name of where it runs, for status and timeline", .value = "NAME"});
+  command.option("--run", arguments->run,
+                 {.help = "run directory of a launch that is under way", .value = "RUN"});
+  // Only a supervisor has something to say here.
+  command.option("--status", arguments->status, {.hidden = true});
+  command.footer(
       "A worker that joins takes its options from the run and shares the work at once. Ctrl-C "
       "makes "
       "it leave: what it holds goes to others. Exit status: 0 the run has ended, 130 it has left, "
       "1 failed, 2 something to mend.\n\n"
       "Example:\n  tailrace worker --join runs/quickstart");
-  command->callback([arguments, &registries] {
-    const ExitCode status = run(*arguments, registries);
-    if (status != kExitDone) throw CLI::RuntimeError(status);
-  });
+  command.action([arguments, &registries] { return run(*arguments, registries); });
 }
 
 }  // namespace tailrace

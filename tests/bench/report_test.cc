@@ -122,7 +122,7 @@ TEST(Program, EndsWithOneForAWrongResultAndTwoForAPersonsMistake) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(status_of({"--threads", "0"}, [] { FAIL(); }), 2);
   const std::string message = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(message.starts_with("error: --threads: Value 0 ")) << message;
+  EXPECT_TRUE(message.starts_with("error: --threads is 0; ")) << message;
   EXPECT_TRUE(message.ends_with("\n       Run 'tailrace bench engine --help'.\n")) << message;
 }
 

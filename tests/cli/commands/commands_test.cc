@@ -46,12 +46,10 @@ TEST(Commands, ExplainAWrongCall) {
             "error: there is no command 'scoer'; the nearest is 'score'. Commands: ");
   result = run_binary("score");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(
-      result.err,
-      "error: --model is required\n       Run 'tailrace --help' or 'tailrace COMMAND --help'.\n");
+  EXPECT_EQ(result.err, "error: --model is required\n       Run 'tailrace score --help'.\n");
 }
 
-// CLI11 alone would read 8.
+// As strtol reads them, it would be 8.
 TEST(Flags, ALeadingZeroIsNoOctalNumber) {
   const auto result = run_binary("generate --model " + kStories +
                                  " --prompt a --json --max-new-tokens 1 --samples 010");

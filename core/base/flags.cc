@@ -1,0 +1,246 @@
+#include "core/base/flags.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/nearest.h"
+#include "core/base/number.h"
+#include "core/base/options.h"
+
+namespace tailrace {
+namespace {
+
+template <class T>
+constexpr bool kIsVector = false;
+template <class T>
+constexpr bool kIsVector<std::vector<T>> = true;
+template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+// What one word is read as: the element of a list, what an optional holds.
+template <class T>
+struct ElementOf {
+  using Type = T;
+};
+template <class T>
+struct ElementOf<std::vector<T>> {
+  using Type = T;
+};
+template <class T>
+struct ElementOf<std::optional<T>> {
+  using Type = T;
+};
+
+// The bounds of T itself, where they are tighter. Above 2^53 a double holds no bound; nothing that
+// is counted comes near.
+template <class T>
+FlagInfo bounded(FlagInfo info) {
+  if constexpr (std::is_integral_v<T>) {
+    const double most =
+        sizeof(T) < sizeof(int64_t) ? std::numeric_limits<T>::max() : kMaxExactInteger;
+    info.min = std::max(info.min, std::is_signed_v<T> ? -most : 0.0);
+    info.max = std::min(info.max, most);
+  }
+  return info;
+}
+
+// "from 1 to 9", ">= 0".
+std::string range_of(const FlagInfo& info) {
+  const std::string range =
+      info.max == std::numeric_limits<double>::infinity()
+          ? fmt::format(">= {}", format_bound(info.min))
+          : fmt::format("from {} to {}", format_bound(info.min), format_bound(info.max));
+  return info.or_zero ? range + ", or 0" : range;
+}
+
+bool is_within(double value, const FlagInfo& info) {
+  return (value >= info.min && value <= info.max) || (info.or_zero && value == 0);
+}
+
+// The library's own numbers wrap around, read "010" as 8 and let "nan" pass its ranges.
+template <class T>
+T read(const std::string& name, const std::string& word, const FlagInfo& info) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (info.one_of.empty() || std::ranges::find(info.one_of, word) != info.one_of.end())
+      return word;
+    throw CLI::ValidationError(
+        fmt::format("{} is {}; it must be one of: {}", name, word, fmt::join(info.one_of, ", ")));
+  } else if constexpr (std::is_integral_v<T>) {
+    const FlagInfo bounds = bounded<T>(info);
+    const auto value = parse_integer(word);
+    if (value && is_within(static_cast<double>(*value), bounds)) return static_cast<T>(*value);
+    throw CLI::ValidationError(
+        fmt::format("{} is {}; it must be an integer {}", name, word, range_of(bounds)));
+  } else {
+    const auto value = parse_number(word);
+    if (value && is_within(*value, info)) return *value;
+    throw CLI::ValidationError(
+        fmt::format("{} is {}; it must be a number {}", name, word, range_of(info)));
+  }
+}
+
+template <class T>
+std::string kind_of(const FlagInfo& info) {
+  using Element = typename ElementOf<T>::Type;
+  if (!info.value.empty()) return std::string(info.value);
+  if constexpr (std::is_same_v<Element, std::string>)
+    return info.one_of.empty() ? "TEXT" : fmt::format("{}", fmt::join(info.one_of, "|"));
+  return std::is_integral_v<Element> ? "INT" : "NUMBER";
+}
+
+template <class T>
+std::string help_of(const FlagInfo& info) {
+  using Element = typename ElementOf<T>::Type;
+  if constexpr (std::is_arithmetic_v<Element>) {
+    // A bound that nobody comes to tells nothing.
+    FlagInfo shown = bounded<Element>(info);
+    if (shown.max >= kMaxCount) shown.max = std::numeric_limits<double>::infinity();
+    const bool is_bounded = shown.max < kMaxCount || (shown.min != 0 && shown.min > -kMaxCount);
+    if (is_bounded) return fmt::format("{} ({})", info.help, range_of(shown));
+  }
+  return std::string(info.help);
+}
+
+template <class T>
+std::string default_of(const T& value) {
+  if constexpr (kIsOptional<T>)
+    return "";
+  else if constexpr (kIsVector<T>)
+    return fmt::format("{}", fmt::join(value, ","));
+  else
+    return fmt::format("{}", value);
+}
+
+}  // namespace
+
+struct Command::Library {
+  std::unique_ptr<CLI::App> program;  // of the program alone
+  CLI::App* app = nullptr;
+  std::vector<std::string>* rest = nullptr;
+
+  void describe(CLI::Option& option, const FlagInfo& info) const {
+    if (info.required) option.required();
+    if (info.hidden) option.group("");
+    if (!info.needs.empty()) option.needs(app->get_option(std::string(info.needs)));
+    for (const std::string& other : info.excludes) option.excludes(app->get_option(other));
+  }
+
+  template <class T>
+  CLI::Option& add(const std::string& name, T& variable, const FlagInfo& info) {
+    using Element = typename ElementOf<T>::Type;
+    const auto take = [name, &variable, info](const std::vector<std::string>& words) {
+      if constexpr (kIsVector<T>) {
+        T values;
+        for (const std::string& word : words) values.push_back(read<Element>(name, word, info));
+        variable = std::move(values);
+      } else {
+        variable = read<Element>(name, words.at(0), info);
+      }
+      return true;
+    };
+    CLI::Option& option = *app->add_option(name, take, help_of<T>(info));
+    option.type_name(kind_of<T>(info));
+    if (const std::string initial = default_of(variable); !info.required && !initial.empty())
+      option.default_str(initial);
+    if constexpr (kIsVector<T>) {
+      option.expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
+      // A text may have commas of its own.
+      if (!std::is_same_v<Element, std::string> || !info.one_of.empty()) option.delimiter(',');
+    }
+    return option;
+  }
+  CLI::Option& add(const std::string& name, bool& variable, const FlagInfo& info) {
+    return *app->add_flag(name, variable, std::string(info.help));
+  }
+};
+
+Command::Command(std::string name, const std::string& help)
+    : library_(std::make_unique<Library>()) {
+  library_->program = std::make_unique<CLI::App>(help, std::move(name));
+  library_->app = library_->program.get();
+}
+Command::Command(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+Command::~Command() = default;
+
+Command& Command::command(const std::string& name, const std::string& help) {
+  auto library = std::make_unique<Library>();
+  library->app = library_->app->add_subcommand(name, help);
+  library_->app->require_subcommand(1);
+  commands_.push_back(std::unique_ptr<Command>(new Command(std::move(library))));
+  return *commands_.back();
+}
+
+void Command::add(const std::string& name, Variable variable, const FlagInfo& info) {
+  std::visit([&](auto* target) { library_->describe(library_->add(name, *target, info), info); },
+             variable);
+}
+
+void Command::add_choice(const std::string& name, std::span<const std::string_view> names,
+                         std::string_view initial, const FlagInfo& info,
+                         std::function<void(size_t)> choose) {
+  FlagInfo known = info;
+  known.one_of.assign(names.begin(), names.end());
+  const auto take = [name, known, choose](const std::vector<std::string>& words) {
+    const auto word = read<std::string>(name, words.at(0), known);
+    choose(static_cast<size_t>(std::ranges::find(known.one_of, word) - known.one_of.begin()));
+    return true;
+  };
+  CLI::Option& option = *library_->app->add_option(name, take, std::string(info.help));
+  option.type_name(kind_of<std::string>(known));
+  if (!initial.empty()) option.default_str(std::string(initial));
+  library_->describe(option, known);
+}
+
+void Command::take_all(std::vector<std::string>& words) {
+  library_->app->prefix_command();
+  library_->rest = &words;
+}
+void Command::footer(const std::string& text) { library_->app->footer(text); }
+void Command::version(const std::string& text) {
+  library_->app->set_version_flag("--version", text);
+}
+void Command::action(std::function<int()> run) { action_ = std::move(run); }
+
+bool Command::given(std::string_view option) const {
+  return library_->app->get_option(std::string(option))->count() > 0;
+}
+
+int Command::run(int argc, const char* const* argv) {
+  CLI::App& app = *library_->app;
+  if (!commands_.empty() && argc > 1 && argv[1][0] != '-') {
+    // The library would only say that a word was not expected.
+    std::vector<std::string> names;
+    for (const auto& command : commands_) names.push_back(command->library_->app->get_name());
+    if (std::ranges::find(names, argv[1]) == names.end())
+      throw UserError("there is no command '{}'; the nearest is '{}'. Commands: {}", argv[1],
+                      nearest_name(argv[1], names), fmt::join(names, ", "));
+  }
+  const auto chosen = [&]() -> Command& {
+    for (const auto& command : commands_)
+      if (command->library_->app->parsed()) return *command;
+    return *this;
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const Command& command = chosen();
+    const std::string name = &command == this ? "" : command.library_->app->get_name() + " ";
+    throw UserError("{}\n       Run '{} {}--help'.", error.what(), app.get_name(), name);
+  }
+  const Command& command = chosen();
+  if (command.library_->rest) *command.library_->rest = command.library_->app->remaining();
+  return command.action_ ? command.action_() : 0;
+}
+
+std::string flags_library_version() { return CLI11_VERSION; }
+
+}  // namespace tailrace
