@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,28 +33,41 @@ std::string option_row(const OptionDoc& option) {
                      cell(text));
 }
 
+// One paragraph in lines of at most 100 columns (tests/structure/markdown_test.cc).
+std::string paragraph(std::string_view text) {
+  constexpr size_t kColumns = 100;
+  std::string out;
+  while (text.size() > kColumns) {
+    const size_t space = text.rfind(' ', kColumns);
+    if (space == std::string_view::npos) break;
+    out.append(text.substr(0, space)).push_back('\n');
+    text.remove_prefix(space + 1);
+  }
+  return out.append(text) + "\n";
+}
+
 std::string configuration_reference() {
   std::string out =
-      "# Configuration\n\n"
-      "Written by `tailrace docs`; do not edit. A config is YAML. `extends: FILE` (or a list) "
-      "takes the keys of another file, relative\n"
-      "to this one, and overrides them key by key. On the command line `section.key=value` "
-      "overrides both; `datasets.NAME.ratio=2` changes one of a list.\n"
-      "An unknown key, a value out of range or a key without effect is an error that names the "
-      "line; keys that lose their "
-      "effect because an override\n"
-      "switches off what they belong to (`sft.demonstrations=0`) go back to their defaults. "
-      "Relative paths are relative to the file\n"
-      "that holds them. The column `resume` says what a launch that continues a run may change; "
-      "every other key keeps its value.\n";
+      "# Configuration\n\n" +
+      paragraph(
+          "`tailrace docs` writes this page; do not edit it. A config is YAML. `extends: FILE` (or "
+          "a list of files) takes the keys of another file, whose path is relative to this one, "
+          "and overrides them key by key. On the command line `section.key=value` overrides both; "
+          "`datasets.NAME.ratio=2` changes one item of a list. An unknown key, a value out of "
+          "range or a key without effect is an error that names the line. Some keys lose their "
+          "effect "
+          "because an override switches off what they belong to (`sft.demonstrations=0`); they go "
+          "back to their defaults. Relative paths are relative to the file that holds them. The "
+          "column `resume` says what a launch that continues a run may change; every other key "
+          "keeps its value.");
   // Options that nobody has set show the defaults.
   for (const SectionDoc& section : describe_options(RunOptions{})) {
     // It holds sections only, and these have tables of their own.
     if (section.options.empty()) continue;
     out += fmt::format(
-        "\n## {}\n\n{}.\n\n| key | default | accepted | resume | meaning |\n"
+        "\n## {}\n\n{}\n| key | default | accepted | resume | meaning |\n"
         "| --- | --- | --- | --- | --- |\n",
-        section.key.empty() ? "top" : section.key, section.help);
+        section.key.empty() ? "top" : section.key, paragraph(std::string(section.help) + "."));
     for (const OptionDoc& option : section.options) out += option_row(option);
   }
   return out;
