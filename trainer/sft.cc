@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "core/base/random.h"
 
 namespace tailrace {
@@ -63,7 +64,7 @@ class RowReader {
         values.push_back(item.get<int64_t>());
       } else {
         throw UserError("{}: \"{}\" holds {}; it must be a list of integers.", where_, key,
-                        item.dump());
+                        json_text(item));
       }
     }
     return values;

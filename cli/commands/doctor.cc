@@ -8,6 +8,7 @@
 
 #include "cli/commands/commands.h"
 #include "core/base/flags.h"
+#include "core/base/json_text.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
 #include "kernels/base/isa.h"
@@ -136,7 +137,7 @@ void print_text(const Json& facts) {
   line.clear();
   for (const auto& [name, value] : facts["limits"].items())
     line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name,
-                        value.is_string() ? value.get<std::string>() : value.dump());
+                        value.is_string() ? value.get<std::string>() : json_text(value));
   fmt::print("limits     {}\n", line);
   fmt::print("programs   {}\n", facts["isolates_programs"].get<bool>()
                                     ? "run in namespaces of their own"
@@ -159,7 +160,7 @@ void add_doctor(Command& program) {
   command.action([json] {
     Json facts = describe_machine();
     if (*json)
-      fmt::print("{}\n", facts.dump(2));
+      fmt::print("{}\n", json_text(facts, 2));
     else
       print_text(facts);
     // After the output: the status is for scripts, the text for who reads it.

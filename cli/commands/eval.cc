@@ -22,6 +22,7 @@
 #include "cli/run/prompts.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
+#include "core/base/json_text.h"
 #include "core/base/run_directory.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
@@ -201,7 +202,7 @@ void print_rows(const EvalArguments& arguments, const std::vector<EvaluatedEpiso
     row["success"] = episode.failed ? Json() : Json(episode.success);
     row["turns"] = episode.turns;
     row["sampled_tokens"] = episode.sampled_tokens;
-    fmt::print("{}\n", row.dump());
+    fmt::print("{}\n", json_text(row));
   }
 }
 
@@ -248,7 +249,7 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
   // With --json as well: the rows, then the summary as the last line.
   if (arguments.rows) print_rows(arguments, episodes);
   if (arguments.json)
-    fmt::print("{}\n", to_json(arguments, plan, summary, seconds).dump());
+    fmt::print("{}\n", json_text(to_json(arguments, plan, summary, seconds)));
   else if (!arguments.rows)
     print_text(arguments, summary, plan, seconds);
 }

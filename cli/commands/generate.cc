@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "core/base/random.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
@@ -68,8 +69,8 @@ std::vector<Prompt> encode_prompts(const GenerateArguments& arguments,
     if (row->contains("input_ids"))
       prompts.push_back({input.where(), input.ids(*row, "input_ids")});
     else if (const auto messages = row->find("messages"); messages != row->end())
-      prompts.push_back(written(
-          input.where(), format.first({.messages = messages->dump(), .tools = std::move(tools)})));
+      prompts.push_back(written(input.where(), format.first({.messages = json_text(*messages),
+                                                             .tools = std::move(tools)})));
     else
       prompts.push_back(encode_text(input.where(), input.text(*row, "prompt"), std::move(tools),
                                     arguments, format));
@@ -150,7 +151,7 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
                                 {"logprobs", logprobs},
                                 {"finish_reason", reason_name(answer.reason)},
                                 {"prompt_tokens", prompt.ids.size()}};
-  fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(row));
 }
 
 void generate(const GenerateArguments& arguments) {

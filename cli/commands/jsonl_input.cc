@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "core/text/utf8.h"
 
 namespace tailrace {
@@ -77,7 +78,7 @@ std::vector<int32_t> JsonlInput::ids(const nlohmann::ordered_json& row,
     int64_t id = item.is_number_integer() ? item.get<int64_t>() : -1;
     if (id < 0 || id > std::numeric_limits<int32_t>::max())
       throw UserError("{}: {}[{}] is {}; it must be a token id (an integer >= 0)", where(), key,
-                      ids.size(), item.dump());
+                      ids.size(), json_text(item));
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;

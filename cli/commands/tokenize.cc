@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "core/chat/prompt_format.h"
 #include "core/text/tokenizer.h"
 
@@ -37,11 +38,11 @@ void tokenize(const TokenizeArguments& arguments) {
                           i, ids[i], tokenizer->vocab_size());
       // UTF-8 whatever the ids are, so dump() does not throw.
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
-      fmt::print("{}\n", out.dump());
+      fmt::print("{}\n", json_text(out));
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
       if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
       const auto ids =
-          format->first({.messages = messages->dump(), .tools = json_of_field(*row, "tools")});
+          format->first({.messages = json_text(*messages), .tools = json_of_field(*row, "tools")});
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -91,7 +92,7 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   const char* separator = "";
   const auto add = [&](const Json& event) {
-    out += separator + event.dump(-1, ' ', false, Json::error_handler_t::replace);
+    out += separator + json_text(event);
     separator = ",\n";
   };
   add(metadata("process_name", kRun, 0, {{"name", fmt::format("run {}", run)}}));

@@ -12,6 +12,7 @@
 
 #include "cli/view/report_page.h"
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 
 namespace tailrace {
 namespace {
@@ -267,7 +268,7 @@ std::string show_tokens(const TraceRow& row, const text::Tokenizer* tokenizer) {
 }
 
 Json without_proof(std::string_view line) {
-  Json json = Json::parse(line);
+  Json json = parse_json(line);
   json.erase("proof");
   return json;
 }
@@ -324,7 +325,7 @@ std::string sample_trace_json(const SampleTrace& trace) {
     json["history"].push_back(without_proof(format_timeline_row(row)));
   json["tokens"] = trace.tokens ? without_proof(format_trace_row(*trace.tokens)) : Json();
   json["notes"] = trace.notes;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 
 namespace tailrace {
 namespace {
@@ -54,15 +55,15 @@ constexpr const char* kProof = "proof";
 
 std::string to_proved_json(nlohmann::json object) {
   object.erase(kProof);
-  object[kProof] = digest_of(object.dump());
-  return object.dump(2) + "\n";
+  object[kProof] = digest_of(json_text(object));
+  return json_text(object, 2) + "\n";
 }
 
 nlohmann::json read_proved_json(const std::filesystem::path& path) {
   nlohmann::json object = read_json_object(path);
   const nlohmann::json proof = object.value(kProof, nlohmann::json());
   object.erase(kProof);
-  if (proof != digest_of(object.dump()))
+  if (proof != digest_of(json_text(object)))
     throw UserError("{}: it was changed or damaged (its proof does not fit)", path.string());
   return object;
 }

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
+
 namespace tailrace {
 namespace {
 
@@ -101,7 +103,7 @@ Result<json> parse_json_row(std::string_view line) {
 std::string json_of_field(const json& row, std::string_view key) {
   const auto field = row.find(key);
   if (field == row.end() || field->is_null()) return "";
-  return field->is_string() ? field->get<std::string>() : field->dump();
+  return field->is_string() ? field->get<std::string>() : json_text(*field);
 }
 
 }  // namespace tailrace

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 
 namespace tailrace {
 
@@ -28,12 +29,12 @@ std::string format_metrics_row(const MetricsRow& row) {
   // nlohmann writes NaN and infinities as null.
   for (const auto& [name, value] : row.values) json[name] = value;
   // dump() throws for a name that is not UTF-8, and a name must not end a run.
-  return to_proved_row(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return to_proved_row(json_text(json));
 }
 
 Result<MetricsRow> parse_metrics_row(std::string_view line) {
   if (auto proved = prove_row(line); !proved) return proved.failure();
-  auto json = nlohmann::ordered_json::parse(line, nullptr, false);
+  auto json = parse_ordered_json(line);
   if (!json.is_object()) return Failure{"not a JSON object"};
   MetricsRow row;
   for (const auto& [name, value] : json.items()) {

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 #include "core/chat/jinja_evaluator.h"
 #include "core/chat/jinja_json.h"
 #include "core/chat/jinja_parser.h"
@@ -39,7 +40,7 @@ constexpr const char* kSpecialTokens[] = {
 json read_config(const std::filesystem::path& path) {
   const auto text = read_file(path, kMaxConfigBytes);
   if (!text) throw UserError("{}", text.failure().message);
-  json config = json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+  json config = parse_json(text.value());
   if (!config.is_object()) throw UserError("{}: not a JSON object", path.string());
   return config;
 }

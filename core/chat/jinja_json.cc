@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::chat::jinja {
@@ -20,7 +21,8 @@ Value from_json(const ordered_json& json, int depth) {
     case ordered_json::value_t::number_integer:
       return json.get<int64_t>();
     case ordered_json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > INT64_MAX) throw Error("the integer {} is too large", json.dump());
+      if (json.get<uint64_t>() > INT64_MAX)
+        throw Error("the integer {} is too large", json_text(json));
       return json.get<int64_t>();
     case ordered_json::value_t::number_float:
       return json.get<double>();

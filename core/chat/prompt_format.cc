@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/json_text.h"
 #include "core/chat/markers.h"
 #include "core/text/utf8.h"
 
@@ -45,7 +46,7 @@ std::optional<std::string> behind_answer_in(const std::string& text, int answers
 }
 
 ordered_json as_json(const std::string& value) {
-  ordered_json parsed = ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
+  ordered_json parsed = parse_ordered_json(value);
   return parsed.is_discarded() ? ordered_json(value) : parsed;
 }
 
@@ -137,7 +138,7 @@ size_t PromptFormat::size_of_end(std::span<const TokenId> behind) const {
 
 ordered_json PromptFormat::messages_of(const Said& said) const {
   if (said.messages.empty()) return ordered_json::array({message("user", said.text)});
-  ordered_json messages = ordered_json::parse(said.messages, nullptr, /*allow_exceptions=*/false);
+  ordered_json messages = parse_ordered_json(said.messages);
   bool fits = messages.is_array() && !messages.empty();
   if (fits)
     for (const ordered_json& item : messages)
@@ -162,7 +163,7 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
 
 ordered_json PromptFormat::tools_of(const Said& said) const {
   if (said.tools.empty()) return nullptr;
-  ordered_json tools = ordered_json::parse(said.tools, nullptr, /*allow_exceptions=*/false);
+  ordered_json tools = parse_ordered_json(said.tools);
   if (!tools.is_array() ||
       !std::ranges::all_of(tools, [](const auto& tool) { return tool.is_object(); }))
     throw UserError("the tools are not a list of JSON schemas");

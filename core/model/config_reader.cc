@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/json_text.h"
 
 namespace tailrace {
 
@@ -25,7 +26,7 @@ int64_t ConfigReader::integer(const char* key) const {
   if (!value->is_number_integer() ||
       (value->is_number_unsigned() &&
        value->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
-    throw UserError("{}: {} is {}; it must be a whole number", path_, key, value->dump());
+    throw UserError("{}: {} is {}; it must be a whole number", path_, key, json_text(*value));
   }
   return value->get<int64_t>();
 }
@@ -38,7 +39,7 @@ double ConfigReader::number(const char* key) const {
   const Json* value = find(key);
   if (value == nullptr) throw UserError("{}: {} is missing; it must be a number", path_, key);
   if (!value->is_number())
-    throw UserError("{}: {} is {}; it must be a number", path_, key, value->dump());
+    throw UserError("{}: {} is {}; it must be a number", path_, key, json_text(*value));
   return value->get<double>();
 }
 
@@ -50,7 +51,7 @@ bool ConfigReader::boolean(const char* key, bool fallback) const {
   const Json* value = find(key);
   if (value == nullptr) return fallback;
   if (!value->is_boolean())
-    throw UserError("{}: {} is {}; it must be true or false", path_, key, value->dump());
+    throw UserError("{}: {} is {}; it must be true or false", path_, key, json_text(*value));
   return value->get<bool>();
 }
 
@@ -60,7 +61,7 @@ std::vector<int64_t> ConfigReader::tokens(const char* key) const {
   std::vector<int64_t> ids;
   for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
     if (!id.is_number_integer())
-      throw UserError("{}: {} is {}; it must be a token id", path_, key, id.dump());
+      throw UserError("{}: {} is {}; it must be a token id", path_, key, json_text(id));
     if (id != -1) ids.push_back(id.get<int64_t>());
   }
   return ids;
@@ -70,21 +71,21 @@ ConfigReader ConfigReader::inner(const char* key) const {
   const Json* value = find(key);
   if (value == nullptr || !value->is_object())
     throw UserError("{}: {} is {}; it must be an object", path_, key,
-                    value == nullptr ? "missing" : value->dump());
+                    value == nullptr ? "missing" : json_text(*value));
   return {path_ + ": " + key, *value};
 }
 
 void ConfigReader::check(const ConfigFeature& feature) const {
   const Json* value = find(feature.key);
   if (value == nullptr) return;
-  const Json accepted = Json::parse(feature.accepted);
+  const Json accepted = parse_json(feature.accepted);
   std::vector<std::string> names;
   for (const Json& known : accepted) {
     if (*value == known) return;
-    names.push_back(known.dump());
+    names.push_back(json_text(known));
   }
   throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, feature.key,
-                  value->dump(),
+                  json_text(*value),
                   names.empty() ? "null" : fmt::format("{}", fmt::join(names, ", ")));
 }
 

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/model/config_reader.h"
 #include "core/model/tensor_files.h"
@@ -159,7 +160,7 @@ const Family& find_family(const ConfigReader& reader) {
   if (const Json* names = reader.find("architectures")) {
     if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
       throw UserError("{}: architectures is {}; it must list one name", reader.path(),
-                      names->dump());
+                      json_text(*names));
     }
     for (const Family& family : kFamilies) {
       if (names->front() == family.architecture) return family;
@@ -173,7 +174,7 @@ const Family& find_family(const ConfigReader& reader) {
     if (type != nullptr && *type == family.model_type) return family;
   }
   throw UserError("{}: model_type is {} and architectures is missing; accepted: \"{}\"",
-                  reader.path(), type == nullptr ? "missing" : type->dump(),
+                  reader.path(), type == nullptr ? "missing" : json_text(*type),
                   join_families(&Family::model_type, "\", \""));
 }
 
@@ -309,14 +310,14 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
   if (const Json* types = reader.find("layer_types")) {
     if (!types->is_array() || std::ssize(*types) != num_layers)
       throw UserError("{}: layer_types is {}; it must list the {} layers", reader.path(),
-                      types->dump(), num_layers);
+                      json_text(*types), num_layers);
     for (size_t i = 0; i < types->size(); ++i) {
       const Json& type = (*types)[i];
       if (type != "full_attention" && type != "sliding_attention")
         throw UserError(
             "{}: layer_types[{}] is {}, which is not supported; accepted: \"full_attention\", "
             "\"sliding_attention\"",
-            reader.path(), i, type.dump());
+            reader.path(), i, json_text(type));
       windows[i] = type == "sliding_attention" ? window : 0;
     }
   }
@@ -360,7 +361,7 @@ void read_experts(const ConfigReader& reader, ModelConfig& config) {
                          });
     if (!is_list)
       throw UserError("{}: mlp_only_layers is {}; it must list layers by their numbers, from 0",
-                      reader.path(), dense->dump());
+                      reader.path(), json_text(*dense));
     // One that is not there is passed over, as by transformers: configs of cut models name some.
     for (const Json& layer : *dense)
       if (layer >= 0 && layer < config.num_layers) sparse[layer.get<size_t>()] = false;
@@ -521,7 +522,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
                                             : Ordered(ends);
   json["torch_dtype"] = dtype_name(config.dtype);
 
-  const auto written = write_file_atomic(directory / "config.json", json.dump(2) + "\n");
+  const auto written = write_file_atomic(directory / "config.json", json_text(json, 2) + "\n");
   if (!written) throw UserError("{}", written.failure().message);
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
 #include "core/model/tensor_files.h"
@@ -181,7 +182,8 @@ void write_shards(const std::filesystem::path& directory, std::span<const NamedT
     for (const NamedTensor& tensor : its) index["weight_map"][tensor.name] = name;
     begin = ends[shard];
   }
-  const auto written = write_file_atomic(directory / TensorFiles::kIndexFile, index.dump(2) + "\n");
+  const auto written =
+      write_file_atomic(directory / TensorFiles::kIndexFile, json_text(index, 2) + "\n");
   if (!written) throw UserError("{}", written.failure().message);
 }
 

@@ -19,6 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/json_text.h"
 
 namespace tailrace {
 namespace {
@@ -352,7 +353,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
                            {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   // Spaces are allowed after the header; they align the data to 8 bytes, as other writers do.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t header_bytes = text.size();

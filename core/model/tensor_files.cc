@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/base/nearest.h"
 
 namespace tailrace {
@@ -108,7 +109,7 @@ void TensorFiles::read_index(const std::filesystem::path& path) {
     if (file.empty() || file == ".." || file.find('/') != std::string::npos) {
       throw UserError(
           "{}: weight_map gives '{}' the file {}; it must be a file name in the same folder",
-          path.string(), name, value.dump());
+          path.string(), name, json_text(value));
     }
     places_[name] = file;
   }

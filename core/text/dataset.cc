@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/text/utf8.h"
 
@@ -55,7 +56,7 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
     // Only then: other rows stay byte for byte as their file has them.
     if (prompt_key != "prompt") {
       row["prompt"] = json(*prompt);
-      kept.json = row.dump();
+      kept.json = json_text(row);
     }
     rows.push_back(std::move(kept));
   }

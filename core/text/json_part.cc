@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/json_text.h"
 
 namespace tailrace::text {
 
@@ -12,7 +13,7 @@ namespace {
 
 std::string shortened(const json& value) {
   // dump() throws for text that is not UTF-8, and a complaint must not fail while it is made.
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = json_text(value);
   if (text.size() > 60) text.replace(57, std::string::npos, "...");
   return text;
 }

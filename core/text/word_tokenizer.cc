@@ -2,6 +2,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 #include "core/text/tokenizer.h"
 #include "core/text/utf8.h"
 
@@ -12,7 +13,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 void write_json(const std::filesystem::path& path, const json& value) {
-  if (auto done = write_file_atomic(path, value.dump(1) + "\n"); !done) {
+  if (auto done = write_file_atomic(path, json_text(value, 1) + "\n"); !done) {
     throw UserError("{}", done.failure().message);
   }
 }

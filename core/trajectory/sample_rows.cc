@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -19,13 +20,12 @@ std::optional<double> number_of(const Json& row, const char* key) {
 }  // namespace
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
-  SampleRow row{
-      .step = step,
-      .version = version,
-      .sample = sample_name({trajectory.lane, trajectory.lease}),
-      .reward = trajectory.reward,
-      .success = {},
-      .segments = {}};
+  SampleRow row{.step = step,
+                .version = version,
+                .sample = sample_name({trajectory.lane, trajectory.lease}),
+                .reward = trajectory.reward,
+                .success = {},
+                .segments = {}};
   // An environment without this metric has no success, which is not the same as 0.
   for (const auto& [name, value] : trajectory.metrics) {
     if (name == "success") row.success = value;
@@ -50,12 +50,12 @@ std::string format_sample_row(const SampleRow& row) {
     for (TokenRole role : segment.roles) roles.push_back(static_cast<int>(role));
     json["segments"].push_back({{"tokens", segment.ids}, {"roles", roles}});
   }
-  return to_proved_row(json.dump());
+  return to_proved_row(json_text(json));
 }
 
 Result<SampleRow> parse_sample_row(std::string_view line) {
   if (auto proved = prove_row(line); !proved) return proved.failure();
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(line);
   if (!json.is_object()) return Failure{"not a JSON object"};
   SampleRow row;
   try {

@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -209,12 +210,12 @@ std::string format_timeline_row(const TimelineRow& row) {
       break;
   }
   // A worker names itself, and a name that is not UTF-8 must not end a run.
-  return to_proved_row(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return to_proved_row(json_text(json));
 }
 
 Result<TimelineRow> parse_timeline_row(std::string_view line) {
   if (auto proved = prove_row(line); !proved) return proved.failure();
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(line);
   if (!json.is_object()) return Failure{"not a JSON object"};
   TimelineRow row;
   try {

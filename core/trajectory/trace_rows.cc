@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -122,13 +123,13 @@ std::string format_trace_row(const TraceRow& row) {
   writer.text(kSample);
   writer.text(sample_name({Lane::kTrain, row.lease}));
   writer.text(fmt::format("\",\"step\":{},\"outcome\":\"{}\",\"reward\":{},\"advantage\":",
-                          row.step, name_of(row.outcome), Json(row.reward).dump()));
+                          row.step, name_of(row.outcome), json_text(Json(row.reward))));
   if (row.advantage) {
     writer.number(*row.advantage);
   } else {
     writer.text("null");
   }
-  writer.text(fmt::format(",\"temperature\":{},\"segments\":[", Json(row.temperature).dump()));
+  writer.text(fmt::format(",\"temperature\":{},\"segments\":[", json_text(Json(row.temperature))));
   for (size_t i = 0; i < row.segments.size(); ++i) {
     if (i > 0) writer.text(",");
     write_segment(row.segments[i], writer);
@@ -139,7 +140,7 @@ std::string format_trace_row(const TraceRow& row) {
 
 Result<TraceRow> parse_trace_row(std::string_view line) {
   if (auto proved = prove_row(line); !proved) return proved.failure();
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(line);
   if (!json.is_object()) return Failure{"not a JSON object"};
   TraceRow row;
   try {
@@ -175,7 +176,7 @@ std::string format_trace_head(int64_t step, int64_t samples) {
 
 std::optional<int64_t> parse_trace_head(std::string_view line) {
   if (!prove_row(line)) return std::nullopt;
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(line);
   if (!json.is_object() || !json.contains("samples") || !json["samples"].is_number_integer())
     return std::nullopt;
   return json["samples"].get<int64_t>();

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file.h"
+#include "core/base/json_text.h"
 #include "core/weights/digest.h"
 #include "kernels/base/isa.h"
 
@@ -43,7 +44,7 @@ std::string to_json(const WeightManifest& manifest) {
                      {"payload", manifest.payload},
                      {"root", manifest.root},
                      {"tensors", tensors}};
-  return root.dump(1) + "\n";
+  return json_text(root, 1) + "\n";
 }
 
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
@@ -68,11 +69,13 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   auto text = read_file(file, kMaxManifestBytes);
   if (!text) return text.failure();
   try {
-    const json root = json::parse(text.value());
+    const json root = parse_json(text.value());
+    if (root.is_discarded())
+      return Failure{fmt::format("{}: not a weight manifest: not valid JSON", file.string())};
     // Before anything else is read: other formats may lack or rename it.
     if (root.at("format") != kFormat) {
       return Failure{fmt::format("{}: format {}; this build reads {}", file.string(),
-                                 root.at("format").dump(), kFormat)};
+                                 json_text(root.at("format")), kFormat)};
     }
     WeightManifest manifest;
     manifest.policy = root.at("policy");

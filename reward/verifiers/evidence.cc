@@ -2,12 +2,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
+
 namespace tailrace {
 
 using nlohmann::json;
 
 Result<json> parse_evidence(const std::string& evidence) {
-  json value = json::parse(evidence, nullptr, /*allow_exceptions=*/false);
+  json value = parse_json(evidence);
   if (!value.is_object()) return Failure{"the evidence is not a JSON object"};
   return value;
 }

@@ -12,6 +12,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/digest_of.h"
+#include "core/base/json_text.h"
 #include "reward/verifiers/evidence.h"
 #include "reward/verifiers/row_check.h"
 
@@ -79,7 +80,7 @@ Digest digest_of_row(const json& row) {
   for (const char* column : {"prompt", "language"}) {
     if (row.contains(column)) content[column] = row[column];
   }
-  return digest_of(content.dump(-1, ' ', false, json::error_handler_t::replace));
+  return digest_of(json_text(content));
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -217,7 +218,7 @@ class ProgramVerifier final : public Verifier {
     row.require("tests");
     row.find("language");
     if (const Result<void> fit = row.finish(); !fit) return fit;
-    const json value = json::parse(text);
+    const json value = parse_json(text);
     const Result<std::vector<Test>> tests = tests_of(value);
     if (!tests) return tests.failure();
     if (want_nothing(tests.value()))

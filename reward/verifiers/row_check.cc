@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/json_text.h"
 #include "core/base/nearest.h"
 
 namespace tailrace {
@@ -12,14 +13,13 @@ namespace {
 // Of a value in a message: enough to find it.
 std::string shown(const nlohmann::json& value) {
   constexpr size_t kLongest = 40;
-  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = json_text(value);
   return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
 }
 
 }  // namespace
 
-RowCheck::RowCheck(const std::string& row)
-    : row_(nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false)) {
+RowCheck::RowCheck(const std::string& row) : row_(parse_json(row)) {
   if (!row_.is_object()) refuse("it is not a JSON object");
 }
 

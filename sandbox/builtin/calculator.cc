@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
 #include "sandbox/builtin/expression.h"
 #include "sandbox/builtin/settings_reader.h"
 
@@ -158,7 +159,7 @@ class Calculator final : public Environment {
     result.verifier = verifier_;
     nlohmann::json evidence = {{"answer", std::to_string(*result_)},
                                {"response", answer ? std::to_string(*answer) : ""}};
-    result.evidence = evidence.dump();
+    result.evidence = json_text(evidence);
   }
 
   EnvironmentInfo info_;

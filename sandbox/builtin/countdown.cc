@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_text.h"
 #include "sandbox/builtin/settings_reader.h"
 
 namespace tailrace::sandbox {
@@ -130,7 +131,7 @@ class Countdown final : public Environment {
     StepResult result;
     result.verifier = "countdown";
     // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
-    result.evidence = evidence.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    result.evidence = json_text(evidence);
     return result;
   }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_row.h"
+#include "core/base/json_text.h"
 #include "sandbox/builtin/settings_reader.h"
 
 namespace tailrace::sandbox {
@@ -82,7 +83,7 @@ class TextTask final : public Environment {
     StepResult result;
     result.verifier = verifier_;
     // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
-    result.evidence = row_.dump(-1, ' ', false, json::error_handler_t::replace);
+    result.evidence = json_text(row_);
     return result;
   }
 
