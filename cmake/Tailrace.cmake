@@ -1,11 +1,13 @@
 # What every target of Tailrace shares: flags, libraries, and three functions.
 #
-#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...] [PURE])
+#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...]
+#                    [COLD] [HEADERS all|pure|none])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
-# One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. PURE: without the
-# precompiled header, which would hand threads and files to code under rule 1.
+# One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: nothing in it
+# runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the precompiled
+# ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -47,23 +49,33 @@ if(MOLD)
 endif()
 target_link_libraries(tailrace_flags INTERFACE fmt::fmt Threads::Threads)
 
-# One precompiled header for all: the standard headers that nearly every file includes, and fmt.
-if(NOT EXISTS ${CMAKE_BINARY_DIR}/pch.cc)
-  file(WRITE ${CMAKE_BINARY_DIR}/pch.cc "")
-endif()
-add_library(tailrace_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cc)
-target_link_libraries(tailrace_pch PRIVATE tailrace_flags)
-target_precompile_headers(tailrace_pch PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring>
-  <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <string_view> <thread>
-  <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
+# The standard headers that nearly every file includes, and fmt, compiled once; `pure` are those of
+# them that know no clock, thread or stream.
+set(pure_headers <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <optional> <set> <span> <string>
+  <string_view> <tuple> <utility> <variant> <vector> <fmt/format.h>)
+set(all_headers ${pure_headers} <atomic> <chrono> <cstring> <filesystem> <mutex> <thread> <unordered_map>)
+foreach(kind all pure)
+  if(NOT EXISTS ${CMAKE_BINARY_DIR}/${kind}_headers.cc)
+    file(WRITE ${CMAKE_BINARY_DIR}/${kind}_headers.cc "")
+  endif()
+  add_library(tailrace_headers_${kind} OBJECT ${CMAKE_BINARY_DIR}/${kind}_headers.cc)
+  target_link_libraries(tailrace_headers_${kind} PRIVATE tailrace_flags)
+  target_precompile_headers(tailrace_headers_${kind} PRIVATE ${${kind}_headers})
+endforeach()
 
 function(tailrace_library NAME)
-  cmake_parse_arguments(ARG "PURE" "" "SOURCES;DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "HEADERS" "SOURCES;DEPENDS;LIBS" ${ARGN})
   if(ARG_SOURCES)
     add_library(tailrace_${NAME} STATIC ${ARG_SOURCES})
     target_link_libraries(tailrace_${NAME} PUBLIC tailrace_flags ${ARG_DEPENDS} PRIVATE ${ARG_LIBS})
-    if(NOT ARG_PURE)
-      target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_pch)
+    if(NOT ARG_HEADERS)
+      set(ARG_HEADERS all)
+    endif()
+    if(NOT ARG_HEADERS STREQUAL "none")
+      target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_headers_${ARG_HEADERS})
+    endif()
+    if(ARG_COLD)
+      target_compile_options(tailrace_${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
   else()
     add_library(tailrace_${NAME} INTERFACE)
