@@ -69,7 +69,7 @@ struct TrainSequence {
 };
 
 struct TrainBatch {
-  // By (epoch, prompt, domain, launch, member, segment); of parts, as they were appended.
+  // By (epoch, prompt, dataset, launch, member, segment); of parts, as they were appended.
   std::vector<TrainSequence> sequences;
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each

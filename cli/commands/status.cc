@@ -127,7 +127,7 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
   return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// By domain, as the config of the run has them; without one they are numbered.
+// Names of the datasets in the order of the run's config; without a config they are numbered.
 std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
   std::vector<std::string> names;
   try {

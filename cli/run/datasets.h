@@ -14,7 +14,7 @@
 
 namespace tailrace {
 
-// In the order of the config, which is that of their domains (law 1.1); at least one. `epochs` is
+// In the order of the config, which numbers them (law 1.1); at least one. `epochs` is
 // what each has: its own or run.epochs.
 std::vector<DatasetSection> datasets_of(const RunOptions& options);
 

@@ -41,7 +41,7 @@ struct DemonstrationCounts {
   int64_t successes = 0;  // as the environment says, or the verifier that it names
 };
 
-// Writes the file atomically, one dataset after the other, in the order of their domains; the same
+// Writes the file atomically, one dataset after the other, in the order of the config; the same
 // plan gives the same bytes. Throws UserError: an environment has no demonstrator, or fails; the
 // file cannot be written.
 DemonstrationCounts write_demonstrations(const std::filesystem::path& file,

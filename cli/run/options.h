@@ -69,8 +69,9 @@ struct EnvSection {
   void visit(OptionVisitor& v);
 };
 
-// One of several that a run learns from: a domain of the scheduler's law (1.1). Who wants to know
-// what a run learns from asks datasets_of() (datasets.h), whichever way it was written.
+// One of several that a run learns from: a dataset of the scheduler's law (1.1), `domain` in ids.
+// Who wants to know what a run learns from asks datasets_of() (datasets.h), whichever way it was
+// written.
 struct DatasetSection {
   std::string name = {};
   double ratio = 1;

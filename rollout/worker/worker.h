@@ -30,7 +30,7 @@
 
 namespace tailrace {
 
-// What the episodes of a domain play.
+// What the episodes of a dataset play.
 struct RolloutDataset {
   std::string env;
   sandbox::EnvironmentSettings settings = {};

@@ -30,7 +30,7 @@ namespace tailrace::scheduler {
 class RunMetrics {
  public:
   // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
-  // `datasets`: names of the domains, whose own part of a row bears them; of one alone none is
+  // `datasets`: their names, whose own part of a row bears them; of one alone none is
   // needed, as it is the row. Throws UserError when the files cannot be read or written. Borrows
   // `log`.
   RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,

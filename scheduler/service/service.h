@@ -35,7 +35,7 @@ struct ServiceOptions {
   Config config;
   std::string endpoint;  // where workers find it
   RunPaths paths;
-  std::vector<std::string> datasets;  // names of the domains; of one alone none is needed
+  std::vector<std::string> datasets;  // names of the datasets; of one alone none is needed
   wire::LinkOptions link;
   StorageOptions storage;
   BodyLimits bodies;  // a result beyond them is its worker's fault

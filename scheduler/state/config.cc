@@ -34,9 +34,10 @@ void Config::validate() const {
     const DomainConfig& domain = domains[i];
     if (domain.prompts_per_step < 0 || domain.prompts_per_epoch < 0 || domain.epochs < 0) {
       throw UserError(
-          "domain {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
+          "dataset {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
     }
-    // A domain without a share takes no part (law 3.7): it can neither end a run nor keep it going.
+    // A dataset without a share takes no part (law 3.7): it can neither end a run nor keep it
+    // going.
     if (domain.prompts_per_step == 0) continue;
     could_end = could_end && domain.prompts_per_epoch > 0;
     data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;

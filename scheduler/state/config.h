@@ -19,7 +19,7 @@ class OptionVisitor;
 namespace tailrace::scheduler {
 
 struct DomainConfig {
-  int64_t prompts_per_step = 0;   // q, this domain's share of P
+  int64_t prompts_per_step = 0;   // q, this dataset's share of P
   int64_t prompts_per_epoch = 0;  // 0: an endless stream (epoch stays 0)
   int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
   std::string pool = {};          // whose workers sample it; empty: those of any (law 1.5)
@@ -58,7 +58,7 @@ struct Deadlines {
 };
 
 struct EvalOptions {
-  int64_t prompts = 0;          // held-out prompts of each domain; 0: no evaluation
+  int64_t prompts = 0;          // held-out prompts of each dataset; 0: no evaluation
   int64_t group_size = 1;       // members of each
   int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
   void visit(OptionVisitor& v);
@@ -120,7 +120,7 @@ struct Config {
   QuarantineConfig quarantine;
   BreakerConfig breaker;
 
-  int64_t prompts_per_step() const;  // P, over all domains
+  int64_t prompts_per_step() const;  // P, over all datasets
 
   // How many members of a group must have a reward, when no more can come, for it to train: one
   // sample has no group statistics to be compared with, unless groups are of one.

@@ -1,5 +1,5 @@
 // How many groups may exist beyond what the trainer has consumed (law 3.1), in whole groups, per
-// policy and domain:
+// policy and dataset:
 //
 //   ready + handed over and not yet published + reserved by open rounds <= floor((1 + ahead) * q)
 //

@@ -10,7 +10,7 @@ namespace tailrace::scheduler {
 
 // The first violation, in words, or nothing:
 //  - a prompt is in exactly one of {dataset, queued, running, ready, handed over, done};
-//  - the credit law, per policy and domain;
+//  - the credit law, per policy and dataset;
 //  - leases, waiting lists, worker loads and member phases tell the same story;
 //  - versions: published <= frontier, a lineage without holes, batches without holes, nothing
 //    sampled from weights older than its launch;

@@ -119,7 +119,7 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
-// The cursor over one domain's prompts, and its groups that wait for somebody.
+// The cursor over one dataset's prompts, and its groups that wait for somebody.
 struct Domain {
   int64_t epoch = 0, next = 0;  // the next prompt to launch
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
@@ -138,8 +138,8 @@ struct Domain {
   friend bool operator==(const Domain&, const Domain&) = default;
 };
 
-// A domain's part of a round. Places that are not accepted yet are reserved: they count against the
-// credit.
+// A dataset's part of a round. Places that are not accepted yet are reserved: they count against
+// the credit.
 struct Share {
   int64_t target = 0;         // groups that the round keeps
   int64_t launch_target = 0;  // groups that it starts; over-provisioning: more than target
@@ -164,7 +164,7 @@ struct Round {
   RoundId id = 0;
   RoundKind kind = RoundKind::kPlain;
   int64_t step = 0;           // that was next when it opened
-  std::vector<Share> shares;  // one a domain
+  std::vector<Share> shares;  // one a dataset
   template <class V>
   void fields(V& visit) {
     visit(id, kind, step, shares);
@@ -199,7 +199,7 @@ struct Weights {
 // a restart in between asks for the report again.
 struct Evaluation {
   int64_t version = 0;
-  std::vector<int64_t> open;  // members that are not settled, by domain
+  std::vector<int64_t> open;  // members that are not settled, by dataset
   HashedMap<TaskId, Task> tasks;
   template <class V>
   void fields(V& visit) {
