@@ -18,8 +18,8 @@ std::unique_ptr<Environment> EnvironmentRegistry::make(const std::string& name,
   if (it != entries_.end()) return it->second.factory(settings);
   std::vector<std::string> names;
   for (const auto& [known, entry] : entries_) names.push_back(known);
-  throw UserError("there is no environment '{}'; did you mean '{}'? Environments: {}", name,
-                  nearest_name(name, names), fmt::join(names, ", "));
+  throw UserError("there is no environment '{}'{} Environments: {}", name,
+                  did_you_mean(name, names), fmt::join(names, ", "));
 }
 
 std::vector<std::pair<std::string, std::string>> EnvironmentRegistry::list() const {

@@ -69,8 +69,8 @@ void run(const std::vector<std::string>& words) {
   if (bench == benches.end()) {
     std::vector<std::string> names;
     for (const Bench& known : benches) names.push_back(known.name);
-    throw UserError("there is no bench '{}'; the nearest is '{}'. Benches: {}", words.front(),
-                    nearest_name(words.front(), names), fmt::join(names, ", "));
+    throw UserError("there is no bench '{}'{} Benches: {}", words.front(),
+                    did_you_mean(words.front(), names), fmt::join(names, ", "));
   }
   if (!bench->built)
     throw UserError("the bench '{}' is not built.\n       Try 'make build'.", bench->name);

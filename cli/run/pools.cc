@@ -63,8 +63,9 @@ PoolSection pool_to_join(const RunOptions& options, std::string_view name) {
         "--pool is missing: the workers of this run are in pools ({}).\n       Try "
         "--pool {}.",
         fmt::join(names, ", "), names.front());
+  const std::string nearest = nearest_name(name, names);
   throw UserError("--pool is {}, and this run has {}.\n       Try --pool {}.", name,
-                  fmt::join(names, ", "), nearest_name(name, names));
+                  fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
 }
 
 void check_site_name(std::string_view flag, std::string_view name) {
@@ -102,10 +103,11 @@ void validate_pools(const RunOptions& options) {
                           "dataset.\n       Remove it, or list the pool: rollout.pools: [{{name: "
                           "{}, workers: 1}}].",
                           pool, pool);
+    const std::string nearest = nearest_name(pool, names);
     throw UserError::at(key,
                         "is {}, and rollout.pools has {}: nobody would sample this dataset.\n"
                         "       Try {}, or remove it: any pool may sample the dataset then.",
-                        pool, fmt::join(names, ", "), nearest_name(pool, names));
+                        pool, fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
   }
 }
 

@@ -220,8 +220,8 @@ int Command::run(int argc, const char* const* argv) {
     std::vector<std::string> names;
     for (const auto& command : commands_) names.push_back(command->library_->app->get_name());
     if (std::ranges::find(names, argv[1]) == names.end())
-      throw UserError("there is no command '{}'; the nearest is '{}'. Commands: {}", argv[1],
-                      nearest_name(argv[1], names), fmt::join(names, ", "));
+      throw UserError("there is no command '{}'{} Commands: {}", argv[1],
+                      did_you_mean(argv[1], names), fmt::join(names, ", "));
   }
   const auto chosen = [&]() -> Command& {
     for (const auto& command : commands_)

@@ -36,20 +36,23 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 namespace {
 
+// One slip in any name ("rl" for "lr"), two from six letters on ("gruop_sise"), then one for every
+// four letters. A limit of two for short names would take "cispo" for "gspo".
+int most_slips(std::string_view name) {
+  const int letters = static_cast<int>(name.size());
+  return std::max({1, std::min(letters / 3, 2), letters / 4});
+}
+
 // The right key in the wrong section costs two: worse than one typo, better than another key.
-int distance(std::string_view name, std::string_view candidate) {
+int key_distance(std::string_view name, std::string_view candidate) {
   return std::min(edit_distance(name, candidate),
                   2 + 2 * edit_distance(last_part(name), last_part(candidate)));
 }
 
-}  // namespace
+using Distance = int (*)(std::string_view, std::string_view);
 
-bool is_near(std::string_view name, std::string_view candidate) {
-  // One slip in four letters, and two in any name: "lr" for "rl", "gruop_sise".
-  return distance(name, candidate) <= std::max<int>(2, static_cast<int>(name.size()) / 4);
-}
-
-std::string nearest_name(std::string_view name, std::span<const std::string> names) {
+// Empty when `names` is.
+std::string nearest(std::string_view name, std::span<const std::string> names, Distance distance) {
   std::string best;
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string& candidate : names) {
@@ -61,6 +64,21 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
     }
   }
   return best;
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view name, std::span<const std::string> names) {
+  const std::string best = nearest(name, names, key_distance);
+  // However short it is, a key that stands in another section is near: "lr" for "optim.lr".
+  const bool near =
+      last_part(name) == last_part(best) || key_distance(name, best) <= most_slips(name);
+  return near ? best : "";
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string> names) {
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? "." : fmt::format("; did you mean '{}'?", near);
 }
 
 std::string nearest_path_hint(const std::filesystem::path& path) {
@@ -79,11 +97,10 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
        std::filesystem::directory_iterator(there.empty() ? "." : there, ignored))
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());  // the folder's own order is chance
-  const std::string nearest = nearest_name(missing.string(), names);
-  // A typo for every five letters and one more; beyond that the nearest name is no help.
-  const int typos = 1 + static_cast<int>(missing.string().size()) / 5;
-  if (nearest.empty() || edit_distance(nearest, missing.string()) > typos) return "";
-  return fmt::format("; the nearest is {}", (there / nearest).string());
+  // Not by the part behind a dot: files of one kind share it.
+  const std::string best = nearest(missing.string(), names, edit_distance);
+  const bool near = edit_distance(missing.string(), best) <= most_slips(missing.string());
+  return near && !best.empty() ? fmt::format("; the nearest is {}", (there / best).string()) : "";
 }
 
 }  // namespace tailrace

@@ -14,12 +14,14 @@ namespace tailrace {
 // string alignment). O(|a| * |b|).
 int edit_distance(std::string_view a, std::string_view b);
 
-// The name with the smallest edit distance, the first of equals; empty when `names` is empty. Of
-// dotted names the last parts are compared too, so that a key in the wrong section finds its own.
+// The name with the smallest edit distance, the first of equals; empty when none is so near that
+// `name` may be a slip of the pen for it, as naming another one would mislead. Of dotted names the
+// last parts are compared too, so that a key in the wrong section finds its own.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
-// Whether `name` may be a slip of the pen for `candidate`: else naming it would mislead.
-bool is_near(std::string_view name, std::string_view candidate);
+// What ends a sentence about a name that is not known: "; did you mean 'math'?", or "." where none
+// is near.
+std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
 // For a path that does not exist: "; the nearest is models/stories260K" where something there has a
 // name like the first part that is missing; else empty.

@@ -426,7 +426,8 @@ class ConfigBinder final : public OptionVisitor {
   static std::string word_advice(const ConfigNode& node, std::span<const std::string_view> names) {
     if (node.kind != Kind::kScalar) return "";
     const std::vector<std::string> known(names.begin(), names.end());
-    return fmt::format("Try {}.", nearest_name(node.text, known));
+    const std::string nearest = nearest_name(node.text, known);
+    return nearest.empty() ? "" : fmt::format("Try {}.", nearest);
   }
   static std::string list_advice(const ConfigNode& node) {
     return node.kind == Kind::kScalar ? fmt::format("Try [{}].", node.text) : "";
@@ -456,7 +457,7 @@ class ConfigBinder final : public OptionVisitor {
       auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));
       if (alias != aliases_.end())
         add_error(place, "{} is not a known key; here it is called {}", key, alias->second);
-      else if (const std::string nearest = nearest_name(key, known_); is_near(key, nearest))
+      else if (const std::string nearest = nearest_name(key, known_); !nearest.empty())
         add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
       else
         add_error(place, "{} is not a known key; 'tailrace docs' lists them", key);

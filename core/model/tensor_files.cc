@@ -77,10 +77,8 @@ std::pair<std::string, const TensorView*> TensorFiles::find(const std::string& n
   if (place == places_.end()) {
     std::vector<std::string> names;
     for (const auto& [known, file] : places_) names.push_back(known);
-    throw UserError(
-        "{}: tensor '{}' is missing; the config asks for it. There are {} tensors; the nearest "
-        "is '{}'",
-        list_.string(), name, names.size(), nearest_name(name, names));
+    throw UserError("{}: tensor '{}' is missing; the config asks for it. There are {} tensors{}",
+                    list_.string(), name, names.size(), did_you_mean(name, names));
   }
   const SafetensorsFile& file = open(place->second);
   const auto found = file.tensors().find(name);

@@ -74,7 +74,7 @@ Result<void> RowCheck::finish() {
     for (const auto& [column, value] : row_.items()) {
       if (std::ranges::find(known_, column) != known_.end()) continue;
       const std::string nearest = nearest_name(column, known_);
-      if (is_near(column, nearest))
+      if (!nearest.empty())
         refuse(fmt::format("there is no column \"{}\"; did you mean \"{}\"?", column, nearest));
     }
   }

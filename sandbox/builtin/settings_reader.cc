@@ -60,8 +60,8 @@ void SettingsReader::finish() const {
   for (const auto& [name, value] : settings_) {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     if (known_.empty()) throw mistake(name, "it has no settings, but '{}' is given", name);
-    throw mistake(name, "there is no setting '{}'; did you mean '{}'? Settings: {}", name,
-                  nearest_name(name, known_), fmt::join(known_, ", "));
+    throw mistake(name, "there is no setting '{}'{} Settings: {}", name, did_you_mean(name, known_),
+                  fmt::join(known_, ", "));
   }
 }
 

@@ -132,7 +132,7 @@ TEST(Benches, ExplainAMistake) {
   }
   const auto missing = run_binary("bench enigne");
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_NE(missing.err.find("the nearest is 'engine'"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("did you mean 'engine'?"), std::string::npos) << missing.err;
   const auto nothing = run_binary("bench kernels --only colour");
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_EQ(nothing.err, "error: no case has 'colour' in its name; try --only linear\n");

@@ -42,8 +42,8 @@ TEST(Commands, EachHasHelpWithAnExample) {
 TEST(Commands, ExplainAWrongCall) {
   auto result = run_binary("scoer");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.err.substr(0, 70),
-            "error: there is no command 'scoer'; the nearest is 'score'. Commands: ");
+  EXPECT_EQ(result.err.substr(0, 68),
+            "error: there is no command 'scoer'; did you mean 'score'? Commands: ");
   result = run_binary("score");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.err, "error: --model is required\n       Run 'tailrace score --help'.\n");

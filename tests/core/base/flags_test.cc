@@ -132,7 +132,7 @@ TEST(Flags, RefuseWhatIsNotListedAndSayWhy) {
   EXPECT_NE(refused({"wall", "--dry", "--wet"}).find("excludes"), std::string::npos);
   EXPECT_NE(refused({"wall", "--coats", "1", "--coats", "2"}).find("--coats"), std::string::npos);
   EXPECT_TRUE(refused({}).ends_with("\n       Run 'paint --help'."));
-  EXPECT_TRUE(refused({"wal"}).starts_with("there is no command 'wal'; the nearest is 'wall'."));
+  EXPECT_TRUE(refused({"wal"}).starts_with("there is no command 'wal'; did you mean 'wall'?"));
 }
 
 TEST(Flags, WordsOfAnotherProgramAreLeftAlone) {

@@ -24,7 +24,23 @@ TEST(NearestName, FindsTyposAndKeysOfTheWrongSection) {
   EXPECT_EQ(nearest_name("trainer.ppo_epochs", names), "train.ppo_epochs");
   EXPECT_EQ(nearest_name("group_size", names), "rollout.group_size");
   EXPECT_EQ(nearest_name("scheduler.lr", names), "optim.lr");
+  EXPECT_EQ(nearest_name("lr", names), "optim.lr");
   EXPECT_EQ(nearest_name("anything", {}), "");
+}
+
+// Another name would mislead: "Try gspo" for a person who wrote cispo.
+TEST(NearestName, NamesNothingWhereNoneIsNear) {
+  const std::vector<std::string> names = {"grpo", "dapo", "gspo", "topr", "frozen_grid"};
+  EXPECT_EQ(nearest_name("grop", names), "grpo");
+  EXPECT_EQ(nearest_name("gsp", names), "gspo");
+  EXPECT_EQ(nearest_name("cispo", names), "");
+  EXPECT_EQ(nearest_name("ppo", names), "");
+  EXPECT_EQ(nearest_name("rloo", names), "");
+  EXPECT_EQ(nearest_name("reinforce", names), "");
+  EXPECT_EQ(nearest_name("frozengird", names), "frozen_grid");
+  EXPECT_EQ(nearest_name("colour", std::vector<std::string>{"demo_look"}), "");
+  EXPECT_EQ(did_you_mean("grop", names), "; did you mean 'grpo'?");
+  EXPECT_EQ(did_you_mean("cispo", names), ".");
 }
 
 TEST(NearestPathHint, FindsTheFirstPartThatIsMissing) {
@@ -35,6 +51,10 @@ TEST(NearestPathHint, FindsTheFirstPartThatIsMissing) {
   EXPECT_EQ(nearest_path_hint(folder / "models/stories260k/"),
             "; the nearest is " + (folder / "models/stories260K").string());
   EXPECT_EQ(nearest_path_hint(folder / "models/llama"), "");
+  folder.write("rows.jsonl", "");
+  EXPECT_EQ(nearest_path_hint(folder / "row.jsonl"),
+            "; the nearest is " + (folder / "rows.jsonl").string());
+  EXPECT_EQ(nearest_path_hint(folder / "none.jsonl"), "") << "the ending alone is no likeness";
   EXPECT_EQ(nearest_path_hint(folder / "models"), "") << "it exists";
   EXPECT_EQ(nearest_path_hint("no such folder"), "");
 }

@@ -178,8 +178,8 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "[0.9].");
   EXPECT_EQ(rollout_error("stop: [a, [b]]"),
             "a.yaml:4: rollout.stop[1] is a list; it must be text.");
-  EXPECT_EQ(error_of("mode: asink\n" + std::string(kMinimal)),
-            "a.yaml:1: mode is asink; it must be one of: sync, async. Try async.");
+  EXPECT_EQ(error_of("mode: asinc\n" + std::string(kMinimal)),
+            "a.yaml:1: mode is asinc; it must be one of: sync, async. Try async.");
   EXPECT_EQ(error_of("mode: [sync]\n" + std::string(kMinimal)),
             "a.yaml:1: mode is a list; it must be one of: sync, async.");
   EXPECT_EQ(error_of("mode:\n" + std::string(kMinimal)),

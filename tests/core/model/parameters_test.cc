@@ -451,7 +451,7 @@ TEST_F(LoadParameters, NamesTheTensorThatIsMissing) {
   write();
   expect_refusal("model.safetensors: tensor '" + norm +
                  "' is missing; the config asks for it. There are ");
-  expect_refusal("; the nearest is 'model.layers.0.input_layernorm.weight'");
+  expect_refusal("; did you mean 'model.layers.0.input_layernorm.weight'?");
 }
 
 TEST_F(LoadParameters, NamesTheTensorThatDoesNotBelong) {
