@@ -404,7 +404,7 @@ TEST(Validate, RanksShareTheGradientSlotsEqually) {
             std::string::npos);
   EXPECT_NE(error_of({"train.ranks=4", "train.gradient_slots=6"})
                 .find("train.ranks is 4, but train.gradient_slots = 6 cannot be shared by them "
-                      "equally. Try train.gradient_slots=8."),
+                      "equally. Try train.ranks=2, or in a new run train.gradient_slots=8."),
             std::string::npos);
   EXPECT_NE(error_of({"scheduler.mode=streaming", "train.ranks=2", "train.gradient_slots=2"})
                 .find("train.ranks is 2, but scheduler.hand_over is groups"),
