@@ -175,6 +175,7 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
           {"reward/std", std},
           {"reward/min", low},
           {"reward/max", high},
+          {"rollout/groups", static_cast<double>(zero_signal.size())},
           {"rollout/zero_signal_frac", zeros / static_cast<double>(zero_signal.size())},
           {"rollout/response_tokens/mean", sampled / n},
           {"rollout/response_tokens/max", most},

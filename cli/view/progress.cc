@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/view/chart.h"
+#include "cli/view/signal.h"
 
 namespace tailrace {
 namespace {
@@ -33,9 +34,6 @@ constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3, true},
                                  {"rollout/response_tokens/mean", "length", 1}};
 constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3, true},
                                  {"eval/success", "success", 3}};
-
-// Unlucky groups make a silent step now and then; so many in a row are no bad luck.
-constexpr int64_t kSilentSteps = 5;
 
 bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
 bool is_eval(const MetricsRow& row) {
@@ -124,17 +122,6 @@ double seconds_left(const ProgressState& state) {
   return std::max(0.0, pace * static_cast<double>(state.total_steps - 1 - last.step));
 }
 
-int64_t steps_without_signal(const ProgressState& state) {
-  int64_t count = 0;
-  for (auto row = state.rows.rbegin(); row != state.rows.rend(); ++row) {
-    if (!is_step(*row)) continue;
-    const double* silent = row->find("rollout/zero_signal_frac");
-    if (silent == nullptr || *silent < 1) break;
-    ++count;
-  }
-  return count;
-}
-
 void show(std::FILE* out, std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
   // Not even what is buffered reaches a broken pipe.
@@ -147,6 +134,7 @@ std::string progress_line(const ProgressState& state, const MetricsRow& row) {
   std::string out;
   if (is_step(row)) {
     out = step_text(state, row) + values_of(row, kStepValues);
+    if (const std::string silent = signal_of_step(row); !silent.empty()) out += "  " + silent;
     if (const double* speed = row.find("perf/tokens_per_s"))
       out += fmt::format("  {} tokens/s", format_value(std::round(*speed)));
     std::string left = format_left(seconds_left(state));
@@ -183,6 +171,8 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
     lines.push_back(
         fmt::format("{}{}", values_of(*step, kStepValues),
                     speed ? fmt::format("  {} tokens/s", format_value(std::round(*speed))) : ""));
+    if (const std::string silent = signal_of_step(*step); !silent.empty())
+      lines.push_back("  " + silent);
     std::vector<double> rewards;
     // A null of the file is read as NaN.
     for (const MetricsRow& row : state.rows)
@@ -227,7 +217,7 @@ void ProgressView::add(MetricsRow row) {
     say("warning: an update was skipped, because its gradients were not finite.\n         Try a "
         "smaller optim.lr.");
   }
-  if (warned_ || steps_without_signal(state_) < kSilentSteps) return;
+  if (warned_ || steps_without_signal(state_.rows) < kSilentSteps) return;
   warned_ = true;
   say(fmt::format(
       "warning: {} steps in a row without signal: in each group all rewards were equal, so nothing "

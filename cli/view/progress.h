@@ -30,10 +30,6 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
 // Of the steps not yet done, at the pace of the last twenty; negative when nothing is known yet.
 double seconds_left(const ProgressState& state);
 
-// How many of the latest steps in a row had no signal: in each of their groups all rewards were
-// equal.
-int64_t steps_without_signal(const ProgressState& state);
-
 // Writes and flushes. Where nobody reads any more (a pipe into `head`, a terminal that was closed)
 // the text is lost, and so is all that follows. The process must ignore SIGPIPE.
 void show(std::FILE* out, std::string_view text);

@@ -11,6 +11,7 @@
 
 #include "cli/view/chart.h"
 #include "cli/view/lengths_section.h"
+#include "cli/view/signal.h"
 #include "cli/view/worker_chart.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -277,6 +278,8 @@ std::string table(const ReportData& data) {
 
 std::string make_report_page(const ReportData& data) {
   std::string notes;
+  if (const std::string silent = signal_of_run(data.rows); !silent.empty())
+    notes = fmt::format("<p class=\"note\">{}</p>\n", silent);
   for (const std::string& note : data.notes)
     notes += fmt::format("<p class=\"note\">{}</p>\n", escape_markup(note));
   return fmt::format(

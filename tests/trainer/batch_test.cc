@@ -241,6 +241,7 @@ TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
   EXPECT_EQ(kept.num_groups(), 3);
   EXPECT_EQ(loss_counts(dropped, {0, dropped.sequences.size()}).trajectories, 8);
   EXPECT_EQ(loss_counts(kept, {0, kept.sequences.size()}).trajectories, 12);
+  EXPECT_EQ(testing::metric(dropped.metrics, "rollout/groups"), 3);
   EXPECT_DOUBLE_EQ(testing::metric(dropped.metrics, "rollout/zero_signal_frac"), 1.0 / 3);
   for (Trajectory& t : trajectories) t.reward = 1;
   TrainBatch nothing = make_batch(trajectories);

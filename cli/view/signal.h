@@ -1,0 +1,29 @@
+// Whether a run had anything to learn from: a group whose rewards are all equal has no signal.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/base/metrics.h"
+
+namespace tailrace {
+
+// Steps without signal in a row that are no bad luck any more: unlucky groups make one now and
+// then.
+inline constexpr int64_t kSilentSteps = 5;
+
+// How many of the latest steps in a row had no signal in any of their groups.
+int64_t steps_without_signal(std::span<const MetricsRow> rows);
+
+// "no signal in 16 of 16 groups" of a step in which more than half of the groups had none; else
+// empty.
+std::string signal_of_step(const MetricsRow& row);
+
+// The sentence for a run that had no signal in any of its steps, or in its last kSilentSteps or
+// more; else empty.
+std::string signal_of_run(std::span<const MetricsRow> rows);
+
+}  // namespace tailrace

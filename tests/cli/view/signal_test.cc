@@ -1,0 +1,66 @@
+#include "cli/view/signal.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cli/view/progress.h"
+#include "cli/view/report_page.h"
+
+namespace tailrace {
+namespace {
+
+MetricsRow step_of(int64_t step, double silent_share) {
+  return {.step = step,
+          .version = step,
+          .values = {{"reward/mean", 0.5},
+                     {"rollout/groups", 16},
+                     {"rollout/zero_signal_frac", silent_share}}};
+}
+
+std::vector<MetricsRow> steps_of(const std::vector<double>& shares) {
+  std::vector<MetricsRow> rows;
+  for (const double share : shares) {
+    rows.push_back(step_of(std::ssize(rows), share));
+    rows.push_back({.step = std::ssize(rows), .values = {{"eval/reward", 0.9}}});  // is no step
+  }
+  return rows;
+}
+
+TEST(Signal, OfAStepIsMissedWhereMostGroupsHaveNone) {
+  EXPECT_EQ(signal_of_step(step_of(0, 1)), "no signal in 16 of 16 groups");
+  EXPECT_EQ(signal_of_step(step_of(0, 9.0 / 16)), "no signal in 9 of 16 groups");
+  EXPECT_EQ(signal_of_step(step_of(0, 0.5)), "");
+  EXPECT_EQ(signal_of_step({.values = {{"reward/mean", 1}, {"rollout/zero_signal_frac", 1}}}), "")
+      << "an older build says no number of groups";
+}
+
+TEST(Signal, OfARunIsMissedInAllStepsOrInTheLast) {
+  EXPECT_EQ(signal_of_run(steps_of({1, 1, 1})),
+            "No signal in any of the 3 steps: in each group all rewards were equal, so that "
+            "nothing was learned from them.");
+  EXPECT_EQ(signal_of_run(steps_of({1})).find("No signal in the only step: "), 0u);
+  EXPECT_EQ(signal_of_run(steps_of({0.9, 1, 1, 1, 1, 1})).find("No signal in the last 5 of 6 "),
+            0u);
+  EXPECT_EQ(signal_of_run(steps_of({0.9, 1, 1, 1, 1})), "") << "bad luck";
+  EXPECT_EQ(signal_of_run(steps_of({1, 1, 1, 1, 1, 1, 0})), "");
+  EXPECT_EQ(signal_of_run({}), "");
+}
+
+TEST(Signal, StandsInEachLineAndAtTheTopOfTheReport) {
+  const std::vector<MetricsRow> rows = steps_of({1, 1});
+  const ProgressState state{"run", 2, rows};
+  EXPECT_EQ(progress_line(state, rows[0]).find("step 1/2  reward 0.500  no signal in 16 of 16"),
+            0u);
+  EXPECT_EQ(progress_block(state, 80)[2], "  no signal in 16 of 16 groups");
+  const std::string page = make_report_page({.name = "run", .rows = rows});
+  const size_t at = page.find("No signal in any of the 2 steps");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GT(at, page.find("<h1>"));
+  EXPECT_LT(at, page.find("class=\"tile\""));
+  EXPECT_EQ(make_report_page({.name = "run", .rows = steps_of({0, 1})}).find("No signal"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace
