@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -21,6 +22,7 @@
 #include "core/generate.h"
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
+#include "rollout/episode/episode.h"
 
 namespace tailrace {
 namespace {
@@ -475,8 +477,34 @@ void validate_progress(const RunOptions& o) {
                       seconds);
 }
 
+// The constant that nobody gave is the response limit: what the turns of an episode can sample, or
+// what fits the context where that is less.
+void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
+                          std::span<const sandbox::EnvironmentInfo> environments) {
+  AggregationConfig& aggregation = o.algo.aggregation;
+  if (aggregation.kind != AggregationKind::kSeqMeanTokenSumConst || aggregation.const_tokens > 0)
+    return;
+  const int64_t fits = o.rollout.max_sampled_tokens();
+  int64_t longest = 0, turns = 0, action_tokens = 0;
+  for (const sandbox::EnvironmentInfo& environment : environments) {
+    const EpisodeLimits limits = episode_limits(o.rollout, environment);
+    // Both are bounded each, and their product need not fit.
+    const bool overflows =
+        limits.max_turns > std::numeric_limits<int64_t>::max() / limits.max_action_tokens;
+    const int64_t tokens =
+        overflows ? fits : std::min(fits, limits.max_turns * limits.max_action_tokens);
+    if (tokens <= longest) continue;
+    longest = tokens;
+    turns = limits.max_turns, action_tokens = limits.max_action_tokens;
+  }
+  aggregation.const_tokens = longest;
+  keys.derived("algo.loss_const_tokens",
+               longest < fits ? fmt::format("response limit: {} x {}", counted(turns, "turn"),
+                                            counted(action_tokens, "token"))
+                              : "response limit: what fits the context");
+}
+
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
-  validate(o.algo, "algo");
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o);
@@ -488,6 +516,8 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   for (size_t i = 0; i < datasets.size(); ++i)
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
   for (size_t i = 0; i < o.datasets.size(); ++i) refuse_without_effect(o, i, keys);
+  derive_loss_constant(o, keys, environments);
+  validate(o.algo, "algo");
   validate_batches(o);
   validate_ranks(o);
   validate_streaming(o);

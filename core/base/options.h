@@ -60,6 +60,12 @@ struct OptionInfo {
     std::string_view name, if_true, if_false;
   };
   std::vector<Switch> switches = {};
+  // Of a choice: values that people know from elsewhere and that are none here, in lower case, and
+  // what to tell them.
+  struct Stranger {
+    std::string_view name, advice;
+  };
+  std::span<const Stranger> strangers = {};
   bool required = false;  // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
   // (on the command line: to the working directory) and becomes absolute when it is read.
@@ -89,6 +95,17 @@ class OptionVisitor {
     value = static_cast<Enum>(index);
   }
 
+  // A choice that names a preset of the section that it stands in. A reader that finds it gives
+  // `section` the preset's values; then only keys of the same layer as the name or of a later one
+  // override what the preset sets. A printer leaves the values alone.
+  template <class Section, NamedEnum Enum>
+  void preset(std::string_view key, Section& section, Enum& name, const OptionInfo& info) {
+    field(key, name, info);
+    const Enum chosen = name;
+    if (chose_preset(key, name_of(chosen), Section::preset_keys(chosen)))
+      section = Section::preset(chosen);
+  }
+
   template <class Section>
   void section(std::string_view key, Section& value, std::string_view help) {
     if (enter(key, help)) {
@@ -114,6 +131,12 @@ class OptionVisitor {
   // One of a few names; `index` is the place of the chosen one.
   virtual void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
                       const OptionInfo& info) = 0;
+  // The choice `key` names the preset `name`, which sets `keys` of the section that is open. A
+  // reader that has found the choice says true.
+  virtual bool chose_preset(std::string_view /*key*/, std::string_view /*name*/,
+                            std::span<const std::string_view> /*keys*/) {
+    return false;
+  }
   virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
   virtual void leave() = 0;
 

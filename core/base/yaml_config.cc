@@ -1,12 +1,14 @@
 #include "core/base/yaml_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <optional>
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
@@ -25,6 +27,11 @@ std::string accepted_number(std::string_view what, const OptionInfo& info) {
   bool low = std::isfinite(info.min), high = std::isfinite(info.max);
   if (low && high) return fmt::format("{} from {}", what, range_text(info));
   return low || high ? fmt::format("{} {}", what, range_text(info)) : std::string(what);
+}
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
 bool in_range(double value, const OptionInfo& info) {
@@ -185,7 +192,7 @@ class ConfigBinder final : public OptionVisitor {
     // The top of the file is a section too, whose keys may be unknown.
     leave();
     report_unknown();
-    if (errors_.empty()) return;
+    if (errors_.empty()) return note_presets();
     // In the order of the files: fields are read in the order of their struct.
     std::stable_sort(errors_.begin(), errors_.end(), [](const Error& a, const Error& b) {
       return std::pair(a.place.layer, a.place.line) < std::pair(b.place.layer, b.place.line);
@@ -213,12 +220,27 @@ class ConfigBinder final : public OptionVisitor {
                          node->describe());
       value = value == "true" ? other.if_true : other.if_false;
     }
-    const auto found = std::ranges::find(names, value);
+    // People write GRPO as its paper does.
+    const auto found = std::ranges::find(names, lower_case(std::string(value)));
     if (node->kind == Kind::kScalar && found != names.end()) {
       index = static_cast<size_t>(found - names.begin());
       return;
     }
-    refuse(*node, key, choice_text(names), word_advice(*node, names));
+    refuse(*node, key, choice_text(names), word_advice(*node, names, info));
+  }
+
+  bool chose_preset(std::string_view key, std::string_view name,
+                    std::span<const std::string_view> keys) override {
+    const std::string& section = stack_.back().key;
+    const auto place = keys_.places_.find(join_key(section, key));
+    if (place == keys_.places_.end()) return false;
+    presets_.push_back({join_key(section, key), std::string(name), place->second, {}});
+    for (const std::string_view set : keys) {
+      std::string full = join_key(section, set);
+      keys_.presets_[full] = name;
+      preset_of_[std::move(full)] = presets_.size() - 1;
+    }
+    return true;
   }
 
   bool enter(std::string_view key, std::string_view) override {
@@ -313,6 +335,11 @@ class ConfigBinder final : public OptionVisitor {
     ConfigPlace place;
     std::string message;
   };
+  struct Preset {
+    std::string key, name;  // "algo.name", "grpo"
+    ConfigPlace place;
+    std::vector<std::string> replaced;  // keys of lower layers that it sets, each with its place
+  };
 
   // The node of a field, found by its name or an alias.
   const ConfigNode* take(std::string_view key, const OptionInfo& info) {
@@ -331,6 +358,13 @@ class ConfigBinder final : public OptionVisitor {
     auto consider = [&](const ConfigNode* node, const std::string& name) {
       if (!node) return;
       taken_.insert(node);
+      if (const auto set = preset_of_.find(full); set != preset_of_.end()) {
+        Preset& preset = presets_[set->second];
+        if (node->place.layer < preset.place.layer) {
+          preset.replaced.push_back(fmt::format("{} ({})", name, node->place.text()));
+          return;
+        }
+      }
       // In different layers it is an override under the other name, which is allowed.
       if (found && found->place.layer == node->place.layer)
         add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.", name,
@@ -374,6 +408,15 @@ class ConfigBinder final : public OptionVisitor {
             fmt::format("{}: {} is read as {}", found->place.text(), found_name, full));
     }
     return found;
+  }
+
+  // Whoever wrote a key that a preset of a higher layer sets is told that it counts no more.
+  void note_presets() {
+    for (const Preset& preset : presets_) {
+      if (!preset.replaced.empty())
+        keys_.notes_.push_back(fmt::format("{}: {} {} replaces {}", preset.place.text(), preset.key,
+                                           preset.name, fmt::join(preset.replaced, ", ")));
+    }
   }
 
   // The node of a full dotted key.
@@ -423,10 +466,15 @@ class ConfigBinder final : public OptionVisitor {
     if (node.quoted && parse_number(node.text)) return "Remove the quotes.";
     return number_advice(node.text, integer, fallback, info);
   }
-  static std::string word_advice(const ConfigNode& node, std::span<const std::string_view> names) {
+  static std::string word_advice(const ConfigNode& node, std::span<const std::string_view> names,
+                                 const OptionInfo& info) {
     if (node.kind != Kind::kScalar) return "";
+    const std::string word = lower_case(node.text);
+    // Before the nearest: "dpo" is no slip of the pen for "dapo".
+    const auto stranger = std::ranges::find(info.strangers, word, &OptionInfo::Stranger::name);
+    if (stranger != info.strangers.end()) return std::string(stranger->advice);
     const std::vector<std::string> known(names.begin(), names.end());
-    const std::string nearest = nearest_name(node.text, known);
+    const std::string nearest = nearest_name(word, known);
     return nearest.empty() ? "" : fmt::format("Try {}.", nearest);
   }
   static std::string list_advice(const ConfigNode& node) {
@@ -477,6 +525,8 @@ class ConfigBinder final : public OptionVisitor {
   std::map<std::string, std::string, std::less<>> aliases_;
   std::vector<std::pair<std::string, const ConfigNode*>> unknown_;
   std::set<const ConfigNode*> taken_;  // by fields, under their names or others
+  std::vector<Preset> presets_;
+  std::map<std::string, size_t, std::less<>> preset_of_;  // by the key that is set; in presets_
   std::vector<Error> errors_;
 };
 
@@ -492,6 +542,15 @@ UserError ConfigKeys::placed(const UserError& error) const {
 std::string ConfigKeys::where(std::string_view key) const {
   const ConfigPlace* found = place(key);
   return found ? found->text() : "the defaults";
+}
+
+std::string ConfigKeys::source(std::string_view key) const {
+  if (const auto found = derived_.find(key); found != derived_.end()) return found->second;
+  if (const ConfigPlace* found = place(key))
+    return found->line > 0 ? found->text() : "command line";  // only an override has no line
+  if (const auto found = presets_.find(key); found != presets_.end())
+    return fmt::format("preset {}", found->second);
+  return "default";
 }
 
 ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options) {

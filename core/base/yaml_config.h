@@ -28,6 +28,12 @@ class ConfigKeys {
   const ConfigPlace* place(std::string_view key) const;                     // null: not given
   std::string where(std::string_view key) const;  // "a.yaml:14", or "the defaults" when not given
 
+  // Which layer the value of a key comes from, for a person: "command line", "a.yaml:14", "preset
+  // grpo" or "default"; else what derived() was told.
+  std::string source(std::string_view key) const;
+  // The value of a key that nobody gave was worked out from others.
+  void derived(std::string key, std::string from) { derived_[std::move(key)] = std::move(from); }
+
   // With the place of its key in front, if that was given. The result is about no key any more, so
   // that nobody says the place twice.
   UserError placed(const UserError& error) const;
@@ -39,6 +45,8 @@ class ConfigKeys {
  private:
   friend class ConfigBinder;
   std::map<std::string, ConfigPlace, std::less<>> places_;
+  std::map<std::string, std::string, std::less<>> presets_;  // by the key that is set: "grpo"
+  std::map<std::string, std::string, std::less<>> derived_;
   std::vector<std::string> notes_;
 };
 

@@ -29,9 +29,17 @@ double to_double(const Ratio& ratio) {
   return static_cast<double>(ratio.numerator) / static_cast<double>(ratio.denominator);
 }
 
+// `on_stale` and the dispatch are nobody's paper: what a person has chosen for them stays.
+std::span<const std::string_view> ModeOptions::preset_keys(ModeName) {
+  static constexpr std::string_view kKeys[] = {
+      "ahead",   "max_staleness", "launch_prompts_ratio", "launch_members_ratio", "tail",
+      "install", "hand_over"};
+  return kKeys;
+}
+
 ModeOptions ModeOptions::preset(ModeName name) {
   ModeOptions o;
-  o.name = o.applied_ = name;
+  o.name = name;
   switch (name) {
     case ModeName::kSync:
       break;
@@ -56,14 +64,12 @@ ModeOptions ModeOptions::preset(ModeName name) {
 }
 
 void ModeOptions::visit(OptionVisitor& v) {
-  v.field("mode", name,
-          {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
-                   "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
-                   "override them",
-           .switches = {{"rollout.partial.enable", "partial", ""},
-                        {"scheduler.tail_batching.enable", "tail_batching", ""}}});
-  // A reader has just set the name: its values come first. A printer leaves it alone.
-  if (name != applied_) *this = preset(name);
+  v.preset("mode", *this, name,
+           {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
+                    "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
+                    "override them",
+            .switches = {{"rollout.partial.enable", "partial", ""},
+                         {"scheduler.tail_batching.enable", "tail_batching", ""}}});
   v.field("ahead", ahead,
           {.help = "how many steps' worth of groups may exist beyond the step that is trained; a "
                    "fraction is taken as the simplest ratio within 0.0005",

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/enum_names.h"
@@ -146,8 +148,8 @@ struct Mode {
 // What a step of `prompts` x `group_size` does under this mode, for a person: a sentence a line.
 std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t group_size);
 
-// The keys of a mode in the section `scheduler`. `name` is a preset: reading it sets every field to
-// its paper's values, and the keys after it override them.
+// The keys of a mode in the section `scheduler`. `name` is a preset (OptionVisitor::preset): its
+// paper's values, which keys of the same layer or of a later one override.
 struct ModeOptions {
   ModeName name = ModeName::kSync;
   double ahead = 0;
@@ -161,12 +163,10 @@ struct ModeOptions {
   DispatchOrder dispatch_order = DispatchOrder::kLaunched;
 
   static ModeOptions preset(ModeName name);
+  static std::span<const std::string_view> preset_keys(ModeName name);
   Mode mode() const;
 
   void visit(OptionVisitor& v);
-
- private:
-  ModeName applied_ = ModeName::kSync;  // `name` when its values were last set
 };
 
 }  // namespace tailrace::scheduler

@@ -50,6 +50,10 @@ class FakeReader : public OptionVisitor {
     ASSERT_LT(index, names.size()) << path(key);
     seen[path(key)] = names[index];
   }
+  bool chose_preset(std::string_view key, std::string_view,
+                    std::span<const std::string_view>) override {
+    return find(key) != nullptr;
+  }
   bool enter(std::string_view key, std::string_view) override {
     prefix_ += std::string(key) + ".";
     return true;
@@ -111,6 +115,25 @@ TEST(AlgoOptions, EveryPresetIsValidOnceItsConstantIsGiven) {
     EXPECT_EQ(reader.seen.at("name"), name_of(preset));
     if (preset == AlgoPreset::kDrGrpo) options.aggregation.const_tokens = 32;
     EXPECT_NO_THROW(validate(options, "algo")) << name_of(preset);
+  }
+}
+
+// Else a value of the row would come with the preset, and a key of a lower layer would undo it.
+TEST(AlgoOptions, APresetSetsEveryKeyInWhichItsRowDiffers) {
+  FakeReader defaults({});
+  AlgoOptions none;
+  none.visit(defaults);
+  for (size_t i = 0; i < kEnumNames<AlgoPreset>.size(); ++i) {
+    const auto preset = static_cast<AlgoPreset>(i);
+    AlgoOptions options = AlgoOptions::preset(preset);
+    FakeReader reader({});
+    options.visit(reader);
+    const auto keys = AlgoOptions::preset_keys(preset);
+    for (const auto& [key, value] : reader.seen) {
+      if (key == "name" || value == defaults.seen.at(key)) continue;
+      EXPECT_NE(std::ranges::find(keys, key), keys.end()) << name_of(preset) << " " << key;
+    }
+    for (const std::string_view key : keys) EXPECT_TRUE(reader.seen.contains(std::string(key)));
   }
 }
 

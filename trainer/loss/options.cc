@@ -3,6 +3,36 @@
 #include "core/base/error.h"
 
 namespace tailrace {
+namespace {
+
+// Of other frameworks. A name that becomes a preset leaves this table.
+constexpr OptionInfo::Stranger kStrangers[] = {
+    {"cispo", "There is no preset cispo yet. Try algo.surrogate=cispo, its loss."},
+    {"dpo",
+     "DPO learns from pairs in a file, which is no RL on samples of the policy; Tailrace "
+     "does not do it."},
+    {"kto",
+     "KTO learns from ratings in a file, which is no RL on samples of the policy; Tailrace "
+     "does not do it."},
+    {"orpo",
+     "ORPO learns from pairs in a file, which is no RL on samples of the policy; Tailrace "
+     "does not do it."},
+    {"ppo",
+     "PPO needs a critic, which is not there yet. Try decoupled_ppo, its clipped loss with "
+     "advantages of groups."},
+    {"vapo", "VAPO needs a critic, which is not there yet. Try dapo."},
+    {"rloo", "There is no preset rloo yet. Try algo.advantage=leave_one_out, its baseline."},
+    {"reinforce", "There is no preset reinforce yet. Try default."},
+    {"reinforce++",
+     "There is no preset reinforce++ yet. Try lite_ppo, which also divides by the "
+     "deviation of the batch."},
+    {"reinforce_plus_plus",
+     "There is no preset reinforce++ yet. Try lite_ppo, which also divides "
+     "by the deviation of the batch."},
+    {"remax", "There is no preset remax yet. Try default."},
+};
+
+}  // namespace
 
 void KlOptions::visit(OptionVisitor& v) {
   v.field("coef", coef,
@@ -18,12 +48,11 @@ void KlOptions::visit(OptionVisitor& v) {
 }
 
 void AlgoOptions::visit(OptionVisitor& v) {
-  v.field("name", name, {.help = "preset with its paper's values; the other keys override it"});
-  // A reader has just set the name: its values come first, the keys after it override them. A
-  // printer leaves the name alone, and nothing happens.
-  if (name != applied_preset_) {
-    *this = preset(name);
-  }
+  v.preset("name", *this, name,
+           {.help = "preset with its paper's values; they replace what a lower layer says (an "
+                    "extended file, or any file for a preset of the command line), and keys of its "
+                    "own layer or of a higher one override them",
+            .strangers = kStrangers});
   v.field(
       "advantage", advantage,
       {.help = "reward minus group mean, as is or divided by the deviation of the group or of the "
@@ -61,7 +90,9 @@ void AlgoOptions::visit(OptionVisitor& v) {
       {.help = "how token losses become one number; all counts are those of the whole minibatch",
        .aliases = {"loss_agg_mode", "loss_reduction"}});
   v.field("loss_const_tokens", aggregation.const_tokens,
-          {.help = "the constant of seq_mean_token_sum_const, usually the response limit",
+          {.help = "the constant of seq_mean_token_sum_const; 0: the most tokens that an episode "
+                   "can sample (rollout.max_turns x rollout.max_action_tokens, or what fits the "
+                   "context where that is less)",
            .min = 0,
            .max = kMaxCount});
   v.section("kl", kl, "penalty for leaving another policy");
@@ -84,12 +115,27 @@ void AlgoOptions::visit(OptionVisitor& v) {
            .aliases = {"use_rollout_routing_replay"}});
 }
 
+// What each of them says about itself: `filter_zero_signal`, whose effect is on the denominators,
+// is part of the algorithm, `std_eps` and the estimator of a divergence are not.
+std::span<const std::string_view> AlgoOptions::preset_keys(AlgoPreset preset) {
+  static constexpr std::string_view kKeys[] = {
+      "advantage",        "filter_zero_signal", "ratio",
+      "surrogate",        "clip_low",           "clip_high",
+      "clip_c",           "loss_agg",           "loss_const_tokens",
+      "kl.coef",          "entropy_coef",       "correction.kind",
+      "correction.level", "correction.cap"};
+  constexpr size_t kOfCorrection = 3;  // the last ones
+  const bool corrects = preset == AlgoPreset::kDecoupledPpo || preset == AlgoPreset::kTopr;
+  const std::span<const std::string_view> keys = kKeys;
+  return corrects ? keys : keys.first(keys.size() - kOfCorrection);
+}
+
 // `correction`, `sampling_mask` and `router_replay` mend the machine and not the algorithm, so that
 // they stay as they are by default. The two algorithms that are about stale samples say what
 // corrects for them.
 AlgoOptions AlgoOptions::preset(AlgoPreset preset) {
   AlgoOptions o;
-  o.name = o.applied_preset_ = preset;
+  o.name = preset;
   switch (preset) {
     case AlgoPreset::kDefault:
       break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "core/base/enum_names.h"
@@ -20,7 +21,7 @@ enum class AlgoPreset : uint8_t {
   kDefault,
   kGrpo,          // DeepSeekMath, 2402.03300
   kDapo,          // 2503.14476
-  kDrGrpo,        // 2503.20783; loss_const_tokens must be given
+  kDrGrpo,        // 2503.20783
   kGspo,          // 2507.18071
   kLitePpo,       // 2508.08221
   kDecoupledPpo,  // AReaL, 2505.24298
@@ -55,9 +56,9 @@ constexpr auto enum_names(RouterReplay) {
   return name_table<RouterReplay>({{RouterReplay::kOff, "off"}, {RouterReplay::kReplay, "replay"}});
 }
 
-// The policy loss as a point on independent axes. `name` is a preset: reading it sets every field
-// to the values of its paper, and the fields that follow it override them. What an axis needs is
-// the struct of its own file; its keys stand side by side in `algo`.
+// The policy loss as a point on independent axes. `name` is a preset (OptionVisitor::preset): the
+// values of its paper, which keys of the same layer or of a later one override. What an axis needs
+// is the struct of its own file; its keys stand side by side in `algo`.
 struct AlgoOptions {
   AlgoPreset name = AlgoPreset::kDefault;
   AdvantageKind advantage = AdvantageKind::kGroupMean;
@@ -73,11 +74,9 @@ struct AlgoOptions {
   RouterReplay router_replay = RouterReplay::kOff;
 
   static AlgoOptions preset(AlgoPreset preset);
+  static std::span<const std::string_view> preset_keys(AlgoPreset preset);
 
   void visit(OptionVisitor& v);
-
- private:
-  AlgoPreset applied_preset_ = AlgoPreset::kDefault;  // `name` when its values were last set
 };
 
 // The part that the loss reads.

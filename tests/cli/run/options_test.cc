@@ -51,6 +51,54 @@ TEST(RunOptions, TheResolvedConfigLoadsBackToTheSame) {
   EXPECT_EQ(print_config(read({}, text).options), text);
 }
 
+// What configs/tinystories.yaml says of its own loss once undid a dr_grpo of the command line.
+TEST(RunOptions, APresetOfTheCommandLineReplacesWhatTheFileSays) {
+  const std::string text = std::string(kExample) +
+                           "algo:\n  name: grpo\n  loss_agg: token_mean_global\n  clip_high: 0.5\n"
+                           "  kl: {coef: 0.02, estimator: k3}\n"
+                           "scheduler: {mode: async, ahead: 2, max_staleness: 3}\n";
+  const LoadedRun file = read({}, text);
+  EXPECT_EQ(file.options.algo.aggregation.kind, AggregationKind::kTokenMean);
+  EXPECT_EQ(file.options.algo.surrogate.clip_high, 0.5);
+  const LoadedRun loaded =
+      read({"algo.name=dr_grpo", "algo.clip_low=0.1", "scheduler.mode=partial"}, text);
+  const AlgoOptions& algo = loaded.options.algo;
+  EXPECT_EQ(algo.aggregation.kind, AggregationKind::kSeqMeanTokenSumConst);
+  EXPECT_EQ(algo.surrogate.clip_low, 0.1);
+  EXPECT_EQ(algo.surrogate.clip_high, 0.2);
+  EXPECT_EQ(algo.kl.coef, 0);
+  EXPECT_EQ(loaded.options.scheduler.mode.ahead, 0);
+  EXPECT_EQ(loaded.options.scheduler.mode.mode().max_staleness, 5);
+  const auto& notes = loaded.keys.notes();
+  EXPECT_NE(std::ranges::find(notes,
+                              "override algo.name=dr_grpo: algo.name dr_grpo replaces "
+                              "algo.clip_high (a.yaml:10), algo.loss_agg (a.yaml:9), algo.kl.coef "
+                              "(a.yaml:11)"),
+            notes.end());
+  EXPECT_NE(std::ranges::find(notes,
+                              "override scheduler.mode=partial: scheduler.mode partial replaces "
+                              "scheduler.ahead (a.yaml:12), scheduler.max_staleness (a.yaml:12)"),
+            notes.end());
+  const std::string resolved = print_config(loaded.options);
+  EXPECT_EQ(print_config(read({}, resolved).options), resolved);
+  // Whoever continues the run with the same words has the same run.
+  EXPECT_EQ(print_config(read({"algo.name=dr_grpo", "algo.clip_low=0.1"}, resolved).options),
+            resolved);
+}
+
+TEST(RunOptions, TheConstantOfALossIsTheResponseLimit) {
+  const auto constant = [](std::vector<std::string> overrides) {
+    overrides.push_back("algo.name=dr_grpo");
+    return read(overrides).options.algo.aggregation.const_tokens;
+  };
+  EXPECT_EQ(constant({"rollout.max_turns=3", "rollout.max_action_tokens=7"}), 21);
+  EXPECT_EQ(constant({"rollout.max_action_tokens=1000"}), 128) << "the context";
+  EXPECT_EQ(constant({"rollout.max_action_tokens=1000", "rollout.max_response_tokens=50"}), 50);
+  EXPECT_EQ(constant({"algo.loss_const_tokens=9"}), 9);
+  const LoadedRun loaded = read({"algo.name=dr_grpo", "rollout.max_turns=3"});
+  EXPECT_EQ(loaded.keys.source("algo.loss_const_tokens"), "response limit: 3 turns x 3 tokens");
+}
+
 // A size without an end meets the end of the memory, or of 64 bits.
 class RangeVisitor final : public OptionVisitor {
  public:

@@ -462,5 +462,109 @@ TEST(YamlConfig, AnothersSwitchChoosesAValue) {
             "a.yaml:3: old.wait and mode (at a.yaml:2) are two names of mode. Remove one of them.");
 }
 
+// A preset that sets two keys, one of them in a section, and leaves a third alone.
+enum class Recipe { kNone, kSharp };
+constexpr auto enum_names(Recipe) {
+  return name_table<Recipe>({{Recipe::kNone, "none"}, {Recipe::kSharp, "sharp"}});
+}
+constexpr OptionInfo::Stranger kStrangers[] = {{"sharpe", "It is a ratio of another trade."}};
+
+struct Loss {
+  Recipe name = Recipe::kNone;
+  int64_t clip = 1, eps = 2;
+  Sampling sampling;
+
+  static Loss preset(Recipe recipe) {
+    Loss loss;
+    loss.name = recipe;
+    if (recipe == Recipe::kSharp) loss.clip = 5, loss.sampling.temperature = 3;
+    return loss;
+  }
+  static std::span<const std::string_view> preset_keys(Recipe) {
+    static constexpr std::string_view kKeys[] = {"clip", "sampling.temperature"};
+    return kKeys;
+  }
+  void visit(OptionVisitor& v) {
+    v.preset("name", *this, name, {.help = "recipe", .strangers = kStrangers});
+    v.field("clip", clip, {.help = "clip", .min = 0, .aliases = {"eps_clip"}});
+    v.field("eps", eps, {.help = "eps", .min = 0});
+    v.section("sampling", sampling, "how");
+  }
+};
+
+struct LossRoot {
+  Loss loss;
+  void visit(OptionVisitor& v) { v.section("loss", loss, "the loss"); }
+};
+
+TEST(Presets, ReplaceKeysOfLowerLayersOnly) {
+  TemporaryDirectory folder;
+  const auto base = folder.write(
+      "base.yaml", "loss:\n  eps_clip: 7\n  eps: 9\n  sampling: {temperature: 2, top_k: 4}\n");
+  const auto bind = [](const ConfigNode& root, ConfigKeys& keys) {
+    LossRoot options;
+    keys = bind_config(root, options);
+    return options.loss;
+  };
+  ConfigKeys keys;
+  const std::vector<std::string> named = {"loss.name=sharp"};
+  Loss loss = bind(load_config(base, named), keys);
+  EXPECT_EQ(loss.clip, 5);
+  EXPECT_EQ(loss.sampling.temperature, 3);
+  EXPECT_EQ(loss.eps, 9) << "the preset does not set it";
+  EXPECT_EQ(loss.sampling.top_k, 4);
+  EXPECT_EQ(keys.notes(),
+            (std::vector<std::string>{
+                "override loss.name=sharp: loss.name sharp replaces loss.eps_clip (" +
+                base.string() + ":2), loss.sampling.temperature (" + base.string() + ":4)"}));
+  EXPECT_FALSE(keys.given("loss.clip"));
+  EXPECT_EQ(keys.source("loss.name"), "command line");
+  EXPECT_EQ(keys.source("loss.clip"), "preset sharp");
+  EXPECT_EQ(keys.source("loss.eps"), base.string() + ":3");
+  EXPECT_EQ(keys.source("loss.none"), "default");
+
+  const std::vector<std::string> both = {"loss.clip=6", "loss.name=sharp"};
+  loss = bind(load_config(base, both), keys);
+  EXPECT_EQ(loss.clip, 6) << "of the layer of the name";
+  EXPECT_EQ(loss.sampling.temperature, 3);
+
+  // A file over the one that it extends, and an override over both.
+  const auto top = folder.write("top.yaml", "extends: base.yaml\nloss: {name: sharp}\n");
+  const std::vector<std::string> later = {"loss.sampling.temperature=4"};
+  loss = bind(load_config(top, later), keys);
+  EXPECT_EQ(loss.clip, 5);
+  EXPECT_EQ(loss.sampling.temperature, 4);
+
+  // The resolved config says the name and all values in one layer.
+  LossRoot printed{loss}, again;
+  const std::string text = print_config(printed);
+  EXPECT_TRUE(bind_config(parse_config(text, "resolved.yaml", {}), again).notes().empty());
+  EXPECT_EQ(print_config(again), text);
+}
+
+TEST(Choices, AreTakenInUpperCaseToo) {
+  LossRoot options;
+  bind_config(parse_config("loss: {name: SHARP}", "a.yaml", {}), options);
+  EXPECT_EQ(options.loss.name, Recipe::kSharp);
+}
+
+TEST(Choices, ThatAreKnownFromElsewhereAreAnswered) {
+  const auto error = [](const std::string& name) -> std::string {
+    LossRoot options;
+    try {
+      bind_config(parse_config("loss: {name: " + name + "}", "a.yaml", {}), options);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "(no error)";
+  };
+  EXPECT_EQ(error("Sharpe"),
+            "a.yaml:1: loss.name is Sharpe; it must be one of: none, sharp. It is a ratio of "
+            "another trade.");
+  EXPECT_EQ(error("sharpp"),
+            "a.yaml:1: loss.name is sharpp; it must be one of: none, sharp. Try sharp.");
+  EXPECT_EQ(error("blunt"), "a.yaml:1: loss.name is blunt; it must be one of: none, sharp.");
+}
+
 }  // namespace
 }  // namespace tailrace
