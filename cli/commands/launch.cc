@@ -13,6 +13,7 @@
 #include "cli/process/child_process.h"
 #include "cli/process/in_process.h"
 #include "cli/process/supervisor.h"
+#include "cli/run/algorithm.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
@@ -256,8 +257,9 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const Plan plan = checked_plan(paths, options, registries, is_new);
   check_run_is_hidden(directory, options, registries);
   if (!is_new) check_same_run(paths, options, registries);
+  const std::string shown = format_plan(plan, options, describe_algorithm(options, loaded.keys));
   if (arguments.dry_run) {
-    show(stdout, format_plan(plan, options));
+    show(stdout, shown);
     if (!is_new) say(fmt::format("continues  {}", directory.string()));
     return 0;
   }
@@ -270,7 +272,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const RunDirectory run(directory);
   // Another launch may have begun it since.
   if (is_new && run.resumes()) check_same_run(run.paths(), options, registries);
-  show(stdout, format_plan(plan, options));
+  show(stdout, shown);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   prepare_run(run.paths(), options, registries, say);

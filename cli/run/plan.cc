@@ -382,7 +382,8 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
     refuse(format_bytes(machine.available_bytes) + " are free now");
 }
 
-std::string format_plan(const Plan& plan, const RunOptions& o) {
+std::string format_plan(const Plan& plan, const RunOptions& o,
+                        const std::vector<std::string>& algorithm) {
   std::string out;
   auto line = [&](std::string_view label, const std::string& text) {
     out += fmt::format("{:<10} {}\n", label, text);
@@ -404,6 +405,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o) {
                        counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
                        plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
                        counted(plan.updates_per_step, "update"), o.optim.lr));
+  for (size_t i = 0; i < algorithm.size(); ++i) line(i == 0 ? "algorithm" : "", algorithm[i]);
   if (o.datasets.size() > 1) {
     const std::vector<int64_t> prompts = prompts_of_step(o);
     for (size_t i = 0; i < prompts.size(); ++i)

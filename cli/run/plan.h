@@ -50,8 +50,9 @@ Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t ava
 // take besides is more than is free is a warning of the plan.
 void check_size(const Plan& plan, const MemoryFacts& machine);
 
-// The derivation, line by line.
-std::string format_plan(const Plan& plan, const RunOptions& options);
+// The derivation, line by line. `algorithm`: its lines (algorithm.h).
+std::string format_plan(const Plan& plan, const RunOptions& options,
+                        const std::vector<std::string>& algorithm = {});
 
 // Reads model.path's config, or makes the one of model.create.
 ModelConfig planned_model(const RunOptions& options,

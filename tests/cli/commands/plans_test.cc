@@ -10,6 +10,15 @@
 namespace tailrace {
 namespace {
 
+// Of a command in the source folder, which is taken out of what it says.
+BinaryResult run_in_source(const std::string& arguments) {
+  const std::string source = TAILRACE_SOURCE_DIR;
+  auto result = run_binary(arguments, "", source);
+  for (size_t at; (at = result.out.find(source + "/")) != std::string::npos;)
+    result.out.erase(at, source.size() + 1);
+  return result;
+}
+
 TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
   const std::filesystem::path source = TAILRACE_SOURCE_DIR;
   for (const auto& entry : std::filesystem::directory_iterator(source / "configs")) {
@@ -17,18 +26,23 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     const std::string name = entry.path().stem().string();
     const bool any = name == "gsm8k";  // runs with any model, and is given one
     // Else as many as there are cores, and each has a workspace.
-    auto result = run_binary("launch --dry-run configs/" + name + ".yaml train.threads=2" +
-                                 (any ? " model.path=tests/data/models/stories260K" : ""),
-                             "", source.string());
+    const auto result = run_in_source("launch --dry-run configs/" + name + ".yaml train.threads=2" +
+                                      (any ? " model.path=tests/data/models/stories260K" : ""));
     if (result.err.find("this machine cannot test programs") != std::string::npos) {
       fmt::print("skipped configs/{}.yaml: {}", name, result.err);
       continue;
     }
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (size_t at; (at = result.out.find(source.string() + "/")) != std::string::npos;)
-      result.out.erase(at, source.string().size() + 1);
     expect_golden("plans/" + name + ".txt", result.out);
   }
+}
+
+// The file has its own loss_agg and penalty.
+TEST(Plans, OfAPresetThatIsNamedOverAFile) {
+  const auto result =
+      run_in_source("launch --dry-run configs/tinystories.yaml train.threads=2 algo.name=DR_GRPO");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_golden("plans/tinystories_dr_grpo.txt", result.out.substr(0, result.out.find("trainer ")));
 }
 
 }  // namespace
