@@ -39,8 +39,28 @@ constexpr uint32_t kRefused[] = {
     SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_acct,
     SYS_syslog, SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex};
 
-// Memory that is no part of an address space, which alone we limit. As on a kernel without it.
-constexpr uint32_t kAbsent[] = {SYS_memfd_create, SYS_memfd_secret, SYS_shmget, SYS_msgget};
+// Calls that give a program memory outside of its address space, which alone we limit. They answer
+// as on a kernel without them. The call that makes an object is enough: in the program's own
+// namespace of IPC there is none for the others of its family (shmat, msgsnd, semop). What is not
+// here (epoll, pipes, sockets, timers) is bounded by the limits of files and of signals, and
+// programs need it.
+constexpr uint32_t kAbsent[] = {
+    SYS_memfd_create,
+    SYS_memfd_secret,
+    SYS_shmget,
+    SYS_msgget,
+    // 2 MB of the kernel a set, and as many sets as the kernel counts.
+    SYS_semget,
+    // These share a budget with everybody on this machine, or have none.
+    SYS_mq_open,
+    SYS_io_setup,
+    SYS_inotify_init1,
+    SYS_fanotify_init,
+    SYS_landlock_create_ruleset,
+#if defined(SYS_inotify_init)
+    SYS_inotify_init,
+#endif
+};
 
 constexpr uint32_t kNewNamespace = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET |
                                    CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
