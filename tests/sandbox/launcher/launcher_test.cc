@@ -63,15 +63,21 @@ class Launcher : public ::testing::Test {
   }
 };
 
-// How many processes of this machine were started with a command line that has `word` in it. Those
-// that are dead and not yet reaped have none.
-int num_processes_with(const std::string& word) {
-  int count = 0;
+// Processes of this machine that were started with a command line that has `word` in it. Those that
+// are dead and not yet reaped have none.
+std::vector<pid_t> processes_with(const std::string& word) {
+  std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const auto command = read_file(entry.path() / "cmdline", 1 << 20);
-    if (command && command.value().find(word) != std::string::npos) ++count;
+    if (command && command.value().find(word) != std::string::npos)
+      found.push_back(static_cast<pid_t>(std::stol(name)));
   }
-  return count;
+  return found;
+}
+int num_processes_with(const std::string& word) {
+  return static_cast<int>(processes_with(word).size());
 }
 
 bool comes_true(const std::function<bool()>& condition) {
@@ -130,22 +136,33 @@ TEST_F(Launcher, EndlessOutputEndsTheProgram) {
             ProgramEnding::kOverOutput);
 }
 
-// How many the machine ever has of a program that starts all it can.
+// How many the machine ever has of a program that starts all it can. Whom the system refuses
+// another process says so and stays, so that the number holds still, however busy the machine is;
+// a clock then begins to run, and the program ends when we stop it.
 TEST_F(Launcher, AForkBombIsBounded) {
-  const std::string mark = fmt::format("100{}", getpid());
+  const std::string mark = fmt::format("100{}", getpid()), clock = fmt::format("101{}", getpid());
   std::atomic<bool> done = false;
   std::atomic<int> most = 0;
   std::jthread watch([&] {
-    while (!done) most = std::max<int>(most, num_processes_with(mark));
+    while (!done) {
+      const auto stopped = processes_with(clock);
+      most = std::max<int>(most, num_processes_with(mark));
+      for (const pid_t process : stopped) ::kill(process, SIGTERM);
+    }
   });
-  const ProgramRun end = run(fmt::format("sleep 1 & clock=$!\n"
-                                         "sh -c 'bomb() {{ bomb & bomb & sleep {}; }}; bomb' &\n"
-                                         "wait $clock",
-                                         mark),
-                             {.wall = 20s, .processes = 20});
+  const ProgramRun end =
+      run(fmt::format("mkfifo full never; exec 3<>full 4<>never\n"
+                      "(read word <&3; exec sleep {}) & clock=$!\n"
+                      "sh -c 'bomb() {{ trap \"echo full >&3; read word <&4\" EXIT\n"
+                      "  bomb & bomb & sleep {}; }}; bomb' &\n"
+                      "wait $clock; echo unharmed",
+                      clock, mark),
+          {.wall = 60s, .processes = 20});
   done = true;
   watch.join();
-  EXPECT_EQ(end.code, 0) << "the bomb hurts nobody but itself";
+  EXPECT_EQ(end.ending, ProgramEnding::kExited) << "it has not come to its bound";
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(end.out, "unharmed\n") << "the bomb hurts nobody but itself";
   EXPECT_GT(most, 8);
   EXPECT_LE(most, 20);
   EXPECT_EQ(num_processes_with(mark), 0);
