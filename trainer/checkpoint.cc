@@ -142,6 +142,29 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return found;
 }
 
+std::optional<ProvedCheckpoint> find_proved_checkpoint(const fs::path& folder) {
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  if (all.empty()) return std::nullopt;
+  ProvedCheckpoint found;
+  // A damaged one costs the steps since the one before it, and not the run.
+  for (const fs::path& path : std::views::reverse(all)) {
+    try {
+      found.state = read_proved_state(path);
+      found.path = path;
+      return found;
+    } catch (const Damaged& e) {
+      found.passed_over.emplace_back(e.what());
+      found.damaged.push_back(path);
+    } catch (const UserError& e) {
+      found.passed_over.emplace_back(e.what());
+    }
+  }
+  throw UserError(
+      "{}: no checkpoint is whole, of {}. The newest: {}. Put one of them back, or start a new run "
+      "directory.",
+      folder.string(), all.size(), found.passed_over.front());
+}
+
 void CheckpointFolder::remove_unfinished() const {
   std::error_code ignored;
   std::vector<fs::path> unfinished;
@@ -197,37 +220,18 @@ std::optional<int64_t> CheckpointFolder::oldest() const {
   return all.empty() ? std::nullopt : checkpoint_step(all.front());
 }
 
-std::optional<CheckpointFolder::Loaded> CheckpointFolder::load_latest(const ModelConfig& config,
-                                                                      Parameters& parameters,
-                                                                      Optimizer& optimizer) {
+std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig& config,
+                                                              Parameters& parameters,
+                                                              Optimizer& optimizer) {
   remove_unfinished();
-  std::vector<fs::path> all = list_checkpoints(root_);
-  if (all.empty()) return std::nullopt;
-  Loaded loaded;
-  // A damaged one costs the steps since the one before it, and not the run.
-  std::vector<fs::path> aside;
-  for (const fs::path& path : std::views::reverse(all)) {
-    try {
-      loaded.state = read_proved_state(path);
-    } catch (const Damaged& e) {
-      loaded.damaged.emplace_back(e.what());
-      aside.push_back(path);
-      continue;
-    } catch (const UserError& e) {
-      loaded.damaged.emplace_back(e.what());
-      continue;
-    }
-    // Proved, so what does not fit now is of another model.
-    load_parameters(path, config, parameters, fs::exists(path / kMasterFile) ? kMasterFile : "");
-    optimizer.load(path / kOptimizerFile);
-    loaded.path = path;
-    for (const fs::path& damaged : aside) set_aside(damaged);
-    return loaded;
-  }
-  throw UserError(
-      "{}: no checkpoint is whole, of {}. The newest: {}. Put one of them back, or start a new run "
-      "directory.",
-      root_.string(), all.size(), loaded.damaged.front());
+  auto found = find_proved_checkpoint(root_);
+  if (!found) return std::nullopt;
+  // Proved, so what does not fit now is of another model.
+  load_parameters(found->path, config, parameters,
+                  fs::exists(found->path / kMasterFile) ? kMasterFile : "");
+  optimizer.load(found->path / kOptimizerFile);
+  for (const fs::path& damaged : found->damaged) set_aside(damaged);
+  return found;
 }
 
 }  // namespace tailrace

@@ -41,6 +41,18 @@ struct CheckpointState {
 // The finished checkpoints of a folder, oldest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 
+struct ProvedCheckpoint {
+  std::filesystem::path path;
+  CheckpointState state;
+  std::vector<std::string> passed_over = {};  // newer ones: why each was
+  // Those of them that will never read back, unlike one that cannot be read now (no descriptors
+  // left).
+  std::vector<std::filesystem::path> damaged = {};
+};
+// The newest checkpoint of which each file is as it was saved. Nothing when the folder has none.
+// Throws UserError when it has some and none proves itself. Changes nothing on the disk.
+std::optional<ProvedCheckpoint> find_proved_checkpoint(const std::filesystem::path& folder);
+
 class CheckpointFolder {
  public:
   // `tokenizer_dir`: its tokenizer files are copied into every checkpoint; empty: none. keep_last
@@ -57,16 +69,10 @@ class CheckpointFolder {
   // Steps of the oldest that is kept; nothing when there is none.
   std::optional<int64_t> oldest() const;
 
-  struct Loaded {
-    std::filesystem::path path;
-    CheckpointState state;
-    std::vector<std::string> damaged;  // newer ones that were passed over, each with the reason
-  };
-  // The newest checkpoint that is whole, into `parameters` and `optimizer`. Nothing when there is
-  // none. Throws UserError when there are some but all are damaged, or when one belongs to another
-  // model.
-  std::optional<Loaded> load_latest(const ModelConfig& config, Parameters& parameters,
-                                    Optimizer& optimizer);
+  // find_proved_checkpoint() into `parameters` and `optimizer`; newer ones that are damaged are set
+  // aside. Throws UserError also when it belongs to another model.
+  std::optional<ProvedCheckpoint> load_latest(const ModelConfig& config, Parameters& parameters,
+                                              Optimizer& optimizer);
 
  private:
   void write(const std::filesystem::path& folder, const CheckpointState& state,

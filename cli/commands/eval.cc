@@ -56,14 +56,18 @@ sandbox::EnvironmentSettings parse_settings(const std::vector<std::string>& text
   return settings;
 }
 
-// The newest checkpoint, where no model is given.
+// The newest checkpoint that proves itself, where no model is given: the one that a launch would
+// go on from. That it is not the newest of all is said, and not on stdout, which is for numbers.
 std::string model_of(const EvalArguments& arguments) {
   if (!arguments.model.empty()) return arguments.model;
-  const auto checkpoints = list_checkpoints(RunPaths{arguments.run}.checkpoints());
-  if (checkpoints.empty())
+  const auto found = find_proved_checkpoint(RunPaths{arguments.run}.checkpoints());
+  if (!found)
     throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
-  // Oldest first.
-  return checkpoints.back().string();
+  for (const std::string& reason : found->passed_over)
+    fmt::print(stderr, "note: checkpoint passed over: {}\n", reason);
+  if (!found->passed_over.empty())
+    fmt::print(stderr, "note: what is evaluated is {}\n", found->path.string());
+  return found->path.string();
 }
 
 // What the run itself evaluates, in the same way: for each of its datasets, or the one of

@@ -30,7 +30,7 @@ class CheckpointTest : public ::testing::Test {
         {.step = step, .version = step, .updates = 2 * step, .digest = "d", .extra = "{\"a\":1}"},
         trainer_->model().config(), trainer_->parameters(), trainer_->optimizer());
   }
-  std::optional<CheckpointFolder::Loaded> load(CheckpointFolder& folder) {
+  std::optional<ProvedCheckpoint> load(CheckpointFolder& folder) {
     return folder.load_latest(trainer_->model().config(), trainer_->parameters(),
                               trainer_->optimizer());
   }
@@ -167,10 +167,15 @@ TEST_F(CheckpointTest, AFlippedBitAnywhereIsNoticed) {
     bytes.seekp(-8, std::ios::end);
     bytes.put(static_cast<char>(old ^ 1));
     bytes.close();
+    // Who only reads the run finds the same, and leaves it as it is.
+    const auto found = find_proved_checkpoint(root_);
+    EXPECT_EQ(found->path, root_ / "step_000001") << name;
+    EXPECT_TRUE(fs::exists(file)) << name;
     const auto loaded = load(folder);
     EXPECT_EQ(loaded->state.step, 1) << name;
-    ASSERT_EQ(loaded->damaged.size(), 1u) << name;
-    EXPECT_NE(loaded->damaged[0].find(name), std::string::npos) << loaded->damaged[0];
+    EXPECT_EQ(loaded->passed_over, found->passed_over) << name;
+    ASSERT_EQ(loaded->passed_over.size(), 1u) << name;
+    EXPECT_NE(loaded->passed_over[0].find(name), std::string::npos) << loaded->passed_over[0];
     EXPECT_TRUE(fs::exists(root_ / "step_000002.damaged" / name));
     EXPECT_FALSE(fs::exists(root_ / "step_000002"));
   }
@@ -183,9 +188,10 @@ TEST_F(CheckpointTest, ADamagedNewestIsPassedOverWithItsReason) {
   std::ofstream(root_ / "step_000002/state.json") << "{}";
   auto loaded = load(folder);
   EXPECT_EQ(loaded->state.step, 1);
-  ASSERT_EQ(loaded->damaged.size(), 2u);
-  EXPECT_NE(loaded->damaged[0].find("model.safetensors"), std::string::npos) << loaded->damaged[0];
-  EXPECT_NE(loaded->damaged[1].find("state.json"), std::string::npos) << loaded->damaged[1];
+  ASSERT_EQ(loaded->passed_over.size(), 2u);
+  EXPECT_NE(loaded->passed_over[0].find("model.safetensors"), std::string::npos)
+      << loaded->passed_over[0];
+  EXPECT_NE(loaded->passed_over[1].find("state.json"), std::string::npos) << loaded->passed_over[1];
   EXPECT_FALSE(fs::exists(root_ / "step_000002")) << "set aside";
   fs::remove(root_ / "step_000001/optimizer.safetensors");
   try {

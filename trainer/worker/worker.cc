@@ -348,7 +348,7 @@ class TrainerWorker {
       trainer_.weights_changed();
       return;
     }
-    for (const std::string& reason : loaded->damaged)
+    for (const std::string& reason : loaded->passed_over)
       log_.warning("checkpoint passed over: {}", reason);
     if (loaded->state.horizon != horizon() && config_.optim.schedule != LrSchedule::kConstant)
       log_.warning(

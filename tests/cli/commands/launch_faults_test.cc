@@ -312,13 +312,12 @@ TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoS
   EXPECT_TRUE(wait_until([&] {
     return processes_with({"worker", paths().root.string()}).empty();
   }));
-  fs::path newest;
-  int64_t step = -1;
-  for (const auto& entry : fs::directory_iterator(paths().checkpoints())) {
-    if (checkpoint_step(entry.path()).value_or(-1) <= step) continue;
-    newest = entry.path();
-    step = *checkpoint_step(newest);
-  }
+  std::set<int64_t> steps;
+  for (const auto& entry : fs::directory_iterator(paths().checkpoints()))
+    if (const auto step = checkpoint_step(entry.path())) steps.insert(*step);
+  ASSERT_GE(steps.size(), 2u);
+  const fs::path newest = paths().checkpoints() / checkpoint_name(*steps.rbegin());
+  const fs::path before = paths().checkpoints() / checkpoint_name(*std::next(steps.rbegin()));
   {
     std::fstream file(newest / "optimizer.safetensors",
                       std::ios::in | std::ios::out | std::ios::binary);
@@ -327,6 +326,15 @@ TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoS
     file.seekp(-5, std::ios::end);
     file.put(static_cast<char>(byte ^ 1));
   }
+  // Who evaluates the run meanwhile gets the same checkpoint as the launch, and is told.
+  const auto evaluated = run_binary("eval --run " + paths().root.string() + " --episodes 2");
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_NE(evaluated.err.find("optimizer.safetensors: it was changed or damaged since it was "
+                               "saved\nnote: what is evaluated is " +
+                               before.string()),
+            std::string::npos)
+      << evaluated.err;
+  EXPECT_TRUE(fs::exists(newest));
   continue_run();
   expect_done();
   EXPECT_EQ(final_digest(), expected);
