@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/run_state.h"
 #include "cli/view/perfetto.h"
 #include "cli/view/report_page.h"
 #include "core/base/error.h"
@@ -38,6 +39,7 @@ void write_perfetto(const RunPaths& paths, const std::string& file) {
         paths.root.string());
   std::vector<std::string> notes;
   const std::vector<TimelineRow> rows = read_timeline_of(paths, notes);
+  add_note_of_journal(paths, notes);
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   const std::filesystem::path target = target_of(file, paths);
   if (auto written = write_file_atomic(target, make_perfetto_trace(paths.root.string(), rows));
@@ -54,6 +56,7 @@ void report(const ReportArguments& arguments) {
     throw UserError("{}. A run directory holds metrics.jsonl; 'tailrace launch' makes one.",
                     data.failure().message);
   if (!arguments.title.empty()) data.value().name = arguments.title;
+  add_note_of_journal(paths, data.value().notes);
   // Not on stdout, which holds the path of the page alone.
   for (const std::string& note : data.value().notes) fmt::print(stderr, "note: {}\n", note);
   std::filesystem::path target =

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/run_state.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "core/base/error.h"
@@ -17,7 +18,6 @@
 #include "core/base/time.h"
 #include "core/base/yaml_config.h"
 #include "scheduler/state/waits.h"
-#include "scheduler/store/journal.h"
 
 namespace tailrace {
 namespace {
@@ -26,18 +26,6 @@ using scheduler::State;
 
 void line(std::string_view label, const std::string& text) {
   fmt::print("{:<9} {}\n", label, text);
-}
-
-// The scheduler writes while this reads: a pair of files may have gone meanwhile, and another one
-// has come.
-State read_state(const RunPaths& paths) {
-  auto read = scheduler::restore(paths.journal());
-  if (!read) read = scheduler::restore(paths.journal());
-  if (!read) throw UserError("{}", read.failure().message);
-  if (!read.value().state)
-    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
-                    paths.root.string());
-  return *std::move(read.value().state);
 }
 
 // Since the scheduler wrote to its journal. Not by the state's time: that stands still while nobody
@@ -143,10 +131,16 @@ std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
 
 void show_status(const std::string& run) {
   const RunPaths paths{run};
-  const State state = read_state(paths);
+  const RunState found = read_run_state(paths);
+  if (!found.state)
+    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
+                    paths.root.string());
+  const State& state = *found.state;
   const Time age = age_of_journal(paths);
   // What the journal says of workers and waits is true now only while somebody writes it.
   const bool runs = is_running(paths.root);
+  if (!found.damage.empty())
+    line("damaged", found.damage + ". What follows is the state before the damage");
   line("run", fmt::format("{}: {}", run, how_it_stands(state, run, runs)));
   for (const auto& [id, policy] : state.policies) {
     line("step",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/run_state.h"
 #include "cli/view/sample_trace.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
@@ -36,6 +37,7 @@ void trace(const TraceArguments& arguments) {
     // Ids are still worth showing.
     found.value().notes.push_back(error.what());
   }
+  add_note_of_journal(paths, found.value().notes);
   // Not on stdout, which is the sample's.
   for (const std::string& note : found.value().notes) fmt::print(stderr, "note: {}\n", note);
   fmt::print("{}", arguments.json ? sample_trace_json(found.value()) + "\n"

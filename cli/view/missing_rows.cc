@@ -36,14 +36,6 @@ std::vector<int64_t> missing_of_warm_up(const std::set<int64_t>& done, int64_t t
   return missing;
 }
 
-int64_t newest_checkpoint(const RunPaths& paths) {
-  int64_t newest = 0;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(paths.checkpoints(), ignored))
-    newest = std::max(newest, checkpoint_step(entry.path()).value_or(0));
-  return newest;
-}
-
 }  // namespace
 
 std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, ExpectedRows expected) {
@@ -88,7 +80,7 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
 }
 
 std::string warning_of_missing_rows(const RunPaths& paths, ExpectedRows expected) {
-  expected.published = std::max(expected.published, newest_checkpoint(paths));
+  expected.published = std::max(expected.published, newest_checkpoint(paths).value_or(0));
   std::vector<MetricsRow> rows;
   if (std::filesystem::exists(paths.metrics())) {
     auto read = read_metrics(paths.metrics());

@@ -1,5 +1,6 @@
 #include "core/base/run_directory.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <thread>
@@ -57,6 +58,14 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder) {
   const auto [stop, error] = std::from_chars(name.data() + kCheckpoint.size(), end, step);
   if (error != std::errc{} || stop != end || step < 0) return std::nullopt;
   return step;
+}
+
+std::optional<int64_t> newest_checkpoint(const RunPaths& paths) {
+  std::optional<int64_t> newest;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(paths.checkpoints(), ignored))
+    newest = std::max(newest, checkpoint_step(entry.path()));
+  return newest;
 }
 
 void refuse_foreign_folder(const std::filesystem::path& root) {

@@ -54,6 +54,8 @@ struct RunPaths {
 // written it has another name, which has no step.
 std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
+// Step of the newest finished checkpoint, whether it is whole or not; nothing: there is none.
+std::optional<int64_t> newest_checkpoint(const RunPaths& paths);
 
 // Throws UserError where `root` holds files but no config.yaml: it is somebody else's folder.
 void refuse_foreign_folder(const std::filesystem::path& root);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/wire/server.h"
@@ -64,6 +66,7 @@ struct Service::Impl {
     if (!restored) throw UserError("{}", restored.failure().message);
     for (const std::string& note : restored.value().notes) log.warning("{}", note);
     left_out = restored.value().left_out;
+    damage = fmt::format("{}", fmt::join(restored.value().lost, "; "));
     start_time = clock.now();
     State found =
         restored.value().state ? *std::move(restored.value().state) : State(options.config);
@@ -81,21 +84,20 @@ struct Service::Impl {
   }
 
   // A journal that ends long before a checkpoint was lost or damaged: prompts that were trained
-  // would be sampled again, on weights that are trained, and the metrics since be lost. A trainer
-  // is one version ahead at most (law 12.2); version 0 is written before anybody hears of it.
+  // would be sampled again, on weights that are trained, and the metrics since be lost. Refused
+  // before anything is changed, so that every launch says so until it is mended.
   void check_checkpoints(const State& found) const {
-    const int64_t published = found.policies.at(kPolicy).published;
-    std::error_code error;
-    for (const auto& entry :
-         std::filesystem::directory_iterator(options.paths.checkpoints(), error)) {
-      if (checkpoint_step(entry.path()).value_or(0) <= published + 1) continue;
-      throw UserError(
-          "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
-          "not known.\n       Put {} back, or start a new run directory from that checkpoint "
-          "(model.path={}).",
-          options.paths.root.string(), entry.path().filename().string(),
-          options.paths.journal().string(), entry.path().string());
-    }
+    const auto newest = newest_checkpoint(options.paths);
+    if (!newest || !is_beyond(found.policies.at(kPolicy), *newest)) return;
+    const std::string checkpoint =
+        (options.paths.checkpoints() / checkpoint_name(*newest)).string();
+    throw UserError(
+        "{} has the checkpoint {}, but its journal is missing or damaged: where the run stood is "
+        "not known{}.\n       Put {} back, or start a new run directory from that checkpoint "
+        "(model.path={}).",
+        options.paths.root.string(), checkpoint_name(*newest),
+        damage.empty() ? "" : fmt::format(" ({})", damage), options.paths.journal().string(),
+        checkpoint);
   }
 
   // What the journal remembers and the store has not: `missing`. What the store has and nobody
@@ -198,7 +200,10 @@ struct Service::Impl {
       collect_failures();
       if (!failure.empty()) {
         // A halt is an orderly end: all that led to it is written. A failing disk is not.
-        if (written && !state.halted.empty()) write_last_snapshot();
+        if (written && !state.halted.empty()) {
+          write_last_snapshot();
+          name_damage();
+        }
         return finish({ServiceResult::End::kFailed, failure, version()});
       }
       if (outbox.run_done() && actions.empty() && store.idle()) return finish_well();
@@ -276,6 +281,16 @@ struct Service::Impl {
     }
   }
 
+  // Of a halt. What the state lacks another part of the run may have, and then that part seems to
+  // be wrong.
+  void name_damage() {
+    if (damage.empty()) return;
+    failure += fmt::format(
+        ".\n       The journal was damaged when this scheduler began, which is the likely cause: "
+        "{}",
+        damage);
+  }
+
   void fail(std::string why) {
     if (failure.empty()) failure = std::move(why);
   }
@@ -330,6 +345,7 @@ struct Service::Impl {
   Time start_time{}, base_time{};
   bool resumed = false;
   std::filesystem::path left_out;  // of the journal
+  std::string damage;              // of the journal, when it was read; empty: none
   State state;
   BodiesLost missing;
   wire::WorkerServer server;

@@ -253,14 +253,23 @@ bool expects(const State& state, const RolledBack& event) {
   return event.version >= 0 && !on_lineage(policy, event.version, event.digest);
 }
 
+bool comes_next(const Policy& policy, int64_t version) {
+  const auto batch = policy.batches.find(version);
+  return version == policy.published + 1 && batch != policy.batches.end() && batch->second.whole;
+}
+
+bool is_beyond(const Policy& policy, int64_t checkpoint) {
+  // Version 0 is saved before anybody hears of it.
+  const bool first = policy.published < 0 && checkpoint == 0;
+  return checkpoint > policy.published && !first && !comes_next(policy, checkpoint);
+}
+
 bool expects(const State& state, const Published& event) {
   const Policy* policy = policy_of_trainer(state, event.policy, event.worker);
   if (policy == nullptr || event.version < 0) return false;
   // The first one may have any number: the trainer may begin from a checkpoint.
   if (policy->published < 0) return true;
-  const auto batch = policy->batches.find(event.version);
-  return event.version == policy->published + 1 && batch != policy->batches.end() &&
-         batch->second.whole;
+  return comes_next(*policy, event.version);
 }
 
 bool expects(const State& state, const Durable& event) {

@@ -513,6 +513,12 @@ std::optional<int64_t> next_version(const State& state, const Policy& policy, co
 // It has been asked to stage or to switch, and has not answered.
 bool is_asked(const Worker& worker);
 
+// Whether the policy's trainer may publish `version` next: it has the whole batch that leads to it.
+bool comes_next(const Policy& policy, int64_t version);
+// Whether no trainer can have saved this checkpoint by what the state knows: then it is an old
+// state, and the events since are gone. A trainer is one version ahead at most (law 12.2).
+bool is_beyond(const Policy& policy, int64_t checkpoint);
+
 // These weights belong to the present lineage.
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 

@@ -133,8 +133,14 @@ Result<Restored> restore(const fs::path& directory) {
                         journal_path(directory, missing).string(), path.string())};
     }
     last = number;
-    auto journal = read_journal(path, &restored.notes);
+    const auto lose = [&restored](const std::string& note) {
+      restored.notes.push_back(note);
+      restored.lost.push_back(note);
+    };
+    std::vector<std::string> unread;
+    auto journal = read_journal(path, &unread);
     if (!journal) return journal.failure();
+    std::ranges::for_each(unread, lose);
     const uint32_t after = journal.value().after;
     if (number > from && after != 0 && after != RecordFile::mark_of_end(end)) {
       const std::string why =
@@ -143,7 +149,7 @@ Result<Restored> restore(const fs::path& directory) {
       // reached the disk, nothing rests on its own.
       if (found.contains(number) || number != files.rbegin()->first)
         return misfit(directory, restored.notes, why);
-      restored.notes.push_back(why + " and are left out");
+      lose(why + " and are left out");
       restored.left_out = path;
       break;
     }

@@ -57,6 +57,9 @@ uint64_t digest_of(const Actions& actions);
 struct Restored {
   std::optional<State> state;      // nothing: a new run
   std::vector<std::string> notes;  // for the log: what a crash had cut
+  // Those of the notes that tell of events that are gone: the file, the place, and why. The state
+  // is the one before them. The record that a living scheduler is just writing looks the same.
+  std::vector<std::string> lost;
   // Events that a power loss has left without those before them: to be renamed before a journal is
   // opened. Empty: none.
   std::filesystem::path left_out;

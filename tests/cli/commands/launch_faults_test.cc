@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "scheduler/decide/decide.h"
+#include "scheduler/state/archive.h"
 #include "scheduler/state/describe.h"
 #include "scheduler/store/journal.h"
 #include "tests/cli/commands/launch_fixture.h"
@@ -32,6 +33,29 @@ class LaunchFaults : public LaunchTest {
         (void)scheduler::decide(state, entry.event, entry.now);
       }
     }
+  }
+
+  // Of the run's first journal: where the first event lies behind a state that cannot have led to
+  // this checkpoint, although its version is only one behind. 0: nowhere.
+  int64_t first_offset_with_a_state_before(int64_t checkpoint, const fs::path& file) const {
+    const fs::path first = folder_ / "before";
+    fs::create_directories(first);
+    fs::copy_file(paths().journal() / "snapshot-000001.bin", first / "snapshot-000001.bin");
+    const auto begin = scheduler::restore(first);
+    const auto journal = scheduler::read_journal(file, nullptr);
+    if (!begin || !begin.value().state || !journal) return 0;
+    scheduler::State state = *begin.value().state;
+    int64_t offset = scheduler::RecordFile::kFileHeaderBytes;
+    for (scheduler::JournalEntry entry : journal.value().entries) {
+      const auto& policy = state.policies.begin()->second;
+      if (policy.published == checkpoint - 1 && scheduler::is_beyond(policy, checkpoint))
+        return offset;
+      std::string record;
+      scheduler::RecordFile::frame(scheduler::to_bytes(entry), record);
+      offset += std::ssize(record);
+      (void)scheduler::decide(state, entry.event, entry.now);
+    }
+    return 0;
   }
 
   static int64_t samples_out(const scheduler::State& state) {
@@ -366,6 +390,68 @@ TEST_F(LaunchFaults, AChangedConfigOrDataIsRefusedAndLeftAsItIs) {
   continue_run();
   expect_done();
   EXPECT_EQ(final_digest(), undisturbed_digest());
+}
+
+// One bit of the journal, behind the last event of a step whose next one is trained and saved: what
+// is left is a state of long ago, and everybody who tells of it says so.
+TEST_F(LaunchFaults, ADamagedJournalIsNamedByWhoeverReadsIt) {
+  const std::string expected = undisturbed_digest();
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000006"); }))
+      << output();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  EXPECT_TRUE(wait_until([&] {
+    return processes_with({"worker", paths().root.string()}).empty();
+  }));
+  const int64_t newest = newest_checkpoint(paths()).value();
+  const fs::path file = paths().journal() / "journal-000001.log";
+  const int64_t offset = first_offset_with_a_state_before(newest, file);
+  ASSERT_GT(offset, 0);
+  const auto flip = [&] {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(offset + 20);
+    const int byte = stream.get();
+    stream.seekp(offset + 20);
+    stream.put(static_cast<char>(byte ^ 1));
+  };
+  flip();
+  const std::string place = fmt::format("cut or damaged at offset {}", offset);
+  const auto expect_named = [&](const std::string& said) {
+    EXPECT_NE(said.find("the journal " + paths().journal().string() +
+                        " is damaged: " + file.string() + ": dropped the last "),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find(place), std::string::npos) << said;
+  };
+  const std::string run = paths().root.string();
+  const std::string status = run_binary("status " + run).out;
+  expect_named(status);
+  EXPECT_TRUE(status.starts_with("damaged ")) << status;
+  EXPECT_NE(status.find("What follows is the state before the damage"), std::string::npos)
+      << status;
+  EXPECT_NE(status.find(fmt::format("step      {} of {}", newest - 1, kSteps)), std::string::npos)
+      << status;
+  expect_named(run_binary("trace " + run + " prompt=0 member=0").err);
+  expect_named(run_binary("report " + run).err);
+  expect_named(read_file(paths().report()).value());
+  expect_named(
+      run_binary("report " + run + " --perfetto " + (folder_ / "trace.json").string()).err);
+
+  // Not the trainer, whose version is right.
+  continue_run();
+  expect_refused("but its journal is missing or damaged: where the run stood is not known (" +
+                 file.string());
+  EXPECT_NE(output().find(place), std::string::npos) << output();
+  EXPECT_EQ(output().find("the trainer holds"), std::string::npos) << output();
+
+  // It was left as it is: mended, the run goes on.
+  flip();
+  EXPECT_EQ(run_binary("status " + run).out.find("damaged"), std::string::npos);
+  continue_run();
+  expect_done();
+  EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
 }
 
 TEST_F(LaunchFaults, AJournalWithoutItsSnapshotsIsRefusedAndLeftAsItIs) {

@@ -12,7 +12,9 @@
 #include "scheduler/store/journal.h"
 #include "scheduler/store/trajectory_store.h"
 #include "tests/scheduler/service/fake_workers.h"
+#include "tests/scheduler/service/script.h"
 #include "tests/scheduler/service/test_run.h"
+#include "tests/scheduler/store/short_run.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -225,6 +227,45 @@ TEST(Service, EndsWithTheReasonWhenAWorkerCannotGoOn) {
   const ServiceResult result = service->run();
   EXPECT_EQ(result.end, ServiceResult::End::kFailed);
   EXPECT_EQ(result.message, "trainer-0: NaN in model.safetensors");
+}
+
+// The trainer lives on while its scheduler is killed, and knows more than what is left of the
+// journal.
+TEST(Service, NamesTheDamageOfItsJournalWhereTheTrainerSeemsWrong) {
+  TestRun run(4);
+  State state(run.options.config);
+  const auto file = run.options.paths.journal() / "journal-000001.log";
+  int64_t offset = 0;
+  {
+    auto journal = Journal::open(run.options.paths.journal(), state, {});
+    ASSERT_TRUE(journal) << journal.failure().message;
+    for (const JournalEntry& entry : make_run(state)) {
+      // Behind the first version, when there are no bodies yet.
+      if (offset == 0 && state.policies.begin()->second.published == 0) offset = size_of(file);
+      append(journal.value(), state, entry);
+    }
+  }
+  ASSERT_GT(offset, 0);
+  flip_byte(file, offset + 20);
+  Log log("scheduler", run.folder.path() / "log");
+  const auto service = run.make_service(log);
+  ServiceResult result;
+  std::thread loop([&] { result = run_to_its_end(*service); });
+  Script trainer(Role::kTrainer, "t", run.options.endpoint);
+  trainer.expect<wire::Welcome>();
+  trainer.say(wire::TrainerReady{.version = 3, .digest = "three"});
+  loop.join();
+  EXPECT_EQ(result.end, ServiceResult::End::kFailed);
+  EXPECT_NE(result.message.find("the trainer holds version 3, but the run is at version 0"),
+            std::string::npos)
+      << result.message;
+  EXPECT_NE(result.message.find("The journal was damaged when this scheduler began, which is the "
+                                "likely cause: " +
+                                file.string()),
+            std::string::npos)
+      << result.message;
+  EXPECT_NE(result.message.find(fmt::format("damaged at offset {}", offset)), std::string::npos)
+      << result.message;
 }
 
 TEST(Service, RefusesOtherDatasetsForARunThatWasBegun) {

@@ -40,6 +40,7 @@ TEST(Journal, RestoresTheStateAtEveryEvent) {
     const auto restored = restore(folder.path());
     ASSERT_TRUE(restored) << restored.failure().message;
     EXPECT_TRUE(restored.value().notes.empty());
+    EXPECT_TRUE(restored.value().lost.empty());
     EXPECT_EQ(*restored.value().state, replay(start, entries, i + 1)) << i;
   }
 }
@@ -80,6 +81,7 @@ TEST(Journal, RotatesAndKeepsOnePairToFallBackOn) {
   const auto restored = restore(folder.path());
   ASSERT_TRUE(restored) << restored.failure().message;
   EXPECT_EQ(restored.value().notes.size(), 1u);
+  EXPECT_TRUE(restored.value().lost.empty()) << "all events are there";
   EXPECT_EQ(*restored.value().state, state);
 
   flip_byte(snapshots.front(), size_of(snapshots.front()) / 2);
@@ -113,6 +115,7 @@ TEST(Journal, ACutTailLosesTheCutEventsAndNothingElse) {
     const auto restored = restore(folder.path());
     ASSERT_TRUE(restored) << restored.failure().message;
     EXPECT_EQ(restored.value().notes.size(), 1u);
+    EXPECT_EQ(restored.value().lost, restored.value().notes);
     EXPECT_EQ(*restored.value().state, replay(start, entries, keep)) << keep;
   }
   // Opening again never writes behind a cut tail.
@@ -137,7 +140,13 @@ TEST(Journal, ADamagedEventEndsTheReplayBeforeIt) {
   const auto restored = restore(folder.path());
   ASSERT_TRUE(restored);
   ASSERT_EQ(restored.value().notes.size(), 1u);
-  EXPECT_NE(restored.value().notes[0].find("damaged"), std::string::npos);
+  EXPECT_NE(
+      restored.value().notes[0].find(fmt::format("{}: dropped the last {} bytes, cut or "
+                                                 "damaged at offset {}",
+                                                 file.string(), size_of(file) - tenth, tenth)),
+      std::string::npos)
+      << restored.value().notes[0];
+  EXPECT_EQ(restored.value().lost, restored.value().notes);
   EXPECT_EQ(*restored.value().state, replay(start, entries, 10));
 }
 
@@ -315,6 +324,7 @@ TEST(Journal, AFileThatNeverReachedTheDiskIsEmpty) {
   ASSERT_TRUE(restored) << restored.failure().message;
   EXPECT_EQ(restored.value().notes,
             std::vector<std::string>{second.string() + " never reached the disk: nothing in it"});
+  EXPECT_EQ(restored.value().lost, restored.value().notes);
   EXPECT_EQ(*restored.value().state, replay(start, entries, entries.size() / 2));
 }
 
@@ -349,6 +359,7 @@ TEST(Journal, EventsOfACutWithoutThoseBeforeItAreLeftOut) {
   const auto restored = restore(folder.path());
   ASSERT_TRUE(restored) << restored.failure().message;
   EXPECT_EQ(restored.value().notes.size(), 1u);
+  EXPECT_EQ(restored.value().lost, restored.value().notes);
   EXPECT_EQ(restored.value().left_out, second);
   const State earlier = replay(start, entries, entries.size() / 2 - 1);
   EXPECT_EQ(*restored.value().state, earlier);
