@@ -275,6 +275,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   show(stdout, shown);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
+  await_roles(options, run.paths(), kEarlierLaunchEnds, say);
   prepare_run(run.paths(), options, registries, say);
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <latch>
 #include <new>
@@ -190,6 +191,14 @@ std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
   return index;
 }
 
+[[noreturn]] void refuse_played(const RoleName& name, const RunPaths& run, const LockFile& lock) {
+  throw UserError(
+      "{} of {} is played already, by process {}. A role has one holder.\n       End it (Ctrl-C "
+      "where it is a worker that joined), or wait a minute: a worker whose launch is gone goes "
+      "too.",
+      name.text(), run.root.string(), lock.holder());
+}
+
 }  // namespace
 
 std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
@@ -268,14 +277,26 @@ void check_threads(const RunOptions& options) {
   let_go();
 }
 
+void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::milliseconds patience,
+                 const std::function<void(const std::string&)>& say) {
+  constexpr std::chrono::milliseconds kLook{20};
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  for (const RoleName& name : roles_of(options)) {
+    for (bool told = false;; told = true) {
+      const LockFile lock(run.role(name_of(name.kind), name.index));
+      if (lock.held()) break;
+      if (std::chrono::steady_clock::now() >= give_up) refuse_played(name, run, lock);
+      if (!told)
+        say(fmt::format("waiting for {} of an earlier launch to end (process {})", name.text(),
+                        lock.holder()));
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+}
+
 HeldRole hold_role(const RoleName& name, const RunPaths& run) {
   LockFile lock(run.role(name_of(name.kind), name.index));
-  if (!lock.held())
-    throw UserError(
-        "{} of {} is played already, by process {}. A role has one holder.\n       End it (Ctrl-C "
-        "where it is a worker that joined), or wait a minute: a worker whose launch is gone goes "
-        "too.",
-        name.text(), run.root.string(), lock.holder());
+  if (!lock.held()) refuse_played(name, run, lock);
   return {name, std::move(lock)};
 }
 

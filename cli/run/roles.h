@@ -5,7 +5,9 @@
 // its sections of the config), which returns when the scheduler tells it to end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -65,6 +67,13 @@ struct HeldRole {
   RoleName name;
   LockFile lock;
 };
+// Waits until nobody plays a role that a launch of this run plays itself: the processes of a launch
+// that was killed die with it, but take a moment, the longer the more memory they have to give
+// back. Before the launch starts its own. `say` gets a line for each that has to be waited for.
+// Throws UserError when somebody still plays one after `patience` in all.
+void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::milliseconds patience,
+                 const std::function<void(const std::string&)>& say);
+
 // Throws UserError when somebody else plays it.
 HeldRole hold_role(const RoleName& name, const RunPaths& run);
 // The first free one beyond those that the launch plays itself. `kind`: rollout or reward. Throws

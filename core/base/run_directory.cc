@@ -23,12 +23,11 @@ void create(const std::filesystem::path& directory) {
 
 // The scheduler of a run under way holds its role, also where somebody has removed the run's lock.
 void refuse_played(const RunPaths& paths) {
-  // What a killed launch has started dies with it, but takes a moment.
-  constexpr int kTries = 50;
-  for (int attempt = 0;; ++attempt) {
+  const auto give_up = std::chrono::steady_clock::now() + kEarlierLaunchEnds;
+  while (true) {
     const LockFile scheduler(paths.role("scheduler", 0));
     if (scheduler.held()) return;
-    if (attempt == kTries) {
+    if (std::chrono::steady_clock::now() >= give_up) {
       throw UserError(
           "{} is in use by another launch, whose lock was removed (its scheduler is process {}). "
           "Wait for it, stop it with Ctrl-C or kill it, or choose another run.dir.",

@@ -14,6 +14,7 @@
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -56,6 +57,10 @@ std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
 // Step of the newest finished checkpoint, whether it is whole or not; nothing: there is none.
 std::optional<int64_t> newest_checkpoint(const RunPaths& paths);
+
+// For the processes of a launch that was killed: they die with it, but take a moment on a busy
+// machine.
+inline constexpr std::chrono::seconds kEarlierLaunchEnds{5};
 
 // Throws UserError where `root` holds files but no config.yaml: it is somebody else's folder.
 void refuse_foreign_folder(const std::filesystem::path& root);

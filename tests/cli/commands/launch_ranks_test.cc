@@ -1,5 +1,6 @@
 // Whole runs whose trainer is several ranks: the same weights as one trainer makes, whoever is
 // killed.
+#include "core/base/lock_file.h"
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
@@ -50,6 +51,28 @@ TEST_F(LaunchRanks, AnyOfThemMayBeKilled) {
   expect_done();
   EXPECT_GE(killed, 3) << "the run was over before it was disturbed";
   EXPECT_EQ(final_digest(), expected);
+  expect_each_step_once();
+}
+
+// A relaunch right after kill -9 of the launch: a rank of that one is still ending, which takes as
+// long as we hold its role.
+TEST_F(LaunchRanks, ARelaunchWaitsForRanksThatAreStillEnding) {
+  start_run("run", with_ranks(2));
+  ASSERT_TRUE(wait_until([&] { return has_step(1); })) << output();
+  launched_->send_signal(SIGKILL);
+  (void)finish();
+  std::optional<LockFile> ending;
+  ASSERT_TRUE(wait_until([&] {
+    ending.emplace(paths().role("trainer", 1));
+    return ending->held();
+  }));
+  continue_run();
+  EXPECT_TRUE(wait_until([&] {
+    return output().find("waiting for trainer-1 of an earlier launch to end") != std::string::npos;
+  })) << output();
+  ending.reset();
+  expect_done();
+  EXPECT_EQ(final_digest(), digest_of_one());
   expect_each_step_once();
 }
 

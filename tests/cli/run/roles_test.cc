@@ -1,9 +1,13 @@
 #include "cli/run/roles.h"
 
+#include <chrono>
 #include <fstream>
+#include <functional>
 #include <optional>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
@@ -55,6 +59,52 @@ TEST_F(RolesToJoin, AreSeenAsLongAsSomebodyPlaysThem) {
     EXPECT_FALSE(has_joined(RoleKind::kReward, options_, run_));
   }
   EXPECT_FALSE(has_joined(RoleKind::kRollout, options_, run_));
+}
+
+class RolesOfALaunch : public testing::Test {
+ protected:
+  RolesOfALaunch() {
+    options_.train.ranks = 2;
+    fs::create_directories(run_.roles());
+  }
+  void await(std::chrono::milliseconds patience) {
+    await_roles(options_, run_, patience, [this](const std::string& line) {
+      said_.push_back(line);
+      if (on_line_) on_line_();
+    });
+  }
+
+  TemporaryDirectory folder_;
+  const RunPaths run_{folder_.path()};
+  RunOptions options_;
+  std::vector<std::string> said_;
+  std::function<void()> on_line_;
+};
+
+// Of a launch that was killed, a trainer is still ending when the next launch begins.
+TEST_F(RolesOfALaunch, AreWaitedForAndThoseThatAreStillPlayedAreNamed) {
+  await(std::chrono::milliseconds(0));
+  EXPECT_EQ(said_, std::vector<std::string>());
+  std::optional<HeldRole> dying = hold_role({RoleKind::kTrainer, 1}, run_);
+  on_line_ = [&] { dying.reset(); };
+  await(std::chrono::minutes(10));
+  EXPECT_EQ(said_,
+            std::vector<std::string>{fmt::format(
+                "waiting for trainer-1 of an earlier launch to end (process {})", ::getpid())});
+}
+
+TEST_F(RolesOfALaunch, OneThatIsPlayedOnIsRefused) {
+  const HeldRole held = hold_role({RoleKind::kTrainer, 0}, run_);
+  try {
+    await(std::chrono::milliseconds(50));
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("trainer-0 of " + run_.root.string() + " is played already"),
+        std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(said_.size(), 1u) << "once is enough";
 }
 
 }  // namespace
