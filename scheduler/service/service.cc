@@ -202,7 +202,7 @@ struct Service::Impl {
         // A halt is an orderly end: all that led to it is written. A failing disk is not.
         if (written && !state.halted.empty()) {
           write_last_snapshot();
-          name_damage();
+          explain_halt();
         }
         return finish({ServiceResult::End::kFailed, failure, version()});
       }
@@ -215,7 +215,7 @@ struct Service::Impl {
   int64_t version() const { return policy().published; }
 
   void feed(const Event& event) {
-    const bool begun = state.begun;
+    const bool begun = state.begun, halted = !state.halted.empty();
     const Time time = now();
     Actions made = decide(state, event, time);
     // After decide(): the entry holds a digest of what it gave (law 13.1).
@@ -236,6 +236,9 @@ struct Service::Impl {
       options.on_begun();
     }
     if (state.begun != begun) log.info("the first worker has its weights");
+    // decide() knows a body by its name alone.
+    if (!halted && !state.halted.empty() && std::holds_alternative<BodiesLost>(event))
+      halted_by_loss = true;
   }
 
   void tell_progress(const Stalled& change) {
@@ -281,14 +284,19 @@ struct Service::Impl {
     }
   }
 
-  // Of a halt. What the state lacks another part of the run may have, and then that part seems to
-  // be wrong.
-  void name_damage() {
-    if (damage.empty()) return;
-    failure += fmt::format(
-        ".\n       The journal was damaged when this scheduler began, which is the likely cause: "
-        "{}",
-        damage);
+  // With what is wrong on the disk. What the state lacks another part of the run may have, and then
+  // that part seems to be wrong.
+  void explain_halt() {
+    if (halted_by_loss)
+      failure +=
+          fmt::format(".\n       {}", store.why_lost().empty()
+                                          ? "It is not in " + options.paths.trajectories().string()
+                                          : store.why_lost());
+    if (!damage.empty())
+      failure += fmt::format(
+          ".\n       The journal was damaged when this scheduler began, which is the likely cause: "
+          "{}",
+          damage);
   }
 
   void fail(std::string why) {
@@ -360,7 +368,7 @@ struct Service::Impl {
   Time last_event{};  // of this process's clock
   Time told_waits{}, logged_waits{};
   Actions actions;  // decided, not yet performed
-  bool installed = false;
+  bool installed = false, halted_by_loss = false;
   int64_t next_malformed = 1;
   std::string failure;
 };

@@ -176,8 +176,17 @@ void read_each(const TrajectoryStore& store, const std::vector<BodyId>& ids, std
 
 }  // namespace
 
+template <class T>
+StoreActor::Answer StoreActor::answer(Reads<T> then, std::vector<T> found, std::vector<Lost> lost) {
+  return
+      [this, then = std::move(then), found = std::move(found), lost = std::move(lost)]() mutable {
+        if (!lost.empty()) why_lost_ = lost.front().reason;
+        then(std::move(found), lost);
+      };
+}
+
 void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
-  post([ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
+  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<Described> found;
     std::vector<Lost> lost;
     read_each(store, ids, found, lost,
@@ -189,14 +198,12 @@ void StoreActor::describe(std::vector<BodyId> ids, Reads<Described> then) {
                 return Described{std::move(header).value(), *store.find(id),
                                  added ? "" : added.failure().message};
               });
-    return [then, found = std::move(found), lost = std::move(lost)]() mutable {
-      then(std::move(found), lost);
-    };
+    return answer(then, std::move(found), std::move(lost));
   });
 }
 
 void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
-  post([ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
+  post([this, ids = std::move(ids), then = std::move(then)](TrajectoryStore& store) -> Answer {
     std::vector<Trajectory> found;
     std::vector<Lost> lost;
     read_each(store, ids, found, lost,
@@ -205,9 +212,7 @@ void StoreActor::decode(std::vector<BodyId> ids, Reads<Trajectory> then) {
                 if (trajectory) (void)add_verdict(store, id, trajectory.value().metrics);
                 return trajectory;
               });
-    return [then, found = std::move(found), lost = std::move(lost)]() mutable {
-      then(std::move(found), lost);
-    };
+    return answer(then, std::move(found), std::move(lost));
   });
 }
 
@@ -241,9 +246,7 @@ void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes
       bytes.insert(bytes.end(), begin, begin + count);
       skip = 0;
     }
-    return [then, bytes = std::move(bytes), lost = std::move(lost)]() mutable {
-      then(std::move(bytes), lost);
-    };
+    return answer(then, std::move(bytes), std::move(lost));
   });
 }
 

@@ -93,6 +93,8 @@ class StoreActor {
   // Calls `then` of what has been answered. Wants to be called every now and then: it also looks
   // whether the store makes progress.
   void run_answers();
+  // Of the last body that was lost: the file, and why it does not read back. Empty: none was.
+  const std::string& why_lost() const { return why_lost_; }
   // Nothing is asked that was not answered.
   bool idle() const { return unanswered_ == 0; }
   // Why requests can no longer be taken; empty: they can.
@@ -102,6 +104,8 @@ class StoreActor {
   using Answer = std::function<void()>;                 // called by the owner; may be empty
   using Job = std::function<Answer(TrajectoryStore&)>;  // called by the actor
   void post(Job job, int64_t bytes = 0);
+  template <class T>
+  Answer answer(Reads<T> then, std::vector<T> found, std::vector<Lost> lost);
   void loop();
   bool look();
 
@@ -114,7 +118,7 @@ class StoreActor {
   Mutex mutex_;
   std::vector<Answer> answers_ TR_GUARDED_BY(mutex_);
   int64_t unanswered_ = 0;  // jobs
-  std::string failure_;
+  std::string failure_, why_lost_;
   std::chrono::milliseconds patience_;
   Pulse progress_;  // of the actor's thread
   StallWatch watch_;

@@ -130,6 +130,13 @@ Result<int64_t> RecordFile::append(std::string_view payload) {
   return offset;
 }
 
+bool RecordFile::is_in_place() const {
+  struct stat ours {
+  }, there{};
+  return ::fstat(file_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
 Result<void> RecordFile::sync() {
   // The length of the file goes along; other metadata nobody reads.
   if (::fdatasync(file_.get()) != 0) return failure("sync", path_);

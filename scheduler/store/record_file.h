@@ -46,6 +46,9 @@ class RecordFile {
   int64_t bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
   bool is_open() const { return file_.is_open(); }
+  // It is what lies under its name. Somebody may have removed or replaced it: what is written to it
+  // then can never be read back.
+  bool is_in_place() const;
 
  private:
   Result<void> write(std::string_view bytes);

@@ -106,6 +106,10 @@ Result<void> TrajectoryStore::begin_segment() {
     // sync() knows the active file alone, so the old one is synced before it is left.
     if (auto synced = sync(); !synced) return synced.failure();
   }
+  // With its folder, which may have been taken away.
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  if (error) return Failure{describe_errno("create", directory_, error.value())};
   auto file = RecordFile::create(path_of(number), kStoreKind);
   if (!file) {
     // A header that did not fit leaves an empty file behind.
@@ -124,7 +128,7 @@ Result<void> TrajectoryStore::begin_segment() {
 
 Result<TrajectoryStore::Place> TrajectoryStore::append(Kind kind, const BodyId& id,
                                                        std::string_view bytes) {
-  if (active_number_ == 0 || active_.bytes() >= segment_bytes_) {
+  if (active_number_ == 0 || active_.bytes() >= segment_bytes_ || !active_.is_in_place()) {
     if (auto begun = begin_segment(); !begun) return begun.failure();
   }
   std::string payload = head_of(kind, id);

@@ -4,6 +4,9 @@
 // Memory: an index entry a body; bodies themselves are read when asked for (the page cache serves
 // the recent ones). Disk: a segment is deleted once all its bodies are released and it is full.
 //
+// Somebody may delete the files of a living run: their bodies are then lost, and a segment that is
+// no longer in its place takes no new ones, which could not be read back either.
+//
 // A kill can cut the last record: it is dropped at the next open, and its message, never
 // acknowledged, comes again. A released body may come back with a reopened segment; retain_only()
 // drops it again.

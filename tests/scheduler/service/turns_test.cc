@@ -8,6 +8,7 @@
 namespace tailrace::scheduler {
 namespace {
 
+namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 // A run with one prompt of one member a step, a scripted trainer that has published version 0, and
@@ -122,6 +123,44 @@ TEST_F(StoredTurns, WhatTheTrainerWouldRefuseIsNotGoneOnFrom) {
   const wire::Grant again = install_and_wait(w1);
   EXPECT_EQ(again.lease.attempt, 2);
   EXPECT_TRUE(again.prefix.empty());
+}
+
+// Somebody deletes the bodies of a living run. It samples them again, and the new ones are there; a
+// batch that the trainer has the whole list of cannot be sampled again, and ends the run.
+TEST_F(StoredTurns, BodiesThatAreDeletedAreSampledAgainOrNamed) {
+  const fs::path file = run.options.paths.trajectories() / "bodies-000001.seg";
+  const auto deliver = [&](const wire::Grant& to) {
+    Trajectory t = fakes::make_trajectory(to.lease, to.lane, 0, 6);
+    t.verifier = "fake";
+    t.evidence = "1";
+    w0->say(wire::TrajectoryResult{wire::encode_trajectory(t)});
+  };
+  deliver(grant);
+  ASSERT_TRUE(wait_until([&] {
+    std::error_code missing;
+    return fs::file_size(file, missing) > 200 && !missing;
+  }));
+  fs::remove(file);
+  Script reward(Role::kReward, "reward-0", run.options.endpoint);
+  deliver(w0->expect<wire::Grant>());
+  const auto verify = reward.expect<wire::Verify>();
+  EXPECT_EQ(verify.lease.attempt, 2);
+  reward.say(wire::Verdict{verify.lease, verify.lane, verify.verify_attempt, 1.0, {}, ""});
+  const auto batch = trainer->expect<wire::Batch>();
+  ASSERT_EQ(batch.items.size(), 1u);
+  EXPECT_EQ(batch.items[0].lease, verify.lease);
+
+  fs::remove_all(run.options.paths.trajectories());
+  trainer->ask({{Lane::kTrain, verify.lease}}, 0, 1000);
+  loop.join();
+  EXPECT_EQ(result.end, ServiceResult::End::kFailed);
+  EXPECT_NE(
+      result.message.find("the body of " + to_string(verify.lease) + " is missing or damaged"),
+      std::string::npos)
+      << result.message;
+  EXPECT_NE(result.message.find((run.options.paths.trajectories() / "bodies-000002.seg").string()),
+            std::string::npos)
+      << result.message;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "scheduler/store/trajectory_store.h"
 
 #include <csignal>
+#include <functional>
 
 #include <sys/resource.h>
 
@@ -178,6 +179,41 @@ TEST(TrajectoryStore, ADamagedBodyIsSkippedAndTheOthersStay) {
   EXPECT_EQ(reopened.notes().size(), 1u);
   EXPECT_FALSE(reopened.contains(body_id(4)));
   EXPECT_EQ(reopened.get(body_id(9)).value(), body_of(9));
+}
+
+// Somebody cleans up while the run goes on: what was stored is lost, and what comes is not.
+TEST(TrajectoryStore, FilesThatAreTakenAwayCostTheirBodiesAndNoOthers) {
+  ScratchFolder folder;
+  const auto root = folder.path() / "store";
+  TrajectoryStore store = open_store(root, 1 << 20);
+  const std::vector<std::function<void()>> ways = {
+      [&] { std::filesystem::remove(root / "bodies-000001.seg"); },
+      [&] { std::filesystem::remove_all(root); }};
+  int64_t number = 0;
+  for (const auto& take_away : ways) {
+    const BodyId before = body_id(++number), after = body_id(++number);
+    ASSERT_TRUE(store.put(before, body_of(1)));
+    take_away();
+    const auto lost = store.get(before);
+    ASSERT_FALSE(lost);
+    EXPECT_NE(lost.failure().message.find((root / "bodies-00000").string()), std::string::npos)
+        << lost.failure().message;
+    ASSERT_TRUE(store.put(after, body_of(2)));
+    ASSERT_TRUE(store.sync());
+    EXPECT_EQ(store.get(after).value(), body_of(2));
+  }
+}
+
+// As rsync and editors do.
+TEST(TrajectoryStore, AFileThatACopyReplacesTakesNoMoreBodies) {
+  ScratchFolder folder;
+  TrajectoryStore store = open_store(folder.path(), 1 << 20);
+  ASSERT_TRUE(store.put(body_id(1), body_of(1)));
+  std::filesystem::copy_file(folder.path() / "bodies-000001.seg", folder.path() / "copy");
+  std::filesystem::rename(folder.path() / "copy", folder.path() / "bodies-000001.seg");
+  ASSERT_TRUE(store.put(body_id(2), body_of(2)));
+  EXPECT_EQ(store.get(body_id(1)).value(), body_of(1));
+  EXPECT_EQ(store.get(body_id(2)).value(), body_of(2));
 }
 
 TEST(TrajectoryStore, AFullDiskIsAFailureAndLosesNothing) {
