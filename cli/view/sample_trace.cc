@@ -213,7 +213,7 @@ std::string show_history(const std::vector<TimelineRow>& history) {
 std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
   if (tokenizer == nullptr || id >= tokenizer->vocab_size()) return "";
   std::string out;
-  for (const char c : tokenizer->decode(std::span(&id, 1))) {
+  for (const char c : tokenizer->decode(std::span(&id, 1), /*keep_special=*/true)) {
     if (c == '\n') {
       out += "\\n";
     } else if (c == '\t') {

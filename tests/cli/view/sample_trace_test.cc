@@ -1,6 +1,8 @@
 // What `tailrace trace` finds in a run directory, whole and damaged.
 #include "cli/view/sample_trace.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -70,7 +72,7 @@ struct RunFolder {
     std::filesystem::create_directories(paths.traces());
     write_trace(format_trace_row(trained(body(12, 3, 2))));
   }
-  void write_trace(const std::string& row) {
+  void write_trace(const std::string& row) const {
     ASSERT_TRUE(write_file_atomic(paths.traces() / trace_file_name(5),
                                   format_trace_head(5, 2) + "\n" + row + "\n"));
   }
@@ -105,6 +107,19 @@ TEST(SampleTrace, TellsOfEveryAttemptAndWait) {
     at = text.find(part, at);
     ASSERT_NE(at, std::string::npos) << part << "\n" << text;
   }
+}
+
+TEST(SampleTrace, ShowsSpecialTokens) {
+  const RunFolder run;
+  TraceRow row = trained(body(12, 3, 2));
+  row.segments[0].tokens = {3, 4, text::kEosWord};
+  run.write_trace(format_trace_row(row));
+  text::write_word_tokenizer(run.folder / "words", std::array<std::string, 2>{"up", "down"});
+  const auto tokenizer = text::load_tokenizer(run.folder / "words");
+  const std::string text =
+      show_sample_trace(run.find("prompt=12 member=3").value(), tokenizer.get());
+  EXPECT_NE(text.find("  down\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  </s>\n"), std::string::npos) << text;
 }
 
 TEST(SampleTrace, JsonHoldsTheRowsWithEveryDigit) {
