@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/run_state.h"
+#include "cli/commands/status_facts.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "core/base/error.h"
@@ -83,39 +83,15 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// Where the prompts of one dataset are that were begun, or of all; what is nowhere is left out.
+// What is nowhere is left out.
 std::string describe_prompts(const scheduler::Policy& policy, std::optional<int32_t> domain) {
-  int64_t running = 0, ready = 0, parked = 0, queued = 0, long_queue = 0, handed = 0;
-  for (const auto& [id, task] : policy.tasks) {
-    if (domain && id.domain != *domain) continue;
-    running += task.place == scheduler::Place::kRunning;
-    handed += task.place == scheduler::Place::kHandedOver;
-  }
-  std::array<int64_t, kEnumNames<scheduler::TaskEnd>.size()> ended{};
-  for (int32_t index = 0; index < std::ssize(policy.domains); ++index) {
-    if (domain && index != *domain) continue;
-    const scheduler::Domain& one = policy.domains[static_cast<size_t>(index)];
-    ready += std::ssize(one.ready);
-    parked += std::ssize(one.parked);
-    queued += std::ssize(one.queued);
-    long_queue += std::ssize(one.long_queue);
-    for (size_t i = 0; i < ended.size(); ++i) ended[i] += one.ended[i];
-  }
   std::vector<std::string> parts;
-  const auto add = [&](int64_t count, std::string_view what) {
-    if (count > 0) parts.push_back(fmt::format("{} {}", count, what));
-  };
-  for (size_t i = 0; i < ended.size(); ++i) add(ended[i], kEnumNames<scheduler::TaskEnd>[i]);
-  add(handed, "at the trainer");
-  add(ready, "ready");
-  add(parked, "complete, for a later step");
-  add(running, "running");
-  add(queued, "to be sampled again");
-  add(long_queue, "for a long round");
+  for (const PromptCount& place : count_prompts(policy, domain))
+    if (place.count > 0) parts.push_back(fmt::format("{} {}", place.count, place.words));
   return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// Names of the datasets in the order of the run's config; without a config they are numbered.
+// By domain, as the config of the run has them; without one they are numbered.
 std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
   std::vector<std::string> names;
   try {
@@ -129,29 +105,28 @@ std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
   return names;
 }
 
-void show_status(const std::string& run) {
-  const RunPaths paths{run};
-  const RunState found = read_run_state(paths);
-  if (!found.state)
-    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
-                    paths.root.string());
-  const State& state = *found.state;
-  const Time age = age_of_journal(paths);
-  // What the journal says of workers and waits is true now only while somebody writes it.
-  const bool runs = is_running(paths.root);
-  if (!found.damage.empty())
-    line("damaged", found.damage + ". What follows is the state before the damage");
-  line("run", fmt::format("{}: {}", run, how_it_stands(state, run, runs)));
+// For programs.
+std::string_view state_word(const State& state, bool runs) {
+  if (!state.halted.empty()) return "halted";
+  if (state.end)
+    return state.end->reason == scheduler::RunEnd::Reason::kStopped ? "stopped" : "complete";
+  if (!runs) return "interrupted";
+  return state.stopping ? "stopping" : "running";
+}
+
+void show_text(const StatusFacts& facts, const State& state, bool runs) {
+  if (!facts.damage.empty())
+    line("damaged", facts.damage + ". What follows is the state before the damage");
+  line("run", fmt::format("{}: {}", facts.run, facts.about));
   for (const auto& [id, policy] : state.policies) {
     line("step",
          fmt::format("{}{}, newest checkpoint {}", std::max<int64_t>(0, policy.published),
                      state.config.steps > 0 ? fmt::format(" of {}", state.config.steps) : "",
                      policy.durable < 0 ? "none" : std::to_string(policy.durable)));
     line("prompts", describe_prompts(policy, std::nullopt));
-    if (policy.domains.size() < 2) continue;
-    const std::vector<std::string> names = names_of({run}, policy.domains.size());
-    for (int32_t i = 0; i < std::ssize(policy.domains); ++i)
-      line("", fmt::format("{}: {}", names[static_cast<size_t>(i)], describe_prompts(policy, i)));
+    for (size_t i = 0; i < facts.datasets.size(); ++i)
+      line("", fmt::format("{}: {}", facts.datasets[i],
+                           describe_prompts(policy, static_cast<int32_t>(i))));
   }
   std::string_view label = runs || state.end ? "workers" : "had";
   for (const auto& [id, worker] : state.workers) {
@@ -160,23 +135,48 @@ void show_status(const std::string& run) {
     label = "";
   }
   if (state.end) return;
-  line(runs ? "waits" : "waited",
-       scheduler::describe_waits(state, runs ? state.now + age : state.now));
+  line(runs ? "waits" : "waited", fmt::format("{}", fmt::join(facts.waits, "; ")));
   line("", fmt::format("the scheduler's last event was {:.1f} s ago",
-                       std::chrono::duration<double>(age).count()));
+                       std::chrono::duration<double>(facts.quiet).count()));
+}
+
+void show_status(const std::string& run, bool json) {
+  const RunPaths paths{run};
+  const RunState found = read_run_state(paths);
+  if (!found.state)
+    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
+                    paths.root.string());
+  const State& state = *found.state;
+  // What the journal says of workers and waits is true now only while somebody writes it.
+  const bool runs = is_running(paths.root);
+  StatusFacts facts{.run = run,
+                    .state = std::string(state_word(state, runs)),
+                    .about = how_it_stands(state, run, runs),
+                    .damage = found.damage,
+                    .quiet = age_of_journal(paths),
+                    .datasets = {},
+                    .waits = {}};
+  for (const auto& [id, policy] : state.policies)
+    if (policy.domains.size() > 1) facts.datasets = names_of(paths, policy.domains.size());
+  if (!state.end)
+    facts.waits = scheduler::waits_of(state, runs ? state.now + facts.quiet : state.now);
+  if (json) return fmt::print("{}\n", status_json(facts, state));
+  show_text(facts, state, runs);
 }
 
 }  // namespace
 
 void add_status(Command& program) {
   auto run = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
   Command& command =
       program.command("status", "Where a run stands, and who waits for whom since when");
   command.option("run", *run, {.help = "run directory", .value = "RUN", .required = true});
+  command.option("--json", *json, {.help = "one JSON object, with the same facts"});
   command.footer(
       "Reads the journal, of a living run too.\n\nExample:\n  tailrace status runs/quickstart");
-  command.action([run] {
-    show_status(*run);
+  command.action([run, json] {
+    show_status(*run, *json);
     return kExitDone;
   });
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace tailrace::scheduler {
 namespace {
@@ -14,7 +15,10 @@ std::string since(Time begin, Time now) {
   return seconds > 0 ? fmt::format(" for {} s", seconds) : "";
 }
 
-std::string leases_out(const State& state, Time now, LeaseKind kind, std::string_view verb) {
+using Texts = std::vector<std::string>;
+
+void tell_leases(const State& state, Time now, LeaseKind kind, std::string_view verb,
+                 Texts& texts) {
   std::map<WorkerId, int64_t> at;
   int64_t count = 0;
   Time earliest = Time::max();
@@ -23,8 +27,8 @@ std::string leases_out(const State& state, Time now, LeaseKind kind, std::string
     ++at[lease.worker], ++count;
     earliest = std::min(earliest, lease.deadline);
   }
-  if (count == 0) return "";
-  std::string text = fmt::format("; {} samples {} at", count, verb);
+  if (count == 0) return;
+  std::string text = fmt::format("{} samples {} at", count, verb);
   const char* separator = " ";
   for (const auto& [worker, leases] : at) {
     text += fmt::format("{}{} ({})", separator, worker, leases);
@@ -33,110 +37,113 @@ std::string leases_out(const State& state, Time now, LeaseKind kind, std::string
   const Deadlines& deadlines = state.config.deadlines;
   const Time given = kind == LeaseKind::kGenerate ? deadlines.lease : deadlines.verify;
   if (std::string age = since(earliest - given, now); !age.empty()) text += ", the oldest" + age;
-  return text;
+  texts.push_back(std::move(text));
 }
 
 // A trainer reads its model or its checkpoint before it says anything.
-std::string silent_trainers(const State& state, PolicyId id, const Policy& policy) {
-  std::string text;
+void tell_silent_trainers(const State& state, PolicyId id, const Policy& policy, Texts& texts) {
   for (const auto& [name, worker] : state.workers) {
     if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected) continue;
     if (worker.rank != 0) continue;
     const bool is_known = policy.greeted && policy.trainer == name &&
                           policy.trainer_incarnation == worker.incarnation;
     if (!is_known && !worker.greeting)
-      text += fmt::format("; {} has come and has not said yet what it holds", name);
+      texts.push_back(fmt::format("{} has come and has not said yet what it holds", name));
   }
-  return text;
 }
 
-std::string policy_waits(const State& state, PolicyId id, const Policy& policy, Time now) {
-  std::string text = fmt::format("version {}", policy.published);
+void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now, Texts& texts) {
+  const auto tell = [&](std::string text) { texts.push_back(std::move(text)); };
   // Nothing else of this policy can have begun.
-  if (policy.published < 0)
-    return "the trainer has not published version 0 yet" + silent_trainers(state, id, policy);
-  if (policy.published < policy.frontier)
-    text += fmt::format(" (trained again up to {})", policy.frontier);
+  if (policy.published < 0) {
+    tell("the trainer has not published version 0 yet");
+    return tell_silent_trainers(state, id, policy, texts);
+  }
+  tell(fmt::format("version {}{}", policy.published,
+                   policy.published < policy.frontier
+                       ? fmt::format(" (trained again up to {})", policy.frontier)
+                       : ""));
   int64_t ready = 0;
   for (const Domain& domain : policy.domains) ready += std::ssize(domain.ready);
   if (const auto batch = policy.batches.find(policy.published + 1);
       batch != policy.batches.end() && !batch->second.whole)
     ready += std::ssize(batch->second.tasks);
-  text += fmt::format("; {} of {} groups ready", ready, state.config.prompts_per_step());
+  tell(fmt::format("{} of {} groups ready", ready, state.config.prompts_per_step()));
   if (policy.handed) {
-    text += fmt::format("; the trainer works on step {}", policy.published + 1);
-    if (const auto batch = policy.batches.find(policy.published + 1); batch != policy.batches.end())
-      text += since(batch->second.handed, now);
+    const auto batch = policy.batches.find(policy.published + 1);
+    tell(fmt::format("the trainer works on step {}{}", policy.published + 1,
+                     batch == policy.batches.end() ? "" : since(batch->second.handed, now)));
   }
   if (ready >= state.config.prompts_per_step() && !policy.handed && !policy.wanted)
-    text += fmt::format("; the trainer has not asked for step {} yet", policy.published + 1);
+    tell(fmt::format("the trainer has not asked for step {} yet", policy.published + 1));
   if (policy.told > 0 && !policy.handed)
-    text += fmt::format("; the trainer was given {} of them for step {}", policy.told,
-                        policy.published + 1);
+    tell(fmt::format("the trainer was given {} of them for step {}", policy.told,
+                     policy.published + 1));
   else if (policy.wanted && !policy.handed)
-    text += fmt::format("; the trainer waits for step {}", *policy.wanted);
+    tell(fmt::format("the trainer waits for step {}", *policy.wanted));
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
-    text += fmt::format("; {} is away", policy.trainer);
-  text += silent_trainers(state, id, policy);
+    tell(fmt::format("{} is away", policy.trainer));
+  tell_silent_trainers(state, id, policy, texts);
   for (int32_t rank = 1; rank < state.config.trainer_ranks; ++rank) {
-    if (!policy.ranks.contains(rank)) text += fmt::format("; rank {} of the trainer is away", rank);
+    if (!policy.ranks.contains(rank)) tell(fmt::format("rank {} of the trainer is away", rank));
   }
-  if (evaluating(policy)) text += fmt::format("; {} held-out samples missing", num_open(policy));
-  return text;
+  if (evaluating(policy)) tell(fmt::format("{} held-out samples missing", num_open(policy)));
 }
 
 // Of the members that wait, those of a pool in which nobody is.
-std::string empty_pools(const State& state) {
+void tell_empty_pools(const State& state, Texts& texts) {
   std::map<std::string, int64_t> waiting;
   for (const auto& [need, members] : state.waiting)
     if (!need.pool.empty()) waiting[need.pool] += std::ssize(members);
-  std::string text;
   for (const auto& [pool, members] : waiting) {
     const bool somebody = std::ranges::any_of(state.workers, [&](const auto& entry) {
       const Worker& worker = entry.second;
       return worker.role == Role::kRollout && worker.connected && worker.site.pool == pool;
     });
     if (!somebody)
-      text += fmt::format("; {} of them for pool {}, in which nobody is", members, pool);
+      texts.push_back(fmt::format("{} of them for pool {}, in which nobody is", members, pool));
   }
-  return text;
 }
 
 }  // namespace
 
 // All that is open, instead of a guess at the culprit: the line is read when a run stands still and
 // nobody knows why.
-std::string describe_waits(const State& state, Time now) {
-  std::string text;
-  for (const auto& [id, policy] : state.policies)
-    text += (text.empty() ? "" : "; ") + policy_waits(state, id, policy, now);
-  text += leases_out(state, now, LeaseKind::kGenerate, "run");
-  text += leases_out(state, now, LeaseKind::kVerify, "are verified");
-  if (!state.waiting.empty())
-    text += fmt::format("; {} samples wait for a rollout worker", num_waiting(state)) +
-            empty_pools(state);
+std::vector<std::string> waits_of(const State& state, Time now) {
+  Texts texts;
+  const auto tell = [&](std::string text) { texts.push_back(std::move(text)); };
+  for (const auto& [id, policy] : state.policies) tell_policy(state, id, policy, now, texts);
+  tell_leases(state, now, LeaseKind::kGenerate, "run", texts);
+  tell_leases(state, now, LeaseKind::kVerify, "are verified", texts);
+  if (!state.waiting.empty()) {
+    tell(fmt::format("{} samples wait for a rollout worker", num_waiting(state)));
+    tell_empty_pools(state, texts);
+  }
   if (!state.to_verify.empty())
-    text += fmt::format("; {} samples wait for a reward worker", state.to_verify.size());
+    tell(fmt::format("{} samples wait for a reward worker", state.to_verify.size()));
   for (const auto& [id, worker] : state.workers) {
     if (is_asked(worker))
-      text +=
-          fmt::format("; {} {} version {}{}", id,
-                      worker.install->phase == Install::Phase::kStaging ? "stages" : "switches to",
-                      worker.install->version,
-                      since(worker.install->deadline - state.config.deadlines.install, now));
+      tell(fmt::format("{} {} version {}{}", id,
+                       worker.install->phase == Install::Phase::kStaging ? "stages" : "switches to",
+                       worker.install->version,
+                       since(worker.install->deadline - state.config.deadlines.install, now)));
     if (!worker.connected)
-      text += fmt::format("; {} has been away{}", id,
-                          since(worker.reconnect_deadline - state.config.deadlines.reconnect, now));
-    if (worker.stalled) text += fmt::format("; {} makes no progress", id);
+      tell(fmt::format("{} has been away{}", id,
+                       since(worker.reconnect_deadline - state.config.deadlines.reconnect, now)));
+    if (worker.stalled) tell(fmt::format("{} makes no progress", id));
     if (in_quarantine(state, id))
-      text += fmt::format("; {} is in quarantine: {}", id, state.health.at(id).reason);
+      tell(fmt::format("{} is in quarantine: {}", id, state.health.at(id).reason));
   }
   if (state.end) {
-    text += "; the last version is being saved";
+    tell("the last version is being saved");
   } else if (state.stopping) {
-    text += "; a stop was asked for";
+    tell("a stop was asked for");
   }
-  return text;
+  return texts;
+}
+
+std::string describe_waits(const State& state, Time now) {
+  return fmt::format("{}", fmt::join(waits_of(state, now), "; "));
 }
 
 }  // namespace tailrace::scheduler

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "scheduler/state/state.h"
 
@@ -11,5 +12,8 @@ namespace tailrace::scheduler {
 // "version 3; 4 of 16 groups ready; 12 samples run at rollout-0 (8), rollout-1 (4), the oldest for
 // 31 s; 3 wait for a reward worker". `now`: of the same clock as the state's times.
 std::string describe_waits(const State& state, Time now);
+
+// The same in its parts.
+std::vector<std::string> waits_of(const State& state, Time now);
 
 }  // namespace tailrace::scheduler

@@ -2,6 +2,8 @@
 #include <array>
 #include <numeric>
 
+#include <nlohmann/json.hpp>
+
 #include "cli/run/roles.h"
 #include "core/base/random.h"
 #include "tests/cli/commands/launch_fixture.h"
@@ -9,6 +11,8 @@
 
 namespace tailrace {
 namespace {
+
+using nlohmann::json;
 
 TEST_F(LaunchTest, RunsToItsEndAndSaysSo) {
   start_run();
@@ -227,12 +231,27 @@ TEST_F(LaunchTest, StatusTellsWhereARunStands) {
   ASSERT_NE(age, std::string::npos) << said;
   // Not since the machine was started, which is where a steady clock counts from.
   EXPECT_LT(std::stod(said.substr(age + last_event.size())), 60) << said;
+  const json facts = json::parse(run_binary("status --json " + paths().root.string()).out);
+  EXPECT_EQ(facts.at("state"), "running");
+  EXPECT_EQ(facts.at("about"), "it goes on");
+  EXPECT_EQ(facts.at("steps"), kSteps);
+  EXPECT_EQ(facts.at("prompts").at("at_trainer"), 4);
+  EXPECT_EQ(facts.at("prompts").at("trained").get<int64_t>(), 4 * facts.at("step").get<int64_t>());
+  ASSERT_EQ(facts.at("workers").size(), 4u) << facts;
+  for (const json& worker : facts.at("workers")) {
+    EXPECT_EQ(worker.at("connected"), true);
+    EXPECT_EQ(worker.contains("slots"), worker.at("role") != "trainer");
+  }
+  EXPECT_EQ(facts.at("waits").at(0), fmt::format("version {}", facts.at("step").get<int64_t>()));
+  EXPECT_LT(facts.at("quiet_seconds"), 60);
   ::kill(trainer, SIGCONT);
   expect_done();
   said = status();
   EXPECT_NE(said.find("complete: all steps are trained"), std::string::npos) << said;
   EXPECT_NE(said.find("16 of 16, newest checkpoint 16"), std::string::npos) << said;
   EXPECT_NE(said.find("64 trained"), std::string::npos) << said;
+  EXPECT_TRUE(
+      json::parse(run_binary("status --json " + paths().root.string()).out).at("waits").empty());
   const auto refused = run_binary("status " + (folder_ / "nowhere").string());
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("has no journal"), std::string::npos) << refused.err;

@@ -1,0 +1,38 @@
+// Where a run stands, as facts: `tailrace status` shows them as text and as JSON.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/time.h"
+#include "scheduler/state/state.h"
+
+namespace tailrace {
+
+// Prompts that were begun, by where they are now.
+struct PromptCount {
+  std::string_view key, words;  // for JSON, for people
+  int64_t count = 0;
+};
+
+// All places, also those where none is. `domain`: of one dataset; absent: of all.
+std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
+                                       std::optional<int32_t> domain);
+
+struct StatusFacts {
+  std::string run, state, about;      // `state`: one word; `about`: a sentence for people
+  std::string damage;                 // of the journal, a sentence (run_state.h); empty: none
+  Time quiet{};                       // since the scheduler wrote to its journal
+  std::vector<std::string> datasets;  // names; empty: the run has one
+  std::vector<std::string> waits;     // who waits for whom; empty: nobody, as the run is over
+};
+
+// One object. `state` of the scheduler: as its journal has it.
+std::string status_json(const StatusFacts& facts, const scheduler::State& state);
+
+}  // namespace tailrace
