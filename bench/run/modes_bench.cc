@@ -169,7 +169,7 @@ ModeRun read_run(const fs::path& directory, int steps, int room) {
     run.staleness = std::max(run.staleness, value_of(row, "staleness/max"));
     run.mismatch = std::max(run.mismatch, std::abs(value_of(row, "mismatch/kl")));
     const int last = std::max(1, steps / 4);
-    if (row.step >= steps - last) run.reward += value_of(row, "reward/mean") / last;
+    if (row.step > steps - last) run.reward += value_of(row, "reward/mean") / last;
   }
   require(num_steps == steps, "{}: {} steps instead of {}", directory.string(), num_steps, steps);
   run.tokens_per_s = tokens / run.seconds;

@@ -50,7 +50,7 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
       (row.find("eval/episodes") != nullptr ? evaluations : steps).insert(row.step);
     }
   }
-  if (!steps.empty()) expected.published = std::max(expected.published, *steps.rbegin() + 1);
+  if (!steps.empty()) expected.published = std::max(expected.published, *steps.rbegin());
   std::vector<std::string> texts;
 
   // Until a version is there the warm-up may go on, or be done again.
@@ -60,7 +60,7 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
                  "points of the warm-up, updates", texts);
   }
   std::vector<int64_t> missing;
-  for (int64_t step = 0; step < expected.published; ++step) {
+  for (int64_t step = 1; step <= expected.published; ++step) {
     if (!steps.contains(step)) missing.push_back(step);
   }
   name_missing(missing, "step", "steps", texts);

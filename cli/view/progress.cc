@@ -102,8 +102,8 @@ int columns_of(std::FILE* out) {
 
 // A run that ends with its data has no number of steps.
 std::string step_text(const ProgressState& state, const MetricsRow& row) {
-  if (state.total_steps == 0) return fmt::format("step {}", row.step + 1);
-  return fmt::format("step {}/{}", row.step + 1, state.total_steps);
+  if (state.total_steps == 0) return fmt::format("step {}", row.step);
+  return fmt::format("step {}/{}", row.step, state.total_steps);
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ double seconds_left(const ProgressState& state) {
   if (last.step <= first.step) return -1;
   double pace =
       (last.unix_seconds - first.unix_seconds) / static_cast<double>(last.step - first.step);
-  return std::max(0.0, pace * static_cast<double>(state.total_steps - 1 - last.step));
+  return std::max(0.0, pace * static_cast<double>(state.total_steps - last.step));
 }
 
 void show(std::FILE* out, std::string_view text) {
@@ -154,9 +154,9 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
     lines.push_back(state.name + "  starting");
     if (!state.rows.empty()) lines.push_back("  " + progress_line(state, state.rows.back()));
   } else {
-    double share = state.total_steps > 0 ? static_cast<double>(step->step + 1) /
-                                               static_cast<double>(state.total_steps)
-                                         : 0;
+    double share = state.total_steps > 0
+                       ? static_cast<double>(step->step) / static_cast<double>(state.total_steps)
+                       : 0;
     // About 60 columns are words.
     int width = std::clamp(columns - 60, 10, 40),
         filled = static_cast<int>(std::lround(share * width));

@@ -155,9 +155,8 @@ std::string tiles(const ReportData& data) {
   change("reward, held-out", series_of(data.rows, "eval/reward"));
   change("reward, training", moving_average(series_of(data.rows, "reward/mean")));
   int64_t steps = 0;
-  // Rows of steps count from 0; the one of the last evaluation has the number of steps done.
   for (const MetricsRow& row : data.rows)
-    if (row.version >= 0) steps = std::max(steps, row.step + (row.find("reward/mean") ? 1 : 0));
+    if (row.version >= 0) steps = std::max(steps, row.step);
   out += tile("steps", fmt::format("{}", steps));
   if (data.rows.size() > 1)
     out += tile("time",

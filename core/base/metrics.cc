@@ -76,24 +76,33 @@ Result<std::vector<MetricsRow>> read_metrics(const std::filesystem::path& path) 
   return rows;
 }
 
-Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int64_t first_step,
+Result<MetricsWriter> MetricsWriter::open(const std::filesystem::path& path, int64_t first_version,
                                           double unix_seconds) {
+  std::vector<MetricsRow> dropped_by_events;
   if (std::filesystem::is_regular_file(path)) {
     auto rows = read_metrics(path);
     if (!rows) return rows.failure();
     std::string kept;
     // A run that goes on from a checkpoint makes these steps again.
-    for (const MetricsRow& row : rows.value())
-      if (row.version < 0 || row.step < first_step) kept += format_metrics_row(row) + '\n';
+    for (const MetricsRow& row : rows.value()) {
+      if (row.version >= first_version) continue;
+      kept += format_metrics_row(row) + '\n';
+      if (row.version >= 0 && row.step >= first_version) dropped_by_events.push_back(row);
+    }
     // This also drops a last line that was cut, to which the next row would be glued.
     if (auto written = write_file_atomic(path, kept); !written) return written.failure();
   }
   MetricsWriter writer;
   writer.path_ = path;
   if (auto followed = writer.follow(); !followed) return followed.failure();
-  auto events = EventFile::create(path.parent_path(), unix_seconds, first_step);
+  auto events = EventFile::create(path.parent_path(), unix_seconds, first_version);
   if (!events) return events.failure();
   writer.events_ = std::move(events).value();
+  // TensorBoard drops by step alone, and so the step that published `first_version` too.
+  for (const MetricsRow& row : dropped_by_events) {
+    if (auto added = writer.events_.add_scalars(row.unix_seconds, row.step, row.values); !added)
+      return added.failure();
+  }
   return writer;
 }
 

@@ -1,6 +1,6 @@
 // Metrics of a run: one row a step in metrics.jsonl, the same as TensorBoard scalars.
 //
-// A row is {"step": 3, "version": 3, "time": 1712.5, "reward/mean": 0.61, ..., "proof": "9f.."}:
+// A row is {"step": 4, "version": 3, "time": 1712.5, "reward/mean": 0.61, ..., "proof": "9f.."}:
 // `time` is seconds since the epoch (UTC); a value that is not finite is written as null and read
 // back as NaN; the proof is one of the row (json_file.h). Names are those of docs/metrics.md,
 // "group/name".
@@ -23,9 +23,10 @@
 
 namespace tailrace {
 
+// Step n starts from version n - 1 and publishes version n. An evaluation of version n has step n.
 struct MetricsRow {
-  int64_t step = 0;
-  int64_t version = 0;  // that the step started from; -1: before the first (supervised)
+  int64_t step = 0;     // of a supervised warm-up: updates done
+  int64_t version = 0;  // that the row is about: what a step started from; -1: before the first
   double unix_seconds = 0;
   MetricList values;
 
@@ -34,10 +35,10 @@ struct MetricsRow {
 
 class MetricsWriter {
  public:
-  // Appends to `path` and to a new event file beside it. Rows of steps >= first_step that are there
-  // already (from a launch that died after its last checkpoint) are removed first, and so is a last
-  // line that a crash cut; rows of version -1 stay. `unix_seconds` names the event file.
-  static Result<MetricsWriter> open(const std::filesystem::path& path, int64_t first_step,
+  // Appends to `path` and to a new event file beside it. Rows of versions >= first_version that are
+  // there already (from a launch that died after its last checkpoint) are removed first, and so is
+  // a last line that a crash cut; rows of version -1 stay. `unix_seconds` names the event file.
+  static Result<MetricsWriter> open(const std::filesystem::path& path, int64_t first_version,
                                     double unix_seconds);
 
   // A Failure (a full disk) leaves the files as they were; the caller decides whether the run goes

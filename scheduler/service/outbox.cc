@@ -118,19 +118,21 @@ void Outbox::tell_of_batch() {
                     [](const HandOver::Item& item) { return batch_order(item.lease.member); });
   std::map<BodyId, double> rewards;
   for (const HandOver::Item& item : batch.items) rewards[{Lane::kTrain, item.lease}] = item.reward;
-  show_samples(batch.step - 1, metrics_.samples_of_batch(batch), std::move(rewards), [] {});
+  show_samples(batch.step, batch.step - 1, metrics_.samples_of_batch(batch), std::move(rewards),
+               [] {});
 }
 
-void Outbox::show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
-                          std::function<void()> then) {
+void Outbox::show_samples(int64_t step, int64_t version, std::vector<BodyId> ids,
+                          std::map<BodyId, double> rewards, std::function<void()> then) {
   if (ids.empty()) return then();
-  store_.decode(std::move(ids), [this, step, rewards = std::move(rewards), then = std::move(then)](
-                                    std::vector<Trajectory> found, const auto&) {
-    for (Trajectory& trajectory : found)
-      trajectory.reward = rewards.at({trajectory.lane, trajectory.lease});
-    metrics_.write_samples(step, found);
-    then();
-  });
+  store_.decode(std::move(ids),
+                [this, step, version, rewards = std::move(rewards), then = std::move(then)](
+                    std::vector<Trajectory> found, const auto&) {
+                  for (Trajectory& trajectory : found)
+                    trajectory.reward = rewards.at({trajectory.lane, trajectory.lease});
+                  metrics_.write_samples(step, version, found);
+                  then();
+                });
 }
 
 // Reported when its rows are written: then its bodies can go. An episode that cannot be read back
@@ -156,7 +158,7 @@ void Outbox::act(const EvalDone& a) {
     // Chosen before the row is written: a version that has its row shows nothing more.
     const std::vector<BodyId> shown = metrics_.samples_of_evaluation(a);
     metrics_.on_evaluation(a, headers);
-    show_samples(a.version, shown, rewards, [this, a] {
+    show_samples(a.version, a.version, shown, rewards, [this, a] {
       feed_(EvalReported{a.policy, a.version});
     });
   });

@@ -60,8 +60,8 @@ class Outbox {
   std::string prompt_text(const TaskId& task) const;
   void warn_of_unread(const StoreActor::Described& body) const;
   void tell_of_batch();
-  void show_samples(int64_t step, std::vector<BodyId> ids, std::map<BodyId, double> rewards,
-                    std::function<void()> then);
+  void show_samples(int64_t step, int64_t version, std::vector<BodyId> ids,
+                    std::map<BodyId, double> rewards, std::function<void()> then);
 
   const State& state_;
   Feed feed_;

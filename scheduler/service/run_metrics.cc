@@ -154,7 +154,7 @@ RunMetrics::~RunMetrics() { keep(); }
 // disk that was full, or by somebody who removed a line or cut the file.
 void RunMetrics::warn_of_missing(int64_t published) {
   std::vector<int64_t> missing;
-  for (int64_t step = 0; step < published; ++step) {
+  for (int64_t step = 1; step <= published; ++step) {
     if (!steps_.contains(step)) missing.push_back(step);
   }
   if (missing.empty()) return;
@@ -162,9 +162,9 @@ void RunMetrics::warn_of_missing(int64_t published) {
                paths_.metrics().string(), missing.size(), missing.front());
 }
 
-void RunMetrics::open(int64_t first_step) {
+void RunMetrics::open(int64_t first_version) {
   writer_.reset();
-  auto opened = MetricsWriter::open(paths_.metrics(), first_step, unix_seconds());
+  auto opened = MetricsWriter::open(paths_.metrics(), first_version, unix_seconds());
   if (!opened) throw UserError("{}", opened.failure().message);
   writer_ = std::move(opened).value();
   read_back();
@@ -218,8 +218,8 @@ void RunMetrics::write(int64_t step, int64_t version, MetricList values) {
 
 std::vector<BodyId> RunMetrics::samples_of_batch(const HandOver& batch) const {
   // Without evaluations the first and every tenth batch show what the policy writes.
-  const int64_t row = batch.step - 1;
-  if (evaluates_ || !evaluations_.empty() || row % 10 != 0 || steps_.contains(row)) return {};
+  const bool is_tenth = (batch.step - 1) % 10 == 0;
+  if (evaluates_ || !evaluations_.empty() || !is_tenth || steps_.contains(batch.step)) return {};
   return choose_samples(Lane::kTrain, batch.items, num_samples_);
 }
 
@@ -232,11 +232,12 @@ std::vector<BodyId> RunMetrics::samples_of_evaluation(const EvalDone& report) co
   return choose_samples(Lane::kEval, rewarded, num_samples_);
 }
 
-void RunMetrics::write_samples(int64_t step, std::span<const Trajectory> trajectories) {
+void RunMetrics::write_samples(int64_t step, int64_t version,
+                               std::span<const Trajectory> trajectories) {
   if (trajectories.empty()) return;
   std::string lines;
   for (const Trajectory& trajectory : trajectories) {
-    SampleRow row = sample_row(trajectory, step, step);
+    SampleRow row = sample_row(trajectory, step, version);
     if (!datasets_.empty())
       row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.domain));
     lines += format_sample_row(row) + "\n";
@@ -312,14 +313,14 @@ MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& bat
 
 void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                               const MetricList& sent) {
-  const int64_t version = policy.published, row = version - 1;
+  const int64_t version = policy.published;
   evaluates_ = policy.evaluated >= 0;
   keep();
   published_ = version;
   const auto batch = policy.batches.find(version);
   // The first publication comes of no step, whatever its number. A step that is trained again, or
   // whose row was written before a kill, has its row.
-  if (batch == policy.batches.end() || !steps_.insert(row).second) return;
+  if (batch == policy.batches.end() || !steps_.insert(version).second) return;
 
   const StepStart& end = policy.step_start;
   MetricList values = sent;
@@ -345,7 +346,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
                {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)}});
   add_missing(values, prompts_by_dataset(policy, batch->second));
-  write(row, row, std::move(values));
+  write(version, version - 1, std::move(values));
 }
 
 bool RunMetrics::on_progress(const wire::Progress& progress) {

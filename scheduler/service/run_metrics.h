@@ -1,8 +1,8 @@
 // What a run leaves for people: rows of metrics.jsonl and a few episodes in samples.jsonl.
 //
-// A row of a training step n has step = version = n - 1 (counted from 0, the weights it started
-// from): what the trainer sent, plus what only the scheduler sees. A row of an evaluation has step
-// = version = the version under evaluation. Rows are written before the event that caused them is
+// A row of a training step n has step n and version n - 1 (the weights it started from): what the
+// trainer sent, plus what only the scheduler sees. A row of an evaluation has step = version = the
+// version under evaluation. Rows are written before the event that caused them is
 // committed, and known rows are not written again: after a kill a row is there once. Where somebody
 // replaces or removes the file meanwhile, its rows are put back; where rows are gone, they are
 // named.
@@ -53,8 +53,8 @@ class RunMetrics {
   // datasets in turn. None where the row of this step has them, or others are shown.
   std::vector<BodyId> samples_of_batch(const HandOver& batch) const;
   std::vector<BodyId> samples_of_evaluation(const EvalDone& report) const;
-  // Rewards are those that count.
-  void write_samples(int64_t step, std::span<const Trajectory> trajectories);
+  // Rewards are those that count. `version`: the newest that may have sampled them.
+  void write_samples(int64_t step, int64_t version, std::span<const Trajectory> trajectories);
 
   // Another lineage begins at version `from`: rows that rest on what it replaces are removed.
   void on_fork(int64_t from);
@@ -70,7 +70,7 @@ class RunMetrics {
   MetricList prompts_by_dataset(const Policy& policy, const Batch& batch) const;
   MetricList evaluation_by_dataset(const EvalDone& report,
                                    std::span<const TrajectoryHeader> bodies) const;
-  void open(int64_t first_step);
+  void open(int64_t first_version);
   void read_back();  // which rows there are
   void warn_of_missing(int64_t published);
   void keep();

@@ -203,7 +203,7 @@ TEST_F(LaunchFaults, AWorkerThatCannotStartBeforeTheRunHasBegunEndsItWithItsMess
   // When that is mended, the run goes on.
   fs::rename(hidden(), tokenizer());
   start(command({"--run-dir", paths().root.string()}));
-  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  ASSERT_TRUE(wait_until([&] { return has_step(1); })) << output();
   launched_->send_signal(SIGINT);
   EXPECT_EQ(finish().code, 130) << output();
 }
@@ -371,7 +371,7 @@ TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoS
 
 TEST_F(LaunchFaults, AChangedConfigOrDataIsRefusedAndLeftAsItIs) {
   start_run();
-  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  ASSERT_TRUE(wait_until([&] { return has_step(1); })) << output();
   launched_->send_signal(SIGINT);
   EXPECT_EQ(finish().code, 130) << output();
   const std::string config = read_file(paths().config()).value();
@@ -456,7 +456,7 @@ TEST_F(LaunchFaults, ADamagedJournalIsNamedByWhoeverReadsIt) {
 
 TEST_F(LaunchFaults, AJournalWithoutItsSnapshotsIsRefusedAndLeftAsItIs) {
   start_run();
-  ASSERT_TRUE(wait_until([&] { return has_step(0); })) << output();
+  ASSERT_TRUE(wait_until([&] { return has_step(1); })) << output();
   launched_->send_signal(SIGKILL);
   (void)finish();
   EXPECT_TRUE(wait_until([&] { return workers("scheduler").empty(); }));

@@ -189,7 +189,7 @@ class LaunchTest : public testing::Test {
       return false;
     });
     EXPECT_TRUE(reached) << output();
-    EXPECT_FALSE(has_step(kSteps - 1)) << "too late";
+    EXPECT_FALSE(has_step(kSteps)) << "too late";
     return reached ? trainers[0] : -1;
   }
   // Work is leased to a worker that is stopped, by the line of `status` that begins so. Looked at
@@ -210,8 +210,7 @@ class LaunchTest : public testing::Test {
     ADD_FAILURE() << manifest.failure().message;
     return "";
   }
-  // Each step is counted once, whatever happened. A row names the version that its step started
-  // from.
+  // Each step is counted once, whatever happened.
   void expect_each_step_once(const std::string& run = "run", int num_steps = kSteps) const {
     auto rows = read_metrics(paths(run).metrics());
     ASSERT_TRUE(rows) << rows.failure().message;
@@ -220,7 +219,7 @@ class LaunchTest : public testing::Test {
       if (row.find("reward/mean") != nullptr) steps.insert(row.step);
     }
     std::multiset<int64_t> expected;
-    for (int64_t step = 0; step < num_steps; ++step) expected.insert(step);
+    for (int64_t step = 1; step <= num_steps; ++step) expected.insert(step);
     EXPECT_EQ(steps, expected);
   }
   // What an undisturbed run of the same config gives; computed once.

@@ -99,6 +99,33 @@ TEST_F(LaunchTest, ReplayedExpertsAreThoseThatTheTrainerWouldChooseInTheSameVers
   EXPECT_GT(std::accumulate(stale.begin(), stale.end(), 0.0), 0);
 }
 
+// Step n starts from version n - 1 and publishes version n, wherever a person reads it.
+TEST_F(LaunchTest, TheTerminalTheFilesAndTheReportCountStepsAlike) {
+  start_run("run", {"run.steps=3"});
+  expect_done();
+  EXPECT_EQ(output().find("step 0/3"), std::string::npos) << output();
+  for (const char* step : {"step 1/3  ", "step 2/3  ", "step 3/3  ", "held-out at step 3:"})
+    EXPECT_NE(output().find(step), std::string::npos) << step << "\n" << output();
+  expect_each_step_once("run", 3);
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows) << rows.failure().message;
+  for (const MetricsRow& row : rows.value()) {
+    if (row.find("reward/mean") != nullptr) EXPECT_EQ(row.version, row.step - 1);
+    if (row.find("eval/episodes") != nullptr) EXPECT_EQ(row.version, row.step);
+  }
+  const std::string status = run_binary("status " + paths().root.string()).out;
+  EXPECT_NE(status.find("3 of 3"), std::string::npos) << status;
+  EXPECT_TRUE(fs::exists(paths().checkpoints() / checkpoint_name(3)));
+  const json facts = json::parse(run_binary("status --json " + paths().root.string()).out);
+  EXPECT_EQ(facts.at("state"), "complete");
+  EXPECT_EQ(facts.at("step"), 3);
+  EXPECT_EQ(facts.at("steps"), 3);
+  EXPECT_EQ(facts.at("checkpoint"), 3);
+  const std::string page = read_file(paths().report()).value();
+  EXPECT_NE(page.find("<b>3</b><span>steps</span>"), std::string::npos);
+  EXPECT_NE(page.find("After: step 3"), std::string::npos);
+}
+
 TEST_F(LaunchTest, GoesOnWhenNobodyReadsItsProgress) {
   std::string line = "set -o pipefail;";
   for (const auto& part :

@@ -34,7 +34,7 @@ class LaunchTraceTest : public LaunchTest {
     const auto rows = read_metrics(paths().metrics());
     EXPECT_TRUE(rows) << rows.failure().message;
     for (const MetricsRow& row : rows.value())
-      if (row.find("reward/mean") != nullptr) found[row.step + 1] = row;
+      if (row.find("reward/mean") != nullptr) found[row.step] = row;
     return found;
   }
   std::vector<TraceRow> traces() const {

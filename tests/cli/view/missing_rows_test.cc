@@ -11,7 +11,7 @@ namespace {
 using Texts = std::vector<std::string>;
 
 MetricsRow step(int64_t n) {
-  return {.step = n, .version = n, .unix_seconds = 0, .values = {{"reward/mean", 0.5}}};
+  return {.step = n, .version = n - 1, .unix_seconds = 0, .values = {{"reward/mean", 0.5}}};
 }
 MetricsRow evaluation(int64_t version) {
   return {.step = version, .version = version, .unix_seconds = 0, .values = {{"eval/episodes", 8}}};
@@ -22,14 +22,14 @@ MetricsRow warm_up(int64_t done, double total) {
 
 TEST(MissingRows, StepsAreNamed) {
   EXPECT_EQ(missing_rows(std::vector<MetricsRow>{}, {}), Texts{});
-  EXPECT_EQ(missing_rows(std::vector{step(0), step(1)}, {}), Texts{});
-  EXPECT_EQ(missing_rows(std::vector{step(0), step(2)}, {}), Texts{"step 1"});
-  EXPECT_EQ(missing_rows(std::vector{step(0), step(2)}, {.published = 5}),
-            Texts{"3 steps from 1 to 4"});
+  EXPECT_EQ(missing_rows(std::vector{step(1), step(2)}, {}), Texts{});
+  EXPECT_EQ(missing_rows(std::vector{step(1), step(3)}, {}), Texts{"step 2"});
+  EXPECT_EQ(missing_rows(std::vector{step(1), step(3)}, {.published = 5}),
+            Texts{"3 steps from 2 to 5"});
 }
 
 TEST(MissingRows, EvaluationsThatAreDueAreNamed) {
-  const std::vector rows = {step(0), step(1), step(2), step(3), step(4), evaluation(0)};
+  const std::vector rows = {step(1), step(2), step(3), step(4), step(5), evaluation(0)};
   EXPECT_EQ(missing_rows(rows, {}), Texts{}) << "not due";
   ExpectedRows expected{.evaluates = true, .interval_steps = 2};
   EXPECT_EQ(missing_rows(rows, expected),
@@ -46,7 +46,7 @@ TEST(MissingRows, EvaluationsThatAreDueAreNamed) {
 TEST(MissingRows, OfAWarmUpTheyAreNamedAsFarAsItsRowsTell) {
   const ExpectedRows expected{.published = 0, .warm_up = true};
   const auto missing = [&](std::vector<MetricsRow> rows) {
-    rows.push_back(step(0));
+    rows.push_back(step(1));
     return missing_rows(rows, expected);
   };
   EXPECT_EQ(missing({warm_up(2, 7), warm_up(4, 7), warm_up(6, 7), warm_up(7, 7)}), Texts{});
@@ -65,8 +65,8 @@ TEST(MissingRows, TheCheckpointsOfARunTellHowFarItIs) {
   std::filesystem::create_directories(paths.checkpoints() / checkpoint_name(2));
   const std::string warning = "warning: " + paths.metrics().string() + " has no rows of ";
   EXPECT_EQ(warning_of_missing_rows(paths, {}),
-            warning + "2 steps from 0 to 1: figures and reports lack them\n");
-  const std::string rows = format_metrics_row(step(0)) + "\n" + format_metrics_row(step(1)) + "\n";
+            warning + "2 steps from 1 to 2: figures and reports lack them\n");
+  const std::string rows = format_metrics_row(step(1)) + "\n" + format_metrics_row(step(2)) + "\n";
   ASSERT_TRUE(write_file_atomic(paths.metrics(), rows));
   EXPECT_EQ(warning_of_missing_rows(paths, {}), "");
   ASSERT_TRUE(write_file_atomic(paths.metrics(), "no row\n" + rows));

@@ -9,7 +9,7 @@ namespace {
 
 MetricsRow step_row(int64_t step) {
   return {.step = step,
-          .version = step,
+          .version = step - 1,
           .unix_seconds = 1000 + 2.0 * static_cast<double>(step),
           .values = {{"reward/mean", 0.5},
                      {"env/success", 0.64},
@@ -19,7 +19,7 @@ MetricsRow step_row(int64_t step) {
 
 ProgressState state_of(int64_t steps) {
   ProgressState state{"quickstart", 80, {}};
-  for (int64_t step = 0; step < steps; ++step) state.rows.push_back(step_row(step));
+  for (int64_t step = 1; step <= steps; ++step) state.rows.push_back(step_row(step));
   return state;
 }
 
@@ -48,7 +48,7 @@ TEST(ProgressLine, TellsAStepAnEvaluationAndTheWarmUp) {
 
 TEST(ProgressLine, TellsTheRewardOfEachDataset) {
   ProgressState state = state_of(12);
-  MetricsRow row{.step = 11,
+  MetricsRow row{.step = 12,
                  .values = {{"reward/mean", 0.5},
                             {"reward/grid/mean", 0.625},
                             {"reward/sums/mean", 0.125},
@@ -88,7 +88,7 @@ TEST(ProgressView, WritesPlainLinesWhereThereIsNoTerminal) {
   {
     ProgressView view(file, false, "run", 80);
     view.say("starting");
-    view.add(step_row(0));
+    view.add(step_row(1));
   }
   EXPECT_EQ(written(file),
             "starting\nstep 1/80  reward 0.500  success 0.64  length 23.4  18.23k tokens/s\n");
@@ -102,7 +102,7 @@ void expect_one_warning(const std::string& name, const std::function<double(int6
   std::FILE* file = std::tmpfile();
   {
     ProgressView view(file, false, "run", 80);
-    for (int64_t step = 0; step < 20; ++step) {
+    for (int64_t step = 1; step <= 20; ++step) {
       MetricsRow row = step_row(step);
       row.values.emplace_back(name, value(step));
       view.add(row);
@@ -121,13 +121,13 @@ void expect_one_warning(const std::string& name, const std::function<double(int6
 
 TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
   expect_one_warning(
-      "rollout/zero_signal_frac", [](int64_t step) { return step == 3 ? 0.99 : 1; },
+      "rollout/zero_signal_frac", [](int64_t step) { return step == 4 ? 0.99 : 1; },
       "warning: 5 steps in a row without signal", "step 9/80", "step 10/80");
 }
 
 TEST(ProgressView, WarnsOnceWhenAnUpdateIsSkipped) {
   expect_one_warning(
-      "policy/updates_skipped", [](int64_t step) { return step > 0 ? 1 : 0; },
+      "policy/updates_skipped", [](int64_t step) { return step > 1 ? 1 : 0; },
       "warning: an update was skipped", "step 2/80", "step 3/80");
 }
 
@@ -135,7 +135,7 @@ TEST(ProgressView, SurvivesAReaderThatGoesAway) {
   std::FILE* file = std::fopen("/dev/full", "w");
   ProgressView view(file, false, "run", 80);
   view.say("lost");
-  view.add(step_row(0));
+  view.add(step_row(1));
   view.finish();
   EXPECT_EQ(std::fflush(file), 0) << "what is lost is no error later";
   std::fclose(file);
@@ -145,8 +145,8 @@ TEST(ProgressView, RedrawsItsBlockOnATerminal) {
   std::FILE* file = std::tmpfile();
   {
     ProgressView view(file, true, "run", 80);
-    view.add(step_row(0));
     view.add(step_row(1));
+    view.add(step_row(2));
     view.finish();
     view.say("done");
   }

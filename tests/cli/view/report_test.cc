@@ -16,7 +16,7 @@ ReportData example() {
   data.name = "a<b>";
   for (int64_t step = 0; step < 20; ++step) {
     double share = static_cast<double>(step) / 20;
-    data.rows.push_back({.step = step,
+    data.rows.push_back({.step = step + 1,
                          .version = step,
                          .unix_seconds = 100 + 3.0 * static_cast<double>(step),
                          .values = {{"reward/mean", share},

@@ -77,6 +77,34 @@ TEST(MetricsWriter, ALaunchThatContinuesForgetsTheStepsItWillDoAgain) {
   EXPECT_EQ(*rows.value()[4].find("reward/mean"), 33);
 }
 
+// Step 3 published version 3, whose evaluation is done again with what rests on it.
+TEST(MetricsWriter, WhatIsRemovedGoesByTheVersionThatARowIsAbout) {
+  TemporaryDirectory folder;
+  {
+    auto writer = MetricsWriter::open(folder / "metrics.jsonl", 0, 1000);
+    for (int64_t step = 2; step <= 4; ++step) {
+      MetricsRow trained = row(step, 0.5);
+      trained.version = step - 1;
+      ASSERT_TRUE(writer.value().write(trained));
+      ASSERT_TRUE(writer.value().write(row(step, 0.25)));
+    }
+  }
+  auto writer = MetricsWriter::open(folder / "metrics.jsonl", 3, 2000);
+  ASSERT_TRUE(writer) << writer.failure().message;
+  const auto rows = read_metrics(folder / "metrics.jsonl");
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows.value().size(), 3u);
+  EXPECT_EQ(rows.value()[2].step, 3);
+  EXPECT_EQ(rows.value()[2].version, 2);
+  // Its scalars are of a step that TensorBoard drops, and are there again.
+  const auto events = read_events(folder / "events.out.tfevents.0000002000.tailrace");
+  ASSERT_TRUE(events);
+  ASSERT_EQ(events.value().size(), 3u);
+  EXPECT_EQ(events.value()[1].step, 3) << "from here on";
+  EXPECT_EQ(events.value()[2].step, 3);
+  EXPECT_EQ(events.value()[2].values[0].second, 0.5f);
+}
+
 std::vector<int64_t> steps_in(const std::filesystem::path& path) {
   std::vector<int64_t> steps;
   const auto rows = read_metrics(path);

@@ -53,7 +53,7 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
                        {{"reward/mean", 0.25}, {"time/train", 7.0}});
   ASSERT_EQ(f.rows().size(), 1u);
   const MetricsRow row = f.rows()[0];
-  EXPECT_EQ(row.step, 0);
+  EXPECT_EQ(row.step, 1);
   EXPECT_EQ(row.version, 0);
   EXPECT_EQ(*row.find("reward/mean"), 0.25);
   EXPECT_EQ(*row.find("time/train"), 7.0);  // the trainer's own number wins
@@ -141,7 +141,7 @@ TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
   ASSERT_TRUE(write_file_atomic(f.paths.metrics(), whole.substr(0, second) + whole.substr(third)));
   f.open(3);
   EXPECT_NE(
-      read_file(f.folder.path() / "log").value().find("has no rows of 1 steps (the first is 1)"),
+      read_file(f.folder.path() / "log").value().find("has no rows of 1 steps (the first is 2)"),
       std::string::npos);
   // A figure is another one.
   std::string changed = whole;
@@ -179,19 +179,19 @@ TEST(RunMetrics, AFileThatIsReplacedOrCutMeanwhileIsNamedAndKeepsItsRows) {
     EXPECT_EQ(log().find("warning"), std::string::npos) << log();
     ASSERT_TRUE(write_file_atomic(f.paths.metrics(), copy));
     publish(4);
-    EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 2, 3}));
+    EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2, 3, 4}));
     EXPECT_NE(log().find("metrics.jsonl was replaced or removed while the run writes it: its rows "
                          "are put back"),
               std::string::npos)
         << log();
     std::filesystem::resize_file(f.paths.metrics(), copy.size());
     publish(5);
-    EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 4}));
+    EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2, 5}));
     EXPECT_NE(log().find("metrics.jsonl was cut while the run writes it"), std::string::npos);
-    EXPECT_NE(log().find("has no rows of 2 steps (the first is 2)"), std::string::npos) << log();
+    EXPECT_NE(log().find("has no rows of 2 steps (the first is 3)"), std::string::npos) << log();
     std::filesystem::remove(f.paths.metrics());
   }
-  EXPECT_EQ(steps(), (std::vector<int64_t>{0, 1, 4})) << "removed after the last row";
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2, 5})) << "removed after the last row";
 }
 
 TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
@@ -250,11 +250,11 @@ TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
   EXPECT_TRUE(metrics.samples_of_evaluation(report).empty()) << "it has its row";
   EXPECT_TRUE(metrics.samples_of_batch(batch).empty());
 
-  metrics.write_samples(3, {});
+  metrics.write_samples(3, 3, {});
   EXPECT_FALSE(std::filesystem::exists(f.paths.samples()));
   Trajectory shown = make_trajectory({{.prompt = 1}, 1}, Lane::kEval, 3);
   shown.reward = 0.5;
-  metrics.write_samples(3, {{shown}});
+  metrics.write_samples(3, 3, {{shown}});
   EXPECT_TRUE(std::filesystem::exists(f.paths.samples()));
 }
 
@@ -262,13 +262,13 @@ TEST(RunMetrics, ASampleThatWasCutDoesNotSpoilTheNext) {
   Fixture f;
   RunMetrics metrics = f.open(-1);
   const Trajectory shown = make_trajectory({{.prompt = 1}, 1}, Lane::kEval, 3);
-  metrics.write_samples(3, {{shown}});
+  metrics.write_samples(3, 3, {{shown}});
   const std::string row = read_file(f.paths.samples()).value();
   ASSERT_TRUE(write_file_atomic(f.paths.samples(), row + row.substr(0, row.size() / 2)));
-  metrics.write_samples(3, {{shown}});
+  metrics.write_samples(3, 3, {{shown}});
   EXPECT_EQ(read_file(f.paths.samples()).value(), row + row);
   ASSERT_TRUE(write_file_atomic(f.paths.samples(), row.substr(0, row.size() / 2)));
-  metrics.write_samples(3, {{shown}});
+  metrics.write_samples(3, 3, {{shown}});
   EXPECT_EQ(read_file(f.paths.samples()).value(), row);
 }
 

@@ -45,6 +45,7 @@ void expect_complete_metrics(const TestRun& run, int64_t steps) {
       expect("eval/verified", 1);
     } else {
       ++step_rows[row.step];
+      EXPECT_EQ(row.version, row.step - 1);
       expect("reward/mean", 0.5);
       expect("env/success", 0.5);
       expect("env/verified", 2);
@@ -57,7 +58,7 @@ void expect_complete_metrics(const TestRun& run, int64_t steps) {
       EXPECT_LE(*row.find("time/rollout"), *row.find("time/step"));
     }
   }
-  for (int64_t step = 0; step < steps; ++step)
+  for (int64_t step = 1; step <= steps; ++step)
     EXPECT_EQ(step_rows[step], 1) << "row of step " << step;
   for (int64_t v = 0; v <= steps; ++v)
     EXPECT_EQ(eval_rows[v], v % 2 == 0 || v == steps) << "evaluation of " << v;
