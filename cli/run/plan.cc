@@ -242,8 +242,10 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
            add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
   estimate(plan.rollout_worker, "tokenizer and the process itself, about",
            kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
+  // It writes a few samples as text.
   estimate(plan.others, "scheduler, about",
-           add_product(kProcessBytes, plan.samples_in_flight, kBytesPerSample));
+           add_product(kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o),
+                       plan.samples_in_flight, kBytesPerSample));
   estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
            o.reward.workers * kRewardBytes);
   // It has read the tokenizer, to check the prompts.

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <latch>
+#include <memory>
 #include <new>
+#include <span>
 #include <system_error>
 #include <thread>
 
@@ -26,6 +28,7 @@
 #include "core/base/lock_file.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
+#include "core/text/tokenizer.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/episode/episode.h"
@@ -47,6 +50,23 @@ int64_t max_turns(const RunOptions& o, const Registries& registries) {
   return most;
 }
 
+// For the samples that people read. A role that cannot do without its tokenizer says what is wrong
+// with it; the scheduler goes on, and its rows have ids alone.
+TokenText text_of_tokens(const RunPaths& run, Log& log) {
+  try {
+    std::shared_ptr<const text::Tokenizer> tokenizer = text::load_tokenizer(run.tokenizer());
+    return [tokenizer](std::span<const TokenId> ids) {
+      // A model may have more rows than its tokenizer has tokens.
+      const bool is_known = std::ranges::all_of(
+          ids, [&](TokenId id) { return id >= 0 && id < tokenizer->vocab_size(); });
+      return is_known ? tokenizer->decode(ids, /*keep_special=*/true) : std::string();
+    };
+  } catch (const UserError& error) {
+    log.warning("{} will have no text: {}", run.samples().string(), error.what());
+    return {};
+  }
+}
+
 ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                        std::stop_token stop) {
   const RunOptions& o = context.options;
@@ -55,6 +75,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.endpoint = context.endpoint;
   options.paths = context.run;
   options.datasets = dataset_names(o);
+  options.text = text_of_tokens(context.run, log);
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.

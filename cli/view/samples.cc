@@ -3,32 +3,9 @@
 #include <fmt/format.h>
 
 #include "core/base/file.h"
-#include "core/trajectory/sample_rows.h"
 
 namespace tailrace {
 namespace {
-
-// Pieces of one role each. A piece's text is what its tokens add to the text before them, because
-// some tokenizers write a blank differently at the start of a text.
-std::vector<SampleText> decode_segment(const std::vector<TokenId>& tokens,
-                                       const std::vector<TokenRole>& roles,
-                                       const text::Tokenizer& tokenizer) {
-  std::vector<SampleText> pieces;
-  std::string before;
-  for (size_t begin = 0; begin < tokens.size();) {
-    size_t end = begin;
-    while (end < tokens.size() && roles[end] == roles[begin]) ++end;
-    std::string all = tokenizer.decode(std::span(tokens).first(end));
-    // Not where a character's bytes lie on both sides: of half of it U+FFFD was made.
-    bool grows = all.starts_with(before);
-    pieces.push_back(
-        {roles[begin], grows ? all.substr(before.size())
-                             : tokenizer.decode(std::span(tokens).subspan(begin, end - begin))});
-    before = std::move(all);
-    begin = end;
-  }
-  return pieces;
-}
 
 Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokenizer) {
   auto row = parse_sample_row(line);
@@ -47,7 +24,11 @@ Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokeni
       return Failure{fmt::format("token {} with role {} is out of range", segment.ids[i],
                                  static_cast<int>(segment.roles[i]))};
     }
-    sample.segments.push_back(decode_segment(segment.ids, segment.roles, tokenizer));
+    // With special tokens: the policy reads them, and is trained to write those that end a turn.
+    sample.segments.push_back(
+        text_by_role(segment.ids, segment.roles, [&](std::span<const TokenId> ids) {
+          return tokenizer.decode(ids, /*keep_special=*/true);
+        }));
   }
   return sample;
 }

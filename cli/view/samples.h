@@ -10,14 +10,9 @@
 
 #include "core/base/result.h"
 #include "core/text/tokenizer.h"
-#include "core/trajectory/trajectory.h"
+#include "core/trajectory/sample_rows.h"
 
 namespace tailrace {
-
-struct SampleText {
-  TokenRole role = TokenRole::kPrompt;
-  std::string text;
-};
 
 struct Sample {
   int64_t step = 0, version = 0;

@@ -3,7 +3,7 @@
 //   config.yaml    the resolved config, enough to start the same run again
 //   inputs.json    digests of the files that a run reads and does not write
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
-//   samples.jsonl  a few episodes as tokens, for the report
+//   samples.jsonl  a few episodes as tokens and text, for people
 //   timeline.jsonl what each worker did when
 //   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them

@@ -1,5 +1,7 @@
 #include "core/trajectory/sample_rows.h"
 
+#include <array>
+
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_file.h"
@@ -11,6 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::array<std::string_view, 3> kRoleNames = {"prompt", "sampled", "observation"};
+
 std::optional<double> number_of(const Json& row, const char* key) {
   const auto found = row.find(key);
   return found != row.end() && found->is_number() ? std::optional(found->get<double>())
@@ -18,6 +22,26 @@ std::optional<double> number_of(const Json& row, const char* key) {
 }
 
 }  // namespace
+
+// A piece's text is what its tokens add to the text before them, because some tokenizers write a
+// blank differently at the start of a text.
+std::vector<SampleText> text_by_role(std::span<const TokenId> ids, std::span<const TokenRole> roles,
+                                     const TokenText& text) {
+  std::vector<SampleText> pieces;
+  std::string before;
+  for (size_t begin = 0; begin < ids.size();) {
+    size_t end = begin;
+    while (end < ids.size() && roles[end] == roles[begin]) ++end;
+    std::string all = text(ids.first(end));
+    // Not where a character's bytes lie on both sides: of half of it U+FFFD was made.
+    const bool grows = all.starts_with(before);
+    pieces.push_back(
+        {roles[begin], grows ? all.substr(before.size()) : text(ids.subspan(begin, end - begin))});
+    before = std::move(all);
+    begin = end;
+  }
+  return pieces;
+}
 
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version) {
   SampleRow row{.step = step,
@@ -31,7 +55,7 @@ SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version
     if (name == "success") row.success = value;
   }
   for (const Segment& segment : trajectory.segments)
-    row.segments.push_back({segment.tokens, segment.roles});
+    row.segments.push_back({.ids = segment.tokens, .roles = segment.roles});
   return row;
 }
 
@@ -48,7 +72,11 @@ std::string format_sample_row(const SampleRow& row) {
   for (const SampleRow::Tokens& segment : row.segments) {
     std::vector<int> roles;
     for (TokenRole role : segment.roles) roles.push_back(static_cast<int>(role));
-    json["segments"].push_back({{"tokens", segment.ids}, {"roles", roles}});
+    Json entry = {{"tokens", segment.ids}, {"roles", roles}};
+    for (const SampleText& piece : segment.text)
+      entry["text"].push_back(
+          {{"role", kRoleNames.at(static_cast<size_t>(piece.role))}, {"text", piece.text}});
+    json["segments"].push_back(std::move(entry));
   }
   return to_proved_row(json_text(json));
 }
@@ -66,7 +94,8 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
     row.reward = number_of(json, "reward");
     row.success = number_of(json, "success");
     for (const Json& segment : json.at("segments")) {
-      SampleRow::Tokens tokens{segment.at("tokens").get<std::vector<TokenId>>(), {}};
+      SampleRow::Tokens tokens{.ids = segment.at("tokens").get<std::vector<TokenId>>(),
+                               .roles = {}};
       const auto roles = segment.at("roles").get<std::vector<int>>();
       if (tokens.ids.size() != roles.size())
         return Failure{fmt::format("{} tokens, {} roles", tokens.ids.size(), roles.size())};

@@ -2,17 +2,21 @@
 //
 //   {"step": 0, "version": 0, "sample": "policy=0 domain=0 epoch=0 prompt=1 launch=0 member=0
 //    attempt=1", "dataset": "grid", "reward": 0.5, "success": 1,
-//    "segments": [{"tokens": [...], "roles": [...]}], "proof": "9f.."}
+//    "segments": [{"tokens": [...], "roles": [...],
+//                  "text": [{"role": "prompt", "text": "..."}, {"role": "sampled", ...}]}],
+//    "proof": "9f.."}
 //
 // Roles as in TokenRole (0 prompt, 1 sampled, 2 observation); reward and success may be absent or
-// null; dataset is absent where a run has one. Ids and not text: the report decodes them with the
-// run's tokenizer.
+// null; dataset is absent where a run has one. The ids are the sample; the text is for people, and
+// is absent where the writer had no tokenizer.
 //
 // Thread: any.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +26,23 @@
 
 namespace tailrace {
 
+// What tokens say, as the run's tokenizer has it.
+using TokenText = std::function<std::string(std::span<const TokenId>)>;
+
+struct SampleText {
+  TokenRole role = TokenRole::kPrompt;
+  std::string text;
+};
+
+// Pieces of one role each, together the text of all tokens.
+std::vector<SampleText> text_by_role(std::span<const TokenId> ids, std::span<const TokenRole> roles,
+                                     const TokenText& text);
+
 struct SampleRow {
   struct Tokens {
     std::vector<TokenId> ids;
-    std::vector<TokenRole> roles;  // same length
+    std::vector<TokenRole> roles;       // same length
+    std::vector<SampleText> text = {};  // written, never read back
   };
   int64_t step = 0, version = 0;
   std::string sample = {};  // its name (sample_name.h); empty: of an older build

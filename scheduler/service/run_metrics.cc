@@ -9,7 +9,6 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/trajectory/sample_rows.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -140,8 +139,12 @@ void drop_half_line(const std::filesystem::path& path) {
 }  // namespace
 
 RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
-                       std::vector<std::string> datasets, Log& log)
-    : paths_(paths), num_samples_(num_samples), datasets_(std::move(datasets)), log_(log) {
+                       std::vector<std::string> datasets, TokenText text, Log& log)
+    : paths_(paths),
+      num_samples_(num_samples),
+      datasets_(std::move(datasets)),
+      text_(std::move(text)),
+      log_(log) {
   open(policy.frontier + 1);
   published_ = policy.frontier;
   evaluates_ = policy.evaluated >= 0;
@@ -240,6 +243,9 @@ void RunMetrics::write_samples(int64_t step, int64_t version,
     SampleRow row = sample_row(trajectory, step, version);
     if (!datasets_.empty())
       row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.domain));
+    for (SampleRow::Tokens& segment : row.segments) {
+      if (text_) segment.text = text_by_role(segment.ids, segment.roles, text_);
+    }
     lines += format_sample_row(row) + "\n";
   }
   drop_half_line(paths_.samples());

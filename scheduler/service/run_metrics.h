@@ -20,6 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/metrics.h"
 #include "core/base/run_directory.h"
+#include "core/trajectory/sample_rows.h"
 #include "core/trajectory/trajectory.h"
 #include "core/wire/message.h"
 #include "scheduler/state/action.h"
@@ -30,11 +31,11 @@ namespace tailrace::scheduler {
 class RunMetrics {
  public:
   // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
-  // `datasets`: their names, whose own part of a row bears them; of one alone none is
-  // needed, as it is the row. Throws UserError when the files cannot be read or written. Borrows
-  // `log`.
+  // `datasets`: their names, whose own part of a row bears them; of one alone none is needed, as it
+  // is the row. `text`: of tokens, for samples; may be empty. Throws UserError when the files
+  // cannot be read or written. Borrows `log`.
   RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
-             std::vector<std::string> datasets, Log& log);
+             std::vector<std::string> datasets, TokenText text, Log& log);
   ~RunMetrics();  // looks once more whether the file is still there
   RunMetrics(const RunMetrics&) = delete;
 
@@ -79,6 +80,7 @@ class RunMetrics {
   RunPaths paths_;
   int64_t num_samples_;
   std::vector<std::string> datasets_;  // names; empty: there is one
+  TokenText text_;
   Log& log_;
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row

@@ -26,6 +26,7 @@
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
 #include "core/trajectory/body_limits.h"
+#include "core/trajectory/sample_rows.h"
 #include "core/wire/link.h"
 #include "scheduler/state/options.h"
 
@@ -36,6 +37,7 @@ struct ServiceOptions {
   std::string endpoint;  // where workers find it
   RunPaths paths;
   std::vector<std::string> datasets;  // names of the datasets; of one alone none is needed
+  TokenText text = {};                // for samples.jsonl; empty: its rows have ids alone
   wire::LinkOptions link;
   StorageOptions storage;
   BodyLimits bodies;  // a result beyond them is its worker's fault

@@ -124,6 +124,10 @@ TEST_F(LaunchTest, TheTerminalTheFilesAndTheReportCountStepsAlike) {
   const std::string page = read_file(paths().report()).value();
   EXPECT_NE(page.find("<b>3</b><span>steps</span>"), std::string::npos);
   EXPECT_NE(page.find("After: step 3"), std::string::npos);
+  // A sample says in words what its ids are.
+  const std::string samples = read_file(paths().samples()).value();
+  EXPECT_NE(samples.find("\"text\":[{\"role\":\"prompt\",\"text\":\"<s>"), std::string::npos)
+      << samples.substr(0, 2000);
 }
 
 TEST_F(LaunchTest, GoesOnWhenNobodyReadsItsProgress) {

@@ -149,17 +149,17 @@ TEST(FormatSample, ReadsBack) {
   TemporaryDirectory folder;
   std::vector<std::string> words = {"up", "down"};
   text::write_word_tokenizer(folder.path(), words);
+  auto tokenizer = text::load_tokenizer(folder.path());
   Trajectory trajectory;
   trajectory.reward = 0.75;
   trajectory.metrics = {{"success", 1}};
-  trajectory.segments = {{.tokens = {3, 4},
-                          .roles = {TokenRole::kPrompt, TokenRole::kSampled},
-                          .logprobs = {0, -1},
-                          .versions = {-1, 7},
-                          .classes = {-1, 0},
+  trajectory.segments = {{.tokens = {3, 4, text::kEosWord},
+                          .roles = {TokenRole::kPrompt, TokenRole::kSampled, TokenRole::kSampled},
+                          .logprobs = {0, -1, -1},
+                          .versions = {-1, 7, 7},
+                          .classes = {-1, 0, 0},
                           .turn_begins = {1}}};
   folder.write("samples.jsonl", format_sample_row(sample_row(trajectory, 12, 7)) + "\n");
-  auto tokenizer = text::load_tokenizer(folder.path());
   auto samples = read_samples(folder / "samples.jsonl", *tokenizer);
   ASSERT_TRUE(samples) << samples.failure().message;
   ASSERT_EQ(samples.value().size(), 1u);
@@ -171,6 +171,7 @@ TEST(FormatSample, ReadsBack) {
   EXPECT_EQ(samples.value()[0].success, 1);
   ASSERT_EQ(samples.value()[0].segments[0].size(), 2u);
   EXPECT_EQ(samples.value()[0].segments[0][1].role, TokenRole::kSampled);
+  EXPECT_EQ(samples.value()[0].segments[0][1].text, " down </s>") << "what ends a turn is shown";
 }
 
 TEST(ReadReportData, NamesARunWithoutMetrics) {

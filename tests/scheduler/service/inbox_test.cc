@@ -145,7 +145,7 @@ struct InboxTest : testing::Test {
                      done.release();
                      proceed.acquire();
                    }};
-  RunMetrics metrics{paths, h.policy(), 0, {}, log};
+  RunMetrics metrics{paths, h.policy(), 0, {}, {}, log};
   Inbox inbox{h.state, [this](const Event& event) { inbox_feed(event); }, store, server, metrics,
               log};
   wire::RudePeer w{endpoint};

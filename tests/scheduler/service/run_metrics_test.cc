@@ -14,11 +14,12 @@ struct Fixture {
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
   std::vector<std::string> datasets;
+  TokenText text;
 
   RunMetrics open(int64_t frontier) {
     Policy policy;
     policy.frontier = frontier;
-    return RunMetrics(paths, policy, 2, datasets, log);
+    return RunMetrics(paths, policy, 2, datasets, text, log);
   }
   std::vector<MetricsRow> rows() const { return read_metrics(paths.metrics()).value(); }
 };
@@ -256,6 +257,23 @@ TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
   shown.reward = 0.5;
   metrics.write_samples(3, 3, {{shown}});
   EXPECT_TRUE(std::filesystem::exists(f.paths.samples()));
+}
+
+TEST(RunMetrics, SamplesSayInWordsWhatTheirTokensAre) {
+  Fixture f;
+  f.text = [](std::span<const TokenId> ids) {
+    std::string text;
+    for (const TokenId id : ids) text += fmt::format("<{}>", id);
+    return text;
+  };
+  f.open(-1).write_samples(4, 3, {{make_trajectory({{.prompt = 0}, 1}, Lane::kTrain, 3, 4)}});
+  const std::string line = read_file(f.paths.samples()).value();
+  EXPECT_TRUE(line.starts_with("{\"step\":4,\"version\":3,")) << line;
+  EXPECT_NE(line.find("\"text\":[{\"role\":\"prompt\",\"text\":\"<0><1>\"},"
+                      "{\"role\":\"sampled\",\"text\":\"<2><3>\"}]"),
+            std::string::npos)
+      << line;
+  EXPECT_TRUE(parse_sample_row(std::string_view(line).substr(0, line.size() - 1)));
 }
 
 TEST(RunMetrics, ASampleThatWasCutDoesNotSpoilTheNext) {
