@@ -28,6 +28,7 @@
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
 #include "core/text/utf8.h"
@@ -277,6 +278,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   await_roles(options, run.paths(), kEarlierLaunchEnds, say);
   prepare_run(run.paths(), options, registries, say);
+  // For the report, which may be made elsewhere. A run is worth more than its line.
+  (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
 }
 

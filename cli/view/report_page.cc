@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <optional>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "cli/view/chart.h"
+#include "cli/view/curves_section.h"
 #include "cli/view/lengths_section.h"
+#include "cli/view/run_facts.h"
+#include "cli/view/samples_section.h"
 #include "cli/view/signal.h"
 #include "cli/view/worker_chart.h"
 #include "core/base/error.h"
@@ -28,111 +28,59 @@ constexpr std::string_view kStyle = R"(
 body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}
 h1{font-size:26px;margin:0 0 2px;letter-spacing:-.01em}h2{font-size:18px;margin:40px 0 12px}
-.sub{color:var(--soft);margin:0 0 20px}
+.sub{color:var(--soft);margin:0 0 20px}h3{font-size:15px;margin:20px 0 8px;color:var(--soft);font-weight:600}
+.facts{display:flex;flex-wrap:wrap;gap:6px 28px;margin:0 0 20px;padding:12px 0;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
+.facts div{min-width:0}.facts dt{color:var(--soft);font-size:12px}.facts dd{margin:0;font-weight:600;overflow-wrap:anywhere}
 .tiles{display:flex;flex-wrap:wrap;gap:12px}
-.tile{flex:1 1 150px;border:1px solid var(--line);border-radius:10px;padding:12px 16px;background:var(--card)}
+.tile{flex:1 1 120px;position:relative;overflow:hidden;border:1px solid var(--line);border-radius:10px;padding:12px 16px;background:var(--card)}
 .tile b{display:block;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums;white-space:nowrap}.tile span{color:var(--soft);font-size:13px}
+.tile svg{height:32px;margin:0 0 6px}.tile:has(svg){flex-grow:2;flex-basis:200px}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(340px,1fr));gap:14px}
 .chart{border:1px solid var(--line);border-radius:10px;padding:10px 10px 4px;background:var(--card)}
 svg{display:block;width:100%;height:auto}
 svg text{font:12px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:14px;font-weight:600;fill:var(--fg)}
 .grid{stroke:var(--line);stroke-width:1;opacity:.7}.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.faint{opacity:.28;stroke-width:1.2}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.d0{fill:var(--c0)}.d1{fill:var(--c1)}.d2{fill:var(--c2)}.d3{fill:var(--c3)}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(340px,1fr));gap:14px}
-.pair h3{font-size:15px;margin:0 0 8px;color:var(--soft);font-weight:600}
-.sample{border:1px solid var(--line);border-radius:10px;margin:0 0 12px;overflow:hidden;background:var(--card)}
-.sample header{display:flex;gap:12px;padding:6px 12px;background:var(--tint);border-bottom:1px solid var(--line);font-size:13px;color:var(--soft)}
-.sample pre{margin:0;padding:10px 12px;max-height:280px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;color:var(--soft)}
+.pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}@media(max-width:700px){.pair{grid-template-columns:minmax(0,1fr)}}
+.pair h3{margin:0 0 8px}
+.sample{display:flex;flex-direction:column;border:1px solid var(--line);border-radius:10px;overflow:hidden;background:var(--card)}
+.sample header{display:flex;flex-wrap:wrap;gap:12px;padding:6px 12px;background:var(--tint);border-bottom:1px solid var(--line);font-size:13px;color:var(--soft)}
+.sample footer{padding:0 12px 8px;font-size:12px;color:var(--soft);opacity:.75}
+.sample pre{flex:1;margin:0;padding:10px 12px;max-height:280px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;color:var(--soft)}
 .good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}
 pre,code,td{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 mark{background:var(--mark);color:var(--fg);border-radius:3px;padding:0 1px}
 table{border-collapse:collapse;width:100%}th,td{padding:4px 10px;border-bottom:1px solid var(--line);text-align:right;font-variant-numeric:tabular-nums}
 th{font-size:13px;color:var(--soft);font-weight:600}th:first-child,td:first-child{text-align:left}
-details{border:1px solid var(--line);border-radius:10px;padding:10px 14px;background:var(--card)}summary{cursor:pointer;font-weight:600}
+details{border:1px solid var(--line);border-radius:10px;margin:0 0 12px;padding:10px 14px;background:var(--card)}details>:nth-child(2){margin-top:12px}.charts+details,.chart+details{margin-top:14px}summary{cursor:pointer;font-weight:600}
 .note{color:var(--bad)}
 )";
 
-using Points = std::vector<std::pair<double, double>>;
-
-Points series_of(const std::vector<MetricsRow>& rows, std::string_view name) {
-  // Supervised warm-up counts its own updates; everything else is over the steps of the run.
-  bool warm_up = name.starts_with("sft/");
-  Points points;
-  for (const MetricsRow& row : rows)
-    if (const double* value = row.find(name))
-      points.emplace_back(
-          warm_up ? static_cast<double>(points.size()) : static_cast<double>(row.step), *value);
-  return points;
+std::string tile(std::string_view label, const std::string& value,
+                 const std::string& picture = "") {
+  return fmt::format("<div class=\"tile\">{}<b>{}</b><span>{}</span></div>\n", picture,
+                     escape_markup(value), escape_markup(label));
 }
 
-// Of a run with several: each has its own reward/NAME/mean.
-std::set<std::string> datasets_of(const std::vector<MetricsRow>& rows) {
-  constexpr std::string_view kSection = "reward/", kMean = "/mean";
-  std::set<std::string> datasets;
-  for (const MetricsRow& row : rows) {
-    for (const auto& [name, value] : row.values) {
-      if (name.starts_with(kSection) && name.ends_with(kMean) &&
-          name.size() > kSection.size() + kMean.size())
-        datasets.insert(name.substr(kSection.size(), name.size() - kSection.size() - kMean.size()));
-    }
+// The course of a value without axes: whether it rose, and whether it still does.
+std::string course(const Points& points, int color) {
+  constexpr double kWidth = 160, kHeight = 32, kEdge = 2;
+  if (points.size() < 2) return "";
+  double low = points[0].second, high = low;
+  for (const auto& [x, y] : points) low = std::fmin(low, y), high = std::fmax(high, y);
+  const double first = points.front().first, steps = points.back().first - first;
+  // Neither of all equal values nor of a run whose values are not finite.
+  if (!(high > low) || !std::isfinite(high - low) || !(steps > 0)) return "";
+  std::string path;
+  for (const auto& [x, y] : points) {
+    if (!std::isfinite(y)) continue;
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", (x - first) / steps * kWidth,
+                        kHeight - kEdge - (y - low) / (high - low) * (kHeight - 2 * kEdge));
   }
-  return datasets;
-}
-
-// What `name` is called in the part of a row that is this dataset's.
-std::string name_in(const std::string& dataset, const std::string& name) {
-  const size_t slash = name.find('/');
-  return fmt::format("{}/{}{}", name.substr(0, slash), dataset, name.substr(slash));
-}
-
-// The dataset whose part of a row has this name, and what the name is without it; else nothing.
-std::optional<std::pair<std::string, std::string>> part_of(const std::string& name,
-                                                           const std::set<std::string>& datasets) {
-  const size_t first = name.find('/'), second = name.find('/', first + 1);
-  if (second == std::string::npos) return std::nullopt;
-  std::string dataset = name.substr(first + 1, second - first - 1);
-  if (!datasets.contains(dataset)) return std::nullopt;
-  return std::pair(std::move(dataset), name.substr(0, first) + name.substr(second));
-}
-
-// All names in the order in which they are worth reading: the well-known first, each with those of
-// the datasets behind it, the rest by group.
-std::vector<std::string> ordered_names(const std::vector<MetricsRow>& rows) {
-  static const std::vector<std::string> first = {"reward/mean",
-                                                 "env/success",
-                                                 "eval/success",
-                                                 "eval/reward",
-                                                 "rollout/response_tokens/mean",
-                                                 "policy/entropy",
-                                                 "policy/grad_norm",
-                                                 "perf/tokens_per_s",
-                                                 "policy/loss",
-                                                 "sft/loss",
-                                                 "rollout/turns/mean",
-                                                 "rollout/truncated_frac",
-                                                 "rollout/zero_signal_frac",
-                                                 "policy/kl_old",
-                                                 "policy/lr",
-                                                 "mismatch/abs_logprob_diff"};
-  std::set<std::string> all;
-  for (const MetricsRow& row : rows)
-    for (const auto& [name, value] : row.values) all.insert(name);
-  const std::set<std::string> datasets = datasets_of(rows);
-  std::vector<std::string> names;
-  const auto take = [&](const std::string& name) {
-    if (all.erase(name)) names.push_back(name);
-  };
-  for (const std::string& name : first) {
-    take(name);
-    for (const std::string& dataset : datasets) take(name_in(dataset, name));
-  }
-  names.insert(names.end(), all.begin(), all.end());
-  return names;
-}
-
-std::string tile(std::string_view label, const std::string& value) {
-  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape_markup(value),
-                     escape_markup(label));
+  return fmt::format(
+      "<svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path "
+      "class=\"line c{}\" vector-effect=\"non-scaling-stroke\" d=\"{}\"/></svg>",
+      kWidth, kHeight, color, path);
 }
 
 std::string format_seconds(double seconds) {
@@ -144,20 +92,17 @@ std::string format_seconds(double seconds) {
 
 std::string tiles(const ReportData& data) {
   std::string out = "<div class=\"tiles\">\n";
-  auto change = [&](std::string_view label, const Points& points) {
+  auto change = [&](std::string_view label, const Points& points, int color) {
     if (points.empty()) return;
     double from = points.front().second, to = points.back().second;
-    out += tile(label, points.size() == 1
-                           ? format_value(to)
-                           : fmt::format("{} → {}", format_value(from), format_value(to)));
+    out += tile(label,
+                points.size() == 1 ? format_value(to) : fmt::format("{:.3g} → {:.3g}", from, to),
+                course(points, color));
   };
-  change("success, held-out", series_of(data.rows, "eval/success"));
-  change("reward, held-out", series_of(data.rows, "eval/reward"));
-  change("reward, training", moving_average(series_of(data.rows, "reward/mean")));
-  int64_t steps = 0;
-  for (const MetricsRow& row : data.rows)
-    if (row.version >= 0) steps = std::max(steps, row.step);
-  out += tile("steps", fmt::format("{}", steps));
+  change("success, held-out", series_of(data.rows, "eval/success"), 1);
+  change("reward, held-out", series_of(data.rows, "eval/reward"), 1);
+  change("reward, training", moving_average(series_of(data.rows, "reward/mean")), 0);
+  out += tile("steps", fmt::format("{}", last_step(data.rows)));
   if (data.rows.size() > 1)
     out += tile("time",
                 format_seconds(data.rows.back().unix_seconds - data.rows.front().unix_seconds));
@@ -170,109 +115,6 @@ std::string tiles(const ReportData& data) {
   return out + "</div>\n";
 }
 
-std::string charts(const ReportData& data) {
-  std::string out = "<div class=\"charts\">\n";
-  const std::set<std::string> datasets = datasets_of(data.rows);
-  std::set<std::string> drawn;  // of what datasets have, by the name without theirs
-  int color = 0;
-  for (const std::string& name : ordered_names(data.rows)) {
-    bool evaluation = name.starts_with("eval/");
-    Chart chart{.title = name, .x_label = name.starts_with("sft/") ? "row" : "step", .series = {}};
-    const auto add = [&](const std::string& label, const std::string& series, int of_palette) {
-      Points points = series_of(data.rows, series);
-      // One point is no curve; the table has it.
-      if (points.size() < 2) return;
-      chart.series.push_back({.name = label,
-                              .points = std::move(points),
-                              .color = of_palette % 4,
-                              .markers = evaluation,
-                              .smooth = !evaluation});
-    };
-    if (const auto part = part_of(name, datasets)) {
-      // All datasets in one chart.
-      if (!drawn.insert(part->second).second) continue;
-      chart.title = part->second + ", by dataset";
-      int own = 0;
-      for (const std::string& dataset : datasets)
-        add(dataset, name_in(dataset, part->second), own++);
-    } else {
-      add(name, name, color);
-      color += std::ssize(chart.series);
-    }
-    if (chart.series.empty()) continue;
-    // Shares, on one scale: curves of two runs can be compared by eye. A little beyond, so that 0
-    // and 1 are not on the frame.
-    if (name.ends_with("success") || name.ends_with("_frac"))
-      chart.y_min = -0.02, chart.y_max = 1.02;
-    out += fmt::format("<div class=\"chart\">{}</div>\n", draw_chart(chart));
-  }
-  return out + "</div>\n";
-}
-
-std::string sample_card(const Sample& sample) {
-  std::string head;
-  if (sample.success)
-    head += fmt::format("<span class=\"{}\">{}</span>", *sample.success > 0 ? "good" : "bad",
-                        *sample.success > 0 ? "success" : "no success");
-  if (!sample.dataset.empty())
-    head += fmt::format("<span>{}</span>", escape_markup(sample.dataset));
-  if (sample.reward) head += fmt::format("<span>reward {}</span>", format_value(*sample.reward));
-  if (!sample.name.empty()) head += fmt::format("<code>{}</code>", escape_markup(sample.name));
-  std::string text;
-  for (size_t i = 0; i < sample.segments.size(); ++i) {
-    // Another segment is a history that was rewritten.
-    if (i > 0) text += "\n---\n";
-    for (const SampleText& piece : sample.segments[i])
-      text += piece.role == TokenRole::kSampled
-                  ? fmt::format("<mark>{}</mark>", escape_markup(piece.text))
-                  : escape_markup(piece.text);
-  }
-  return fmt::format("<div class=\"sample\"><header>{}</header><pre>{}</pre></div>\n", head, text);
-}
-
-// Up to four episodes of the first and of the last step that have any.
-std::string samples(const ReportData& data) {
-  if (data.samples.empty()) return "";
-  auto [first, last] =
-      std::minmax_element(data.samples.begin(), data.samples.end(),
-                          [](const Sample& a, const Sample& b) { return a.step < b.step; });
-  auto column = [&](std::string_view title, int64_t step) {
-    std::string out = fmt::format("<div><h3>{}: step {}</h3>\n", title, step);
-    int shown = 0;
-    for (const Sample& sample : data.samples)
-      if (sample.step == step && shown++ < 4) out += sample_card(sample);
-    return out + "</div>\n";
-  };
-  std::string out =
-      "<h2>Samples</h2><p class=\"sub\">What the policy wrote is marked; the rest is the "
-      "environment's.</p><div class=\"pair\">\n";
-  out += column("Before", first->step);
-  if (last->step != first->step) out += column("After", last->step);
-  return out + "</div>\n";
-}
-
-std::string table(const ReportData& data) {
-  std::string out =
-      "<h2>All "
-      "metrics</h2>\n<table><tr><th>name</th><th>first</th><th>last</th><th>lowest</"
-      "th><th>highest</th><th>rows</th></tr>\n";
-  for (const std::string& name : ordered_names(data.rows)) {
-    Points points = series_of(data.rows, name);
-    // Every name comes from some row, so there is a point.
-    double low = points.front().second, high = low;
-    for (auto [x, y] : points) {
-      // fmin and fmax pass over NaN, as which a null of the file is read.
-      low = std::fmin(low, y);
-      high = std::fmax(high, y);
-    }
-    out += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        escape_markup(name), format_value(points.front().second),
-        format_value(points.back().second), format_value(low), format_value(high), points.size());
-  }
-  return out + "</table>\n";
-}
-
 }  // namespace
 
 std::string make_report_page(const ReportData& data) {
@@ -281,18 +123,21 @@ std::string make_report_page(const ReportData& data) {
     notes = fmt::format("<p class=\"note\">{}</p>\n", silent);
   for (const std::string& note : data.notes)
     notes += fmt::format("<p class=\"note\">{}</p>\n", escape_markup(note));
+  std::string facts = "<dl class=\"facts\">\n";
+  for (const auto& [label, value] : run_facts(data.config, data.machine, data.rows))
+    facts += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", label, escape_markup(value));
+  facts += "</dl>\n";
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
-      "report</title>\n<style>{1}{9}</style></head>\n"
-      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace "
-      "{2}</p>\n{3}{4}<h2>Curves</h2>\n{5}{10}{11}{6}{7}"
-      "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{8}</pre></details>\n</"
+      "report</title>\n<style>{1}{2}</style></head>\n"
+      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace {3}</p>\n{4}{5}{6}{7}{8}{9}{10}{11}"
+      "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{12}</pre></details>\n</"
       "main></body></html>\n",
-      escape_markup(data.name), kStyle, version(), notes, tiles(data), charts(data), samples(data),
-      table(data), escape_markup(data.config), kWorkerStyle, worker_section(data.timeline),
-      lengths_section(data.timeline));
+      escape_markup(data.name), kStyle, kWorkerStyle, version(), facts, notes, tiles(data),
+      samples_section(data.samples), worker_section(data.timeline), curves_section(data.rows),
+      lengths_section(data.timeline), metrics_tables(data.rows), escape_markup(data.config));
 }
 
 std::string make_learning_curve(const ReportData& data) {
@@ -352,6 +197,9 @@ Result<ReportData> read_report_data(const RunPaths& paths) {
   else
     data.notes.push_back(config.failure().message);
   data.timeline = read_timeline_of(paths, data.notes);
+  // Of a run of an older build nobody knows.
+  if (auto machine = read_file(paths.machine()))
+    data.machine = machine.value().substr(0, machine.value().find('\n'));
   if (std::filesystem::exists(paths.samples())) {
     try {
       auto tokenizer = text::load_tokenizer(paths.tokenizer());

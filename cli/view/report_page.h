@@ -1,5 +1,5 @@
-// The report of a run: one HTML file with curves, samples, config and a table, without scripts or
-// links.
+// The report of a run: one HTML file without scripts or links. From the top: what the run is and
+// whether it learned, samples before and after, who waited, then curves and all numbers.
 #pragma once
 
 #include <string>
@@ -19,6 +19,7 @@ struct ReportData {
   std::vector<Sample> samples;  // empty: none were kept
   std::vector<TimelineRow> timeline;
   std::string config;              // config.yaml
+  std::string machine;             // a line; empty: not known
   std::vector<std::string> notes;  // what could not be read
 };
 

@@ -64,12 +64,17 @@ std::string draw_time(const RunUse& use, int bottom) {
                      bottom + 32);
   // Of many steps the lines would be a grey field.
   const size_t every = 1 + use.steps.size() / 24;
+  constexpr double kNumberWidth = 20;
+  double next = 0;  // where there is room for a number
   for (size_t i = 0; i < use.steps.size(); i += every) {
     const double at = x(seconds(use.steps[i].first));
-    out += fmt::format(
-        "<line class=\"step\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
-        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
-        at, kTop - 6, bottom, kTop - 10, use.steps[i].second);
+    out +=
+        fmt::format("<line class=\"step\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n",
+                    at, kTop - 6, bottom);
+    if (at < next) continue;
+    next = at + kNumberWidth;
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", at,
+                       kTop - 10, use.steps[i].second);
   }
   return out;
 }
@@ -151,6 +156,36 @@ std::string table(const RunUse& use) {
   return out + "</table></div>\n";
 }
 
+// Before it all but the trainer wait for version 0, and a long warm-up would be all that is told.
+Time first_sample(std::span<const TimelineRow> rows) {
+  Time first = Time::max();
+  for (const TimelineRow& row : rows)
+    if (row.what == TimelineWhat::kGenerate) first = std::min(first, row.from);
+  return first;
+}
+
+// Who waited, and mostly for what: a tile for each role.
+std::string headline(const RunUse& use) {
+  std::string out;
+  for (const Role role : {Role::kRollout, Role::kTrainer, Role::kReward}) {
+    const UseShares shares = shares_of(use, role);
+    double idle = 0;
+    size_t most = kNumUses;
+    for (size_t i = 0; i < kNumUses; ++i) {
+      if (is_work(static_cast<Use>(i)) || shares[i] <= 0) continue;
+      idle += shares[i];
+      if (most == kNumUses || shares[i] > shares[most]) most = i;
+    }
+    if (std::ranges::none_of(use.workers, [&](const auto& w) { return w.role == role; })) continue;
+    std::string why;
+    if (most < kNumUses)
+      why = fmt::format(", mostly {} ({})", kEnumNames<Use>[most], percent(shares[most]));
+    out += fmt::format("<div class=\"tile\"><b>{} idle</b><span>{}{}</span></div>\n",
+                       idle > 0 ? percent(idle) : "0 %", name_of(role), why);
+  }
+  return "<div class=\"tiles\">\n" + out + "</div>\n";
+}
+
 }  // namespace
 
 // Waits have the colour of what they wait for, faint.
@@ -175,7 +210,7 @@ std::string worker_section(std::span<const TimelineRow> rows) {
   std::string out =
       "<h2>Workers</h2>\n<p class=\"sub\">What each did when: a full lane is as many leases as the "
       "worker ever held at once. Waits have the colour of what they wait for. Numbers above are "
-      "steps, where they were published.</p>\n";
+      "steps, where they were published. Idle shares count from the first sample on.</p>\n";
   if (whole.workers.size() > kMaxLanes)
     out += fmt::format("<p class=\"sub\">The first {} of {} workers; the table has all.</p>\n",
                        kMaxLanes, whole.workers.size());
@@ -183,6 +218,8 @@ std::string worker_section(std::span<const TimelineRow> rows) {
     out +=
         "<p class=\"sub\">Some steps had more leases than scheduler.timeline_rows: of those "
         "the mean is shown.</p>\n";
+  if (const Time begin = first_sample(rows); begin < end)
+    out += headline(use_of_workers(rows, begin, end, 1));
   out += legend(whole);
   out += fmt::format("<div class=\"chart\">{}</div>\n", draw(whole, "workers over the run"));
   // Of a run that is not longer it would be the same chart.
@@ -193,7 +230,8 @@ std::string worker_section(std::span<const TimelineRow> rows) {
           "<h3>The last {} steps</h3>\n<div class=\"chart\">{}</div>\n", kZoomSteps,
           draw(use_of_workers(rows, from, steps.back(), kBins), "workers over the last steps"));
   }
-  return out + table(whole);
+  return out + "<details><summary>Shares of each worker's time</summary>\n" + table(whole) +
+         "</details>\n";
 }
 
 }  // namespace tailrace

@@ -162,6 +162,15 @@ int64_t files_left() {
   return std::max<int64_t>(0, left);
 }
 
+std::string machine_line() {
+  const std::string cpu = cpu_facts().name;
+  const int cores = num_usable_cores();
+  const MemoryFacts memory = memory_facts();
+  const int64_t limit = memory.cgroup_limit_bytes;
+  return fmt::format("{}, {} core{}, {}", cpu.empty() ? "unknown CPU" : cpu, cores,
+                     cores == 1 ? "" : "s", format_bytes(limit > 0 ? limit : memory.total_bytes));
+}
+
 std::string format_bytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);

@@ -49,6 +49,9 @@ std::vector<std::pair<std::string, std::string>> limit_facts();
 // How many files this process may still open (ulimit -n).
 int64_t files_left();
 
+// "Intel Xeon E5, 4 cores, 15.6 GiB": what this process may use of its machine.
+std::string machine_line();
+
 // "1.5 GiB".
 std::string format_bytes(int64_t bytes);
 

@@ -1,6 +1,7 @@
 // Where everything of a run lies on disk, and who may write there.
 //
 //   config.yaml    the resolved config, enough to start the same run again
+//   machine.txt    the machine of the latest launch, in a line
 //   inputs.json    digests of the files that a run reads and does not write
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens and text, for people
@@ -30,6 +31,7 @@ struct RunPaths {
   std::filesystem::path root;
 
   std::filesystem::path config() const { return root / "config.yaml"; }
+  std::filesystem::path machine() const { return root / "machine.txt"; }
   std::filesystem::path inputs() const { return root / "inputs.json"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path samples() const { return root / "samples.jsonl"; }

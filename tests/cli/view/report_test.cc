@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/view/report_page.h"
+#include "cli/view/samples_section.h"
 #include "core/base/file.h"
 #include "core/trajectory/sample_rows.h"
 #include "tests/core/base/temporary_directory.h"
@@ -56,14 +57,67 @@ TEST(ReportPage, HoldsCurvesSamplesConfigAndTable) {
   EXPECT_EQ(page, make_report_page(example()));
 }
 
+TEST(ReportPage, BeginsWithWhatTheRunIsAndWhetherItLearned) {
+  ReportData data = example();
+  data.config = "run: {name: tiny, seed: 5, steps: 40}\nalgo: {name: grpo}\n";
+  data.machine = "a <machine>, 2 cores";
+  data.timeline = {{.what = TimelineWhat::kUp, .worker = "rollout-0", .slots = 1},
+                   {.what = TimelineWhat::kStep, .at = Time(9), .from = Time(9), .number = 1}};
+  data.notes = {"a note"};
+  const std::string page = make_report_page(data);
+  size_t at = 0;
+  for (const char* part :
+       {"<h1>", "<dt>Algorithm</dt><dd>grpo</dd>", "<dt>Machine</dt><dd>a &lt;machine&gt;, 2 cores",
+        "<dt>Date</dt><dd>1970-01-01 00:01 UTC", "<dt>Steps</dt><dd>20 of 40", "a note",
+        "success, held-out", "<h2>Samples</h2>", "Before: step 0", "<h2>Workers</h2>",
+        "<h2>Curves</h2>", "<h2>All metrics</h2>", "<h2>Configuration</h2>"}) {
+    at = page.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << page;
+  }
+}
+
+TEST(ReportPage, FoldsWhatStaysConstant) {
+  ReportData data = example();
+  for (MetricsRow& row : data.rows) row.values.emplace_back("rollout/turns/mean", 3);
+  const std::string page = make_report_page(data);
+  EXPECT_EQ(page.find("aria-label=\"rollout/turns/mean"), std::string::npos);
+  EXPECT_EQ(page.find("aria-label=\"zz/other"), std::string::npos);
+  const size_t fold = page.find("<details><summary>2 metrics stayed constant</summary>");
+  ASSERT_NE(fold, std::string::npos);
+  EXPECT_NE(page.find("<tr><td>rollout/turns/mean</td><td>3</td></tr>", fold), std::string::npos);
+  const size_t others = page.find("<summary>3 metrics: first, last");
+  ASSERT_NE(others, std::string::npos);
+  EXPECT_LT(page.find("<td>reward/mean</td><td>0</td><td>0.95</td>", others), fold);
+}
+
+TEST(ReportPage, SamplesOfOnePromptStandSideBySide) {
+  const auto sample = [](int64_t step, const std::string& prompt, const std::string& response) {
+    return Sample{.step = step,
+                  .reward = {},
+                  .success = {},
+                  .segments = {{{TokenRole::kPrompt, prompt}, {TokenRole::kSampled, response}}}};
+  };
+  const std::vector<Sample> samples = {sample(0, "A", "first of A"), sample(0, "B", "first of B"),
+                                       sample(9, "C", "last of C"), sample(9, "B", "last of B")};
+  const std::string section = samples_section(samples);
+  size_t at = 0;
+  for (const char* part : {"first of A", "last of C", "first of B", "last of B"}) {
+    at = section.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << section;
+  }
+  EXPECT_EQ(samples_section({}), "");
+  EXPECT_EQ(samples_section(std::span(samples).first(2)).find("After"), std::string::npos);
+}
+
 TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
   ReportData data = example();
   for (MetricsRow& row : data.rows) {
     if (row.find("reward/mean") == nullptr) continue;
-    row.values.emplace_back("reward/grid/mean", 0.5);
+    row.values.emplace_back("reward/grid/mean", 0.5 + static_cast<double>(row.step) / 100);
     row.values.emplace_back("reward/sums/mean", 0.25);
-    row.values.emplace_back("rollout/sums/prompts", 1);
-    row.values.emplace_back("rollout/turns/mean", 3);
+    row.values.emplace_back("rollout/sums/prompts", row.step % 2);
+    row.values.emplace_back("rollout/turns/mean", row.step % 3);
+    row.values.emplace_back("env/grid/size", 4);
   }
   data.samples[0].dataset = "grid";
   const std::string page = make_report_page(data);
@@ -75,6 +129,8 @@ TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
   EXPECT_NE(page.find("aria-label=\"rollout/prompts, by dataset"), std::string::npos);
   EXPECT_NE(page.find("aria-label=\"rollout/turns/mean\""), std::string::npos);
   EXPECT_NE(page.find("<td>reward/sums/mean</td><td>0.25</td>"), std::string::npos);
+  EXPECT_NE(page.find(">sums</text>", chart), std::string::npos) << "beside one that changes";
+  EXPECT_EQ(page.find("aria-label=\"env/size, by dataset"), std::string::npos);
   EXPECT_NE(page.find("<span>grid</span>"), std::string::npos);
 }
 

@@ -134,6 +134,9 @@ TEST(WorkerSection, ShowsEveryWorkerAndNothingFromOutside) {
   for (const char* part : {"<h2>Workers</h2>", ">r-0</text>", "r&lt;2&gt;", "all rollout (3)",
                            "waits for samples", "waits for the trainer", "class=\"u3\""})
     EXPECT_NE(section.find(part), std::string::npos) << part;
+  // Of each role, at first sight.
+  EXPECT_NE(section.find(" idle</b><span>trainer, mostly waits for samples ("), std::string::npos)
+      << section;
   EXPECT_EQ(section.find("http://", section.find("http://www.w3.org") + 40) == std::string::npos
                 ? std::string::npos
                 : section.find("src="),

@@ -1,0 +1,122 @@
+#include "cli/view/run_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <string_view>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "core/base/config_document.h"
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+ConfigNode read_config(const std::string& config) {
+  try {
+    return parse_config(config, "config.yaml", {});
+  } catch (const UserError&) {
+    // The page shows its text.
+    return {};
+  }
+}
+
+// The value of a dotted key; empty where there is none.
+std::string value_of(const ConfigNode& root, std::string_view key) {
+  const ConfigNode* node = &root;
+  while (node != nullptr && !key.empty()) {
+    const size_t dot = std::min(key.find('.'), key.size());
+    node = node->find(key.substr(0, dot));
+    key.remove_prefix(std::min(dot + 1, key.size()));
+  }
+  return node == nullptr ? "" : node->text;
+}
+
+std::string model_of(const ConfigNode& config) {
+  const std::string path = value_of(config, "model.path");
+  if (!path.empty()) {
+    const std::filesystem::path folder(path);
+    // "models/x/" has no last part.
+    return folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  }
+  const std::string layers = value_of(config, "model.create.layers");
+  if (layers.empty()) return "";
+  return fmt::format("random weights, {} layers of {}", layers,
+                     value_of(config, "model.create.hidden_size"));
+}
+
+std::string algorithm_of(const ConfigNode& config) {
+  std::string text = value_of(config, "algo.name");
+  if (const std::string mode = value_of(config, "scheduler.mode"); !mode.empty())
+    text += (text.empty() ? "" : ", ") + mode;
+  return text;
+}
+
+// An environment, and the file that its prompts come from.
+std::string data_of(const ConfigNode& dataset, std::string_view environment) {
+  const std::string name = value_of(dataset, environment);
+  const std::string file = std::filesystem::path(value_of(dataset, "dataset")).filename();
+  return file.empty() ? name : fmt::format("{} ({})", file, name);
+}
+
+std::string dataset_of(const ConfigNode& config) {
+  const ConfigNode* list = config.find("datasets");
+  if (list != nullptr && !list->items.empty()) {
+    std::string names;
+    for (const ConfigNode& dataset : list->items)
+      names += (names.empty() ? "" : ", ") + value_of(dataset, "name");
+    return names;
+  }
+  const ConfigNode* environment = config.find("env");
+  return environment == nullptr ? "" : data_of(*environment, "name");
+}
+
+std::string steps_of(const ConfigNode& config, std::span<const MetricsRow> rows) {
+  const std::string all = value_of(config, "run.steps");
+  // 0: the run ends with its data.
+  return all.empty() || all == "0" ? fmt::format("{}", last_step(rows))
+                                   : fmt::format("{} of {}", last_step(rows), all);
+}
+
+std::string batch_of(const ConfigNode& config) {
+  const std::string prompts = value_of(config, "rollout.prompts_per_step");
+  if (prompts.empty()) return "";
+  return fmt::format("{} prompts x {} samples", prompts, value_of(config, "rollout.group_size"));
+}
+
+// In UTC: whoever reads the page may be elsewhere.
+std::string date_of(std::span<const MetricsRow> rows) {
+  if (rows.empty()) return "";
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC",
+                     fmt::gmtime(static_cast<std::time_t>(std::floor(rows.front().unix_seconds))));
+}
+
+}  // namespace
+
+int64_t last_step(std::span<const MetricsRow> rows) {
+  int64_t last = 0;
+  for (const MetricsRow& row : rows)
+    if (row.version >= 0) last = std::max(last, row.step);
+  return last;
+}
+
+std::vector<RunFact> run_facts(const std::string& config, const std::string& machine,
+                               std::span<const MetricsRow> rows) {
+  const ConfigNode root = read_config(config);
+  std::vector<RunFact> facts = {{"Model", model_of(root)},
+                                {"Algorithm", algorithm_of(root)},
+                                {"Dataset", dataset_of(root)},
+                                {"Batch", batch_of(root)},
+                                {"Machine", machine},
+                                {"Date", date_of(rows)},
+                                {"Run", value_of(root, "run.name")},
+                                {"Steps", steps_of(root, rows)},
+                                {"Seed", value_of(root, "run.seed")}};
+  std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
+  return facts;
+}
+
+}  // namespace tailrace

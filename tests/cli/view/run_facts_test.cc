@@ -1,0 +1,45 @@
+#include "cli/view/run_facts.h"
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+std::string facts_of(const std::string& config, const std::vector<MetricsRow>& rows = {}) {
+  std::string text;
+  for (const RunFact& fact : run_facts(config, "m", rows))
+    text += fact.label + "=" + fact.value + "\n";
+  return text;
+}
+
+TEST(RunFacts, NamesModelAlgorithmDataAndBatch) {
+  const std::vector<MetricsRow> rows = {
+      {.step = 90, .version = -1, .unix_seconds = 1700000000.9, .values = {}},
+      {.step = 7, .version = 6, .unix_seconds = 1700000009, .values = {}}};
+  EXPECT_EQ(facts_of(R"(
+run: {name: tiny, seed: 5, steps: 80}
+model: {path: models/stories260K/}
+env: {name: text, dataset: data/prompts.jsonl}
+rollout: {prompts_per_step: 16, group_size: 8}
+scheduler: {mode: async}
+algo: {name: grpo}
+)",
+                     rows),
+            "Model=stories260K\nAlgorithm=grpo, async\nDataset=prompts.jsonl (text)\n"
+            "Batch=16 prompts x 8 samples\nMachine=m\nDate=2023-11-14 22:13 UTC\nRun=tiny\n"
+            "Steps=7 of 80\nSeed=5\n");
+}
+
+TEST(RunFacts, NamesAModelFromRandomWeightsAndSeveralDatasets) {
+  EXPECT_EQ(facts_of("model: {create: {layers: 3, hidden_size: 64}}\nrun: {steps: 0}\n"
+                     "datasets: [{name: grid, env: frozen_grid}, {name: sums, env: calculator}]\n"),
+            "Model=random weights, 3 layers of 64\nDataset=grid, sums\nMachine=m\nSteps=0\n");
+}
+
+TEST(RunFacts, LeavesOutWhatTheConfigDoesNotSay) {
+  EXPECT_EQ(facts_of(""), "Machine=m\nSteps=0\n");
+  EXPECT_EQ(facts_of("run: [unclosed"), "Machine=m\nSteps=0\n");
+}
+
+}  // namespace
+}  // namespace tailrace
