@@ -104,6 +104,8 @@ class HeaderReader {
   }
 
   void read_metadata(const Json& entry, std::map<std::string, std::string>& metadata) const {
+    // Other writers say null where they have nothing to say, and transformers reads their files.
+    if (entry.is_null()) return;
     if (!entry.is_object()) refuse("__metadata__ is not an object");
     for (const auto& [key, value] : entry.items()) {
       if (!value.is_string()) refuse("__metadata__ '{}' is not a string", key);
@@ -298,6 +300,12 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes, kLengthBytes);
   try {
+    const std::string_view begin(reinterpret_cast<const char*>(bytes), std::min<size_t>(size_, 64));
+    if (begin.starts_with("version https://git-lfs"))
+      throw UserError(
+          "{}: the download is incomplete: this is a pointer of Git LFS and not the file itself.\n"
+          "       Run git lfs pull in its folder.",
+          path.string());
     // Subtracted on the right: a sum on the left could wrap around.
     if (header_bytes > kMaxHeaderBytes || header_bytes > size_ - kLengthBytes) {
       throw UserError(

@@ -97,6 +97,23 @@ TEST(Safetensors, ReadsWhatItWrote) {
   EXPECT_EQ(header_bytes % 8, 0u);
 }
 
+TEST(Safetensors, ReadsMetadataThatIsNullAsNone) {
+  const ScratchFolder folder;
+  const auto path = folder.path() / "x.safetensors";
+  write_text(
+      path, file_of(R"({"__metadata__":null,"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                    std::string(8, '\0')));
+  const SafetensorsFile file(path);
+  EXPECT_TRUE(file.metadata().empty());
+  EXPECT_EQ(file.tensors().at("a").num_elements(), 2);
+}
+
+TEST(Safetensors, NamesAPointerOfGitLfs) {
+  EXPECT_NE(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 988097824\n")
+                .find("this is a pointer of Git LFS and not the file itself"),
+            std::string::npos);
+}
+
 TEST(Safetensors, RefusesEachKindOfDamage) {
   const std::string tensor = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const std::string data(8, '\0');
