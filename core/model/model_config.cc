@@ -112,17 +112,63 @@ constexpr Family kFamilies[] = {
 constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28, kDefaultPattern = 6;
 
 // Of all families. Keys that are not listed are passed over: most say how to train or to generate,
-// and change no logits.
+// and change no logits. Those of other families that change them are here, since such files come
+// under the names of these families too.
 constexpr ConfigFeature kFeatures[] = {
+    // Which part of a head is rotated, and how.
     {"partial_rotary_factor", "[1]"},
+    {"rotary_pct", "[1]"},
+    {"rope_pct", "[1]"},
+    {"rope_interleave", "[false]"},
+    {"rope_interleaved", "[false]"},
+    {"position_embedding_type", R"(["rope", "rotary"])"},
+    {"alibi", "[false]"},
+    {"no_rope_layers", "[[]]"},
+    {"no_rope_layer_interval", "[0]"},
+    // Factors. Where the field's own 1 is a change (Granite's attention_multiplier stands in the
+    // place of 1 / sqrt(head_dim), MiniCPM divides scale_depth by the root of the layers), only
+    // null is accepted.
+    {"embedding_multiplier", "[1]"},
+    {"attention_multiplier", "[]"},
+    {"residual_multiplier", "[1]"},
+    {"logits_scaling", "[1]"},
+    {"logit_scale", "[1]"},
+    {"scale_emb", "[1]"},
+    {"scale_depth", "[]"},
+    {"dim_model_base", "[]"},
+    {"scale_embedding", "[false]"},
+    {"lm_head_multiplier", "[1]"},
+    {"key_multiplier", "[1]"},
+    {"attention_in_multiplier", "[1]"},
+    {"attention_out_multiplier", "[1]"},
+    {"embedding_multiplier_scale", "[1]"},
+    {"output_multiplier_scale", "[1]"},
+    {"attn_output_multiplier", "[]"},
+    {"routed_scaling_factor", "[1]"},
+    // What else is done to scores, queries, keys and logits.
     {"attn_logit_softcapping", "[]"},
     {"final_logit_softcapping", "[]"},
+    {"logits_soft_cap", "[]"},
+    {"router_logit_softcapping", "[]"},
+    {"attention_sinks", "[false, 0]"},
+    {"attn_temperature_tuning", "[false]"},
+    {"attention_chunk_size", "[]"},
+    {"clip_qkv", "[]"},
+    {"swiglu_limit", "[]"},
+    {"scoring_func", R"(["softmax"])"},
     {"use_bidirectional_attention", "[false]"},
+    // How a layer is joined.
+    {"use_parallel_residual", "[false]"},
+    {"parallel_attn", "[false]"},
     // How it may be stored.
     {"quantization_config", "[]"},
     {"torch_dtype", R"(["float32", "bfloat16", "float16"])"},
     {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
 };
+
+// Of families that have no such norms of their own.
+constexpr ConfigFeature kQkNorms[] = {
+    {"use_qk_norm", "[false]"}, {"qk_layernorm", "[false]"}, {"qk_norm", "[false]"}};
 
 // How a family's files say GateActivation.
 constexpr ConfigFeature kActivations[] = {{"hidden_act", R"(["silu"])"},
@@ -206,6 +252,9 @@ RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
     throw UserError(
         "{}: rope_type is missing; accepted: \"default\", \"linear\", \"llama3\", \"yarn\"",
         reader.path());
+  // Beside the scaling since transformers 5.
+  reader.check({"partial_rotary_factor", "[1]"});
+  reader.check({"llama_4_scaling_beta", "[0]"});
   if (type == nullptr || *type == "default") return scaling;
   scaling.type = *type == "linear" ? kLinear : *type == "llama3" ? kLlama3 : kYarn;
   scaling.factor = reader.number("factor");
@@ -427,6 +476,9 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const ConfigReader reader(path.string(), json);
   const Family& family = find_family(reader);
   for (const ConfigFeature& feature : kFeatures) reader.check(feature);
+  if (!family.qk_norm)
+    for (const ConfigFeature& feature : kQkNorms) reader.check(feature);
+  if (family.attention_scalar == 0) reader.check({"query_pre_attn_scalar", "[]"});
   reader.check(activation_of(family));
   ModelConfig config;
   config.architecture = family.architecture;

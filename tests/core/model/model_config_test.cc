@@ -433,6 +433,85 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
   }
 }
 
+// Keys of Granite, Cohere, Gemma, Phi, GLM, OLMo, MiniCPM, Falcon-H1, Grok, DeepSeek, Llama 4 and
+// others, with a value that changes logits and one that does not.
+TEST(ModelConfig, RefusesKeysOfOtherFamiliesThatChangeLogits) {
+  struct Case {
+    const char* key;
+    Json refused, accepted;
+  };
+  const Case cases[] = {
+      {"logits_scaling", 8.0, 1.0},
+      {"embedding_multiplier", 12, 1},
+      {"residual_multiplier", 0.22, 1.0},
+      {"attention_multiplier", 0.015625, nullptr},
+      {"logit_scale", 0.0625, 1.0},
+      {"use_qk_norm", true, false},
+      {"qk_layernorm", true, false},
+      {"attn_logit_softcapping", 50.0, nullptr},
+      {"final_logit_softcapping", 30.0, nullptr},
+      {"query_pre_attn_scalar", 256, nullptr},
+      {"partial_rotary_factor", 0.5, 1.0},
+      {"rotary_pct", 0.25, 1.0},
+      {"rope_interleave", true, false},
+      {"clip_qkv", 8.0, nullptr},
+      {"scale_emb", 12, 1},
+      {"scale_depth", 1.4, nullptr},
+      {"dim_model_base", 256, nullptr},
+      {"lm_head_multiplier", 0.0078125, 1.0},
+      {"output_multiplier_scale", 0.57, 1},
+      {"routed_scaling_factor", 2.5, 1.0},
+      {"attention_sinks", true, false},
+      {"swiglu_limit", 7.0, nullptr},
+      {"attn_temperature_tuning", true, false},
+      {"no_rope_layers", {1, 0}, Json::array()},
+      {"attention_chunk_size", 8192, nullptr},
+      {"position_embedding_type", "nope", "rope"},
+      {"alibi", true, false},
+      {"use_parallel_residual", true, false},
+      {"scoring_func", "sigmoid", "softmax"},
+  };
+  for (const Case& c : cases) {
+    Json json = llama_json();
+    json[c.key] = c.refused;
+    EXPECT_NE(refusal(json.dump())
+                  .find(std::string(c.key) + " is " + c.refused.dump() +
+                        ", which is not supported; accepted: "),
+              std::string::npos)
+        << c.key << ": " << refusal(json.dump());
+    json[c.key] = c.accepted;
+    EXPECT_EQ(refusal(json.dump()), "accepted") << c.key;
+    json[c.key] = nullptr;
+    EXPECT_EQ(refusal(json.dump()), "accepted") << c.key;
+  }
+  // Since transformers 5 it stands beside the base.
+  Json json = llama_json();
+  json["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}};
+  EXPECT_NE(refusal(json.dump()).find("rope_parameters: partial_rotary_factor is 0.5"),
+            std::string::npos);
+  // What nobody here knows, and what only says how to train or to run.
+  json = llama_json();
+  json.update({{"pretraining_tp", 2},
+               {"use_cache", true},
+               {"attention_dropout", 0.1},
+               {"initializer_range", 0.3},
+               {"unsloth_version", "2025.1"}});
+  EXPECT_EQ(refusal(json.dump()), "accepted");
+}
+
+// Names that one family has for itself.
+TEST(ModelConfig, NormsOfQueriesAreNoSurpriseWhereTheFamilyHasThem) {
+  const ScratchFolder folder;
+  ModelConfig config = awkward_config(true);
+  config.architecture = "Qwen3ForCausalLM";
+  config.qk_norm = true;
+  write_model_config(config, folder.path());
+  Json json = Json::parse(read_text(folder.path() / "config.json"));
+  json["use_qk_norm"] = true;
+  EXPECT_EQ(refusal(json.dump()), "accepted");
+}
+
 TEST(ModelConfig, RefusesAHeadSizeThatDoesNotDivide) {
   Json json = llama_json();
   json.erase("head_dim");
