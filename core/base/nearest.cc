@@ -1,6 +1,7 @@
 #include "core/base/nearest.h"
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
 #include <vector>
 
@@ -101,6 +102,28 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
   const std::string best = nearest(missing.string(), names, edit_distance);
   const bool near = edit_distance(missing.string(), best) <= most_slips(missing.string());
   return near && !best.empty() ? fmt::format("; the nearest is {}", (there / best).string()) : "";
+}
+
+std::string hub_id_hint(const std::filesystem::path& path) {
+  const auto is_name = [](const std::string& part) {
+    return !part.empty() && part.front() != '.' && std::ranges::all_of(part, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+    });
+  };
+  const std::filesystem::path owner = path.parent_path(), folder = owner.parent_path();
+  const std::string id = (owner.filename() / path.filename()).string();
+  if (!is_name(owner.filename().string()) || !is_name(path.filename().string())) return "";
+  std::error_code ignored;
+  // A config's path has been made absolute, against the folder that it was relative to.
+  const bool may_be_relative = folder.empty() || (folder.is_absolute() && folder.has_filename() &&
+                                                  std::filesystem::exists(folder, ignored));
+  if (!may_be_relative || std::filesystem::exists(owner, ignored) ||
+      !nearest_path_hint(path).empty())
+    return "";
+  return fmt::format(
+      "\n       Nothing is fetched from a hub. If {0} is an id of the Hugging Face hub, try "
+      "huggingface-cli download {0} --local-dir DIR, and name DIR.",
+      id);
 }
 
 }  // namespace tailrace

@@ -27,4 +27,9 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
 // name like the first part that is missing; else empty.
 std::string nearest_path_hint(const std::filesystem::path& path);
 
+// For a path that does not exist and may be an id of a hub ("Qwen/Qwen2.5-0.5B", relative or made
+// absolute), since its first name is no folder either: a line that says that nothing is fetched and
+// how to download it. Begins with the end of the line before; else empty.
+std::string hub_id_hint(const std::filesystem::path& path);
+
 }  // namespace tailrace

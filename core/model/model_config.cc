@@ -13,6 +13,7 @@
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/model/config_reader.h"
+#include "core/model/model_folder.h"
 #include "core/model/tensor_files.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/attention.h"
@@ -201,6 +202,24 @@ std::string join_families(const char* Family::*name, std::string_view separator)
   return fmt::format("{}", fmt::join(names, separator));
 }
 
+// Models of other kinds than a decoder of text, by what their configs have in common.
+void refuse_other_kinds(const ConfigReader& reader, const std::string& name) {
+  if (reader.boolean("is_encoder_decoder", false))
+    throw UserError(
+        "{}: {} is a model with an encoder, which is not supported; accepted are decoders of text: "
+        "{}",
+        reader.path(), name, join_families(&Family::architecture, ", "));
+  const char* part = nullptr;
+  for (const char* key : {"vision_config", "audio_config", "mm_vision_tower", "text_config"})
+    if (part == nullptr && reader.find(key) != nullptr) part = key;
+  if (part == nullptr && !name.ends_with("ForConditionalGeneration")) return;
+  throw UserError(
+      "{}: {} is a multimodal model{}, and only models of text are supported; accepted: {}.\n"
+      "       Try a model of its family that is of text alone.",
+      reader.path(), name, part == nullptr ? "" : fmt::format(" (it has a {})", part),
+      join_families(&Family::architecture, ", "));
+}
+
 // By `architectures`, or by `model_type` where that is missing.
 const Family& find_family(const ConfigReader& reader) {
   if (const Json* names = reader.find("architectures")) {
@@ -211,6 +230,7 @@ const Family& find_family(const ConfigReader& reader) {
     for (const Family& family : kFamilies) {
       if (names->front() == family.architecture) return family;
     }
+    refuse_other_kinds(reader, names->front().get<std::string>());
     throw UserError("{}: the architecture {} is not supported; accepted: {}", reader.path(),
                     names->front().get_ref<const std::string&>(),
                     join_families(&Family::architecture, ", "));
@@ -219,6 +239,7 @@ const Family& find_family(const ConfigReader& reader) {
   for (const Family& family : kFamilies) {
     if (type != nullptr && *type == family.model_type) return family;
   }
+  if (type != nullptr && type->is_string()) refuse_other_kinds(reader, type->get<std::string>());
   throw UserError("{}: model_type is {} and architectures is missing; accepted: \"{}\"",
                   reader.path(), type == nullptr ? "missing" : json_text(*type),
                   join_families(&Family::model_type, "\", \""));
@@ -469,8 +490,9 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
   if (!std::filesystem::exists(path)) {
     throw UserError(
-        "{}: not found{}. A model is a Hugging Face folder with config.json and model.safetensors.",
-        path.string(), nearest_path_hint(directory));
+        "{}: not found{}. A model is a Hugging Face folder with config.json and "
+        "model.safetensors.{}",
+        path.string(), nearest_path_hint(directory), folder_hint(directory));
   }
   const Json json = read_json_object(path, kMaxConfigBytes);
   const ConfigReader reader(path.string(), json);

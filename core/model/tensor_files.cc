@@ -11,6 +11,7 @@
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
+#include "core/model/model_folder.h"
 
 namespace tailrace {
 namespace {
@@ -54,8 +55,8 @@ TensorFiles::TensorFiles(const std::filesystem::path& directory, const std::stri
   } else {
     throw UserError(
         "{}: found neither {} nor {}; a model is a Hugging Face folder with safetensors "
-        "weights. The folder has {}",
-        directory.string(), kSingleFile, kIndexFile, listing(directory));
+        "weights. The folder has {}.{}",
+        directory.string(), kSingleFile, kIndexFile, listing(directory), folder_hint(directory));
   }
 }
 
@@ -111,6 +112,21 @@ void TensorFiles::read_index(const std::filesystem::path& path) {
     }
     places_[name] = file;
   }
+  refuse_missing(path);
+}
+
+// All of them at once: who downloads again wants the list.
+void TensorFiles::refuse_missing(const std::filesystem::path& index) const {
+  std::set<std::string_view> shards, missing;
+  for (const auto& [name, file] : places_) {
+    if (!shards.insert(file).second) continue;
+    if (!std::filesystem::exists(directory_ / file)) missing.insert(file);
+  }
+  if (missing.empty()) return;
+  throw UserError(
+      "{}: the download is incomplete: {} of the {} files that it names are missing: {}.\n"
+      "       Download them into the same folder.",
+      index.string(), missing.size(), shards.size(), fmt::join(missing, ", "));
 }
 
 }  // namespace tailrace

@@ -33,6 +33,7 @@ class TensorFiles {
  private:
   const SafetensorsFile& open(const std::string& name);
   void read_index(const std::filesystem::path& path);
+  void refuse_missing(const std::filesystem::path& index) const;
 
   std::filesystem::path directory_;
   std::filesystem::path list_;  // the file that says which tensors there are

@@ -309,8 +309,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
     throw UserError(
         "{}: not found{}. A tokenizer is a folder with a tokenizer.json of Hugging Face; for a "
         "model that has other tokenizer files, save it once with transformers (AutoTokenizer, "
-        "save_pretrained).",
-        path.string(), nearest_path_hint(directory));
+        "save_pretrained).{}",
+        path.string(), nearest_path_hint(directory), hub_id_hint(directory));
   }
   json document = read_json_object(path);
   JsonPart root(document, path.string() + ": ");

@@ -234,6 +234,47 @@ TEST_F(Messages, OfModels) {
   expect("models");
 }
 
+// Files as they come from a hub, from a half download, from a program that trains adapters.
+TEST_F(Messages, OfModelsFromElsewhere) {
+  copy_model("model");
+  write("rows.jsonl", "{\"prompt\": \"2 + 2 = \", \"answer\": \"4\"}\n");
+  write("a.yaml", kStories);
+  launch("model.path=Qwen/Qwen2.5-0.5B");
+  for (const char* command : {"generate --prompt a --model", "score --model",
+                              "eval --env frozen_grid --model", "tokenize --tokenizer"})
+    call(std::string(command) + " Qwen/Qwen2.5-0.5B");
+  fs::create_directory(folder_ / "adapter");
+  write("adapter/adapter_config.json",
+        "{\"base_model_name_or_path\": \"Qwen/Qwen2.5-0.5B\", \"peft_type\": \"LORA\"}");
+  launch("model.path=adapter");
+  fs::create_directory(folder_ / "gguf");
+  write("gguf/qwen2.5-0.5b-q4_k_m.gguf", "");
+  launch("model.path=gguf");
+  launch("model.path=gguf/qwen2.5-0.5b-q4_k_m.gguf");
+  const fs::path weights = folder_ / "model/model.safetensors";
+  fs::rename(weights, folder_ / "model/pytorch_model.bin");
+  launch("");
+  fs::remove(folder_ / "model/pytorch_model.bin");
+  write("model/model.safetensors",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1044992\n");
+  launch("");
+  fs::remove(weights);
+  write("model/model-00001-of-00002.safetensors", "");
+  launch("");
+  write("model/model.safetensors.index.json",
+        "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\", "
+        "\"b\": \"model-00002-of-00002.safetensors\"}}");
+  launch("");
+  write("model/config.json",
+        "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"vision_config\": {}}");
+  launch("");
+  write("model/config.json",
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_act\": \"silu\", "
+        "\"logits_scaling\": 8.0}");
+  launch("");
+  expect("models_from_elsewhere");
+}
+
 TEST_F(Messages, OfDatasets) {
   copy_model("model");
   write("a.yaml", kStories);

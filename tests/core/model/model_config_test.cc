@@ -512,6 +512,84 @@ TEST(ModelConfig, NormsOfQueriesAreNoSurpriseWhereTheFamilyHasThem) {
   EXPECT_EQ(refusal(json.dump()), "accepted");
 }
 
+TEST(ModelConfig, NamesModelsThatAreNotOfTextAlone) {
+  Json json = llama_json();
+  json["architectures"] = {"Gemma3ForConditionalGeneration"};
+  EXPECT_NE(refusal(json.dump())
+                .find("Gemma3ForConditionalGeneration is a multimodal model, and "
+                      "only models of text are supported; accepted: Llama"),
+            std::string::npos)
+      << refusal(json.dump());
+  json["architectures"] = {"LlavaQwenForCausalLM"};
+  json["vision_config"] = {{"depth", 32}};
+  EXPECT_NE(refusal(json.dump())
+                .find("LlavaQwenForCausalLM is a multimodal model (it has a vision_config)"),
+            std::string::npos)
+      << refusal(json.dump());
+  json.erase("architectures");
+  json["model_type"] = "qwen2_5_vl";
+  EXPECT_NE(refusal(json.dump()).find("qwen2_5_vl is a multimodal model"), std::string::npos);
+  json.erase("vision_config");
+  json["architectures"] = {"T5ForConditionalGeneration"};
+  json["is_encoder_decoder"] = true;
+  EXPECT_NE(
+      refusal(json.dump()).find("T5ForConditionalGeneration is a model with an encoder, which is"),
+      std::string::npos)
+      << refusal(json.dump());
+}
+
+// What a folder or path says that is no model, by what it is.
+std::string refusal_of(const std::filesystem::path& directory) {
+  try {
+    read_model_config(directory);
+    return "accepted";
+  } catch (const UserError& e) {
+    return e.what();
+  }
+}
+
+TEST(ModelFolder, NamesAnIdOfAHub) {
+  const ScratchFolder folder;
+  for (const std::filesystem::path& path :
+       {std::filesystem::path("Qwen/Qwen2.5-0.5B"), folder.path() / "Qwen/Qwen2.5-0.5B"})
+    EXPECT_NE(refusal_of(path).find(
+                  "\n       Nothing is fetched from a hub. If Qwen/Qwen2.5-0.5B is an id of the "
+                  "Hugging Face hub, try huggingface-cli download Qwen/Qwen2.5-0.5B --local-dir "
+                  "DIR, and name DIR."),
+              std::string::npos)
+        << refusal_of(path);
+  for (const std::filesystem::path& path :
+       {std::filesystem::path("none"), std::filesystem::path("a/b/c"), std::filesystem::path("./a"),
+        std::filesystem::path("../a"), std::filesystem::path("a/"), std::filesystem::path("/a/b"),
+        folder.path() / "none", folder.path()})
+    EXPECT_EQ(refusal_of(path).find("hub"), std::string::npos) << refusal_of(path);
+}
+
+TEST(ModelFolder, NamesWhatIsNoModel) {
+  const auto says = [](const char* file, const std::string& text, const char* message) {
+    const ScratchFolder folder;
+    if (std::string_view(file).ends_with('/')) {
+      std::filesystem::create_directory(folder.path() / file);
+    } else {
+      write_text(folder.path() / file, text);
+    }
+    EXPECT_NE(refusal_of(folder.path()).find(message), std::string::npos)
+        << refusal_of(folder.path());
+  };
+  says("adapter_config.json", R"({"base_model_name_or_path": "Qwen/Qwen3-4B"})",
+       "The folder is an adapter of Qwen/Qwen3-4B, not a model.\n       Merge it into its base "
+       "with");
+  says("adapter_model.safetensors", "", "The folder is an adapter, not a model.");
+  says("model-q4_0.gguf", "", "model-q4_0.gguf is a GGUF file, which is not read.");
+  says("snapshots/", "", "The folder is a part of the hub's cache.");
+  says("pytorch_model.bin", "", "pytorch_model.bin holds pickled weights, which are not read.");
+  says("consolidated.00.pth", "", "consolidated.00.pth holds pickled weights");
+  says("README.md", "", "A model is a Hugging Face folder with config.json and model.safetensors.");
+  const ScratchFolder folder;
+  write_text(folder.path() / "a.gguf", "");
+  EXPECT_NE(refusal_of(folder.path() / "a.gguf").find("a.gguf is a GGUF file"), std::string::npos);
+}
+
 TEST(ModelConfig, RefusesAHeadSizeThatDoesNotDivide) {
   Json json = llama_json();
   json.erase("head_dim");

@@ -446,6 +446,25 @@ TEST_F(LoadParameters, ReadsShards) {
   expect_refusal("not JSON");
 }
 
+TEST_F(LoadParameters, NamesEveryShardThatIsMissing) {
+  write("a.safetensors", [](const std::string&) { return true; });
+  nlohmann::json index;
+  int number = 0;
+  for (const auto& [name, tensor] : tensors)
+    index["weight_map"][name] =
+        std::array{"a", "b", "c"}.at(number++ % 3) + std::string(".safetensors");
+  write_text(folder.path() / "model.safetensors.index.json", index.dump());
+  expect_refusal(
+      "model.safetensors.index.json: the download is incomplete: 2 of the 3 files that it names "
+      "are missing: b.safetensors, c.safetensors.");
+  std::filesystem::remove(folder.path() / "model.safetensors.index.json");
+  std::filesystem::rename(folder.path() / "a.safetensors",
+                          folder.path() / "model-00001-of-00002.safetensors");
+  expect_refusal(
+      "model-00001-of-00002.safetensors is a shard, and the index of the shards is "
+      "missing: the download is incomplete.");
+}
+
 TEST_F(LoadParameters, NamesTheTensorThatIsMissing) {
   tensors.erase(norm);
   write();

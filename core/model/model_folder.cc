@@ -1,0 +1,78 @@
+#include "core/model/model_folder.h"
+
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_file.h"
+#include "core/base/nearest.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// The first name in a folder that ends so; empty: none.
+std::string first_name(const fs::path& directory, std::string_view end) {
+  std::string first;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(end) && (first.empty() || name < first)) first = name;
+  }
+  return first;
+}
+
+std::string adapter_hint(const fs::path& directory) {
+  const fs::path path = directory / "adapter_config.json";
+  std::string base;
+  if (fs::exists(path)) {
+    const Json config = read_json_object(path);
+    if (const auto found = config.find("base_model_name_or_path");
+        found != config.end() && found->is_string())
+      base = found->get<std::string>();
+  }
+  return fmt::format(
+      " The folder is an adapter{}, not a model.\n       Merge it into its base with peft: "
+      "AutoPeftModelForCausalLM.from_pretrained(\"{}\").merge_and_unload().save_pretrained(DIR), "
+      "save the tokenizer to DIR too, and name DIR.",
+      base.empty() ? "" : fmt::format(" of {}", base), directory.string());
+}
+
+}  // namespace
+
+std::string folder_hint(const fs::path& directory) {
+  std::error_code ignored;
+  const std::string text = directory.string();
+  if (!fs::exists(directory, ignored)) return hub_id_hint(directory);
+  const auto has = [&](const char* name) { return fs::exists(directory / name, ignored); };
+  if (has("adapter_config.json") || has("adapter_model.safetensors"))
+    return adapter_hint(directory);
+  const std::string gguf = text.ends_with(".gguf") ? text : first_name(directory, ".gguf");
+  if (!gguf.empty())
+    return fmt::format(
+        " {} is a GGUF file, which is not read.\n       Try the folder that it was made from, with "
+        "config.json and safetensors weights.",
+        gguf);
+  if (has("snapshots"))
+    return fmt::format(
+        " The folder is a part of the hub's cache.\n       Try {}/ and the name of the revision in "
+        "it.",
+        (directory / "snapshots").string());
+  for (const char* end : {"pytorch_model.bin", "pytorch_model.bin.index.json", ".pth", ".pt"})
+    if (const std::string name = first_name(directory, end); !name.empty())
+      return fmt::format(
+          " {} holds pickled weights, which are not read.\n       Convert them once with "
+          "transformers: AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(DIR), and "
+          "save the tokenizer there.",
+          name, text);
+  if (const std::string shard = first_name(directory, ".safetensors"); shard.starts_with("model-"))
+    return fmt::format(
+        " {} is a shard, and the index of the shards is missing: the download is incomplete.",
+        shard);
+  return "";
+}
+
+}  // namespace tailrace
