@@ -18,7 +18,7 @@ MemberId member_id(const TaskId& task, int32_t launch, int32_t member) {
 }
 
 std::string to_string(const TaskId& id) {
-  return fmt::format("policy={} domain={} epoch={} prompt={}", id.policy, id.domain, id.epoch,
+  return fmt::format("policy={} dataset={} epoch={} prompt={}", id.policy, id.domain, id.epoch,
                      id.prompt);
 }
 

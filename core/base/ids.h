@@ -78,7 +78,7 @@ struct BodyId {
   friend auto operator<=>(const BodyId&, const BodyId&) = default;
 };
 
-// "policy=0 domain=0 epoch=0 prompt=12", and so on.
+// "policy=0 dataset=0 epoch=0 prompt=12", and so on.
 std::string to_string(const TaskId& id);
 std::string to_string(const MemberId& id);
 std::string to_string(const LeaseId& id);

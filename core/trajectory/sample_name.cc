@@ -12,7 +12,8 @@ namespace {
 // Where a key's number goes; null: no such key.
 std::optional<int64_t>* number_of(SampleQuery& query, std::string_view key) {
   if (key == "policy") return &query.policy;
-  if (key == "domain") return &query.domain;
+  // "domain": in runs that an older build began.
+  if (key == "dataset" || key == "domain") return &query.domain;
   if (key == "epoch") return &query.epoch;
   if (key == "prompt") return &query.prompt;
   if (key == "launch") return &query.launch;
@@ -36,7 +37,7 @@ Result<void> read_word(std::string_view word, SampleQuery& query) {
   if (equals == word.npos || number == nullptr)
     return Failure{fmt::format(
         "'{}' is no part of a sample's name. Its parts are prompt=, member=, epoch=, launch=, "
-        "attempt=, domain=, policy=, lane=, as logs print them: \"prompt=12 member=3\"",
+        "attempt=, dataset=, policy=, lane=, as logs print them: \"prompt=12 member=3\"",
         word)};
   int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);

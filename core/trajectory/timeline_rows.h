@@ -1,7 +1,7 @@
 // What the workers of a run did when, as its scheduler saw it: the rows of RUN/timeline.jsonl.
 //
 //   {"at_ns": 9100, "what": "generate", "from_ns": 4200, "worker": "rollout-1",
-//    "sample": "policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3 attempt=1",
+//    "sample": "policy=0 dataset=0 epoch=0 prompt=12 launch=0 member=3 attempt=1",
 //    "end": "finished", "tokens": 14, "versions": [4, 4], "reward": 1, "proof": "9f.."}
 //
 // Times are the scheduler's: they count from the start of the run and stand still while it is down.

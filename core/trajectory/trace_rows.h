@@ -1,7 +1,7 @@
 // The tokens of a sample as a step trained them: the rows of RUN/traces/step_000012.jsonl.
 //
 //   {"step": 12, "samples": 64, "proof": "9f.."}
-//   {"sample": "policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3 attempt=1", "step": 12,
+//   {"sample": "policy=0 dataset=0 epoch=0 prompt=12 launch=0 member=3 attempt=1", "step": 12,
 //    "outcome": "finished", "reward": 1, "advantage": 0.70710677, "temperature": 1,
 //    "segments": [{"tokens": [5, 9], "roles": [0, 1], "versions": [-1, 11],
 //                  "logprobs": [0, -0.69], "mask": [0, 1], "old": [-0.69], "new": [-0.69]}],

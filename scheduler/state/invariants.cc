@@ -163,7 +163,7 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
       const auto found = running.extract(round.id);
       const int64_t counted = found.empty() ? 0 : found.mapped();
       if (share.running != counted) {
-        return fmt::format("policy {} domain {}: {} groups run in round {}, it counts {}",
+        return fmt::format("policy {} dataset {}: {} groups run in round {}, it counts {}",
                            policy_id, i, counted, round.id, share.running);
       }
       // The last of these keeps a run alive: a share that neither runs nor holds what it keeps
@@ -172,12 +172,12 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
           share.target > share.launch_target || share.running + share.accepted < share.target ||
           (share.accepted == share.target && share.running > 0)) {
         return fmt::format(
-            "policy {} domain {}: share accepted {} running {} target {} launch target {}",
+            "policy {} dataset {}: share accepted {} running {} target {} launch target {}",
             policy_id, i, share.accepted, share.running, share.target, share.launch_target);
       }
     }
     if (!running.empty()) {
-      return fmt::format("policy {} domain {}: {} groups run in round {}, which is closed",
+      return fmt::format("policy {} dataset {}: {} groups run in round {}, which is closed",
                          policy_id, i, running.begin()->second, running.begin()->first);
     }
     // Counted from the tasks, not with credit_held(): that is what opened the rounds.
@@ -191,7 +191,7 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
     }
     const int64_t allowed = credit(state.config, i);
     if (held > allowed) {
-      return fmt::format("policy {} domain {}: credit law broken: {} held, {} allowed", policy_id,
+      return fmt::format("policy {} dataset {}: credit law broken: {} held, {} allowed", policy_id,
                          i, held, allowed);
     }
   }
@@ -212,7 +212,7 @@ Found check_conservation(const State& state, PolicyId policy_id, const Policy& p
     }
     if (launched != live + ended || done > ended) {
       return fmt::format(
-          "policy {} domain {}: {} prompts launched, {} live, {} ended ({} still kept)", policy_id,
+          "policy {} dataset {}: {} prompts launched, {} live, {} ended ({} still kept)", policy_id,
           i, launched, live, ended, done);
     }
   }

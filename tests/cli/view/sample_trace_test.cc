@@ -97,7 +97,7 @@ TEST(SampleTrace, TellsOfEveryAttemptAndWait) {
   const std::string text = show_sample_trace(found.value(), nullptr);
   size_t at = 0;
   for (const char* part :
-       {"sample   policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3 attempt=2",
+       {"sample   policy=0 dataset=0 epoch=0 prompt=12 launch=0 member=3 attempt=2",
         "step     5: finished, reward 1, advantage 0.5", "0.100    0.100  generate   rollout-0",
         "env_failed", "0.200    0.050  waits to be tried again",
         "0.250    0.250  generate attempt 2 rollout-1    finished, 2 tokens of versions 3 to 4",
@@ -137,7 +137,7 @@ TEST(SampleTrace, SaysWhatItKnowsInsteadAndWhatItMisses) {
   const RunFolder run;
   EXPECT_NE(run.failure("prompt=12")
                 .find("2 samples have this name; say more of it:\n         "
-                      "policy=0 domain=0 epoch=0 prompt=12 launch=0 member=3"),
+                      "policy=0 dataset=0 epoch=0 prompt=12 launch=0 member=3"),
             std::string::npos)
       << run.failure("prompt=12");
   EXPECT_NE(run.failure("prompt=99")

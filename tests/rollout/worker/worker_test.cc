@@ -499,7 +499,7 @@ TEST_F(RolloutWorkerTest, StoresTurnsAndGoesOnBehindThem) {
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
   const std::string log = log_text();
-  EXPECT_NE(log.find("goes on policy=0 domain=0 epoch=0 prompt=0 launch=0 member=0 attempt=1 "
+  EXPECT_NE(log.find("goes on policy=0 dataset=0 epoch=0 prompt=0 launch=0 member=0 attempt=1 "
                      "lane=eval turns="),
             std::string::npos)
       << log;

@@ -139,7 +139,7 @@ TEST(SchedulerModes, S08_ALongRoundWaitsForAQueueOfAStepAndHasNoSurplus) {
   EXPECT_EQ(h.policy().domains[0].next, 25);  // 20 trained, 5 run
 }
 
-TEST(SchedulerModes, S09_EachDomainFillsItsShareByItself) {
+TEST(SchedulerModes, S09_EachDatasetFillsItsShareByItself) {
   Config config = small_config(7, 1);
   config.domains.push_back({.prompts_per_step = 1});
   config.mode = tail_batching();
