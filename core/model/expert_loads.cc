@@ -39,11 +39,11 @@ std::span<double> ExpertLoads::losses_of(int64_t layer) {
 }
 
 void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias,
-                          MatrixView<const int32_t> choices) {
+                          MatrixView<const int32_t> chosen) {
   std::array<float, kMaxExperts> of_all;
   const auto scores = std::span(of_all).first(static_cast<size_t>(num_experts));
-  for (int64_t t = 0; t < choices.rows; ++t) {
-    const std::span ids(choices.row(t), static_cast<size_t>(choices.cols));
+  for (int64_t t = 0; t < chosen.rows; ++t) {
+    const std::span ids(chosen.row(t), static_cast<size_t>(chosen.cols));
     if (ids.front() == kChoose) continue;
     for (size_t e = 0; e < scores.size(); ++e)
       scores[e] = probabilities.row(t)[e] + (bias.empty() ? 0 : bias[e]);
@@ -51,11 +51,11 @@ void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias
     const auto goes_before = [&](size_t a, size_t b) {
       return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
     };
-    given += choices.cols;
+    given += chosen.cols;
     for (const int32_t id : ids) {
       int64_t before = 0;
       for (size_t e = 0; e < scores.size(); ++e) before += goes_before(e, static_cast<size_t>(id));
-      moved += before >= choices.cols;
+      moved += before >= chosen.cols;
     }
   }
 }

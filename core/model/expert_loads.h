@@ -29,7 +29,7 @@ struct ExpertLoads {
   // Those of one layer. probabilities [tokens, experts], bias [experts] or empty, and the layer's
   // columns of ForwardBatch::choices.
   void compare(ConstMatrix probabilities, std::span<const float> bias,
-               MatrixView<const int32_t> choices);
+               MatrixView<const int32_t> chosen);
   void clear();
   void add(const ExpertLoads& other);  // of the same model
 

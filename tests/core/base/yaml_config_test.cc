@@ -553,8 +553,8 @@ TEST(Choices, ThatAreKnownFromElsewhereAreAnswered) {
     LossRoot options;
     try {
       bind_config(parse_config("loss: {name: " + name + "}", "a.yaml", {}), options);
-    } catch (const UserError& error) {
-      return error.what();
+    } catch (const UserError& refused) {
+      return refused.what();
     }
     return "(no error)";
   };

@@ -193,7 +193,10 @@ Trajectory routed() {
 TEST(Trajectory, SaysWhichExpertsItsTokensWentTo) {
   EXPECT_EQ(find_fault(routed()), std::nullopt);
   EXPECT_EQ(num_drawn_from(routed().segments[0]), 5);
-  EXPECT_EQ(num_drawn_from(Segment{.tokens = {1}, .roles = {TokenRole::kPrompt}}), 0);
+  Segment prompt;
+  prompt.tokens = {1};
+  prompt.roles = {TokenRole::kPrompt};
+  EXPECT_EQ(num_drawn_from(prompt), 0);
   struct Case {
     const char* message;
     std::function<void(Trajectory&)> damage;
@@ -239,7 +242,7 @@ TEST(Trajectory, OutcomesAndIdsHaveNames) {
   EXPECT_EQ(name_of(Outcome::kVerifierFailed), "verifier_failed");
   EXPECT_EQ(name_of(Outcome::kAborted), "aborted");
   EXPECT_EQ(to_string(two_segments().lease),
-            "policy=0 domain=0 epoch=1 prompt=7 launch=0 member=3 attempt=2");
+            "policy=0 dataset=0 epoch=1 prompt=7 launch=0 member=3 attempt=2");
 }
 
 TEST(MemberId, OrdersByEpochThenPromptThenMember) {
