@@ -34,10 +34,9 @@ int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
 // Of the whole model and of the head: one after the other, so the larger of the two is enough.
 size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int64_t max_sequence_tokens,
                        int num_threads) {
-  return std::max(
-      Model::workspace_bytes(config, max_tokens, static_cast<int>(max_sequence_tokens),
-                             num_threads),
-      linear_logprob_workspace_bytes(max_tokens, config.vocab_size, config.hidden_size));
+  return std::max(Model::workspace_bytes(config, max_tokens, static_cast<int>(max_sequence_tokens),
+                                         num_threads),
+                  linear_logprob_workspace_bytes(max_tokens, config.num_ids(), config.hidden_size));
 }
 
 // One float a token, and one of each element of its hidden state.
@@ -198,7 +197,8 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                                         .dlogprob = dlogprob,
                                         .dentropy = dentropy,
                                         .dhidden = dhidden,
-                                        .dweight = gradients.matrix(model_.head_name())}});
+                                        .dweight = gradients.matrix(model_.head_name())
+                                                       .slice_rows(0, model_.config().num_ids())}});
   model_.backward(stream, workspace, weights, builder_.batch(), kv_, *activations_, dhidden,
                   gradients, balance);
 }

@@ -93,9 +93,9 @@ int64_t check_prompts(const std::vector<Prompt>& prompts, const GenerateArgument
           "Shorten it.",
           prompt.where, size, config.max_positions);
     for (TokenId id : prompt.ids)
-      if (id >= config.vocab_size)
+      if (id >= config.num_ids())
         throw UserError("{}: token id {}; the model has ids below {}", prompt.where, id,
-                        config.vocab_size);
+                        config.num_ids());
     longest = std::max(longest, size);
   }
   // No more than is used: blocks of the KV cache are counted by it.

@@ -61,7 +61,7 @@ class Scorer {
     builder_ = std::make_unique<BatchBuilder>(blocks);
     size_t forward =
         loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
-    size_t head = linear_logprob_workspace_bytes(kChunk, config.vocab_size, config.hidden_size);
+    size_t head = linear_logprob_workspace_bytes(kChunk, config.num_ids(), config.hidden_size);
     // One after the other in the same memory.
     memory_ = Buffer(std::max(forward, head));
     hidden_.resize(kChunk * static_cast<size_t>(config.hidden_size));
@@ -93,10 +93,10 @@ class Scorer {
                             .entropy = {}}});
     if (!logits) return;
     size_t before = logits->size();
-    logits->resize(before + static_cast<size_t>(rows * config.vocab_size));
+    logits->resize(before + static_cast<size_t>(rows * config.num_ids()));
     linear(loaded_.stream(), {.x = hidden,
                               .weight = loaded_.weights().head(),
-                              .y = Matrix(logits->data() + before, rows, config.vocab_size)});
+                              .y = Matrix(logits->data() + before, rows, config.num_ids())});
   }
 
   LoadedModel& loaded_;
@@ -114,9 +114,9 @@ void check_ids(const JsonlInput& input, std::span<const int32_t> ids, const Mode
     throw UserError("{}: input_ids has {} tokens; the model takes at most {}", input.where(),
                     ids.size(), config.max_positions);
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] >= config.vocab_size)
+    if (ids[i] >= config.num_ids())
       throw UserError("{}: input_ids[{}] is {}; the model has ids below {}", input.where(), i,
-                      ids[i], config.vocab_size);
+                      ids[i], config.num_ids());
 }
 
 // All rows one after another, as tensors `seq_lens` [rows], `input_ids` [tokens], `logits` [tokens,
@@ -163,7 +163,7 @@ void score(const ScoreArguments& arguments) {
   }
   if (wants_logits)
     // At the end, because the header of the file comes first and gives all sizes.
-    write_logits(arguments.logits, seq_lens, all_ids, logits, loaded.config().vocab_size);
+    write_logits(arguments.logits, seq_lens, all_ids, logits, loaded.config().num_ids());
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ int64_t samples_in_flight(const RunOptions& o) {
 // Of `episodes` at their longest, each id in `copies` places.
 int64_t kept_sets_bytes(const RunOptions& o, const ModelConfig& config, int64_t episodes,
                         int64_t copies) {
-  const int64_t ids = std::min(o.rollout.sampling.top_k, config.vocab_size);
+  const int64_t ids = std::min(o.rollout.sampling.top_k, config.num_ids());
   const int64_t tokens = add_product(0, episodes, o.rollout.max_sampled_tokens());
   return add_product(0, tokens, ids * int64_t{sizeof(TokenId)} * copies);
 }
@@ -77,7 +77,7 @@ void refuse_one_choice(const SamplingParams& sampling, int64_t vocab_size) {
 }
 
 void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) {
-  if (!truncates(o.rollout.sampling.params(), config.vocab_size)) return;
+  if (!truncates(o.rollout.sampling.params(), config.num_ids())) return;
   if (o.algo.sampling_mask == SamplingMask::kNone) {
     plan.warnings.push_back(fmt::format(
         "rollout.sampling cuts the distribution that is trained: a mismatch (rollout/cut_mass). "
@@ -128,7 +128,7 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   if (o.sft.data.empty()) return plan;
   // Reading them also finds a broken row before the run begins.
   const auto rows = read_named("sft.data", [&] {
-    return read_sft_rows(o.sft.data, config.vocab_size, o.rollout.engine.max_context_tokens);
+    return read_sft_rows(o.sft.data, config.num_ids(), o.rollout.engine.max_context_tokens);
   });
   plan.rows = std::ssize(rows);
   for (const SftRow& row : rows) plan.tokens += std::ssize(row.tokens);
@@ -305,7 +305,7 @@ ModelConfig planned_model(const RunOptions& options,
 }
 
 Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
-  refuse_one_choice(o.rollout.sampling.params(), config.vocab_size);
+  refuse_one_choice(o.rollout.sampling.params(), config.num_ids());
   validate(config, "model config");
   Plan plan;
   plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;

@@ -28,6 +28,7 @@
 #include "core/base/lock_file.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
+#include "core/model/model_config.h"
 #include "core/text/tokenizer.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
@@ -67,6 +68,13 @@ TokenText text_of_tokens(const RunPaths& run, Log& log) {
   }
 }
 
+// With the tokenizer that the run keeps, whatever has become of model.path since.
+ModelConfig model_of_run(const RoleContext& context) {
+  ModelConfig config = planned_model(context.options, context.registries.environments);
+  config.padded_ids = num_padded_ids(context.run.tokenizer(), config);
+  return config;
+}
+
 ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                        std::stop_token stop) {
   const RunOptions& o = context.options;
@@ -79,8 +87,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.
-  const ModelConfig model = planned_model(o, context.registries.environments);
-  options.bodies = {.vocab_size = model.vocab_size,
+  const ModelConfig model = model_of_run(context);
+  options.bodies = {.vocab_size = model.num_ids(),
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
                     // In a tree no more nodes branch than there are leaves.
                     .max_segments = 2 * max_turns(o, context.registries),
@@ -126,8 +134,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const RunOptions& o = context.options;
   const PoolSection pool =
       context.joined ? pool_to_join(o, context.pool) : pool_of_worker(o, name.index);
-  RolloutWorkerConfig config =
-      rollout_config(o, planned_model(o, context.registries.environments), pool);
+  RolloutWorkerConfig config = rollout_config(o, model_of_run(context), pool);
   config.worker = name.text();
   config.joined = context.joined;
   config.cluster = context.cluster;
@@ -167,7 +174,7 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
 
 ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
   const RunOptions& o = context.options;
-  TrainerWorkerConfig config = trainer_config(o, planned_model(o, context.registries.environments));
+  TrainerWorkerConfig config = trainer_config(o, model_of_run(context));
   config.worker = name.text();
   config.rank = name.index;
   config.endpoint = context.endpoint;

@@ -548,7 +548,15 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   add_generation_ends(directory, config);
   validate(config, path.string());
   read_weight_files(directory, config);
+  config.padded_ids = num_padded_ids(directory, config);
   return config;
+}
+
+int64_t num_padded_ids(const std::filesystem::path& tokenizer, const ModelConfig& config) {
+  int64_t num_ids = num_tokenizer_ids(tokenizer);
+  if (num_ids == 0) return 0;
+  for (const int64_t id : config.eos_tokens) num_ids = std::max(num_ids, id + 1);
+  return std::max<int64_t>(config.vocab_size - num_ids, 0);
 }
 
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory) {

@@ -23,6 +23,10 @@ struct ModelConfig {
   int64_t hidden_size = 0, intermediate_size = 0;
   int64_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, max_positions = 0;
+  // The last rows of embeddings and head that stand for no token: many models round vocab_size up
+  // (Qwen: 151,936 rows for 151,669 ids). Their untrained logits are no part of the policy: nothing
+  // computes them, so that they are -infinity in sampling, scoring and training alike.
+  int64_t padded_ids = 0;
   double rms_norm_eps = 1e-5, rope_theta = 10000;
   RopeScaling rope_scaling = {};
   bool tie_embeddings = false;
@@ -52,6 +56,7 @@ struct ModelConfig {
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
+  int64_t num_ids() const { return vocab_size - padded_ids; }  // those that may be sampled
   int64_t q_size() const { return num_heads * head_dim; }      // of all query heads together
   int64_t kv_size() const { return num_kv_heads * head_dim; }  // of all keys, and of all values
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
@@ -85,8 +90,14 @@ inline constexpr std::string_view kChoiceBiasName = "mlp.gate.e_score_correction
 
 // Reads and checks DIR/config.json. Throws UserError with file and key: an architecture or feature
 // that is not supported (another activation or scaling of positions) is refused by name, never
-// ignored. How the weights are stored is read off their files, where they are there.
+// ignored. How the weights are stored is read off their files, and how many ids are tokens off
+// tokenizer.json, where they are there. An id that the tokenizer lacks between two that it has is
+// not taken for padding.
 ModelConfig read_model_config(const std::filesystem::path& directory);
+// ModelConfig::padded_ids of `config` with the tokenizer in a folder, by its file alone; 0: it has
+// none. An end that the config names is no padding, since an end that nobody may sample would end
+// nothing.
+int64_t num_padded_ids(const std::filesystem::path& tokenizer, const ModelConfig& config);
 // The config.json that transformers reads.
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory);
 // Throws UserError when sizes do not fit each other (`where` names the file or section).

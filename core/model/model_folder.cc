@@ -1,5 +1,6 @@
 #include "core/model/model_folder.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -13,6 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+
+void count_id(const Json& id, int64_t& num_ids) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (!id.is_number_integer()) return;
+  const auto value = id.get<int64_t>();
+  if (value >= 0 && value < kMost) num_ids = std::max(num_ids, value + 1);
+}
 
 // The first name in a folder that ends so; empty: none.
 std::string first_name(const fs::path& directory, std::string_view end) {
@@ -42,6 +50,22 @@ std::string adapter_hint(const fs::path& directory) {
 }
 
 }  // namespace
+
+int64_t num_tokenizer_ids(const fs::path& directory) {
+  const fs::path path = directory / "tokenizer.json";
+  if (!fs::exists(path)) return 0;
+  const Json json = read_json_object(path);
+  int64_t num_ids = 0;
+  if (const auto model = json.find("model"); model != json.end() && model->is_object()) {
+    const auto vocab = model->find("vocab");
+    if (vocab != model->end() && vocab->is_object())
+      for (const Json& id : *vocab) count_id(id, num_ids);
+  }
+  if (const auto added = json.find("added_tokens"); added != json.end() && added->is_array())
+    for (const Json& token : *added)
+      if (token.is_object() && token.contains("id")) count_id(token["id"], num_ids);
+  return num_ids;
+}
 
 std::string folder_hint(const fs::path& directory) {
   std::error_code ignored;

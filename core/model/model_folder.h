@@ -3,10 +3,15 @@
 // Thread: any.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 namespace tailrace {
+
+// How many ids DIR/tokenizer.json has: its largest one and 1. 0: there is no such file, or it lists
+// no tokens; core/text says what is wrong with it. Throws UserError where it is no JSON.
+int64_t num_tokenizer_ids(const std::filesystem::path& directory);
 
 // What `directory` is instead of a model with config.json and safetensors weights, and what to do
 // about it: an id of a hub, an adapter, a GGUF file, pickled weights. Sentences that follow another

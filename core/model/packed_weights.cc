@@ -90,6 +90,8 @@ void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
   } else {
     place({}, parameters.matrix(kHeadName), head_);
   }
+  // The rows come first in the packed form too, so that fewer of them are a weight as well.
+  head_.out = config_.num_ids();
   TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
 }
 

@@ -33,7 +33,8 @@ class PackedWeights {
   std::span<const float> final_norm() const { return final_norm_; }
   const Weight& embeddings() const { return embeddings_; }  // [vocab, hidden]
   float embedding_scale() const;                            // of the rows that forward() takes
-  const Weight& head() const { return head_; }              // [vocab, hidden]
+  // [num_ids, hidden]: the padded ids of a vocabulary have no logits.
+  const Weight& head() const { return head_; }
   Dtype dtype() const { return dtype_; }
 
  private:

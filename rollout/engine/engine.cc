@@ -31,12 +31,12 @@ int64_t max_logit_rows(const EngineOptions& options) {
 }
 
 int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& options) {
-  return std::clamp<int64_t>(kLogitFloats / config.vocab_size, 1, max_logit_rows(options));
+  return std::clamp<int64_t>(kLogitFloats / config.num_ids(), 1, max_logit_rows(options));
 }
 
 size_t workspace_bytes(const ModelConfig& config, const EngineOptions& options, int num_threads) {
   const int64_t rows = max_logit_rows(options), chunk = logit_rows_per_chunk(config, options);
-  const int64_t logit_floats = chunk * config.vocab_size;
+  const int64_t logit_floats = chunk * config.num_ids();
   size_t bytes = Model::workspace_bytes(config, options.max_batch_tokens,
                                         static_cast<int>(options.max_context_tokens), num_threads);
   // 3: logits with the sampler's weights and ids. 4: lse, kept_lse, logprobs and drawn. Each is
@@ -119,12 +119,12 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       workspace_({}) {
   const ModelConfig& config = model.config();
   int64_t hidden_floats = max_rows_ * config.hidden_size;
-  int64_t logit_floats = rows_per_chunk_ * config.vocab_size;
+  int64_t logit_floats = rows_per_chunk_ * config.num_ids();
   // The large buffers are taken once, so that a run that starts does not die of memory hours later.
   memory_ = Buffer(workspace_bytes(config, options, num_threads(stream)), stream.device);
   workspace_ = Workspace({memory_.data(), memory_.size()});
   hidden_ = {workspace_.take<float>(hidden_floats).data(), max_rows_, config.hidden_size};
-  logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.vocab_size};
+  logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.num_ids()};
   sampler_weights_ = workspace_.take<float>(logit_floats);
   sampler_ids_ = workspace_.take<int32_t>(logit_floats);
   lse_ = workspace_.take<float>(rows_per_chunk_);
@@ -157,8 +157,8 @@ void Engine::submit(GenerateRequest request) {
   TR_CHECK(request.sampling.max_new_tokens >= 1, "max_new_tokens {}",
            request.sampling.max_new_tokens);
   for (TokenId token : request.new_tokens) {
-    TR_CHECK(token >= 0 && token < model_.config().vocab_size, "token {} of a vocabulary of {}",
-             token, model_.config().vocab_size);
+    TR_CHECK(token >= 0 && token < model_.config().num_ids(), "token {} of a vocabulary of {}",
+             token, model_.config().num_ids());
   }
   auto found = sessions_.find(request.session);
   bool is_new = found == sessions_.end();
@@ -366,7 +366,7 @@ const StopMatcher* Engine::matcher(const std::vector<std::string>& stop_strings)
   // list for all its episodes.
   auto& matcher = matchers_[stop_strings];
   if (matcher == nullptr) {
-    matcher = std::make_unique<StopMatcher>(*tokenizer_, stop_strings, model_.config().vocab_size);
+    matcher = std::make_unique<StopMatcher>(*tokenizer_, stop_strings, model_.config().num_ids());
   }
   return matcher.get();
 }

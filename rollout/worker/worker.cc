@@ -367,7 +367,7 @@ class RolloutWorker {
     if (!decoded) return ignore("cannot be read: " + decoded.failure().message);
     Trajectory& prefix = decoded.value();
     if (auto misfit =
-            find_misfit(prefix, spec, played_of(grant).info.name, config_.model.vocab_size))
+            find_misfit(prefix, spec, played_of(grant).info.name, config_.model.num_ids()))
       return ignore(*misfit);
     if (grant.lane == Lane::kEval &&
         (prefix.min_version() != grant.version || prefix.max_version() != grant.version))

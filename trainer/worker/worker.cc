@@ -418,7 +418,7 @@ class TrainerWorker {
     if (config_.sft.data.empty()) return last;
     SftTask task(
         trainer_, config_.sft,
-        read_sft_rows(config_.sft.data, config_.model.vocab_size, config_.max_sequence_tokens),
+        read_sft_rows(config_.sft.data, config_.model.num_ids(), config_.max_sequence_tokens),
         mix({config_.seed, kSftStream}));
     int64_t interval = std::max<int64_t>(1, task.total_updates() / kProgressReports);
     while (std::optional<MetricList> metrics = task.update()) {
@@ -498,7 +498,7 @@ class TrainerWorker {
   BatchOptions batch_options() const {
     BatchOptions options =
         tailrace::batch_options(config_.algo, numerics_class(config_.compute),
-                                config_.model.vocab_size, config_.max_sequence_tokens);
+                                config_.model.num_ids(), config_.max_sequence_tokens);
     options.version = version_;
     options.max_staleness = config_.max_staleness;
     if (config_.algo.router_replay == RouterReplay::kReplay)

@@ -189,6 +189,37 @@ TEST_P(Gradient, OfTheEmbeddingsReachesUsedTokensOnlyUnlessTied) {
   }
 }
 
+// They are no part of the softmax, so the log-probabilities are those over the ids alone, and their
+// rows of the head get no gradient.
+TEST(PaddedIds, HaveNoGradientAndNoProbability) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = awkward_config(tied);
+    Rig whole(config);
+    config.padded_ids = 9;  // of 67: neither a panel nor a vector
+    Rig padded(config);
+    const std::vector<Tokens> sequences = random_sequences(4, 20, config.num_ids(), /*seed=*/3);
+    Parameters gradients(padded.model.layout());
+    const CrossEntropy got = cross_entropy(padded, sequences, {}, &gradients);
+    const ConstMatrix head = std::as_const(gradients).matrix(padded.model.head_name());
+    for (int64_t id = 0; id < config.vocab_size; ++id) {
+      const bool moved = length({head.row(id), static_cast<size_t>(head.cols)}) > 0;
+      EXPECT_EQ(moved, id < config.num_ids()) << id;
+    }
+    whole.forward_whole(sequences, Rig::Rows::kPredicting, false);
+    const std::vector<float> logits = whole.logits();
+    size_t row = 0;
+    for (const Tokens& tokens : sequences) {
+      for (size_t t = 1; t < tokens.size(); ++t, ++row) {
+        double sum = 0;
+        const float* z = &logits[row * static_cast<size_t>(config.vocab_size)];
+        for (int64_t id = 0; id < config.num_ids(); ++id)
+          sum += std::exp(static_cast<double>(z[id]));
+        ASSERT_NEAR(got.logprobs[row], z[tokens[t]] - std::log(sum), 1e-5);
+      }
+    }
+  }
+}
+
 std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
   return std::array{"Untied", "Tied", "Rich", "Sparse", "SparseRaw", "SparseGiven"}.at(
       static_cast<size_t>(test.param));

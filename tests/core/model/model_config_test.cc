@@ -590,6 +590,31 @@ TEST(ModelFolder, NamesWhatIsNoModel) {
   EXPECT_NE(refusal_of(folder.path() / "a.gguf").find("a.gguf is a GGUF file"), std::string::npos);
 }
 
+// Qwen has 151,936 rows for 151,669 ids.
+TEST(ModelFolder, IdsBehindThoseOfTheTokenizerArePadding) {
+  const ScratchFolder folder;
+  Json json = llama_json();  // a vocabulary of 257
+  json["eos_token_id"] = 2;
+  write_text(folder.path() / "config.json", json.dump());
+  EXPECT_EQ(read_model_config(folder.path()).padded_ids, 0);
+  const auto padded_with = [&](const char* tokenizer) {
+    write_text(folder.path() / "tokenizer.json", tokenizer);
+    const ModelConfig config = read_model_config(folder.path());
+    EXPECT_EQ(config.num_ids() + config.padded_ids, 257);
+    return config.padded_ids;
+  };
+  EXPECT_EQ(padded_with("{}"), 0);
+  // The largest id counts, whatever is missing below it.
+  EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 0, "b": 99, "c": 3}}})"), 157);
+  EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 199}]})"), 57);
+  // More than the model has is refused by who reads the tokenizer.
+  EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 300}}})"), 0);
+  // Nobody could end.
+  json["eos_token_id"] = {2, 250};
+  write_text(folder.path() / "config.json", json.dump());
+  EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 0, "b": 99}}})"), 6);
+}
+
 TEST(ModelConfig, RefusesAHeadSizeThatDoesNotDivide) {
   Json json = llama_json();
   json.erase("head_dim");

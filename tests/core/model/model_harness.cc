@@ -151,7 +151,7 @@ void Rig::forward(const BatchBuilder& from, bool keep) {
 }
 
 std::vector<float> Rig::logits() {
-  const int64_t vocab = model.config().vocab_size;
+  const int64_t vocab = model.config().num_ids();
   std::vector<float> out(static_cast<size_t>(num_rows_ * vocab));
   linear(stream_, {.x = hidden(), .weight = weights_->head(), .y = {out.data(), num_rows_, vocab}});
   return out;
@@ -197,7 +197,8 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
                                         .dlogprob = dlogprob,
                                         .dentropy = {},
                                         .dhidden = dhidden_matrix,
-                                        .dweight = gradients->matrix(head)}});
+                                        .dweight = gradients->matrix(head).slice_rows(
+                                            0, rig.model.config().num_ids())}});
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients, balance);
   return result;

@@ -94,6 +94,44 @@ TEST(Engine, SamplesFromATrainedModelWithTheTrainersLogProbabilities) {
     expect_teacher_forced(model, prompts[i], answers[static_cast<SessionId>(i)]);
 }
 
+// The ids that pad a vocabulary are the likeliest by far: an untrained row may say anything.
+TEST(Engine, NeverSamplesAPaddedId) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = tiny_config();
+    config.tie_embeddings = tied;
+    config.padded_ids = 7;
+    TestModel model(config);
+    Matrix head = model.parameters.matrix(model.model.head_name());
+    for (int64_t id = 0; id < config.vocab_size; ++id)
+      for (int64_t i = 0; i < head.cols; ++i)
+        if (id >= config.num_ids()) head.row(id)[i] = 50 * head.row(id - 20)[i];
+    const auto prompts = mixed_prompts(config.num_ids(), 64);
+    for (const double temperature : {0.0, 0.7, 5.0}) {
+      TestEngine engine(model);
+      Answers answers = generate(engine, prompts, 30, temperature);
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const Generation& answer = answers[static_cast<SessionId>(i)];
+        ASSERT_EQ(answer.tokens.size(), 30u);
+        for (const GeneratedToken& token : answer.tokens) ASSERT_LT(token.id, config.num_ids());
+        // The trainer's softmax has the same ids.
+        expect_teacher_forced(model, prompts[i], answer,
+                              static_cast<float>(temperature > 0 ? 1 / temperature : 1));
+      }
+    }
+    // Not even where truncation keeps as many as there are rows.
+    TestEngine engine(model);
+    GenerateRequest request = request_of(0, {1, 2, 3}, 20);
+    request.sampling.top_k = config.vocab_size;
+    request.sampling.min_p = 1e-30;
+    request.wants_kept = true;
+    engine->submit(std::move(request));
+    for (const GeneratedToken& token : engine.finish()[0].tokens) {
+      ASSERT_FALSE(token.kept.empty());
+      ASSERT_LT(token.kept.back(), config.num_ids());
+    }
+  }
+}
+
 class EngineBits : public ::testing::TestWithParam<ModelConfig (*)()> {};
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
                          ::testing::Values(tiny_config, sparse_config, gemma_config));

@@ -67,8 +67,8 @@ struct Step {
 
 // One step at learning rate 0 over what an engine with the same weights has sampled, as version 0.
 Step train(const SamplingParams& params, SamplingMask mask, const PolicyLossConfig& loss = {},
-           int64_t version = 0) {
-  TestModel model(tiny_config());
+           int64_t version = 0, const ModelConfig& config = tiny_config()) {
+  TestModel model(config);
   TestEngine engine(model);
   const FakeTokenizer tokenizer = letters();
   std::vector<Trajectory> trajectories;
@@ -79,11 +79,11 @@ Step train(const SamplingParams& params, SamplingMask mask, const PolicyLossConf
   auto batch = build_batch(trajectories, {.advantage = AdvantageKind::kGroupMean,
                                           .sampling_mask = mask,
                                           .numerics_class = testing::kNumericsClass,
-                                          .vocab_size = kVocab,
+                                          .vocab_size = config.num_ids(),
                                           .max_sequence_tokens = 64});
   EXPECT_TRUE(batch) << batch.failure().message;
   // Three updates: minibatches and a second pass, all on the weights that sampled.
-  PolicyTrainer trainer({}, tiny_config(),
+  PolicyTrainer trainer({}, config,
                         {.minibatches_per_step = 3, .microbatch_tokens = 200, .ppo_epochs = 2}, 64);
   std::ranges::copy(model.parameters.flat(), trainer.parameters().flat().begin());
   trainer.weights_changed();
@@ -115,6 +115,22 @@ TEST(TruncatedSampling, WithKeptSetsEveryRatioIsExactlyOne) {
     EXPECT_EQ(metric(metrics, "mismatch/ess_frac"), 1);
     // The reference is the policy itself, and is restricted like it.
     EXPECT_EQ(metric(metrics, "policy/kl_ref"), 0);
+  }
+}
+
+// The sampler and the trainer leave out the same ids, with and without truncation.
+TEST(TruncatedSampling, WithAPaddedVocabularyEveryRatioIsExactlyOne) {
+  ModelConfig config = tiny_config();
+  config.vocab_size = kVocab + 13;
+  config.padded_ids = 13;
+  PolicyLossConfig loss;
+  loss.entropy_coef = 0.01;
+  for (const SamplingParams& params : {sampling(1, -1), sampling(0.7, -1), kTruncated[1]}) {
+    const auto [metrics, batch] = train(params, SamplingMask::kKeep, loss, /*version=*/0, config);
+    EXPECT_EQ(metric(metrics, "policy/ratio_min"), 1);
+    EXPECT_EQ(metric(metrics, "policy/ratio_max"), 1);
+    EXPECT_EQ(metric(metrics, "mismatch/max_ratio"), 1);
+    EXPECT_EQ(metric(metrics, "mismatch/max_logprob_diff"), 0);
   }
 }
 
