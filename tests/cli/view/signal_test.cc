@@ -21,8 +21,9 @@ MetricsRow step_of(int64_t step, double silent_share) {
 std::vector<MetricsRow> steps_of(const std::vector<double>& shares) {
   std::vector<MetricsRow> rows;
   for (const double share : shares) {
-    rows.push_back(step_of(std::ssize(rows), share));
-    rows.push_back({.step = std::ssize(rows), .values = {{"eval/reward", 0.9}}});  // is no step
+    const int64_t step = 1 + std::ssize(rows) / 2;
+    rows.push_back(step_of(step, share));
+    rows.push_back({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
   }
   return rows;
 }
@@ -53,13 +54,17 @@ TEST(Signal, StandsInEachLineAndAtTheTopOfTheReport) {
   EXPECT_EQ(progress_line(state, rows[0]).find("step 1/2  reward 0.500  no signal in 16 of 16"),
             0u);
   EXPECT_EQ(progress_block(state, 80)[2], "  no signal in 16 of 16 groups");
-  const std::string page = make_report_page({.name = "run", .rows = rows});
+  const auto page_of = [](const std::vector<MetricsRow>& shown) {
+    ReportData data;
+    data.rows = shown;
+    return make_report_page(data);
+  };
+  const std::string page = page_of(rows);
   const size_t at = page.find("No signal in any of the 2 steps");
   ASSERT_NE(at, std::string::npos);
   EXPECT_GT(at, page.find("<h1>"));
   EXPECT_LT(at, page.find("class=\"tile\""));
-  EXPECT_EQ(make_report_page({.name = "run", .rows = steps_of({0, 1})}).find("No signal"),
-            std::string::npos);
+  EXPECT_EQ(page_of(steps_of({0, 1})).find("No signal"), std::string::npos);
 }
 
 }  // namespace

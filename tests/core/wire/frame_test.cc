@@ -61,10 +61,11 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Hello{static_cast<Role>(3), "x", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 0, ""}));
-  for (const Role role : {Role::kRollout, Role::kReward, Role::kTrainer})
-    EXPECT_EQ(refused(Hello{
-                  .role = role, .worker = "x", .incarnation = 1, .pid = 1, .slots = 1, .rank = 1}),
-              role != Role::kTrainer);
+  for (const Role role : {Role::kRollout, Role::kReward, Role::kTrainer}) {
+    Hello ranked{role, "x", 1, 1, 1, ""};
+    ranked.rank = 1;
+    EXPECT_EQ(refused(ranked), role != Role::kTrainer);
+  }
   // Names that go into logs, the journal and metrics.
   for (const std::string& name : {std::string("a b"), std::string("../x"), std::string(65, 'a')}) {
     EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, name}));
