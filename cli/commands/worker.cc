@@ -153,7 +153,6 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const PulseScope pulse(page.pulse());
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
-  check_role(name, run.options);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(name.text(), "", run.options.log.level);

@@ -239,13 +239,6 @@ std::vector<RoleName> roles_of(const RunOptions& options) {
   return roles;
 }
 
-void check_role(const RoleName& name, const RunOptions& options) {
-  const int number = num_launched(name.kind, options);
-  if (name.index < 0 || name.index >= number)
-    throw UserError("--index {}: of the role {} the run has {}, from 0 on.", name.index,
-                    name_of(name.kind), number);
-}
-
 void check_open_files(const RunOptions& options, bool in_process, int64_t left) {
   const auto num_roles = std::ssize(roles_of(options));
   // Measured at their most, and a few beyond. In one process each role has a status page, a log, a
@@ -368,6 +361,11 @@ ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage&
 ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& page, Log& log,
                   std::stop_token stop) {
   const HeldRole role = hold_role(name, context.run);
+  // Only now: one that a worker has joined as is played already, which says more.
+  const int number = num_launched(name.kind, context.options);
+  if (name.index >= number)
+    throw UserError("--index {}: of the role {} the run has {}, from 0 on.", name.index,
+                    name_of(name.kind), number);
   return play_role(role, context, page, log, stop);
 }
 

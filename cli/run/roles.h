@@ -41,9 +41,6 @@ struct RoleName {
 // The roles that a run needs: one scheduler, the ranks of the trainer, and workers.
 std::vector<RoleName> roles_of(const RunOptions& options);
 
-// Throws UserError where the run has no such role.
-void check_role(const RoleName& name, const RunOptions& options);
-
 // Throws UserError when the processes of the run, or the one that plays all roles, will need more
 // files than `left` (files_left()): a process that has none left cannot even say so.
 void check_open_files(const RunOptions& options, bool in_process, int64_t left);
