@@ -1,13 +1,13 @@
 # What every target of Tailrace shares: flags, libraries, and three functions.
 #
-#   tailrace_library(NAME SOURCES a.cc b.cc [DEPENDS tailrace::kernels ...] [LIBS fmt::fmt ...]
-#                    [COLD] [HEADERS all|pure|none])
+#   tailrace_library(NAME [SOURCES a.cc ...] [COLD b.cc ...] [DEPENDS tailrace::kernels ...]
+#                    [LIBS fmt::fmt ...] [HEADERS all|pure|none])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
-# One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: nothing in it
-# runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the precompiled
-# ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
+# One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: sources in
+# which nothing runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the
+# precompiled ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -64,9 +64,9 @@ foreach(kind all pure)
 endforeach()
 
 function(tailrace_library NAME)
-  cmake_parse_arguments(ARG "COLD" "HEADERS" "SOURCES;DEPENDS;LIBS" ${ARGN})
-  if(ARG_SOURCES)
-    add_library(tailrace_${NAME} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "HEADERS" "SOURCES;COLD;DEPENDS;LIBS" ${ARGN})
+  if(ARG_SOURCES OR ARG_COLD)
+    add_library(tailrace_${NAME} STATIC ${ARG_SOURCES} ${ARG_COLD})
     target_link_libraries(tailrace_${NAME} PUBLIC tailrace_flags ${ARG_DEPENDS} PRIVATE ${ARG_LIBS})
     if(NOT ARG_HEADERS)
       set(ARG_HEADERS all)
@@ -74,9 +74,7 @@ function(tailrace_library NAME)
     if(NOT ARG_HEADERS STREQUAL "none")
       target_precompile_headers(tailrace_${NAME} REUSE_FROM tailrace_headers_${ARG_HEADERS})
     endif()
-    if(ARG_COLD)
-      target_compile_options(tailrace_${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
-    endif()
+    set_source_files_properties(${ARG_COLD} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
   else()
     add_library(tailrace_${NAME} INTERFACE)
     target_link_libraries(tailrace_${NAME} INTERFACE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})

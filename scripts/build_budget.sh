@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Compiles the binary in an empty folder, without a compiler cache, and holds what it costs against a
+# budget. Its unit is the user time of compiling scripts/reference_compile.cc, which nothing of the
+# project changes, so that the figure means the same on every machine. Both run as many compilers at
+# once as there are cores. Exit status 1: the build costs more than the budget.
+#
+#   scripts/build_budget.sh [BUDGET]     # in reference compiles
+set -euo pipefail
+cd "$(dirname "$0")/.."
+budget=${1:-103}
+jobs=$(nproc)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export TIMEFORMAT=%U
+
+compile_reference() {
+  local run
+  for run in 1 2 3 4 5; do
+    for job in $(seq "$jobs"); do
+      { time g++ -std=c++20 -O2 -c scripts/reference_compile.cc -o "$folder/reference-$job.o"; } \
+        2>>"$folder/reference-$job.txt" &
+    done
+    wait
+  done
+}
+
+cmake --preset release -B "$folder/build" >/dev/null
+compile_reference
+{ time CCACHE_DISABLE=1 ninja -C "$folder/build" -j "$jobs" tailrace >"$folder/log"; } 2>"$folder/user" ||
+  { cat "$folder/log"; exit 1; }
+compile_reference  # again: the machine may be faster or slower by now
+
+reference=$(sort -n "$folder"/reference-*.txt | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}')
+tail -n 1 "$folder/user" | awk -v reference="$reference" -v budget="$budget" '{
+  printf "build: %.1f reference compiles (%.0f s of user time, one takes %.2f s); budget %s\n",
+         $1 / reference, $1, reference, budget
+  over = $1 / reference > budget
+} END { exit over }' && status=0 || status=1
+echo "the dearest objects, in seconds:"
+# Columns: start and end in ms, mtime, output, hash.
+awk 'NR > 1 {printf "%6.1f  %s\n", ($2 - $1) / 1000, $4}' "$folder/build/.ninja_log" |
+  sort -rn | awk 'NR <= 10'
+exit $status
