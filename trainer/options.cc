@@ -17,10 +17,12 @@ void OptimOptions::visit(OptionVisitor& v) {
           {.help = "updates over which the rate rises linearly",
            .min = 0,
            .max = kMaxCount,
-           .aliases = {"lr_warmup_steps", "warmup_steps"}});
+           .aliases = {"lr_warmup_steps", "warmup_steps"},
+           .elsewhere = {"warmup_ratio", "lr_warmup_steps_ratio"}});
   v.field("schedule", schedule,
           {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
-                   "falls anew where run.steps grows later"});
+                   "falls anew where run.steps grows later",
+           .elsewhere = {"lr_scheduler_type"}});
   v.field("min_lr_ratio", min_lr_ratio,
           {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
   v.field("max_grad_norm", max_grad_norm,
@@ -34,13 +36,16 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("minibatches_per_step", minibatches_per_step,
           {.help = "optimizer updates a pass over the step's batch; groups stay whole",
            .min = 1,
-           .max = 1e6});
+           .max = 1e6,
+           .elsewhere = {"ppo_mini_batch_size"}});
   v.field("microbatch_tokens", microbatch_tokens,
           {.help = "tokens a forward and backward pass; memory grows with it; the cuts change the "
                    "last digits of sums",
            .min = 1,
            .max = 1 << 24,
            .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
+           .elsewhere = {"per_device_train_batch_size", "gradient_accumulation_steps",
+                         "ppo_micro_batch_size_per_gpu"},
            .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step",
@@ -59,12 +64,14 @@ void TrainOptions::visit(OptionVisitor& v) {
            .max = 64,
            .aliases = {"data_parallel_size", "dp_size"},
            .resume = Resume::kMayChange});
-  v.field("rank_seconds", rank_seconds,
-          {.help = "longest wait of a rank for one that stands still; one whose process dies is "
-                   "noticed within seconds",
-           .min = 1,
-           .max = 86400,
-           .resume = Resume::kMayChange});
+  v.field(
+      "rank_seconds", rank_seconds,
+      {.help = "longest wait of a rank, in the middle of a step, for one that stands still; one "
+               "whose process dies is noticed within seconds, and ranks that meet wait for all "
+               "of them and say so that often",
+       .min = 1,
+       .max = 86400,
+       .resume = Resume::kMayChange});
   v.field("balance_coef", balance_coef,
           {.help = "of the loss that balances experts, of each sequence and layer by itself "
                    "(experts x sum of share of choices x mean probability); -1: the "

@@ -219,6 +219,11 @@ void ProgressView::add(MetricsRow row) {
   }
   if (warned_ || steps_without_signal(state_.rows) < kSilentSteps) return;
   warned_ = true;
+  if (is_solved(state_.rows))
+    return say(fmt::format(
+        "note: {} steps in a row without signal: the samples are successes, so that nothing is "
+        "left to learn.\n      Try harder tasks, or stop here.",
+        kSilentSteps));
   say(fmt::format(
       "warning: {} steps in a row without signal: in each group all rewards were equal, so nothing "
       "was learned.\n         Try a larger rollout.group_size, a warm-up (sft), easier tasks, or "

@@ -33,7 +33,7 @@ h1{font-size:26px;margin:0 0 2px;letter-spacing:-.01em}h2{font-size:18px;margin:
 .facts div{min-width:0}.facts dt{color:var(--soft);font-size:12px}.facts dd{margin:0;font-weight:600;overflow-wrap:anywhere}
 .tiles{display:flex;flex-wrap:wrap;gap:12px}
 .tile{flex:1 1 120px;position:relative;overflow:hidden;border:1px solid var(--line);border-radius:10px;padding:12px 16px;background:var(--card)}
-.tile b{display:block;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums;white-space:nowrap}.tile span{color:var(--soft);font-size:13px}
+.tile b{display:block;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.tile span{color:var(--soft);font-size:13px}
 .tile svg{height:32px;margin:0 0 6px}.tile:has(svg){flex-grow:2;flex-basis:200px}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(340px,1fr));gap:14px}
 .chart{border:1px solid var(--line);border-radius:10px;padding:10px 10px 4px;background:var(--card)}

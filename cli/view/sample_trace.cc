@@ -157,7 +157,9 @@ std::vector<TimelineRow> history_of(const Found& found, const Member& member,
 
 std::string why_untraced(const SampleTrace& trace, const Found& found) {
   if (trace.sample.lane == Lane::kEval)
-    return "it is held out: no step trained it, and its tokens are not kept";
+    return "it is held out: no step trained it, so that there are no ratios and advantages; what "
+           "was "
+           "said is in samples.jsonl and in the report, where they keep it";
   if (found.traced_steps.empty())
     return "no tokens are kept: train.trace_steps is 0, or no step is published yet";
   return fmt::format(
@@ -307,10 +309,11 @@ std::string show_sample_trace(const SampleTrace& trace, const text::Tokenizer* t
   std::string out = fmt::format("sample   {}\n", sample_name(trace.sample));
   if (trace.tokens) {
     const TraceRow& row = *trace.tokens;
-    out +=
-        fmt::format("step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome), row.reward,
-                    row.advantage ? fmt::format("advantage {}", *row.advantage)
-                                  : "not in the loss: its group had no signal, or it is too old");
+    out += fmt::format(
+        "step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome), row.reward,
+        row.advantage ? fmt::format("advantage {}", *row.advantage)
+                      : "not in the loss: the rewards of its group are all equal, or its tokens "
+                        "are older than scheduler.max_staleness");
   }
   out += show_history(trace.history);
   if (trace.tokens) out += show_tokens(*trace.tokens, tokenizer);

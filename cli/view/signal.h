@@ -22,6 +22,10 @@ int64_t steps_without_signal(std::span<const MetricsRow> rows);
 // empty.
 std::string signal_of_step(const MetricsRow& row);
 
+// In the latest step each sample was a success, where the environment says so: that nothing is
+// left to learn is no fault then.
+bool is_solved(std::span<const MetricsRow> rows);
+
 // The sentence for a run that had no signal in any of its steps, or in its last kSilentSteps or
 // more; else empty.
 std::string signal_of_run(std::span<const MetricsRow> rows);

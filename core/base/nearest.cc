@@ -122,7 +122,7 @@ std::string hub_id_hint(const std::filesystem::path& path) {
     return "";
   return fmt::format(
       "\n       Nothing is fetched from a hub. If {0} is an id of the Hugging Face hub, try "
-      "huggingface-cli download {0} --local-dir DIR, and name DIR.",
+      "hf download {0} --local-dir DIR, and name DIR.",
       id);
 }
 

@@ -54,6 +54,9 @@ struct OptionInfo {
   // Names of rival frameworks, accepted with a note: in the same section, or, dotted, from the
   // root.
   std::vector<std::string_view> aliases = {};
+  // Names of rival frameworks for something whose values mean another thing: an error that says
+  // which key it is here. A name may stand at several keys.
+  std::vector<std::string_view> elsewhere = {};
   // Of a choice: switches of rival frameworks that say yes or no to one of its values, from the
   // root. An empty value: that answer leaves the key as it is.
   struct Switch {

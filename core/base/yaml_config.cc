@@ -352,6 +352,10 @@ class ConfigBinder final : public OptionVisitor {
       // Of several the one that is least deep: "optim.lr" before "sft.optim.lr".
       if (target.empty() || full.size() < target.size()) target = full;
     }
+    for (std::string_view name : info.elsewhere) {
+      std::string& targets = elsewhere_[std::string(name)];
+      targets += (targets.empty() ? "" : " and ") + full;
+    }
 
     const ConfigNode* found = nullptr;
     std::string found_name;  // full dotted
@@ -441,9 +445,17 @@ class ConfigBinder final : public OptionVisitor {
   void collect_unknown(const std::string& key, const ConfigNode& node,
                        std::vector<std::pair<std::string, ConfigPlace>>& unknown) const {
     if (taken_.contains(&node)) return;
-    if (!is_taken(node)) return (void)unknown.emplace_back(key, node.place);
+    if (is_taken(node)) {
+      for (const auto& [name, child] : node.entries)
+        collect_unknown(join_key(key, name), child, unknown);
+      return;
+    }
+    // Of a section of another framework the keys that have a name here say more than the section.
+    const size_t before = unknown.size();
     for (const auto& [name, child] : node.entries)
-      collect_unknown(join_key(key, name), child, unknown);
+      if (aliases_.contains(name) || elsewhere_.contains(name))
+        unknown.emplace_back(join_key(key, name), child.place);
+    if (unknown.size() == before) unknown.emplace_back(key, node.place);
   }
 
   const ConfigPlace& root_place() const { return stack_.front().node->place; }
@@ -500,11 +512,13 @@ class ConfigBinder final : public OptionVisitor {
         add_error(place, "{} is not a known key", key);
         continue;
       }
-      size_t dot = key.rfind('.');
       // By the last part alone: the section that a person put it in may be the mistake.
-      auto alias = aliases_.find(dot == std::string::npos ? key : key.substr(dot + 1));
-      if (alias != aliases_.end())
+      const std::string name = key.substr(key.rfind('.') + 1);
+      if (const auto alias = aliases_.find(name); alias != aliases_.end())
         add_error(place, "{} is not a known key; here it is called {}", key, alias->second);
+      else if (const auto other = elsewhere_.find(name); other != elsewhere_.end())
+        add_error(place, "{} is not a known key; what it says is said by {} here, in another way",
+                  key, other->second);
       else if (const std::string nearest = nearest_name(key, known_); !nearest.empty())
         add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
       else
@@ -523,6 +537,7 @@ class ConfigBinder final : public OptionVisitor {
   std::vector<List> lists_;         // open ones
   std::vector<std::string> known_;  // all keys and sections, dotted
   std::map<std::string, std::string, std::less<>> aliases_;
+  std::map<std::string, std::string, std::less<>> elsewhere_;  // by the name: keys, " and " between
   std::vector<std::pair<std::string, const ConfigNode*>> unknown_;
   std::set<const ConfigNode*> taken_;  // by fields, under their names or others
   std::vector<Preset> presets_;

@@ -32,8 +32,8 @@ int64_t sum_bytes(int size, int64_t values);
 void arrive(const GlooOptions& options);
 std::optional<int> missing_rank(const GlooOptions& options);
 
-// Connects with all ranks. Throws RankLost when one does not come within `timeout`, or seconds: one
-// that has said that it is here may have died since.
+// Connects with all ranks. Throws RankLost when one does not come within `timeout` or 15 s,
+// whichever is less: one that has said that it is here may have died since.
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options);
 
 }  // namespace tailrace

@@ -494,6 +494,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
         "model.safetensors.{}",
         path.string(), nearest_path_hint(directory), folder_hint(directory));
   }
+  refuse_adapter(directory);
   const Json json = read_json_object(path, kMaxConfigBytes);
   const ConfigReader reader(path.string(), json);
   const Family& family = find_family(reader);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/error.h"
 #include "core/base/json_file.h"
 #include "core/base/nearest.h"
 
@@ -55,16 +56,30 @@ int64_t num_tokenizer_ids(const fs::path& directory) {
   const fs::path path = directory / "tokenizer.json";
   if (!fs::exists(path)) return 0;
   const Json json = read_json_object(path);
+  const auto model = json.find("model");
+  if (model == json.end() || !model->is_object()) return 0;
+  const auto vocab = model->find("vocab");
+  if (vocab == model->end() || vocab->empty()) return 0;
   int64_t num_ids = 0;
-  if (const auto model = json.find("model"); model != json.end() && model->is_object()) {
-    const auto vocab = model->find("vocab");
-    if (vocab != model->end() && vocab->is_object())
-      for (const Json& id : *vocab) count_id(id, num_ids);
+  if (vocab->is_object()) {
+    for (const Json& id : *vocab) count_id(id, num_ids);
+  } else if (vocab->is_array()) {  // Unigram: an id is a place
+    num_ids = std::ssize(*vocab);
+  } else {
+    return 0;
   }
   if (const auto added = json.find("added_tokens"); added != json.end() && added->is_array())
     for (const Json& token : *added)
       if (token.is_object() && token.contains("id")) count_id(token["id"], num_ids);
   return num_ids;
+}
+
+void refuse_adapter(const fs::path& directory) {
+  if (!fs::exists(directory / "adapter_config.json")) return;
+  throw UserError(
+      "{} has adapter_config.json.{}\n       Where the weights are merged already, remove that "
+      "file.",
+      directory.string(), adapter_hint(directory));
 }
 
 std::string folder_hint(const fs::path& directory) {

@@ -1,6 +1,6 @@
 // A few episodes of a run, for people: the rows of RUN/samples.jsonl.
 //
-//   {"step": 0, "version": 0, "sample": "policy=0 domain=0 epoch=0 prompt=1 launch=0 member=0
+//   {"step": 0, "version": 0, "sample": "policy=0 dataset=0 epoch=0 prompt=1 launch=0 member=0
 //    attempt=1", "dataset": "grid", "reward": 0.5, "success": 1,
 //    "segments": [{"tokens": [...], "roles": [...],
 //                  "text": [{"role": "prompt", "text": "..."}, {"role": "sampled", ...}]}],

@@ -20,7 +20,7 @@ void RolloutOptions::visit(OptionVisitor& v) {
                "fits the context",
        .min = 0,
        .max = kMaxSequenceTokens,
-       .aliases = {"max_response_length"}});
+       .aliases = {"max_response_length", "max_completion_length"}});
   v.field("max_action_tokens", max_action_tokens,
           {.help = "most tokens sampled in a turn; 0: what the environment suggests",
            .min = 0,

@@ -294,7 +294,7 @@ struct Service::Impl {
                                           : store.why_lost());
     if (!damage.empty())
       failure += fmt::format(
-          ".\n       The journal was damaged when this scheduler began, which is the likely cause: "
+          ".\n       The journal was damaged when this scheduler began, which may be why: "
           "{}",
           damage);
   }

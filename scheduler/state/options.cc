@@ -38,7 +38,7 @@ void EvalOptions::visit(OptionVisitor& v) {
                    "only those two",
            .min = 0,
            .max = kMaxCount,
-           .aliases = {"test_freq", "eval_interval", "val_period"},
+           .aliases = {"test_freq", "eval_steps", "eval_interval", "val_period"},
            .resume = Resume::kMayChange});
 }
 

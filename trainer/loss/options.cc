@@ -56,7 +56,8 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field(
       "advantage", advantage,
       {.help = "reward minus group mean, as is or divided by the deviation of the group or of the "
-               "batch's rewards; or minus the mean of the other members"});
+               "batch's rewards; or minus the mean of the other members",
+       .elsewhere = {"adv_estimator", "scale_rewards"}});
   v.field("std_eps", std_eps, {.help = "added to the standard deviation", .min = 0, .max = 1000});
   v.field(
       "filter_zero_signal", filter_zero_signal,
@@ -74,12 +75,14 @@ void AlgoOptions::visit(OptionVisitor& v) {
           {.help = "ratio's lower bound is 1 - clip_low (ppo_clip)",
            .min = 0,
            .max = 1,
-           .aliases = {"eps_clip", "clip_ratio_low", "epsilon"}});
+           .aliases = {"clip_ratio_low"},
+           .elsewhere = {"epsilon", "eps_clip", "clip_ratio"}});
   v.field("clip_high", surrogate.clip_high,
           {.help = "ratio's upper bound is 1 + clip_high (ppo_clip, cispo)",
            .min = 0,
            .max = kMaxCount,
-           .aliases = {"eps_clip_high", "clip_ratio_high", "epsilon_high"}});
+           .aliases = {"eps_clip_high", "clip_ratio_high", "epsilon_high"},
+           .elsewhere = {"epsilon", "eps_clip", "clip_ratio"}});
   v.field("clip_c", surrogate.clip_c,
           {.help = "dual clip: the loss of a negative advantage is at most clip_c * |A|; 0: off",
            .min = 0,
@@ -88,7 +91,8 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field(
       "loss_agg", aggregation.kind,
       {.help = "how token losses become one number; all counts are those of the whole minibatch",
-       .aliases = {"loss_agg_mode", "loss_reduction"}});
+       .aliases = {"loss_agg_mode", "loss_reduction"},
+       .elsewhere = {"loss_type"}});
   v.field("loss_const_tokens", aggregation.const_tokens,
           {.help = "the constant of seq_mean_token_sum_const; 0: the most tokens that an episode "
                    "can sample (rollout.max_turns x rollout.max_action_tokens, or what fits the "

@@ -48,6 +48,18 @@ TEST(Signal, OfARunIsMissedInAllStepsOrInTheLast) {
   EXPECT_EQ(signal_of_run({}), "");
 }
 
+TEST(Signal, ASolvedRunIsToldSo) {
+  std::vector<MetricsRow> rows = steps_of({1, 1});
+  for (MetricsRow& row : rows)
+    if (row.find("reward/mean") != nullptr) row.values.emplace_back("env/success", 1.0);
+  EXPECT_TRUE(is_solved(rows));
+  EXPECT_NE(signal_of_run(rows).find("nothing more to learn"), std::string::npos);
+  for (auto& [name, value] : rows[2].values)
+    if (name == "env/success") value = 0.5;
+  EXPECT_FALSE(is_solved(rows));
+  EXPECT_NE(signal_of_run(rows).find("all rewards were equal"), std::string::npos);
+}
+
 TEST(Signal, StandsInEachLineAndAtTheTopOfTheReport) {
   const std::vector<MetricsRow> rows = steps_of({1, 1});
   const ProgressState state{"run", 2, rows};

@@ -106,6 +106,33 @@ TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
   EXPECT_EQ(root.rollout.sampling.top_k, -1);
 }
 
+// Which of them means the same is an alias; the others are answered.
+TEST(BindConfig, NamesTheKeysOfWhatIsCalledOtherwiseElsewhere) {
+  struct Clips {
+    double low = 0.2, high = 0.2;
+    void visit(OptionVisitor& v) {
+      v.field("low", low, {.help = "lower", .elsewhere = {"epsilon"}});
+      v.field("high", high, {.help = "upper", .elsewhere = {"epsilon"}});
+    }
+  };
+  const auto error = [](const std::string& text) -> std::string {
+    Clips clips;
+    try {
+      bind_config(parse_config(text, "a.yaml", {}), clips);
+    } catch (const UserError& refused) {
+      return refused.what();
+    }
+    return "(no error)";
+  };
+  EXPECT_EQ(
+      error("epsilon: 0.1\n"),
+      "a.yaml:1: epsilon is not a known key; what it says is said by low and high here, in another "
+      "way");
+  // Of a section that is none here the keys say more.
+  EXPECT_EQ(error("loss: {epsilon: 0.1, other: 3}\n").substr(0, 41),
+            "a.yaml:1: loss.epsilon is not a known key");
+}
+
 TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
   EXPECT_EQ(rollout_error("gruop_size: 4"),
             "a.yaml:4: rollout.gruop_size is not a known key; the nearest is rollout.group_size");

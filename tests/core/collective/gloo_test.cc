@@ -129,6 +129,27 @@ TEST(Gloo, OneThatIsKilledIsNoticedAtOnce) {
   ::waitpid(child, nullptr, 0);
 }
 
+// It waits for a rank that lives and computes: only the others' connections tell.
+TEST(Gloo, OneThatIsKilledIsNoticedByWhoWaitsForAnother) {
+  const TemporaryDirectory folder;
+  const auto join = [&](int rank) {
+    return join_ranks({.folder = folder.path(), .rank = rank, .size = 3, .timeout = 3600s});
+  };
+  std::vector<pid_t> children;
+  for (const int rank : {0, 1}) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    const auto group = join(rank);
+    for (;;) ::pause();
+  }
+  const auto group = join(2);
+  ASSERT_EQ(::kill(children[1], SIGKILL), 0);
+  std::vector<std::byte> bytes(8);
+  EXPECT_THROW(group->broadcast(bytes), RankLost);
+  ::kill(children[0], SIGKILL);
+  for (const pid_t child : children) ::waitpid(child, nullptr, 0);
+}
+
 // A message is half sent, or half read. The deadline is beyond that of the test.
 TEST(Gloo, OneThatIsKilledInTheMiddleOfAMessageIsNoticedToo) {
   for (const int own : {0, 1}) {

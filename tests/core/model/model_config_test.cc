@@ -554,8 +554,8 @@ TEST(ModelFolder, NamesAnIdOfAHub) {
        {std::filesystem::path("Qwen/Qwen2.5-0.5B"), folder.path() / "Qwen/Qwen2.5-0.5B"})
     EXPECT_NE(refusal_of(path).find(
                   "\n       Nothing is fetched from a hub. If Qwen/Qwen2.5-0.5B is an id of the "
-                  "Hugging Face hub, try huggingface-cli download Qwen/Qwen2.5-0.5B --local-dir "
-                  "DIR, and name DIR."),
+                  "Hugging Face hub, try hf download Qwen/Qwen2.5-0.5B --local-dir DIR, and "
+                  "name DIR."),
               std::string::npos)
         << refusal_of(path);
   for (const std::filesystem::path& path :
@@ -590,6 +590,16 @@ TEST(ModelFolder, NamesWhatIsNoModel) {
   EXPECT_NE(refusal_of(folder.path() / "a.gguf").find("a.gguf is a GGUF file"), std::string::npos);
 }
 
+// transformers would load the adapter, and the logits would be others.
+TEST(ModelFolder, RefusesAnAdapterBesideAModel) {
+  const ScratchFolder folder;
+  write_text(folder.path() / "config.json", llama_json().dump());
+  write_text(folder.path() / "adapter_config.json", "{}");
+  EXPECT_NE(refusal_of(folder.path()).find("has adapter_config.json. The folder is an adapter"),
+            std::string::npos)
+      << refusal_of(folder.path());
+}
+
 // Qwen has 151,936 rows for 151,669 ids.
 TEST(ModelFolder, IdsBehindThoseOfTheTokenizerArePadding) {
   const ScratchFolder folder;
@@ -604,6 +614,12 @@ TEST(ModelFolder, IdsBehindThoseOfTheTokenizerArePadding) {
     return config.padded_ids;
   };
   EXPECT_EQ(padded_with("{}"), 0);
+  // Unigram: an id is a place in the list. A kind that nobody knows is no padding.
+  EXPECT_EQ(
+      padded_with(R"({"model": {"vocab": [["a", 0], ["b", -1]]}, "added_tokens": [{"id": 0}]})"),
+      254);
+  EXPECT_EQ(padded_with(R"({"model": {"vocab": 7}, "added_tokens": [{"id": 0}]})"), 0);
+  EXPECT_EQ(padded_with(R"({"added_tokens": [{"id": 0}]})"), 0);
   // The largest id counts, whatever is missing below it.
   EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 0, "b": 99, "c": 3}}})"), 157);
   EXPECT_EQ(padded_with(R"({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 199}]})"), 57);

@@ -260,8 +260,8 @@ TEST(Service, NamesTheDamageOfItsJournalWhereTheTrainerSeemsWrong) {
   EXPECT_NE(result.message.find("the trainer holds version 3, but the run is at version 0"),
             std::string::npos)
       << result.message;
-  EXPECT_NE(result.message.find("The journal was damaged when this scheduler began, which is the "
-                                "likely cause: " +
+  EXPECT_NE(result.message.find("The journal was damaged when this scheduler began, which may be "
+                                "why: " +
                                 file.string()),
             std::string::npos)
       << result.message;
