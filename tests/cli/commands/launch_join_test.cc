@@ -3,13 +3,19 @@
 #include <chrono>
 #include <thread>
 
+#include "scheduler/store/journal.h"
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
 namespace {
 
-// Long enough that a worker is met with work in hand.
-constexpr int kLongSteps = 120;
+// Long enough that a worker is met with work in hand: not by many steps, which take long where each
+// message waits for its turn, but by episodes that take a while.
+constexpr int kLongSteps = 24;
+std::vector<std::string> long_run() {
+  return {fmt::format("run.steps={}", kLongSteps), "env.name=paced", "env.settings.turns=4",
+          "env.settings.latency_ms=30"};
+}
 
 class LaunchJoin : public LaunchTest {
  protected:
@@ -52,11 +58,27 @@ class LaunchJoin : public LaunchTest {
   std::string run() const { return paths().root.string(); }
   std::string status() const { return run_binary("status " + run()).out; }
 
+  // Work is leased to a worker that is stopped. By the journal: `status` takes a process, and the
+  // longer the worker is stopped, the sooner it is taken for gone. Looked at twice: what it had
+  // finished before it was stopped may be on its way.
+  bool has_work(const std::string& name) const {
+    for (int i = 0; i < 2; ++i) {
+      const auto seen = scheduler::restore(paths().journal());
+      if (!seen || !seen.value().state) return false;
+      const auto& workers = seen.value().state->workers;
+      const auto found = workers.find(name);
+      if (found == workers.end() || !found->second.connected || found->second.leased == 0)
+        return false;
+      if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    return true;
+  }
+
   // Stops it (SIGSTOP) at a moment when work is leased to it.
   void stop_with_work_in_hand(Joined& joined) {
     EXPECT_TRUE(wait_until([&] {
       joined.process.send_signal(SIGSTOP);
-      if (holds_work("rollout-2: joined, ")) return true;
+      if (has_work("rollout-2")) return true;
       joined.process.send_signal(SIGCONT);
       // Time to install what the run has come to meanwhile.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -66,9 +88,9 @@ class LaunchJoin : public LaunchTest {
 
   // A run of some length, and one that a person's worker has joined; its trainer goes on.
   Joined start_and_join() {
-    start_run("other", {fmt::format("run.steps={}", kLongSteps)});
+    start_run("other", long_run());
     expect_done();
-    start_run("run", {fmt::format("run.steps={}", kLongSteps)});
+    start_run("run", long_run());
     const pid_t trainer = stop_in_the_middle();
     Joined joined = join();
     expect_at_work();
