@@ -150,6 +150,9 @@ std::optional<ProvedCheckpoint> find_proved_checkpoint(const fs::path& folder) {
   for (const fs::path& path : std::views::reverse(all)) {
     try {
       found.state = read_proved_state(path);
+      if (checkpoint_step(path) != found.state.step)
+        throw Damaged("{}: it holds step {}: the folder was exchanged or renamed", path.string(),
+                      found.state.step);
       found.path = path;
       return found;
     } catch (const Damaged& e) {

@@ -47,6 +47,9 @@ RunState read_run_state(const RunPaths& paths) {
 void add_note_of_journal(const RunPaths& paths, std::vector<std::string>& notes) {
   try {
     const RunState found = read_run_state(paths);
+    if (!found.state)
+      return notes.push_back(fmt::format(
+          "{} is missing or empty: where the run stands is not known", paths.journal().string()));
     if (found.damage.empty()) return;
     notes.push_back(fmt::format(
         "{}. The run stands where it stood before the damage, at version {}; what other files tell "

@@ -133,10 +133,20 @@ struct Command::Library {
     for (const std::string& other : info.excludes) option.excludes(app->get_option(other));
   }
 
+  // The library takes the next word for the value, whatever it is: "--prompt --json".
+  void refuse_option(const std::string& name, const std::string& word) const {
+    if (word.starts_with("--") && app->get_option_no_throw(word) != nullptr)
+      throw CLI::ValidationError(
+          fmt::format("{} wants a value, and {} is an option. A value that begins so is written "
+                      "{}={}",
+                      name, word, name, word));
+  }
+
   template <class T>
   CLI::Option& add(const std::string& name, T& variable, const FlagInfo& info) {
     using Element = typename ElementOf<T>::Type;
-    const auto take = [name, &variable, info](const std::vector<std::string>& words) {
+    const auto take = [this, name, &variable, info](const std::vector<std::string>& words) {
+      for (const std::string& word : words) refuse_option(name, word);
       if constexpr (kIsVector<T>) {
         T values;
         for (const std::string& word : words) values.push_back(read<Element>(name, word, info));

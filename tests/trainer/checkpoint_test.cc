@@ -181,6 +181,20 @@ TEST_F(CheckpointTest, AFlippedBitAnywhereIsNoticed) {
   }
 }
 
+TEST_F(CheckpointTest, OneInThePlaceOfAnotherIsPassedOver) {
+  CheckpointFolder folder(root_, {}, 3);
+  for (int64_t step : {1, 2}) ASSERT_TRUE(save(folder, step));
+  fs::remove_all(root_ / "step_000002");
+  fs::copy(root_ / "step_000001", root_ / "step_000002", fs::copy_options::recursive);
+  const auto found = find_proved_checkpoint(root_);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->path.filename(), "step_000001");
+  ASSERT_EQ(found->passed_over.size(), 1u);
+  EXPECT_NE(found->passed_over[0].find("it holds step 1: the folder was exchanged or renamed"),
+            std::string::npos)
+      << found->passed_over[0];
+}
+
 TEST_F(CheckpointTest, ADamagedNewestIsPassedOverWithItsReason) {
   CheckpointFolder folder(root_, {}, 3);
   for (int64_t step : {1, 2, 3}) ASSERT_TRUE(save(folder, step));

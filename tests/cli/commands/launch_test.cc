@@ -110,8 +110,12 @@ TEST_F(LaunchTest, TheTerminalTheFilesAndTheReportCountStepsAlike) {
   const auto rows = read_metrics(paths().metrics());
   ASSERT_TRUE(rows) << rows.failure().message;
   for (const MetricsRow& row : rows.value()) {
-    if (row.find("reward/mean") != nullptr) EXPECT_EQ(row.version, row.step - 1);
-    if (row.find("eval/episodes") != nullptr) EXPECT_EQ(row.version, row.step);
+    if (row.find("reward/mean") != nullptr) {
+      EXPECT_EQ(row.version, row.step - 1);
+    }
+    if (row.find("eval/episodes") != nullptr) {
+      EXPECT_EQ(row.version, row.step);
+    }
   }
   const std::string status = run_binary("status " + paths().root.string()).out;
   EXPECT_NE(status.find("3 of 3"), std::string::npos) << status;

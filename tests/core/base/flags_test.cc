@@ -129,6 +129,8 @@ TEST(Flags, RefuseWhatIsNotListedAndSayWhy) {
   EXPECT_EQ(number("--second", "blue"), "--second is blue; it must be one of: red, green");
   EXPECT_NE(number("--note", "x").find("--wet"), std::string::npos);
   EXPECT_NE(number("--unknown", "x").find("--unknown"), std::string::npos);
+  EXPECT_TRUE(refused({"wall", "mine", "--note", "--wet"})
+                  .starts_with("--note wants a value, and --wet is an option."));
   EXPECT_NE(refused({"wall", "--dry", "--wet"}).find("excludes"), std::string::npos);
   EXPECT_NE(refused({"wall", "--coats", "1", "--coats", "2"}).find("--coats"), std::string::npos);
   EXPECT_TRUE(refused({}).ends_with("\n       Run 'paint --help'."));
