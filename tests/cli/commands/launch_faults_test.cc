@@ -14,6 +14,18 @@ namespace {
 
 class LaunchFaults : public LaunchTest {
  protected:
+  // The whole run, once its second checkpoint is there.
+  void kill_behind_the_second_checkpoint() {
+    start_run();
+    ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000006"); }))
+        << output();
+    launched_->send_signal(SIGKILL);
+    (void)finish();
+    EXPECT_TRUE(wait_until([&] {
+      return processes_with({"worker", paths().root.string()}).empty();
+    }));
+  }
+
   // All events of a run with scheduler.archive, in order, each with the state before it.
   void replay(
       const std::function<void(const scheduler::State&, const scheduler::JournalEntry&)>& use) {
@@ -328,14 +340,7 @@ TEST_F(LaunchFaults, ARunWhoseJournalIsGoneIsRefusedAndLeftAsItIs) {
 // One bit of the newest checkpoint: the run goes on from the one before it, to the same weights.
 TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoSample) {
   const std::string expected = undisturbed_digest();
-  start_run();
-  ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000006"); }))
-      << output();
-  launched_->send_signal(SIGKILL);
-  (void)finish();
-  EXPECT_TRUE(wait_until([&] {
-    return processes_with({"worker", paths().root.string()}).empty();
-  }));
+  ASSERT_NO_FATAL_FAILURE(kill_behind_the_second_checkpoint());
   std::set<int64_t> steps;
   for (const auto& entry : fs::directory_iterator(paths().checkpoints()))
     if (const auto step = checkpoint_step(entry.path())) steps.insert(*step);
@@ -396,14 +401,7 @@ TEST_F(LaunchFaults, AChangedConfigOrDataIsRefusedAndLeftAsItIs) {
 // is left is a state of long ago, and everybody who tells of it says so.
 TEST_F(LaunchFaults, ADamagedJournalIsNamedByWhoeverReadsIt) {
   const std::string expected = undisturbed_digest();
-  start_run();
-  ASSERT_TRUE(wait_until([&] { return fs::exists(paths().checkpoints() / "step_000006"); }))
-      << output();
-  launched_->send_signal(SIGKILL);
-  (void)finish();
-  EXPECT_TRUE(wait_until([&] {
-    return processes_with({"worker", paths().root.string()}).empty();
-  }));
+  ASSERT_NO_FATAL_FAILURE(kill_behind_the_second_checkpoint());
   const int64_t newest = newest_checkpoint(paths()).value();
   const fs::path file = paths().journal() / "journal-000001.log";
   const int64_t offset = first_offset_with_a_state_before(newest, file);
