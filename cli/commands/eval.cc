@@ -24,6 +24,7 @@
 #include "core/base/flags.h"
 #include "core/base/json_text.h"
 #include "core/base/run_directory.h"
+#include "core/base/time.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
 #include "trainer/checkpoint.h"
@@ -244,7 +245,7 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
   auto episodes = evaluate(loaded, format, plan, registries);
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double seconds = seconds_of(std::chrono::steady_clock::now() - start);
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)
     throw UserError(

@@ -136,8 +136,7 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
   }
   if (state.end) return;
   line(runs ? "waits" : "waited", fmt::format("{}", fmt::join(facts.waits, "; ")));
-  line("", fmt::format("the scheduler's last event was {:.1f} s ago",
-                       std::chrono::duration<double>(facts.quiet).count()));
+  line("", fmt::format("the scheduler's last event was {:.1f} s ago", seconds_of(facts.quiet)));
 }
 
 void show_status(const std::string& run, bool json) {

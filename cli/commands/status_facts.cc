@@ -7,6 +7,7 @@
 
 #include "core/base/enum_names.h"
 #include "core/base/json_text.h"
+#include "core/base/time.h"
 
 namespace tailrace {
 namespace {
@@ -97,7 +98,7 @@ std::string status_json(const StatusFacts& facts, const State& state) {
   for (const auto& [id, worker] : state.workers)
     json["workers"].push_back(worker_json(state, id, worker));
   json["waits"] = facts.waits;
-  json["quiet_seconds"] = std::chrono::duration<double>(facts.quiet).count();
+  json["quiet_seconds"] = seconds_of(facts.quiet);
   return json_text(json, 2);
 }
 

@@ -18,6 +18,7 @@
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
 #include "core/base/stall_watch.h"
+#include "core/base/time.h"
 
 namespace tailrace {
 namespace {
@@ -162,7 +163,7 @@ class Supervisor {
   // Of one that broke too often, the last time now.
   std::string describe_breaks(const Child& child, const ExitStatus& status) const {
     const auto seconds = [](std::chrono::milliseconds time) {
-      return fmt::format("{} s", std::chrono::duration<double>(time).count());
+      return fmt::format("{} s", seconds_of(time));
     };
     const auto stalls = std::ranges::count_if(child.breaks, &Break::stalled);
     const auto deaths = std::ssize(child.breaks) - stalls;

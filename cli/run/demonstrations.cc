@@ -51,7 +51,7 @@ sandbox::StepResult step(sandbox::Environment& environment, const std::string& a
     if (!result.pending) return result;
     if (clock.now() - begin >= timeout) {
       throw UserError("sft.demonstrations: environment {} was still pending after {:g} s",
-                      environment.info().name, std::chrono::duration<double>(timeout).count())
+                      environment.info().name, seconds_of(timeout))
           .about("sft.demonstrations");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as often as episodes ask

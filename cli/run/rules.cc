@@ -19,6 +19,7 @@
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "core/base/error.h"
+#include "core/base/time.h"
 #include "core/generate.h"
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
@@ -469,7 +470,7 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
 
 // Its workers say twice a second how they get on; below two of these everybody would stand still.
 void validate_progress(const RunOptions& o) {
-  const double seconds = std::chrono::duration<double>(o.scheduler.no_progress).count();
+  const double seconds = seconds_of(o.scheduler.no_progress);
   if (seconds == 0 || seconds >= 1) return;
   throw UserError::at("scheduler.no_progress_seconds",
                       "is {}; it must be at least 1, or 0 (never): workers say twice a second how "

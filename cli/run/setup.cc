@@ -20,6 +20,7 @@
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/time.h"
 #include "core/base/version.h"
 #include "core/chat/prompt_format.h"
 #include "core/model/parameter_files.h"
@@ -265,7 +266,7 @@ void check_verify_seconds(const RunOptions& options, const std::string& name,
   throw UserError::at("scheduler.verify_seconds",
                       "is {:g}; in less than {} the verifier {} decides nothing.\n       Try "
                       "scheduler.verify_seconds={}.",
-                      std::chrono::duration<double>(verify).count(), least, name,
+                      seconds_of(verify), least, name,
                       std::chrono::duration_cast<std::chrono::seconds>(kVerifySeconds).count());
 }
 

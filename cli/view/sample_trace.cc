@@ -13,6 +13,7 @@
 #include "cli/view/report_page.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/base/time.h"
 
 namespace tailrace {
 namespace {
@@ -23,8 +24,6 @@ using Member = std::pair<Lane, MemberId>;
 constexpr size_t kMaxNamed = 8;  // samples that a message lists
 
 Member member_of(const BodyId& id) { return {id.lane, id.lease.member}; }
-
-double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
 // A row of a trace file that is not read yet.
 struct TraceLine {
@@ -195,8 +194,8 @@ std::string show_history(const std::vector<TimelineRow>& history) {
   Time last = history.front().from;
   for (const TimelineRow& row : history) {
     if (row.from > last)
-      out += fmt::format("  {:>10.3f} {:>8.3f}  {}\n", seconds(last), seconds(row.from - last),
-                         wait_before(row));
+      out += fmt::format("  {:>10.3f} {:>8.3f}  {}\n", seconds_of(last),
+                         seconds_of(row.from - last), wait_before(row));
     std::string what(name_of(row.what));
     if (row.sample && row.sample->lease.attempt > 1)
       what += fmt::format(" attempt {}", row.sample->lease.attempt);
@@ -204,8 +203,8 @@ std::string show_history(const std::vector<TimelineRow>& history) {
     if (row.what == TimelineWhat::kVerify && row.verify_attempt > 1)
       what += fmt::format(", verification {}", row.verify_attempt);
     if (row.what == TimelineWhat::kTrain) what += fmt::format(" step {}", row.number);
-    out += fmt::format("  {:>10.3f} {:>8.3f}  {:<10} {:<12} {}\n", seconds(row.from),
-                       seconds(row.at - row.from), what, row.worker, what_came(row));
+    out += fmt::format("  {:>10.3f} {:>8.3f}  {:<10} {:<12} {}\n", seconds_of(row.from),
+                       seconds_of(row.at - row.from), what, row.worker, what_came(row));
     last = std::max(last, row.at);
   }
   return out;

@@ -5,13 +5,13 @@
 namespace tailrace {
 namespace {
 
-struct Change {
+struct MetricChange {
   double first = 0, last = 0;
   const MetricsRow* last_row = nullptr;  // null: in no row
 };
 
-Change change_of(std::span<const MetricsRow> rows, std::string_view name) {
-  Change change;
+MetricChange change_of(std::span<const MetricsRow> rows, std::string_view name) {
+  MetricChange change;
   for (const MetricsRow& row : rows) {
     const double* value = row.find(name);
     if (value == nullptr) continue;
@@ -31,13 +31,13 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
   // Held-out before training, success before reward: what a person wants to know first.
   for (const auto& [metric, label] :
        {std::pair{"eval/success", "success"}, {"eval/reward", "reward"}}) {
-    const Change change = change_of(rows, metric);
+    const MetricChange change = change_of(rows, metric);
     if (change.last_row == nullptr) continue;
     const double* episodes = change.last_row->find("eval/episodes");
     return fmt::format("{}: {} {:.2f} -> {:.2f} (held-out, {} episodes), {}", name, label,
                        change.first, change.last, episodes == nullptr ? 0 : *episodes, end);
   }
-  const Change change = change_of(rows, "reward/mean");
+  const MetricChange change = change_of(rows, "reward/mean");
   if (change.last_row == nullptr) return fmt::format("{}: done, {}", name, end);
   return fmt::format("{}: reward {:.2f} -> {:.2f} (training), {}", name, change.first, change.last,
                      end);

@@ -7,6 +7,7 @@
 
 #include "cli/view/chart.h"
 #include "cli/view/worker_use.h"
+#include "core/base/time.h"
 
 namespace tailrace {
 namespace {
@@ -15,8 +16,6 @@ constexpr int kBins = 320;
 constexpr int kZoomSteps = 4;     // of the second chart
 constexpr size_t kMaxLanes = 48;  // more would be a wall: the table has all of them
 constexpr int kLaneHeight = 18, kLanePitch = 24, kTop = 30, kLeft = 96, kWidth = 1060;
-
-double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
 std::string percent(double share) {
   return share <= 0 ? "" : (share < 0.005 ? "&lt;1 %" : fmt::format("{:.0f} %", 100 * share));
@@ -53,7 +52,7 @@ std::string draw_lane(const WorkerUse& worker, int top) {
 }
 
 std::string draw_time(const RunUse& use, int bottom) {
-  const double begin = seconds(use.begin), end = seconds(use.end);
+  const double begin = seconds_of(use.begin), end = seconds_of(use.end);
   const auto x = [&](double at) { return kLeft + (at - begin) / (end - begin) * (kWidth - kLeft); };
   std::string out;
   for (const double tick : round_ticks(begin, end, 8)) {
@@ -67,7 +66,7 @@ std::string draw_time(const RunUse& use, int bottom) {
   constexpr double kNumberWidth = 20;
   double next = 0;  // where there is room for a number
   for (size_t i = 0; i < use.steps.size(); i += every) {
-    const double at = x(seconds(use.steps[i].first));
+    const double at = x(seconds_of(use.steps[i].first));
     out +=
         fmt::format("<line class=\"step\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n",
                     at, kTop - 6, bottom);

@@ -6,10 +6,10 @@
 #include <tuple>
 #include <utility>
 
+#include "core/base/time.h"
+
 namespace tailrace {
 namespace {
-
-double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
 Use use_of(const TimelineRow& row) {
   switch (row.what) {
@@ -161,8 +161,9 @@ std::map<WorkerId, Known> workers_of(std::span<const TimelineRow> rows) {
     } else if (is_span(row.what) && row.at > row.from) {
       if (!known.has_role) known.role = role_by(row.what);
       // Of a sum of leases the mean.
-      const double count =
-          is_lease(row.what) && !row.sample ? seconds(row.busy) / seconds(row.at - row.from) : 1;
+      const double count = is_lease(row.what) && !row.sample
+                               ? seconds_of(row.busy) / seconds_of(row.at - row.from)
+                               : 1;
       known.changes.push_back({row.from, static_cast<size_t>(use_of(row)), count});
       known.changes.push_back({row.at, static_cast<size_t>(use_of(row)), -count});
     }
@@ -189,14 +190,14 @@ class Gatherer {
   Gatherer(Time begin, Time end, int64_t num_bins, WorkerUse& out)
       : begin_(begin),
         end_(end),
-        bin_(seconds(end - begin) / static_cast<double>(num_bins)),
+        bin_(seconds_of(end - begin) / static_cast<double>(num_bins)),
         out_(out) {
     out_.bins.resize(static_cast<size_t>(num_bins));
   }
 
   void add(Time from, Time until, const UseShares& shares) {
-    const double low = seconds(std::max(from, begin_) - begin_);
-    const double high = seconds(std::min(until, end_) - begin_);
+    const double low = seconds_of(std::max(from, begin_) - begin_);
+    const double high = seconds_of(std::min(until, end_) - begin_);
     if (low >= high) return;
     for (size_t use = 0; use < kNumUses; ++use) out_.seconds[use] += (high - low) * shares[use];
     const auto last = static_cast<int64_t>(out_.bins.size()) - 1;

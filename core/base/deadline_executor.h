@@ -142,7 +142,7 @@ void DeadlineExecutor<T>::State::loop(const std::shared_ptr<Slot>& slot, const s
     if (slot->abandoned) break;
     slot->busy = false;
     if (!call.is_answered) continue;
-    double seconds = std::chrono::duration<double>(clock.now() - slot->started).count();
+    double seconds = seconds_of(clock.now() - slot->started);
     answers.push_back({.id = call.id, .result = std::move(result), .seconds = seconds});
     --last_batch;
     if (waiting && enough()) done.notify_one();
@@ -251,8 +251,8 @@ void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
       ++num_abandoned_;
       ++to_add;
       if (!slot.is_answered) continue;
-      double seconds = std::chrono::duration<double>(now - slot.started).count();
-      double deadline = std::chrono::duration<double>(deadline_).count();
+      double seconds = seconds_of(now - slot.started);
+      double deadline = seconds_of(deadline_);
       answers.push_back({.id = slot.id,
                          .result = Failure{fmt::format(
                              "{} did not answer within its deadline of {} s", callee_, deadline)},

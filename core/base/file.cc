@@ -49,7 +49,7 @@ Failure failure(std::string_view action, const std::filesystem::path& path, int 
 
 // A large tensor takes a slow disk minutes, and is written in pieces, so that it shows that it goes
 // on.
-constexpr size_t kPiece = size_t{16} << 20;
+constexpr size_t kTransfer = size_t{16} << 20;
 
 // What a slow disk takes in a few seconds.
 constexpr size_t kSyncedPiece = size_t{64} << 20;
@@ -58,7 +58,7 @@ constexpr size_t kSyncedPiece = size_t{64} << 20;
 int write_all(int descriptor, std::string_view& bytes) {
   while (!bytes.empty()) {
     beat();
-    ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kPiece));
+    ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kTransfer));
     if (written < 0) {
       if (errno == EINTR) continue;
       return errno;
@@ -144,7 +144,7 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
   bytes.resize(static_cast<size_t>(std::min<int64_t>(status.st_size, max_bytes)) + 1);
   while (true) {
     beat();
-    ssize_t got = ::read(file.get(), bytes.data() + used, std::min(bytes.size() - used, kPiece));
+    ssize_t got = ::read(file.get(), bytes.data() + used, std::min(bytes.size() - used, kTransfer));
     if (got < 0) {
       if (errno == EINTR) continue;
       return failure("read", path, errno);

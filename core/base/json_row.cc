@@ -17,7 +17,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxRowDepth = 100;
 constexpr size_t kMaxKeys = 10'000;
 
 // Listens to the parser, whose result has forgotten what was there twice.
@@ -26,7 +26,7 @@ class RowWatch {
   // False: what begins here is left out.
   bool operator()(int depth, json::parse_event_t event, const json& value) {
     deepest_ = std::max(deepest_, depth);
-    if (depth > kMaxDepth) return false;
+    if (depth > kMaxRowDepth) return false;
     if (event == json::parse_event_t::object_start) names_[static_cast<size_t>(depth) + 1].clear();
     if (event == json::parse_event_t::key) {
       const auto& name = value.get_ref<const std::string&>();
@@ -43,14 +43,14 @@ class RowWatch {
 
   // Empty: none.
   std::string fault() const {
-    return deepest_ > kMaxDepth ? fmt::format("nested more than {} deep", kMaxDepth) : fault_;
+    return deepest_ > kMaxRowDepth ? fmt::format("nested more than {} deep", kMaxRowDepth) : fault_;
   }
 
  private:
   int deepest_ = 0;
   std::string fault_;
   // By depth, of the object that is open there.
-  std::vector<std::set<std::string>> names_ = std::vector<std::set<std::string>>(kMaxDepth + 2);
+  std::vector<std::set<std::string>> names_ = std::vector<std::set<std::string>>(kMaxRowDepth + 2);
 };
 
 template <class Integer>

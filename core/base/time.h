@@ -8,4 +8,6 @@ namespace tailrace {
 // Monotone time since an arbitrary start.
 using Time = std::chrono::nanoseconds;
 
+constexpr double seconds_of(std::chrono::duration<double> time) { return time.count(); }
+
 }  // namespace tailrace

@@ -18,7 +18,6 @@ constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "
 // Names are copied and compared while a template is rendered, for one step each.
 constexpr size_t kMaxNameBytes = 200;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
 // "\r\n" and "\r" become "\n"; one newline at the very end goes.

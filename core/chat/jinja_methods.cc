@@ -121,7 +121,6 @@ Value all_are(const std::string& self, bool (*is)(char)) {
   return !self.empty() && std::all_of(self.begin(), self.end(), is);
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool is_letter(char c) { return is_lower(c) || is_upper(c); }

@@ -16,6 +16,7 @@
 
 namespace tailrace::chat::jinja {
 
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }  // ASCII only
 // str.isspace(): Unicode White_Space and U+001C to U+001F.
 bool is_python_space(char32_t c);
 

@@ -16,6 +16,10 @@
 
 namespace tailrace {
 
+inline Matrix take_matrix(Workspace& workspace, int64_t rows, int64_t cols) {
+  return {workspace.take<float>(rows * cols).data(), rows, cols};
+}
+
 // What one decoder layer computes on its way, `tokens` rows each. In a forward pass that keeps
 // nothing the views lie in scratch memory, and those that only backward reads are empty.
 struct LayerActivations {

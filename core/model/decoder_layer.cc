@@ -14,10 +14,6 @@
 namespace tailrace {
 namespace {
 
-Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
-  return {workspace.take<float>(rows * cols).data(), rows, cols};
-}
-
 size_t matrix_bytes(int64_t rows, int64_t cols) {
   return Workspace::aligned(static_cast<size_t>(rows * cols) * sizeof(float));
 }
@@ -46,7 +42,7 @@ struct GateUp {
 
 // Room for normalised queries and keys, where they are.
 Matrix take_qk(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
-  return take(workspace, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size());
+  return take_matrix(workspace, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size());
 }
 size_t qk_bytes(const ModelConfig& c, int64_t tokens) {
   return c.qk_norm ? matrix_bytes(tokens, c.q_size() + c.kv_size()) : 0;
@@ -117,7 +113,7 @@ template <class F>
 void forward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
                   const Half& half, Matrix output, const F& f) {
   Workspace::Scope scope(workspace);
-  Matrix normed = take(workspace, half.input.rows, c.hidden_size);
+  Matrix normed = take_matrix(workspace, half.input.rows, c.hidden_size);
   rms_norm(stream, {.x = half.input,
                     .weight = half.norm,
                     .eps = norm_eps(c),
@@ -144,8 +140,8 @@ void backward_half(const Stream& stream, Workspace& workspace, const ModelConfig
                    const Half& half, std::span<float> dnorm, std::span<float> dpost_norm, Matrix dx,
                    const F& f) {
   Workspace::Scope scope(workspace);
-  Matrix normed = take(workspace, dx.rows, c.hidden_size);
-  Matrix dnormed = take(workspace, dx.rows, c.hidden_size);
+  Matrix normed = take_matrix(workspace, dx.rows, c.hidden_size);
+  Matrix dnormed = take_matrix(workspace, dx.rows, c.hidden_size);
   rms_norm(stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
   if (!half.post_norm.empty())
     rms_norm_backward(stream, {.x = half.product,
@@ -199,7 +195,7 @@ void forward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPa
                        ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
-  Matrix product = take(workspace, normed.rows, c.intermediate_size);
+  Matrix product = take_matrix(workspace, normed.rows, c.intermediate_size);
   linear(stream,
          {.x = normed, .weight = weights.gate_up, .bias = weights.gate_up_bias, .y = kept.gate_up});
   const GateUp<float> halves(kept.gate_up);
@@ -240,8 +236,8 @@ void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass
   const ModelConfig& c = pass.config;
   const int64_t choices = normed.rows * c.experts_per_token;
   Workspace::Scope scope(workspace);
-  Matrix wide = take(workspace, choices, c.hidden_size);  // a row for each choice
-  Matrix product = take(workspace, choices, c.expert_size);
+  Matrix wide = take_matrix(workspace, choices, c.hidden_size);  // a row for each choice
+  Matrix product = take_matrix(workspace, choices, c.expert_size);
   linear(stream, {.x = normed, .weight = weights.router, .y = kept.router});
   route(stream, {.logits = kept.router,
                  .choice_bias = weights.choice_bias,
@@ -277,8 +273,8 @@ void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerP
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(workspace);
   // Made again rather than kept: it is as wide as gate or up, and one elementwise op.
-  Matrix product = take(workspace, dy.rows, c.intermediate_size);
-  Matrix dgate_up = take(workspace, dy.rows, 2 * c.intermediate_size);
+  Matrix product = take_matrix(workspace, dy.rows, c.intermediate_size);
+  Matrix dgate_up = take_matrix(workspace, dy.rows, 2 * c.intermediate_size);
 
   const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
   swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
@@ -303,13 +299,13 @@ void backward_experts(const Stream& stream, Workspace& workspace, const LayerPas
   const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
   const int64_t tokens = dy.rows, choices = tokens * c.experts_per_token;
   Workspace::Scope scope(workspace);
-  Matrix product = take(workspace, choices, c.expert_size);
-  Matrix dgate_up = take(workspace, choices, 2 * c.expert_size);
-  Matrix wide = take(workspace, choices, c.hidden_size);
-  Matrix dlogits = take(workspace, tokens, c.num_experts);
-  Matrix dweights = take(workspace, tokens, c.experts_per_token);
+  Matrix product = take_matrix(workspace, choices, c.expert_size);
+  Matrix dgate_up = take_matrix(workspace, choices, 2 * c.expert_size);
+  Matrix wide = take_matrix(workspace, choices, c.hidden_size);
+  Matrix dlogits = take_matrix(workspace, tokens, c.num_experts);
+  Matrix dweights = take_matrix(workspace, tokens, c.experts_per_token);
   Matrix dbalance =
-      take(workspace, balance.scale != 0 ? std::ssize(sequences) - 1 : 0, c.num_experts);
+      take_matrix(workspace, balance.scale != 0 ? std::ssize(sequences) - 1 : 0, c.num_experts);
   const Groups groups(stream, workspace, c, kept.chosen);
   if (!balance.choices.empty())
     expert_balance(stream, {.probabilities = kept.router,
@@ -370,7 +366,7 @@ void backward_attention(const Stream& stream, Workspace& workspace, const LayerP
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(workspace);
-  Matrix dqkv = take(workspace, dy.rows, kept.qkv.cols);
+  Matrix dqkv = take_matrix(workspace, dy.rows, kept.qkv.cols);
 
   const Qkv<float> qkv(c, kept.qkv), gradient(c, dqkv);
   Matrix q = qkv.q;

@@ -11,19 +11,15 @@
 namespace tailrace {
 namespace {
 
-Matrix take(Workspace& workspace, int64_t rows, int64_t cols) {
-  return {workspace.take<float>(rows * cols).data(), rows, cols};
-}
-
 // Scratch for a pass that keeps nothing: all layers use the same memory, and the residual stream
 // goes back and forth between two pieces of it.
 LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
-  return {.input = take(workspace, tokens, c.hidden_size),
+  return {.input = take_matrix(workspace, tokens, c.hidden_size),
           .input_inv_rms = {},
-          .qkv = take(workspace, tokens, c.qkv_size()),
-          .attended = take(workspace, tokens, c.q_size()),
+          .qkv = take_matrix(workspace, tokens, c.qkv_size()),
+          .attended = take_matrix(workspace, tokens, c.q_size()),
           .lse = {},
-          .middle = take(workspace, tokens, c.hidden_size),
+          .middle = take_matrix(workspace, tokens, c.hidden_size),
           .mlp_inv_rms = {}};
 }
 
@@ -151,7 +147,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
       kept = sink->layer(i);
       // The last layer has no successor to write into; only its wanted rows are kept, below.
       output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
-                                          : take(workspace, tokens, config_.hidden_size);
+                                          : take_matrix(workspace, tokens, config_.hidden_size);
     } else {
       mlp.view(config_, i, tokens, kept);
     }
@@ -184,10 +180,10 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
            "dhidden [{}, {}] for {} rows", dhidden.rows, dhidden.cols, rows);
   if (tokens == 0) return;
   Workspace::Scope scope(workspace);
-  Matrix dx = take(workspace, tokens, config_.hidden_size);
+  Matrix dx = take_matrix(workspace, tokens, config_.hidden_size);
   {
     Workspace::Scope rows_scope(workspace);
-    Matrix dfinal = take(workspace, rows, config_.hidden_size);
+    Matrix dfinal = take_matrix(workspace, rows, config_.hidden_size);
     rms_norm_backward(stream, {.x = activations.final_rows(),
                                .weight = weights.final_norm(),
                                .inv_rms = activations.final_inv_rms(),

@@ -17,7 +17,7 @@ void replace_by_one(std::vector<std::string>& tokens, std::string text) {
   tokens.push_back(std::move(text));
 }
 
-class ByteLevel final : public Decoder {
+class ByteLevelDecoder final : public Decoder {
  public:
   void decode(std::vector<std::string>& tokens) const override {
     std::string bytes;
@@ -88,9 +88,9 @@ class Fuse final : public Decoder {
   }
 };
 
-class Replace final : public Decoder {
+class ReplaceDecoder final : public Decoder {
  public:
-  explicit Replace(const JsonPart& part)
+  explicit ReplaceDecoder(const JsonPart& part)
       : pattern_(part.at("pattern")), content_(part.text("content")) {}
   void decode(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) token = pattern_.replace_all(std::move(token), content_);
@@ -102,9 +102,9 @@ class Replace final : public Decoder {
 };
 
 // U+2581 becomes a blank; in the first token, where encoding may have put one, nothing.
-class Metaspace final : public Decoder {
+class MetaspaceDecoder final : public Decoder {
  public:
-  explicit Metaspace(const JsonPart& part)
+  explicit MetaspaceDecoder(const JsonPart& part)
       : drops_first_(parse_prepend_scheme(part) != PrependScheme::kNever),
         mark_(part.text("replacement", kMetaspace)) {
     if (mark_.empty()) part.at("replacement").refuse("one character");
@@ -170,9 +170,10 @@ class WordPiece final : public Decoder {
   std::string prefix_;
 };
 
-class Sequence final : public Decoder {
+class DecoderSequence final : public Decoder {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Decoder>> steps) : steps_(std::move(steps)) {}
+  explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> steps)
+      : steps_(std::move(steps)) {}
   void decode(std::vector<std::string>& tokens) const override {
     for (const auto& step : steps_) step->decode(tokens);
   }
@@ -181,22 +182,22 @@ class Sequence final : public Decoder {
   std::vector<std::unique_ptr<Decoder>> steps_;
 };
 
-std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
+std::unique_ptr<Decoder> decoder_at(const JsonPart& part, int depth) {
   std::string type = part.text("type");
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelDecoder>();
   if (type == "ByteFallback") return std::make_unique<ByteFallback>();
   if (type == "Fuse") return std::make_unique<Fuse>();
-  if (type == "Metaspace") return std::make_unique<Metaspace>(part);
-  if (type == "Replace") return std::make_unique<Replace>(part);
+  if (type == "Metaspace") return std::make_unique<MetaspaceDecoder>(part);
+  if (type == "Replace") return std::make_unique<ReplaceDecoder>(part);
   if (type == "Strip") return std::make_unique<Strip>(part);
   if (type == "WordPiece") return std::make_unique<WordPiece>(part);
-  // Bounded, here and in the other parsers: parse() calls itself, and a file must not end the
+  // Bounded, here and in the other parsers: decoder_at() calls itself, and a file must not end the
   // stack.
   if (type == "Sequence" && depth < 8) {
     std::vector<std::unique_ptr<Decoder>> steps;
     for (const JsonPart& item : part.at("decoders").items())
-      steps.push_back(parse(item, depth + 1));
-    return std::make_unique<Sequence>(std::move(steps));
+      steps.push_back(decoder_at(item, depth + 1));
+    return std::make_unique<DecoderSequence>(std::move(steps));
   }
   part.at("type").refuse(
       "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence (nested at most 8 deep), Strip, "
@@ -205,6 +206,6 @@ std::unique_ptr<Decoder> parse(const JsonPart& part, int depth) {
 
 }  // namespace
 
-std::unique_ptr<Decoder> parse_decoder(const JsonPart& part) { return parse(part, 0); }
+std::unique_ptr<Decoder> parse_decoder(const JsonPart& part) { return decoder_at(part, 0); }
 
 }  // namespace tailrace::text

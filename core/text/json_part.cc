@@ -7,11 +7,9 @@
 
 namespace tailrace::text {
 
-using nlohmann::json;
-
 namespace {
 
-std::string shortened(const json& value) {
+std::string shortened(const nlohmann::json& value) {
   // dump() throws for text that is not UTF-8, and a complaint must not fail while it is made.
   std::string text = json_text(value);
   if (text.size() > 60) text.replace(57, std::string::npos, "...");

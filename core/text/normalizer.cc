@@ -27,9 +27,9 @@ class Prepend final : public Normalizer {
   std::string prefix_;
 };
 
-class Replace final : public Normalizer {
+class ReplaceNormalizer final : public Normalizer {
  public:
-  explicit Replace(const JsonPart& part)
+  explicit ReplaceNormalizer(const JsonPart& part)
       : pattern_(part.at("pattern")), content_(part.text("content")) {}
   std::string normalize(std::string text) const override {
     return pattern_.replace_all(std::move(text), content_);
@@ -40,9 +40,10 @@ class Replace final : public Normalizer {
   std::string content_;
 };
 
-class Sequence final : public Normalizer {
+class NormalizerSequence final : public Normalizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> steps)
+      : steps_(std::move(steps)) {}
   std::string normalize(std::string text) const override {
     for (const auto& step : steps_) text = step->normalize(std::move(text));
     return text;
@@ -52,22 +53,24 @@ class Sequence final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> steps_;
 };
 
-std::unique_ptr<Normalizer> parse(const JsonPart& part, int depth) {
+std::unique_ptr<Normalizer> normalizer_at(const JsonPart& part, int depth) {
   std::string type = part.text("type");
   if (type == "NFC") return std::make_unique<Nfc>();
   if (type == "Prepend") return std::make_unique<Prepend>(part.text("prepend"));
-  if (type == "Replace") return std::make_unique<Replace>(part);
+  if (type == "Replace") return std::make_unique<ReplaceNormalizer>(part);
   if (type == "Sequence" && depth < 8) {
     std::vector<std::unique_ptr<Normalizer>> steps;
     for (const JsonPart& item : part.at("normalizers").items())
-      steps.push_back(parse(item, depth + 1));
-    return std::make_unique<Sequence>(std::move(steps));
+      steps.push_back(normalizer_at(item, depth + 1));
+    return std::make_unique<NormalizerSequence>(std::move(steps));
   }
   part.at("type").refuse("NFC, Prepend, Replace, Sequence (nested at most 8 deep)");
 }
 
 }  // namespace
 
-std::unique_ptr<Normalizer> parse_normalizer(const JsonPart& part) { return parse(part, 0); }
+std::unique_ptr<Normalizer> parse_normalizer(const JsonPart& part) {
+  return normalizer_at(part, 0);
+}
 
 }  // namespace tailrace::text

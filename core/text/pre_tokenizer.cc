@@ -105,9 +105,9 @@ std::unique_ptr<PreTokenizer> split_regex(const char* pattern, const JsonPart& p
       behavior, invert);
 }
 
-class ByteLevel final : public PreTokenizer {
+class ByteLevelSplit final : public PreTokenizer {
  public:
-  explicit ByteLevel(const JsonPart& part)
+  explicit ByteLevelSplit(const JsonPart& part)
       : add_prefix_space_(part.flag("add_prefix_space", true)) {
     // Files older than this field mean true.
     if (part.flag("use_regex", true)) {
@@ -150,9 +150,9 @@ class ByteLevel final : public PreTokenizer {
 
 // Blanks become U+2581, one more is put before what has none, and each begins a piece:
 // SentencePiece's marks of words, as Llama 2 and Mistral have them.
-class Metaspace final : public PreTokenizer {
+class MetaspaceSplit final : public PreTokenizer {
  public:
-  explicit Metaspace(const JsonPart& part)
+  explicit MetaspaceSplit(const JsonPart& part)
       : scheme_(parse_prepend_scheme(part)), mark_(part.text("replacement", kMetaspace)) {
     if (mark_.empty()) part.at("replacement").refuse("one character");
     if (part.flag("split", true))
@@ -194,9 +194,10 @@ class Metaspace final : public PreTokenizer {
   std::unique_ptr<Split> words_;  // null: pieces stay whole
 };
 
-class Sequence final : public PreTokenizer {
+class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> steps)
+      : steps_(std::move(steps)) {}
   void cut(Pieces& pieces) const override {
     for (const auto& step : steps_) step->cut(pieces);
   }
@@ -205,16 +206,16 @@ class Sequence final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
 
-std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
+std::unique_ptr<PreTokenizer> pre_tokenizer_at(const JsonPart& part, int depth) {
   std::string type = part.text("type");
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>(part);
+  if (type == "ByteLevel") return std::make_unique<ByteLevelSplit>(part);
   if (type == "Split") {
     auto pattern = std::make_shared<const Pattern>(part.at("pattern"));
     return std::make_unique<Split>(
         [pattern](std::string_view text, std::vector<Span>& out) { pattern->find_all(text, out); },
         parse_behavior(part.at("behavior")), part.flag("invert", false));
   }
-  if (type == "Metaspace") return std::make_unique<Metaspace>(part);
+  if (type == "Metaspace") return std::make_unique<MetaspaceSplit>(part);
   if (type == "Digits") {
     bool each = part.flag("individual_digits", false);
     // \p{N} is what Rust's is_numeric() means: fractions and Roman numerals too.
@@ -235,8 +236,8 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
   if (type == "Sequence" && depth < 8) {
     std::vector<std::unique_ptr<PreTokenizer>> steps;
     for (const JsonPart& item : part.at("pretokenizers").items())
-      steps.push_back(parse(item, depth + 1));
-    return std::make_unique<Sequence>(std::move(steps));
+      steps.push_back(pre_tokenizer_at(item, depth + 1));
+    return std::make_unique<PreTokenizerSequence>(std::move(steps));
   }
   part.at("type").refuse(
       "ByteLevel, Digits, Metaspace, Punctuation, Sequence (nested at most 8 deep), Split, "
@@ -245,6 +246,8 @@ std::unique_ptr<PreTokenizer> parse(const JsonPart& part, int depth) {
 
 }  // namespace
 
-std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part) { return parse(part, 0); }
+std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const JsonPart& part) {
+  return pre_tokenizer_at(part, 0);
+}
 
 }  // namespace tailrace::text

@@ -23,8 +23,6 @@ namespace tailrace::text {
 
 namespace {
 
-using nlohmann::json;
-
 // What the post-processor puts around a text.
 struct Frame {
   std::vector<TokenId> before, after;
@@ -312,7 +310,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
         "save_pretrained).{}",
         path.string(), nearest_path_hint(directory), hub_id_hint(directory));
   }
-  json document = read_json_object(path);
+  nlohmann::json document = read_json_object(path);
   JsonPart root(document, path.string() + ": ");
   Parts parts;
   if (root.has("normalizer")) parts.normalizer = parse_normalizer(root.at("normalizer"));
@@ -328,7 +326,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   }
   std::filesystem::path config_path = directory / "tokenizer_config.json";
   if (std::filesystem::exists(config_path)) {
-    json config = read_json_object(config_path);
+    nlohmann::json config = read_json_object(config_path);
     JsonPart config_root(config, config_path.string() + ": ");
     parts.bos = named_token(config_root, "bos_token", parts);
     parts.eos = named_token(config_root, "eos_token", parts);

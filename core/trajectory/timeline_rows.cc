@@ -11,6 +11,7 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
+#include "core/trajectory/require.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -27,10 +28,6 @@ Enum enum_at(const Json& json, const char* key) {
   const auto value = value_of<Enum>(json.at(key).get_ref<const std::string&>());
   if (!value) throw std::invalid_argument(fmt::format("{} has no such value", key));
   return *value;
-}
-
-void require(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
 }
 
 void write_lease(const TimelineRow& row, Json& json) {

@@ -11,12 +11,11 @@
 
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
+#include "core/trajectory/require.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::string_view kSample = "{\"sample\":\"";
 constexpr std::string_view kFile = "step_", kSuffix = ".jsonl";
@@ -72,31 +71,27 @@ void write_segment(const TraceSegment& segment, Writer& writer) {
   writer.text("}");
 }
 
-std::vector<float> floats_of(const Json& list) {
+std::vector<float> floats_of(const nlohmann::json& list) {
   std::vector<float> values;
-  for (const Json& value : list) {
+  for (const nlohmann::json& value : list) {
     values.push_back(value.is_null() ? std::numeric_limits<float>::quiet_NaN()
                                      : static_cast<float>(value.get<double>()));
   }
   return values;
 }
 
-void require(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
-}
-
-TraceSegment read_segment(const Json& json) {
+TraceSegment read_segment(const nlohmann::json& json) {
   TraceSegment segment{.parent = json.at("parent").get<int32_t>(),
                        .parent_tokens = json.at("parent_tokens").get<int32_t>(),
                        .tokens = json.at("tokens").get<std::vector<TokenId>>(),
                        .roles = {},
                        .versions = json.at("versions").get<std::vector<int64_t>>(),
                        .logprobs = floats_of(json.at("logprobs")),
-                       .log_masses = floats_of(json.value("log_masses", Json::array())),
+                       .log_masses = floats_of(json.value("log_masses", nlohmann::json::array())),
                        .mask = json.at("mask").get<std::vector<uint8_t>>(),
                        .old_logprobs = floats_of(json.at("old")),
                        .new_logprobs = floats_of(json.at("new")),
-                       .ref_logprobs = floats_of(json.value("ref", Json::array()))};
+                       .ref_logprobs = floats_of(json.value("ref", nlohmann::json::array()))};
   for (const int role : json.at("roles").get<std::vector<int>>()) {
     require(role >= 0 && role <= 2, "a role is out of range");
     segment.roles.push_back(static_cast<TokenRole>(role));
@@ -123,13 +118,14 @@ std::string format_trace_row(const TraceRow& row) {
   writer.text(kSample);
   writer.text(sample_name({Lane::kTrain, row.lease}));
   writer.text(fmt::format("\",\"step\":{},\"outcome\":\"{}\",\"reward\":{},\"advantage\":",
-                          row.step, name_of(row.outcome), json_text(Json(row.reward))));
+                          row.step, name_of(row.outcome), json_text(nlohmann::json(row.reward))));
   if (row.advantage) {
     writer.number(*row.advantage);
   } else {
     writer.text("null");
   }
-  writer.text(fmt::format(",\"temperature\":{},\"segments\":[", json_text(Json(row.temperature))));
+  writer.text(fmt::format(",\"temperature\":{},\"segments\":[",
+                          json_text(nlohmann::json(row.temperature))));
   for (size_t i = 0; i < row.segments.size(); ++i) {
     if (i > 0) writer.text(",");
     write_segment(row.segments[i], writer);
@@ -140,7 +136,7 @@ std::string format_trace_row(const TraceRow& row) {
 
 Result<TraceRow> parse_trace_row(std::string_view line) {
   if (auto proved = prove_row(line); !proved) return proved.failure();
-  const Json json = parse_json(line);
+  const nlohmann::json json = parse_json(line);
   if (!json.is_object()) return Failure{"not a JSON object"};
   TraceRow row;
   try {
@@ -155,7 +151,8 @@ Result<TraceRow> parse_trace_row(std::string_view line) {
     if (!json.at("advantage").is_null())
       row.advantage = static_cast<float>(json.at("advantage").get<double>());
     row.temperature = json.at("temperature").get<double>();
-    for (const Json& segment : json.at("segments")) row.segments.push_back(read_segment(segment));
+    for (const nlohmann::json& segment : json.at("segments"))
+      row.segments.push_back(read_segment(segment));
   } catch (const std::exception& error) {  // of nlohmann, or ours
     return Failure{error.what()};
   }
@@ -176,7 +173,7 @@ std::string format_trace_head(int64_t step, int64_t samples) {
 
 std::optional<int64_t> parse_trace_head(std::string_view line) {
   if (!prove_row(line)) return std::nullopt;
-  const Json json = parse_json(line);
+  const nlohmann::json json = parse_json(line);
   if (!json.is_object() || !json.contains("samples") || !json["samples"].is_number_integer())
     return std::nullopt;
   return json["samples"].get<int64_t>();

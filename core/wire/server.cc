@@ -26,8 +26,6 @@ constexpr std::chrono::seconds kFileCheck{1};
 // From giving the old listener up until the path is bound anew.
 constexpr std::chrono::milliseconds kRebind{100};
 
-Time now() { return SteadyClock().now(); }
-
 }  // namespace
 
 struct WorkerServer::Impl {
@@ -88,7 +86,7 @@ struct WorkerServer::Impl {
       return;
     }
     auto peer = peers.find(hello->worker);
-    switch (admission.ask(hello->worker, hello->incarnation, header.sequence, now())) {
+    switch (admission.ask(hello->worker, hello->incarnation, header.sequence, steady_now())) {
       case Admission::Answer::kBegin:
         if (peer != peers.end()) close_session(peer);
         peer = open_session(*hello);
@@ -119,7 +117,8 @@ struct WorkerServer::Impl {
     // Never 0, which is a Hello's. No peer can guess its neighbour's, nor meet one of an earlier
     // scheduler.
     const uint64_t session = unique_number();
-    const auto [peer, added] = peers.insert({hello.worker, {"", Link(session, options, now())}});
+    const auto [peer, added] =
+        peers.insert({hello.worker, {"", Link(session, options, steady_now())}});
     TR_CHECK(added);
     workers[session] = hello.worker;
     return peer;
@@ -138,7 +137,7 @@ struct WorkerServer::Impl {
       peer.blocked_until = Time::min();
       peer.link.resend_all();
     }
-    const auto verdict = peer.link.on_frame(header, now(), std::ssize(frame));
+    const auto verdict = peer.link.on_frame(header, steady_now(), std::ssize(frame));
     if (header.signal == Signal::kGoodbye) {
       // A copy: drop() erases the entry that holds the name.
       drop(std::string(worker->second), "said goodbye", /*silent=*/false, out);
@@ -184,7 +183,7 @@ struct WorkerServer::Impl {
 
   // Empty: it is well.
   std::string fault_of(const Peer& peer) const {
-    if (peer.link.lost(now()))
+    if (peer.link.lost(steady_now()))
       return fmt::format("silent for more than {} ms", options.timeout.count());
     if (peer.link.num_unacknowledged() > 1 && peer.link.unacknowledged_bytes() > kMaxBacklogBytes)
       return fmt::format("it takes nothing, and {} messages wait for it",
@@ -212,11 +211,12 @@ struct WorkerServer::Impl {
   }
 
   void look_after_file(Events& out) {
-    if (now() < next_file_check) return;
+    if (steady_now() < next_file_check) return;
     std::string trouble;
     const Socket::File file = socket.look_after_file(trouble);
     next_file_check =
-        now() + (file == Socket::File::kGone && trouble.empty() ? Time(kRebind) : Time(kFileCheck));
+        steady_now() +
+        (file == Socket::File::kGone && trouble.empty() ? Time(kRebind) : Time(kFileCheck));
     if (file == Socket::File::kBack)
       out.push_back(
           Notice{fmt::format("the socket {} was taken away; it is there again", endpoint)});
@@ -233,7 +233,7 @@ struct WorkerServer::Impl {
   }
 
   void transmit(Peer& peer) {
-    const Time time = now();
+    const Time time = steady_now();
     if (time < peer.blocked_until) return;
     for (const auto& transmission : peer.link.due(time)) {
       const auto& frame = transmission.body ? *transmission.body : heartbeat;
@@ -259,7 +259,7 @@ struct WorkerServer::Impl {
     for (const auto& [worker, peer] : peers) {
       deadline = std::min(deadline, std::max(peer.link.next_due(), peer.blocked_until));
     }
-    socket.wait(deadline - now(), /*for_room=*/false, wakeup.descriptor());
+    socket.wait(deadline - steady_now(), /*for_room=*/false, wakeup.descriptor());
     if (wakeup.silence()) woken = true;
   }
 
@@ -296,13 +296,13 @@ WorkerServer::WorkerServer(const std::string& endpoint, LinkOptions options)
 WorkerServer::~WorkerServer() = default;
 
 std::vector<ServerEvent> WorkerServer::receive(std::chrono::milliseconds timeout) {
-  const Time deadline = now() + timeout;
+  const Time deadline = steady_now() + timeout;
   auto events = std::move(impl_->held_back);
   impl_->held_back.clear();
   impl_->turn(events);
   // A ring of before this call counts for it: what it tells of came after the last receive().
   impl_->woken = impl_->wakeup.silence();
-  while (events.empty() && !impl_->woken && now() < deadline) {
+  while (events.empty() && !impl_->woken && steady_now() < deadline) {
     impl_->wait_until(deadline);
     impl_->turn(events);
   }
@@ -331,13 +331,13 @@ bool WorkerServer::send(const std::string& worker, uint64_t session, const Messa
 }
 
 void WorkerServer::flush(std::chrono::milliseconds timeout) {
-  const Time deadline = now() + timeout;
+  const Time deadline = steady_now() + timeout;
   const auto all_idle = [this] {
     return std::all_of(impl_->peers.begin(), impl_->peers.end(),
                        [](const auto& entry) { return entry.second.link.idle(); });
   };
   impl_->turn(impl_->held_back);
-  while (!all_idle() && now() < deadline) {
+  while (!all_idle() && steady_now() < deadline) {
     impl_->wait_until(deadline);
     impl_->turn(impl_->held_back);
   }

@@ -16,11 +16,7 @@
 #include "kernels/base/mutex.h"
 
 namespace tailrace::wire {
-namespace {
-
-Time now() { return SteadyClock().now(); }
-
-}  // namespace
+namespace {}  // namespace
 
 struct WorkerClient::Impl {
   Impl(Hello hello_in, const std::string& endpoint, LinkOptions options_in,
@@ -29,7 +25,7 @@ struct WorkerClient::Impl {
         options(options_in),
         progress(std::move(progress_in)),
         socket(Socket::Kind::kDealer),
-        last_heard(now()) {
+        last_heard(steady_now()) {
     // By it the scheduler tells a further session of this process from another process of its name.
     if (hello.incarnation == 0) hello.incarnation = unique_number();
     socket.connect(endpoint);
@@ -53,7 +49,7 @@ struct WorkerClient::Impl {
   // ---- the I/O thread
   void run() {
     while (true) {
-      const Time time = now();
+      const Time time = steady_now();
       // First what came, then what goes: an acknowledgement that waits shortens what is sent again.
       drain(time);
       std::optional<Time> close_at;
@@ -170,17 +166,17 @@ struct WorkerClient::Impl {
   bool all_sent() const { return refused || (link ? link->idle() : waiting.empty()); }
 
   Time next_wakeup(std::optional<Time> close_at) const {
-    const Time idle = now() + options.heartbeat;
+    const Time idle = steady_now() + options.heartbeat;
     Time at = link ? link->next_due() : std::max(hello_at, Time(0));
     if (link && at == Time::min()) at = blocked_retry();
     // The Hello that is due was refused: nobody is there, and the poll for room may return at once.
-    if (!link && at <= now()) at = blocked_retry();
+    if (!link && at <= steady_now()) at = blocked_retry();
     if (!link && refused) at = idle;
     if (close_at) at = std::min(at, *close_at + options.linger);
     return std::min(at, idle);
   }
   // The socket had no room: it is polled for that, and asked again after a while in any case.
-  Time blocked_retry() const { return now() + std::chrono::milliseconds(50); }
+  Time blocked_retry() const { return steady_now() + std::chrono::milliseconds(50); }
 
   int64_t num_acknowledged() const {
     return num_taken - (link ? link->num_unacknowledged() : std::ssize(waiting));
@@ -249,7 +245,7 @@ WorkerClient::WorkerClient(Hello hello, std::string endpoint, LinkOptions option
 WorkerClient::~WorkerClient() {
   {
     MutexLock lock(impl_->mu);
-    impl_->closing_since = now();
+    impl_->closing_since = steady_now();
     impl_->unwinding = std::uncaught_exceptions() > impl_->exceptions;
   }
   impl_->wakeup.ring();
@@ -277,7 +273,8 @@ std::optional<Message> WorkerClient::receive(std::chrono::milliseconds timeout) 
 }
 
 std::chrono::milliseconds WorkerClient::silence() const {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now() - impl_->last_heard.load());
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_now() -
+                                                               impl_->last_heard.load());
 }
 
 bool WorkerClient::displaced() const { return impl_->displaced.load(); }

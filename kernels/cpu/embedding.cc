@@ -13,7 +13,7 @@ namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
-int64_t grain_rows(int64_t dim) {
+int64_t embedding_grain(int64_t dim) {
   return std::max<int64_t>(1, 64 * 1024 / std::max<int64_t>(dim, 1));
 }
 
@@ -32,7 +32,7 @@ void embedding(const Stream& stream, const Embedding& args) {
   const auto& [table, ids, y, scale] = args;
   TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
            table.out, table.in, ids.size(), y.rows, y.cols);
-  parallel_for(stream, y.rows, grain_rows(table.in), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, y.rows, embedding_grain(table.in), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t id = ids[static_cast<size_t>(t)];
       TR_CHECK(id >= 0 && id < table.out, "row {} of {}", id, table.out);
@@ -73,7 +73,7 @@ void gather_rows(const Stream& stream, const GatherRows& args) {
   const auto [x, rows, y] = args;
   TR_CHECK(y.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
-  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t source = rows[static_cast<size_t>(r)];
       TR_CHECK(source >= 0 && source < x.rows, "row {} of {}", source, x.rows);
@@ -86,11 +86,11 @@ void scatter_rows(const Stream& stream, const ScatterRows& args) {
   const auto [x, rows, y] = args;
   TR_CHECK(x.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
-  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) std::fill_n(y.row(r), y.cols, 0.0f);
   });
   // A second loop: the first returns when all rows are zero, so no zero can overwrite a copied row.
-  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, x.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t target = rows[static_cast<size_t>(r)];
       TR_CHECK(target >= 0 && target < y.rows, "row {} of {}", target, y.rows);
@@ -103,7 +103,7 @@ void add(const Stream& stream, const Add& args) {
   const auto [x, y] = args;
   TR_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);
-  parallel_for(stream, y.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* in = x.row(r);
       float* out = y.row(r);

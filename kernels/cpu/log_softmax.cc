@@ -15,7 +15,7 @@ namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // Logits of one round of the fused head: they stay in the cache between product and softmax.
 constexpr int64_t kChunkFloats = 128 * 1024;
 // Two tiles of rows (gemm.h) with AVX-512: with a large vocabulary fewer rows would read all of W
@@ -30,14 +30,14 @@ struct RowSum {
 };
 
 struct Partial {
-  float max = kMinusInf;
+  float max = kLowest;
   float sum = 0;       // of e^(z' - max)
   float weighted = 0;  // of e^(z' - max) (z' - max)
 };
 
 template <bool kEntropy>
 Partial sum_block(const float* logits, int64_t n, Vec16 inv_temperature) {
-  const Vec16 lowest = simd::broadcast(kMinusInf);
+  const Vec16 lowest = simd::broadcast(kLowest);
   Vec16 max = lowest;
   for (int64_t i = 0; i < n; i += kLanes) {
     Vec16 z = simd::mul(simd::load(logits + i, n - i), inv_temperature);
@@ -46,7 +46,7 @@ Partial sum_block(const float* logits, int64_t n, Vec16 inv_temperature) {
   Partial block;
   block.max = simd::reduce_max(max);
   // All logits are -inf: z - max would be NaN. A block of probability 0 adds nothing.
-  if (block.max == kMinusInf) return block;
+  if (block.max == kLowest) return block;
   const Vec16 shift = simd::broadcast(block.max);
   Vec16 sum = simd::zero(), weighted = simd::zero();
   for (int64_t i = 0; i < n; i += kLanes) {
@@ -126,7 +126,7 @@ int64_t chunk_rows(int64_t rows, int64_t vocab) {
   return std::min(rows, std::max(kMinChunkRows, kChunkFloats / std::max<int64_t>(vocab, 1)));
 }
 
-int64_t grain_rows(int64_t vocab) {
+int64_t log_softmax_grain(int64_t vocab) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(vocab, 1));
 }
 
@@ -194,15 +194,16 @@ void log_sum_exp(const Stream& stream, const LogSumExp& args) {
   TR_CHECK(static_cast<int64_t>(lse.size()) == logits.rows, "{} rows, lse [{}]", logits.rows,
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
-  parallel_for(stream, logits.rows, grain_rows(logits.cols), [&](int64_t begin, int64_t end) {
-    WorkPulse pulse;
-    for (int64_t r = begin; r < end; ++r) {
-      RowSum sum = sum_row(logits.row(r), logits.cols, inv_temperature, !entropy.empty());
-      lse[static_cast<size_t>(r)] = sum.lse;
-      if (!entropy.empty()) entropy[static_cast<size_t>(r)] = sum.entropy;
-      pulse.add(logits.cols * kLogitWork);
-    }
-  });
+  parallel_for(
+      stream, logits.rows, log_softmax_grain(logits.cols), [&](int64_t begin, int64_t end) {
+        WorkPulse pulse;
+        for (int64_t r = begin; r < end; ++r) {
+          RowSum sum = sum_row(logits.row(r), logits.cols, inv_temperature, !entropy.empty());
+          lse[static_cast<size_t>(r)] = sum.lse;
+          if (!entropy.empty()) entropy[static_cast<size_t>(r)] = sum.entropy;
+          pulse.add(logits.cols * kLogitWork);
+        }
+      });
 }
 
 void softmax_weights(const Stream&, const SoftmaxWeights& args) {
@@ -229,14 +230,15 @@ void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
   TR_CHECK(std::ssize(kept) == logits.rows && kept_lse.size() == kept.size(),
            "{} rows, {} sets, lse [{}]", logits.rows, kept.size(), kept_lse.size());
   check_sets(kept, logits.rows, logits.cols);
-  parallel_for(stream, logits.rows, grain_rows(logits.cols), [&](int64_t begin, int64_t end) {
-    WorkPulse pulse;
-    for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
-      if (kept[r].empty()) continue;
-      kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), kept[r], inv_temperature);
-      pulse.add(std::ssize(kept[r]) * kLogitWork);
-    }
-  });
+  parallel_for(
+      stream, logits.rows, log_softmax_grain(logits.cols), [&](int64_t begin, int64_t end) {
+        WorkPulse pulse;
+        for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
+          if (kept[r].empty()) continue;
+          kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), kept[r], inv_temperature);
+          pulse.add(std::ssize(kept[r]) * kLogitWork);
+        }
+      });
 }
 
 void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogprob& args) {
@@ -263,7 +265,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
     // makes a recomputed log-probability the sampled one, bit for bit.
     cpu::linear(stream,
                 {.x = hidden.slice_rows(first, first + count), .weight = head.weight, .y = z});
-    parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
+    parallel_for(stream, count, log_softmax_grain(vocab), [&](int64_t begin, int64_t end) {
       WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(first + r);
@@ -327,7 +329,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
     // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
     // largest buffer of a step.
     cpu::linear(stream, {.x = x, .weight = head.weight, .y = z});
-    parallel_for(stream, count, grain_rows(vocab), [&](int64_t begin, int64_t end) {
+    parallel_for(stream, count, log_softmax_grain(vocab), [&](int64_t begin, int64_t end) {
       WorkPulse pulse;
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);

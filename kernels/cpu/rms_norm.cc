@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kGrainFloats = 32 * 1024;
 
-int64_t grain_rows(int64_t cols) {
+int64_t rms_norm_grain(int64_t cols) {
   return std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(cols, 1));
 }
 
@@ -34,7 +34,7 @@ void rms_norm(const Stream& stream, const RmsNorm& args) {
   TR_CHECK(y.rows == x.rows && y.cols == x.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);
   TR_CHECK(inv_rms.empty() || static_cast<int64_t>(inv_rms.size()) == x.rows * heads);
-  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, x.rows, rms_norm_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t head = 0; head < heads; ++head) {
         const float* in = x.row(t) + head * dim;
@@ -96,7 +96,7 @@ void rms_norm_backward(const Stream& stream, const RmsNormBackward& args) {
     }
   });
   // With n = x * inv and g = dy * weight: dx = inv * (g - n * mean(g * n)).
-  parallel_for(stream, x.rows, grain_rows(x.cols), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, x.rows, rms_norm_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t head = 0; head < heads; ++head) {
         const float *in = x.row(t) + head * dim, *grad = dy.row(t) + head * dim;

@@ -11,7 +11,7 @@ namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
-int64_t grain_rows(int64_t dim) {
+int64_t swiglu_grain(int64_t dim) {
   return std::max<int64_t>(1, 8 * 1024 / std::max<int64_t>(dim, 1));
 }
 
@@ -34,7 +34,7 @@ void swiglu(const Stream& stream, const Swiglu& args) {
   const auto& [gate, up, y, activation] = args;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && y.rows == gate.rows && up.cols == dim && y.cols == dim);
-  parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, gate.rows, swiglu_grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < dim; i += kLanes) {
         Vec16 g = simd::load(gate.row(t) + i, dim - i), u = simd::load(up.row(t) + i, dim - i);
@@ -51,7 +51,7 @@ void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);
   TR_CHECK(up.cols == dim && dy.cols == dim && dgate.cols == dim && dup.cols == dim);
-  parallel_for(stream, gate.rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, gate.rows, swiglu_grain(dim), [&](int64_t begin, int64_t end) {
     const Vec16 one = simd::broadcast(1.0f);
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < dim; i += kLanes) {

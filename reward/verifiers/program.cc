@@ -83,10 +83,10 @@ Digest digest_of_row(const json& row) {
   return digest_of(json_text(content));
 }
 
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+bool is_trailing_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 std::string_view without_trailing_blanks(std::string_view text) {
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  while (!text.empty() && is_trailing_blank(text.back())) text.remove_suffix(1);
   return text;
 }
 
@@ -131,13 +131,12 @@ struct TestEnd {
 Result<void> check_time(int64_t num_tests, Time budget) {
   const Time least = DeadlineRule{}.least, together = least * num_tests;
   if (together <= time_of_tests(budget)) return {};
-  const auto seconds = [](Time time) { return std::chrono::duration<double>(time).count(); };
-  return Failure{
-      fmt::format("its {} tests may take {:g} s each, {:g} s together, and a score has {:.1f} s "
-                  "for them; give it "
-                  "at most {}, or raise scheduler.verify_seconds to {}",
-                  num_tests, seconds(least), seconds(together), seconds(time_of_tests(budget)),
-                  time_of_tests(budget) / least, verify_for(a_little_more(together)).count())};
+  return Failure{fmt::format(
+      "its {} tests may take {:g} s each, {:g} s together, and a score has {:.1f} s "
+      "for them; give it "
+      "at most {}, or raise scheduler.verify_seconds to {}",
+      num_tests, seconds_of(least), seconds_of(together), seconds_of(time_of_tests(budget)),
+      time_of_tests(budget) / least, verify_for(a_little_more(together)).count())};
 }
 
 class ProgramVerifier final : public Verifier {
@@ -173,7 +172,7 @@ class ProgramVerifier final : public Verifier {
         return Failure{fmt::format(
             "to start the program for test {} of {} has left too little of the {:g} s of a score; "
             "is the machine overloaded? Give it fewer workers, or raise scheduler.verify_seconds",
-            passed + 1, tests.value().size(), std::chrono::duration<double>(budget).count())};
+            passed + 1, tests.value().size(), seconds_of(budget))};
       used += end.value().taken;
       slowest = std::max(slowest, end.value().taken);
       is_late = end.value().verdict == Verdict::kLate;
@@ -186,13 +185,12 @@ class ProgramVerifier final : public Verifier {
     for (const auto& [key, time] : taken) {
       if (is_right) deadlines_.learn(key, time);
     }
-    return Score{
-        .reward = is_right ? 1.0 : 0.0,
-        .metrics = {{"success", is_right ? 1.0 : 0.0},
-                    {"tests_passed",
-                     static_cast<double>(passed) / static_cast<double>(tests.value().size())},
-                    {"slowest_test_seconds", std::chrono::duration<double>(slowest).count()},
-                    {"over_deadline", is_late ? 1.0 : 0.0}}};
+    return Score{.reward = is_right ? 1.0 : 0.0,
+                 .metrics = {{"success", is_right ? 1.0 : 0.0},
+                             {"tests_passed", static_cast<double>(passed) /
+                                                  static_cast<double>(tests.value().size())},
+                             {"slowest_test_seconds", seconds_of(slowest)},
+                             {"over_deadline", is_late ? 1.0 : 0.0}}};
   }
 
   Time least_budget() const override { return a_little_more(DeadlineRule{}.least); }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/time.h"
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/ops/linear.h"
@@ -216,7 +217,7 @@ std::vector<Generation> Engine::step() {
     planner_.plan(gate_.may_admit());
     forward();
     sample();
-    stats_.busy_seconds += std::chrono::duration<double>(clock_.now() - start).count();
+    stats_.busy_seconds += seconds_of(clock_.now() - start);
   }
   return std::exchange(ready_, {});
 }

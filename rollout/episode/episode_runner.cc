@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/time.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -18,9 +19,7 @@ constexpr microseconds kPatience{2000};
 constexpr double kQuickBatchSeconds = 1e-3;
 constexpr Time kAskAgain = std::chrono::milliseconds(1);  // after `pending`
 
-double seconds_since(Time start, Time now) {
-  return std::chrono::duration<double>(now - start).count();
-}
+double seconds_since(Time start, Time now) { return seconds_of(now - start); }
 
 }  // namespace
 

@@ -68,10 +68,10 @@ class TextTask final : public Environment {
   void close() override { running_ = false; }
 
   std::string sample_action(Rng& rng) override {
-    static constexpr const char* kWords[] = {"The",  "dog", "ran", "to",   "the",
+    static constexpr const char* kSamples[] = {"The",  "dog", "ran", "to",   "the",
                                              "park", "and", "was", "happy"};
     std::string text;
-    for (int64_t n = 1 + rng.below(12); n > 0; --n) text += std::string(" ") + kWords[rng.below(9)];
+    for (int64_t n = 1 + rng.below(12); n > 0; --n) text += std::string(" ") + kSamples[rng.below(9)];
     return text + ".";
   }
 

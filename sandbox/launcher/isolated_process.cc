@@ -76,7 +76,7 @@ void place_descriptors(const IsolationPlan& plan) {
   call(SYS_close_range, unsigned{kNumDescriptors}, ~0u, 0u);
 }
 
-bool write_all(int file, std::string_view bytes) {
+bool write_whole(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const long written = call(SYS_write, file, bytes.data(), bytes.size());
     if (written <= 0) return false;
@@ -87,7 +87,7 @@ bool write_all(int file, std::string_view bytes) {
 
 bool write_new_file(const char* path, std::string_view bytes) {
   const long file = call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  const bool ok = file >= 0 && write_all(static_cast<int>(file), bytes);
+  const bool ok = file >= 0 && write_whole(static_cast<int>(file), bytes);
   const int error = errno;
   if (file >= 0) call(SYS_close, file);
   errno = error;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/time.h"
 #include "sandbox/launcher/isolated_process.h"
 #include "sandbox/launcher/patience.h"
 #include "sandbox/launcher/system_call_filter.h"
@@ -357,10 +358,8 @@ class Watch {
   }
 
   ProgramRun ending() {
-    run_.seconds =
-        ended_
-            ? std::chrono::duration<double>(std::chrono::nanoseconds(ended_->nanoseconds)).count()
-            : std::chrono::duration<double>(Clock::now() - *begun_).count();
+    run_.seconds = ended_ ? seconds_of(std::chrono::nanoseconds(ended_->nanoseconds))
+                          : seconds_of(Clock::now() - *begun_);
     if (is_killed_) return std::move(run_);
     // Without a word about its end, init itself was killed: there is no memory, or somebody did it.
     const int status = ended_ ? ended_->wait_status : SIGKILL;

@@ -7,21 +7,16 @@
 #include <iterator>
 #include <map>
 
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/time.h"
 
 namespace tailrace::scheduler {
 namespace {
 
 // A trainer sends some 50.
 constexpr int64_t kMaxWarmUpRows = 1000;
-
-// Stamps rows for people; nothing is decided on it.
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-double seconds_of(Time time) { return std::chrono::duration<double>(time).count(); }
 
 bool has(const MetricList& values, std::string_view name) {
   return std::any_of(values.begin(), values.end(),

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/time.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/state/archive.h"
 
@@ -78,7 +79,7 @@ bool StoreActor::look() {
     failure_ = fmt::format(
         "the disk of {} has taken and given nothing for {:.3g} s; look to it, then launch the run "
         "again",
-        store_.directory().string(), std::chrono::duration<double>(patience_).count());
+        store_.directory().string(), seconds_of(patience_));
   }
   return failure_.empty();
 }

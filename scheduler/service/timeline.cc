@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/trajectory/sample_name.h"
 #include "scheduler/service/inbox.h"
 
@@ -15,10 +16,6 @@ namespace {
 constexpr size_t kLookBackBytes = size_t{64} << 20;
 
 // Stamps a row for people; nothing is decided on it.
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // Who the event says something of as a worker: its session began or ended, or it cannot go on.
 const WorkerId* worker_of(const Event& event) {
   if (const auto* up = std::get_if<WorkerUp>(&event)) return &up->worker;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/time.h"
+
 namespace tailrace::scheduler {
 namespace {
 
@@ -133,8 +135,8 @@ struct DescribeAction {
   }
   std::string operator()(const Quarantine& a) const {
     if (a.until == Time{}) return fmt::format("quarantine {} is over", a.worker);
-    return fmt::format("quarantine {} until {:.3f}{}", a.worker,
-                       std::chrono::duration<double>(a.until).count(), because(a.reason));
+    return fmt::format("quarantine {} until {:.3f}{}", a.worker, seconds_of(a.until),
+                       because(a.reason));
   }
   std::string operator()(const FormRanks& a) const {
     return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/file.h"
+#include "core/base/time.h"
 #include "kernels/base/check.h"
 #include "scheduler/store/snapshot.h"
 
@@ -90,7 +91,7 @@ Result<void> SnapshotWriter::look() {
     failure_ = fmt::format(
         "the disk of {} has taken and given nothing for {:.3g} s; look to it, then launch the run "
         "again",
-        directory_.string(), std::chrono::duration<double>(patience_).count());
+        directory_.string(), seconds_of(patience_));
     return Failure{failure_};
   }
   return {};

@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/metrics.h"
 #include "core/base/random.h"
+#include "core/base/time.h"
 #include "core/collective/gloo.h"
 #include "core/model/parameter_files.h"
 #include "core/weights/manifest.h"
@@ -330,8 +331,7 @@ class TrainerWorker {
   void warm_up_memory() {
     const Time start = clock_.now();
     trainer_.warm_up();
-    log_.info("largest micro-batch done seconds={:.1f}",
-              std::chrono::duration<double>(clock_.now() - start).count());
+    log_.info("largest micro-batch done seconds={:.1f}", seconds_of(clock_.now() - start));
   }
 
   // The newest checkpoint, or the weights that the run begins with.
@@ -456,9 +456,7 @@ class TrainerWorker {
     const int64_t step = whole.batch().step;
     auto trajectories = whole.trajectories();
     if (!trajectories) fail(step, trajectories.failure().message);
-    const auto seconds = [&] {
-      return std::chrono::duration<double>(clock_.now() - start).count();
-    };
+    const auto seconds = [&] { return seconds_of(clock_.now() - start); };
     if (!config_.streams) {
       if (!whole.batch().last) fail(step, "it comes in parts");
       TrainBatch batch = build(step, trajectories.value());
