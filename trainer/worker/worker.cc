@@ -136,6 +136,10 @@ class TrainerWorker {
       if (ended_) return;
     } else if (leads()) {
       announce();
+    } else {
+      // The ranks meet anew. Until then rank 0, which may have the batch that is forgotten here,
+      // must not wait for this one in the middle of a step.
+      leave_ranks();
     }
     if (leads()) ask();
   }

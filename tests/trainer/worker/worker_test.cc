@@ -37,7 +37,10 @@ class FakeScheduler {
   std::optional<double> reward;  // of all samples; nullopt: each its own
   // Told to rank 0 right before the one that counts.
   std::optional<uint64_t> formation_before;
-  int repeats = 0;  // of the first step's list, once its first bodies have gone out
+  // The batch of this step reaches rank 0 alone; then the scheduler is gone.
+  std::optional<int64_t> dies_at;
+  uint64_t formation = 0xabcd;  // of the last meeting
+  int repeats = 0;              // of the first step's list, once its first bodies have gone out
   std::string numerics_class = testing::kNumericsClass;  // of who sampled
   // What to do beside answering; true: nothing more is to come.
   std::function<bool(FakeScheduler&, const wire::Message&)> on_message = [](auto&, auto&) {
@@ -90,16 +93,18 @@ class FakeScheduler {
   void answer() {
     if (sessions_.size() < ranks || asked_ == 0) return;
     const int64_t step = given_ = std::exchange(asked_, 0);
-    if (ranks == 1 || step > 1) return send_batch(step);
-    const auto form = [this](size_t rank, uint64_t formation) {
-      send(rank, wire::FormRanks{.formation = formation,
+    if (step == dies_at) return send(0, batch(step));
+    if (ranks == 1 || (step > 1 && formed_)) return send_batch(step);
+    const auto form = [this](size_t rank, uint64_t number) {
+      send(rank, wire::FormRanks{.formation = number,
                                  .rank = static_cast<int32_t>(rank),
                                  .size = static_cast<int32_t>(ranks)});
     };
-    ++formation_;
+    ++formation;
+    formed_ = true;
     for (size_t rank = ranks; rank-- > 0;) {
       if (rank == 0 && formation_before) form(rank, *formation_before);
-      form(rank, formation_);
+      form(rank, formation);
       send(rank, batch(step));
       std::this_thread::sleep_for(100ms);
     }
@@ -121,6 +126,7 @@ class FakeScheduler {
       answer();
     } else if (auto* fetch = std::get_if<wire::Fetch>(&incoming.message)) {
       send(incoming.worker == "trainer-0" ? 0 : 1, payload(*fetch));
+      if (given_ == dies_at) done_ = true;
       // The first part is being computed, and the list begins anew.
       if (repeats-- > 0) send_batch(1);
     }
@@ -171,7 +177,7 @@ class FakeScheduler {
   std::vector<uint64_t> sessions_;  // by rank
   int64_t asked_ = 0;               // the step that is not given yet; 0: none
   int64_t given_ = 0;               // the last one that was
-  uint64_t formation_ = 0xabcd;
+  bool formed_ = false;
   std::map<LeaseId, std::vector<std::byte>> bodies_;  // of the newest batch of each lease
   bool done_ = false;
 };
@@ -340,6 +346,42 @@ TEST_F(TrainerWorkerTest, ARankThatGoesBeforeTheComparisonCostsNoStep) {
   EXPECT_EQ(serve(config, scheduler), kExitDone);
   EXPECT_EQ(other.get(), kExitDone);
   EXPECT_EQ(scheduler.digests.size(), 5u);
+  EXPECT_NE(read_file(dir_.path() / "log").value().find("waits for all ranks"), std::string::npos);
+}
+
+// Rank 0 is in the middle of a step whose batch rank 1 has not got, and never will: its session is
+// over. The deadline of a rank is beyond that of the test.
+TEST_F(TrainerWorkerTest, ASchedulerThatGoesBetweenTwoRanksCostsNoStep) {
+  TrainerWorkerConfig config = this->config();
+  config.train.gradient_slots = 2;
+  config.train.ranks = 2;
+  config.train.rank_seconds = 3600;
+  TrainerWorkerConfig second = config;
+  second.worker = "trainer-1";
+  second.rank = 1;
+  auto other = std::async(std::launch::async, [this, second] {
+    Log log("trainer-1", dir_.path() / "log1");
+    SteadyClock clock;
+    return run_trainer_worker(second, log, clock);
+  });
+  auto leader = std::async(std::launch::async, [this, config] {
+    Log log("trainer-0", dir_.path() / "log");
+    SteadyClock clock;
+    return run_trainer_worker(config, log, clock);
+  });
+  {
+    FakeScheduler first(endpoint_);
+    first.ranks = 2;
+    first.dies_at = 2;
+    first.run();
+  }
+  FakeScheduler scheduler(endpoint_);
+  scheduler.ranks = 2;
+  scheduler.formation = 0xbeef;
+  scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
+  scheduler.run();
+  EXPECT_EQ(leader.get(), kExitDone);
+  EXPECT_EQ(other.get(), kExitDone);
   EXPECT_NE(read_file(dir_.path() / "log").value().find("waits for all ranks"), std::string::npos);
 }
 
