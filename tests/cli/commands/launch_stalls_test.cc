@@ -101,28 +101,36 @@ TEST_F(LaunchStalls, ARolloutWorkerThatDeadlocksHoldsNobodyUp) {
   const std::string steps = fmt::format("run.steps={}", kLongSteps);
   start_run("other", {steps});
   expect_done();
-  {
-    const EnvironmentVariable preload("LD_PRELOAD", HANG_ON_SIGNAL);
-    start_run("run", {"run.stall_seconds=0", steps});
-  }
-  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
-  const pid_t hangs = one("rollout", 1);
-  ASSERT_TRUE(wait_until([&] {
-    ::kill(hangs, SIGSTOP);
-    if (holds_work("rollout-1: ")) return true;
+  // Beside other work it may be stopped for so long that its work goes elsewhere as that of one
+  // that is lost, before it hangs: then once more.
+  bool is_noticed = false;
+  for (int attempt = 0; attempt < 5 && !is_noticed; ++attempt) {
+    SCOPED_TRACE(attempt);
+    fs::remove_all(paths().root);
+    {
+      const EnvironmentVariable preload("LD_PRELOAD", HANG_ON_SIGNAL);
+      start_run("run", {"run.stall_seconds=0", steps});
+    }
+    ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+    const pid_t hangs = one("rollout", 1);
+    ASSERT_TRUE(wait_until([&] {
+      ::kill(hangs, SIGSTOP);
+      if (holds_work("rollout-1: ")) return true;
+      ::kill(hangs, SIGCONT);
+      return false;
+    }));
+    hang_main_thread(hangs);
     ::kill(hangs, SIGCONT);
-    return false;
-  }));
-  hang_main_thread(hangs);
-  ::kill(hangs, SIGCONT);
-  const auto begin = std::chrono::steady_clock::now();
-  expect_done();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
-  EXPECT_EQ(final_digest("run", kLongSteps), final_digest("other", kLongSteps));
-  expect_each_step_once("run", kLongSteps);
-  const std::string log = read_file(paths().log("scheduler", 0)).value();
-  EXPECT_NE(log.find("rollout-1 makes no progress"), std::string::npos) << log;
-  EXPECT_EQ(output().find("rollout-1: "), std::string::npos) << output();
+    const auto begin = std::chrono::steady_clock::now();
+    expect_done();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
+    EXPECT_EQ(final_digest("run", kLongSteps), final_digest("other", kLongSteps));
+    expect_each_step_once("run", kLongSteps);
+    const std::string log = read_file(paths().log("scheduler", 0)).value();
+    is_noticed = log.find("rollout-1 makes no progress") != std::string::npos;
+    EXPECT_EQ(output().find("rollout-1: "), std::string::npos) << output();
+  }
+  EXPECT_TRUE(is_noticed);
 }
 
 TEST_F(LaunchStalls, WhatADebuggerHoldsIsLeftAlone) {
