@@ -87,6 +87,12 @@ class GlooCollective : public Collective {
     });
   }
 
+  ~GlooCollective() override {
+    // Gloo's thread tells a buffer of its connection's end, and may still be about it when the one
+    // that waited goes on: no connection is left before the buffers go.
+    if (watch_) context_->closeConnections();
+  }
+
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
 

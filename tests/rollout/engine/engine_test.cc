@@ -125,7 +125,8 @@ TEST(Engine, NeverSamplesAPaddedId) {
     request.sampling.min_p = 1e-30;
     request.wants_kept = true;
     engine->submit(std::move(request));
-    for (const GeneratedToken& token : engine.finish()[0].tokens) {
+    const auto generations = engine.finish();
+    for (const GeneratedToken& token : generations.at(0).tokens) {
       ASSERT_FALSE(token.kept.empty());
       ASSERT_LT(token.kept.back(), config.num_ids());
     }
