@@ -40,7 +40,7 @@ if(CCACHE)
 endif()
 
 add_library(tailrace_flags INTERFACE)
-target_include_directories(tailrace_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_include_directories(tailrace_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/generated)
 # -ffp-contract=off: a fused multiply-add happens where the code says so and nowhere else. Rule 3
 # (one truth about numbers) needs the same bits from every place that computes a value.
 target_compile_options(tailrace_flags INTERFACE -Wall -Wextra -Wshadow -ffp-contract=off -fpch-preprocess)

@@ -26,7 +26,7 @@ std::vector<fs::path> find_pages() {
   };
   for (const auto& entry : fs::directory_iterator(root)) add(entry.path());
   for (const char* top : {"kernels", "core", "sandbox", "reward", "rollout", "trainer", "scheduler",
-                          "cli", "configs", "tests", "bench", "docs"}) {
+                          "cli", "configs", "tests", "bench", "docs", "include", "examples"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) add(entry.path());
   }
   return pages;
