@@ -1,4 +1,4 @@
-// Verifiers by name.
+// Verifiers by name. A copy shares them.
 //
 // Thread: any, once filled.
 #pragma once
@@ -24,7 +24,7 @@ class VerifierRegistry {
  private:
   struct Entry {
     std::string help;
-    std::unique_ptr<Verifier> verifier;
+    std::shared_ptr<const Verifier> verifier;
   };
   std::map<std::string, Entry> entries_;
 };

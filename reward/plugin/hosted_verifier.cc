@@ -1,0 +1,95 @@
+#include "reward/plugin/hosted_verifier.h"
+
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "sandbox/plugin/protocol.h"
+
+namespace tailrace {
+namespace {
+
+using sandbox::HostedLibrary;
+using sandbox::HostedSession;
+using sandbox::Packer;
+using sandbox::SessionRequest;
+using sandbox::Unpacker;
+
+class HostedVerifier final : public Verifier {
+ public:
+  HostedVerifier(std::shared_ptr<HostedLibrary> library, const std::string& name,
+                 const sandbox::EnvironmentSettings& settings)
+      : library_(std::move(library)) {
+    create_.number(static_cast<uint8_t>(SessionRequest::kReward)).text(name).settings(settings);
+    // Now, so that settings that it refuses end the start and no score.
+    auto made = make(kScoreBudget);
+    if (!made) throw UserError("reward {}: {}", name, made.failure().message);
+    idle_.push_back(std::move(made).value());
+  }
+
+  Result<Score> score(const std::string& evidence, Time budget) const override {
+    Packer request;
+    request.number(static_cast<uint8_t>(SessionRequest::kScore)).text(evidence);
+    const auto said = ask(request.number<int64_t>(budget.count()), budget, "score()");
+    if (!said) return said.failure();
+    Unpacker answer(said.value());
+    Score score{.reward = answer.number<double>(), .metrics = {}};
+    score.metrics = sandbox::unpack_metrics(answer);
+    if (answer.whole()) return score;
+    return Failure{"its process answers score() with what is no score"};
+  }
+
+  Result<void> check_row(const std::string& row, Time budget) const override {
+    Packer request;
+    request.number(static_cast<uint8_t>(SessionRequest::kCheckRow)).text(row);
+    const auto said = ask(request, budget, "check_row()");
+    if (!said) return said.failure();
+    return {};
+  }
+
+ private:
+  Result<std::unique_ptr<HostedSession>> make(Time timeout) const {
+    auto opened = library_->open();
+    if (!opened) return opened.failure();
+    if (auto made = opened.value()->call(create_, timeout, "create()"); !made)
+      return made.failure();
+    return opened;
+  }
+
+  // By a process that nobody else asks meanwhile. It is kept for the next score while it lives.
+  Result<std::string> ask(const Packer& request, Time timeout, const char* call) const {
+    std::unique_ptr<HostedSession> session;
+    {
+      MutexLock lock(mutex_);
+      if (!idle_.empty()) {
+        session = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!session) {
+      auto made = make(timeout);
+      if (!made) return made.failure();
+      session = std::move(made).value();
+    }
+    Result<std::string> said = session->call(request, timeout, call);
+    if (!session->is_alive()) return said;
+    MutexLock lock(mutex_);
+    idle_.push_back(std::move(session));
+    return said;
+  }
+
+  const std::shared_ptr<HostedLibrary> library_;
+  Packer create_;
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<HostedSession>> idle_ TR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_hosted_verifier(std::shared_ptr<HostedLibrary> library,
+                                               const std::string& name,
+                                               const sandbox::EnvironmentSettings& settings) {
+  return std::make_unique<HostedVerifier>(std::move(library), name, settings);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,264 @@
+#include "sandbox/plugin/host.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/error.h"
+#include "sandbox/plugin/library.h"
+#include "sandbox/plugin/message.h"
+#include "sandbox/plugin/plugin_environment.h"
+#include "sandbox/plugin/protocol.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+// Of one session: address space beyond what the process has, open files, the largest file.
+constexpr rlim_t kSessionMemory = rlim_t{2} << 30, kSessionFiles = 256,
+                 kSessionFileBytes = rlim_t{1} << 30;
+
+template <class Type>
+const Type* find(const std::vector<Type>& entries, const std::string& name) {
+  for (const Type& entry : entries)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+// One environment or reward, asked over a socket until that closes.
+class Session {
+ public:
+  Session(std::shared_ptr<const PluginLibrary> library, int socket)
+      : library_(std::move(library)), socket_(socket) {}
+  ~Session() {
+    if (reward_ != nullptr) reward_type_->destroy(reward_);
+  }
+
+  void serve() {
+    std::string request;
+    while (!receive_message(socket_, kMostRequest, std::nullopt, request)) {
+      Packer answer;
+      try {
+        answer_to(request, answer);
+      } catch (const std::exception& error) {
+        answer = Packer().failure(error.what());
+      }
+      if (send_message(socket_, answer.bytes(), std::nullopt)) return;
+    }
+  }
+
+ private:
+  void answer_to(const std::string& request, Packer& answer) {
+    Unpacker asked(request);
+    const auto kind = static_cast<SessionRequest>(asked.number<uint8_t>());
+    switch (kind) {
+      case SessionRequest::kEnvironment: {
+        const std::string name = asked.text();
+        const auto* entry = find(library_->environments(), name);
+        if (entry == nullptr) throw UserError("there is no environment {}", name);
+        environment_ = make_plugin_environment(library_, *entry, asked.settings());
+        return pack(answer.success(), environment_->info());
+      }
+      case SessionRequest::kReward: {
+        const std::string name = asked.text();
+        const auto* entry = find(library_->rewards(), name);
+        if (entry == nullptr) throw UserError("there is no reward {}", name);
+        make_reward(*entry, asked.settings());
+        answer.success();
+        return;
+      }
+      case SessionRequest::kReset: {
+        Task task{.seed = asked.number<uint64_t>()};
+        task.data = asked.text();
+        Result<Observation> first = environment().reset(task);
+        if (!first) return void(answer.failure(first.failure().message));
+        StepResult result;
+        result.observation = std::move(first).value();
+        return pack(answer.success(), result);
+      }
+      case SessionRequest::kStep:
+        return give(environment().step(asked.text()), answer);
+      case SessionRequest::kCut:
+        return give(environment().cut(), answer);
+      case SessionRequest::kClose:
+        environment().close();
+        answer.success();
+        return;
+      case SessionRequest::kSampleAction:
+      case SessionRequest::kDemonstrate: {
+        const auto random = asked.number<uint64_t>();
+        const std::optional<std::string> text =
+            kind == SessionRequest::kDemonstrate
+                ? environment().demonstrate(random)
+                : std::optional(environment().sample_action(random));
+        answer.success().number(text.has_value()).text(text.value_or(""));
+        return;
+      }
+      case SessionRequest::kScore: {
+        const std::string evidence = asked.text();
+        tr_score out{};
+        out.size = sizeof out;
+        const int32_t status = reward_type_->score(reward(), {evidence.data(), evidence.size()},
+                                                   asked.number<int64_t>(), &out);
+        if (status != TR_OK) return void(answer.failure(failure_of(status, out.reason).message));
+        answer.success().number(out.reward);
+        return pack_metrics(answer, metrics_of(out.metrics, out.num_metrics));
+      }
+      case SessionRequest::kCheckRow: {
+        const std::string row = asked.text();
+        tr_text reason{};
+        int32_t status = TR_OK;
+        if (TR_HAS(reward_type_, check_row) && reward_type_->check_row != nullptr)
+          status = reward_type_->check_row(reward(), {row.data(), row.size()}, &reason);
+        if (status != TR_OK) return void(answer.failure(failure_of(status, reason).message));
+        answer.success();
+        return;
+      }
+    }
+    throw UserError("a request of kind {}, which this build does not have", static_cast<int>(kind));
+  }
+
+  static void give(const Result<StepResult>& result, Packer& answer) {
+    if (!result) return void(answer.failure(result.failure().message));
+    pack(answer.success(), result.value());
+  }
+
+  void make_reward(const PluginLibrary::RewardEntry& entry, const EnvironmentSettings& settings) {
+    const PluginValues values(settings);
+    tr_text reason{};
+    reward_type_ = entry.type;
+    const int32_t status =
+        entry.type->create(&library_->host(), values.data(), values.size(), &reward_, &reason);
+    if (status != TR_OK || reward_ == nullptr)
+      throw UserError("reward {}: {}", entry.name,
+                      failure_of(status == TR_OK ? TR_FAILED : status, reason).message);
+  }
+
+  LibraryEnvironment& environment() {
+    if (!environment_) throw UserError("the session has no environment");
+    return *environment_;
+  }
+  tr_reward* reward() {
+    if (reward_ == nullptr) throw UserError("the session has no reward");
+    return reward_;
+  }
+
+  const std::shared_ptr<const PluginLibrary> library_;
+  const int socket_;
+  std::unique_ptr<LibraryEnvironment> environment_;
+  const tr_reward_type* reward_type_ = nullptr;
+  tr_reward* reward_ = nullptr;
+};
+
+void limit(__rlimit_resource resource, rlim_t most) {
+  const rlimit both{most, most};
+  (void)::setrlimit(resource, &both);
+}
+
+// The child of a session; does not return.
+[[noreturn]] void play_session(const std::shared_ptr<const PluginLibrary>& library, int control,
+                               int socket, pid_t host) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != host) ::_exit(1);
+  ::close(control);
+  limit(RLIMIT_CORE, 0);
+  limit(RLIMIT_AS, kSessionMemory);
+  limit(RLIMIT_NOFILE, kSessionFiles);
+  limit(RLIMIT_FSIZE, kSessionFileBytes);
+  Session(library, socket).serve();
+  ::_exit(0);
+}
+
+// With one file beside it; -1: none came.
+ssize_t receive_request(int control, void* to, size_t bytes, int& file) {
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))];
+  iovec data{to, bytes};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = room;
+  message.msg_controllen = sizeof room;
+  ssize_t got;
+  do got = ::recvmsg(control, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  file = -1;
+  const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS)
+    std::memcpy(&file, CMSG_DATA(header), sizeof file);
+  return got;
+}
+
+void describe(const PluginLibrary& library, Packer& answer) {
+  const auto schema_of = [&](const SettingsSchema& schema) {
+    answer.number<uint64_t>(schema.size());
+    for (const Setting& setting : schema) {
+      answer.text(setting.name).text(setting.help).number(static_cast<uint8_t>(setting.type));
+      answer.number(setting.fallback.has_value()).text(setting.fallback.value_or(""));
+      answer.number(setting.min).number(setting.max).number<uint64_t>(setting.choices.size());
+      for (const std::string& choice : setting.choices) answer.text(choice);
+    }
+  };
+  answer.success();
+  answer.number<uint64_t>(library.environments().size());
+  for (const auto& entry : library.environments()) {
+    answer.text(entry.name).text(entry.help);
+    schema_of(entry.settings);
+  }
+  answer.number<uint64_t>(library.rewards().size());
+  for (const auto& entry : library.rewards()) {
+    answer.text(entry.name).text(entry.help);
+    schema_of(entry.settings);
+  }
+}
+
+}  // namespace
+
+int run_plugin_host(int control, const std::filesystem::path& file) {
+  // What a library prints goes where its user's log is.
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  std::shared_ptr<const PluginLibrary> library;
+  Packer answer;
+  try {
+    library = PluginLibrary::load(file);
+    describe(*library, answer);
+  } catch (const std::exception& error) {
+    answer = Packer().failure(error.what());
+  }
+  if (send_message(control, answer.bytes(), std::nullopt) || library == nullptr) return 1;
+  // Its signals are its own business; ours are as they were.
+  const pid_t self = ::getpid();
+  while (true) {
+    struct {
+      int32_t request, pid;
+    } asked{};
+    int socket = -1;
+    const ssize_t got = receive_request(control, &asked, sizeof asked, socket);
+    if (got <= 0) return 0;
+    int32_t result = -1;
+    if (got == sizeof asked && asked.request == static_cast<int32_t>(HostRequest::kOpen)) {
+      result = ::fork();
+      if (result == 0) play_session(library, control, socket, self);
+      if (result > 0) ::setpgid(result, result);  // whoever comes first
+    } else if (got == sizeof asked) {
+      // Nobody has its number until it is waited for here, so no other process is hit.
+      ::kill(-asked.pid, SIGKILL);
+      ::kill(asked.pid, SIGKILL);
+      while (::waitpid(asked.pid, &result, 0) < 0 && errno == EINTR) {
+      }
+    }
+    if (socket >= 0) ::close(socket);
+    if (::send(control, &result, sizeof result, MSG_NOSIGNAL) != sizeof result) return 0;
+  }
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,29 @@
+// The words of host.h and hosted_library.h.
+#pragma once
+
+#include <cstdint>
+
+namespace tailrace::sandbox {
+
+// To the host. With kOpen goes the socket of the session; kGone names its pid.
+enum class HostRequest : uint8_t { kOpen = 1, kGone = 2 };
+
+// To a session. The first is kEnvironment or kReward, with a name and settings.
+enum class SessionRequest : uint8_t {
+  kEnvironment = 1,  // answered with its EnvironmentInfo
+  kReward,
+  kReset,  // seed, row; answered with a StepResult
+  kStep,   // action
+  kCut,
+  kClose,
+  kSampleAction,  // seed of random numbers; answered with a text
+  kDemonstrate,
+  kScore,     // evidence, budget in ns; answered with a reward and metrics
+  kCheckRow,  // row
+};
+
+// Answers begin with a byte: 1, or 0 and the text of a Failure.
+
+inline constexpr uint64_t kMostRequest = uint64_t{256} << 20, kMostAnswer = uint64_t{16} << 20;
+
+}  // namespace tailrace::sandbox

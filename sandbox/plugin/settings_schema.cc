@@ -1,0 +1,85 @@
+#include "sandbox/plugin/settings_schema.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/nearest.h"
+#include "core/base/number.h"
+
+namespace tailrace::sandbox {
+namespace {
+
+// "a number from 0 to 1", or that of an end that is not there.
+std::string range_text(const Setting& setting, const char* what) {
+  constexpr double kFar = 1e18;  // beyond what anybody means
+  std::string text = what;
+  if (setting.min > -kFar) text += fmt::format(" from {:g}", setting.min);
+  if (setting.max < kFar)
+    text += fmt::format("{} {:g}", setting.min > -kFar ? " to" : " up to", setting.max);
+  return text;
+}
+
+// What it must be; none: `value` is that.
+std::optional<std::string> misfit(const Setting& setting, const std::string& value) {
+  const auto outside = [&](double number) { return number < setting.min || number > setting.max; };
+  switch (setting.type) {
+    case SettingType::kInteger: {
+      const auto number = parse_integer(value);
+      if (number && !outside(static_cast<double>(*number))) return std::nullopt;
+      return range_text(setting, "an integer");
+    }
+    case SettingType::kNumber: {
+      const auto number = parse_number(value);
+      if (number && !outside(*number)) return std::nullopt;
+      return range_text(setting, "a number");
+    }
+    case SettingType::kBool:
+      if (value == "true" || value == "false") return std::nullopt;
+      return "true or false";
+    case SettingType::kString:
+      return std::nullopt;
+    case SettingType::kChoice:
+      if (std::ranges::find(setting.choices, value) != setting.choices.end()) return std::nullopt;
+      return fmt::format("one of {}", fmt::join(setting.choices, ", "));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+EnvironmentSettings complete_settings(const SettingsSchema& schema,
+                                      const EnvironmentSettings& given, std::string_view owner,
+                                      std::string_view section) {
+  const auto about = [&](std::string_view name, std::string_view words) {
+    return UserError("{}: {}", owner, words).about(fmt::format("{}.{}", section, name));
+  };
+  std::vector<std::string> names;
+  for (const Setting& setting : schema) names.push_back(setting.name);
+  for (const auto& [name, value] : given) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    if (names.empty())
+      throw about(name, fmt::format("it has no settings, but '{}' is given", name));
+    throw about(name, fmt::format("there is no setting '{}'{} Settings: {}", name,
+                                  did_you_mean(name, names), fmt::join(names, ", ")));
+  }
+  EnvironmentSettings whole;
+  for (const Setting& setting : schema) {
+    const auto found =
+        std::ranges::find(given, setting.name, &EnvironmentSettings::value_type::first);
+    if (found == given.end() && !setting.fallback)
+      throw about(setting.name, fmt::format("{} is missing ({})", setting.name, setting.help));
+    const std::string& value = found == given.end() ? *setting.fallback : found->second;
+    if (const auto must = misfit(setting, value))
+      throw about(setting.name,
+                  fmt::format("{} is '{}'; it must be {}{}", setting.name, value, *must,
+                              setting.fallback ? fmt::format(" (default {})", *setting.fallback)
+                                               : std::string()));
+    whole.emplace_back(setting.name, value);
+  }
+  return whole;
+}
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,134 @@
+// A library whose environment fails in the way that its setting says, at its third step; else it
+// counts to five. For the tests of those who have to live with it.
+#include <csignal>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+
+#include <unistd.h>
+
+#include "tailrace/env.h"
+#include "tailrace/reward.h"
+
+namespace {
+
+class Faulty : public tailrace::Env {
+ public:
+  explicit Faulty(const tailrace::Settings& settings)
+      : fault_(settings.text("fault")), turns_(settings.integer("max_turns")) {
+    if (fault_ == "construct") throw std::runtime_error("it cannot be made");
+  }
+
+  tailrace::Info info() const override {
+    tailrace::Info info;
+    info.max_turns = turns_;
+    info.stop_strings = {"\n"};
+    info.vocabulary = {"\n", "at", "seed"};
+    for (int digit = 0; digit < 10; ++digit) info.vocabulary.push_back(std::to_string(digit));
+    info.max_action_tokens = 2;
+    if (fault_ == "judged") info.reward = "length";
+    return info;
+  }
+  tailrace::Observation reset(const tailrace::Task& task) override {
+    if (fault_ == "broken") throw tailrace::TaskBroken("nobody can play it");
+    at_ = 0;
+    return {"seed " + std::to_string(task.seed % 10) + " " + std::string(task.row)};
+  }
+  tailrace::Step step(std::string_view action) override {
+    if (fault_ == "pending" && !std::exchange(asked_, !asked_)) return tailrace::Step::pending();
+    if (++at_ == 3) fail(fault_);
+    if (fault_ == "sometimes") fail_sometimes();
+    const double liked = action == "7\n" ? 0.25 : 0.125;
+    if (at_ < turns_) return tailrace::Step::observe("at " + std::to_string(at_ % 10) + " ", liked);
+    tailrace::Step end = tailrace::Step::terminated(1);
+    end.evidence = "{\"turns\":" + std::to_string(at_) + "}";
+    return std::move(end).metric("success", 1);
+  }
+  std::string demonstrate(tailrace::Random& random) override { return sample_action(random); }
+  std::string sample_action(tailrace::Random& random) override {
+    return std::to_string(random.below(10)) + "\n";
+  }
+  tailrace::Step score() override {
+    tailrace::Step step;
+    if (fault_ == "no_verdict") throw tailrace::NotDecided("the judge is away");
+    if (fault_ == "scored") step.reward = 10;
+    return step;
+  }
+
+ private:
+  // In one of twenty steps, whatever the task: tried again it goes well.
+  void fail_sometimes() {
+    constexpr const char* kFaults[] = {"throw", "crash", "exit", "hang", "stdout", "fork"};
+    std::random_device random;
+    if (random() % 20 == 0) fail(kFaults[random() % 6]);
+  }
+  void fail(const std::string& fault) {
+    if (fault == "throw") throw std::runtime_error("a bad day");
+    if (fault == "failed") throw tailrace::Failed("out of luck");
+    if (fault == "crash") std::raise(SIGSEGV);
+    if (fault == "exit") ::_exit(7);
+    if (fault == "hang")
+      while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (fault == "stdout") {
+      std::printf("hello from the library\n");
+      std::fflush(stdout);
+    }
+    if (fault == "signals") std::signal(SIGTERM, SIG_IGN);
+    if (fault == "fork" && ::fork() == 0)
+      while (true) ::pause();
+    if (fault == "leak") leak();
+  }
+  // More than any limit allows, a MiB at a time.
+  void leak() {
+    for (int i = 0; i < 1 << 14; ++i) leaked_.push_back(std::string(1 << 20, 'x'));
+  }
+
+  std::vector<std::string> leaked_;
+  const std::string fault_;
+  const int64_t turns_;
+  int64_t at_ = 0;
+  bool asked_ = false;
+};
+
+class Big : public Faulty {
+ public:
+  using Faulty::Faulty;
+  tailrace::Step step(std::string_view) override {
+    return tailrace::Step::observe(std::string(size_t{2} << 20, 'x'));
+  }
+};
+class Nan : public Faulty {
+ public:
+  using Faulty::Faulty;
+  tailrace::Step step(std::string_view) override {
+    return tailrace::Step::terminated(std::numeric_limits<double>::quiet_NaN());
+  }
+};
+
+class Length : public tailrace::Reward {
+ public:
+  explicit Length(const tailrace::Settings&) {}
+  tailrace::Score score(std::string_view evidence, int64_t) override {
+    if (evidence.empty()) throw tailrace::NotDecided("there is no evidence");
+    return {static_cast<double>(evidence.size()), {{"bytes", 1.0 * evidence.size()}}};
+  }
+};
+
+}  // namespace
+
+TAILRACE_LIBRARY("faulty", "1.0") {
+  const auto declare = [](auto& declared) {
+    declared
+        .choice("fault", "what goes wrong", "none",
+                {"none", "throw", "failed", "crash", "exit", "hang", "stdout", "signals", "fork",
+                 "leak", "sometimes", "construct", "broken", "pending", "judged", "no_verdict",
+                 "scored"})
+        .integer("max_turns", "of an episode", 5, 1, 100);
+  };
+  declare(library.environment<Faulty>("faulty", "counts, or fails"));
+  declare(library.environment<Big>("big", "says two megabytes"));
+  declare(library.environment<Nan>("nan", "has a reward that is no number"));
+  library.reward<Length>("length", "how long the evidence is");
+}
