@@ -223,28 +223,41 @@ bool Command::given(std::string_view option) const {
   return library_->app->get_option(std::string(option))->count() > 0;
 }
 
+// The library would only say that a word was not expected.
+void Command::check_names(int argc, const char* const* argv, int at) const {
+  if (commands_.empty() || argc <= at || argv[at][0] == '-') return;
+  std::vector<std::string> names;
+  for (const auto& command : commands_) names.push_back(command->library_->app->get_name());
+  const auto found = std::ranges::find(names, argv[at]);
+  if (found == names.end())
+    throw UserError("there is no command '{}'{} Commands: {}", argv[at],
+                    did_you_mean(argv[at], names), fmt::join(names, ", "));
+  commands_[static_cast<size_t>(found - names.begin())]->check_names(argc, argv, at + 1);
+}
+
+// The one that the words name, once they are read.
+const Command& Command::chosen() const {
+  for (const auto& command : commands_)
+    if (command->library_->app->parsed()) return command->chosen();
+  return *this;
+}
+
+// "tailrace env list".
+std::string Command::path() const {
+  std::string words = library_->app->get_name();
+  for (const CLI::App* at = library_->app->get_parent(); at != nullptr; at = at->get_parent())
+    words = at->get_name() + " " + words;
+  return words;
+}
+
 int Command::run(int argc, const char* const* argv) {
   CLI::App& app = *library_->app;
-  if (!commands_.empty() && argc > 1 && argv[1][0] != '-') {
-    // The library would only say that a word was not expected.
-    std::vector<std::string> names;
-    for (const auto& command : commands_) names.push_back(command->library_->app->get_name());
-    if (std::ranges::find(names, argv[1]) == names.end())
-      throw UserError("there is no command '{}'{} Commands: {}", argv[1],
-                      did_you_mean(argv[1], names), fmt::join(names, ", "));
-  }
-  const auto chosen = [&]() -> Command& {
-    for (const auto& command : commands_)
-      if (command->library_->app->parsed()) return *command;
-    return *this;
-  };
+  check_names(argc, argv, 1);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const Command& command = chosen();
-    const std::string name = &command == this ? "" : command.library_->app->get_name() + " ";
-    throw UserError("{}\n       Run '{} {}--help'.", error.what(), app.get_name(), name);
+    throw UserError("{}\n       Run '{} --help'.", error.what(), chosen().path());
   }
   const Command& command = chosen();
   if (command.library_->rest) *command.library_->rest = command.library_->app->remaining();

@@ -55,7 +55,8 @@ class Command {
   ~Command();
   Command(const Command&) = delete;
 
-  // A command of the program. Lives as long as the program.
+  // A command of the program, or of a command that has no action of its own ("env list"). Lives as
+  // long as the program.
   Command& command(const std::string& name, const std::string& help);
 
   // An option. A name with dashes is given by name, another one by its place. A bool is a switch,
@@ -102,6 +103,9 @@ class Command {
                    std::vector<int64_t>*, std::vector<std::string>*>;
 
   explicit Command(std::unique_ptr<Library> library);
+  void check_names(int argc, const char* const* argv, int at) const;
+  const Command& chosen() const;
+  std::string path() const;
   void add(const std::string& name, Variable variable, const FlagInfo& info);
   void add_choice(const std::string& name, std::span<const std::string_view> names,
                   std::string_view initial, const FlagInfo& info,

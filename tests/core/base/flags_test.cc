@@ -53,6 +53,10 @@ struct Paint {
     Command& other = program.command("ask", "Ask somebody");
     other.take_all(rest);
     other.action([] { return 6; });
+    Command& shop = program.command("shop", "What there is to buy");
+    Command& order = shop.command("order", "Order some");
+    order.option("--coats", coats, {.help = "of paint", .min = 1, .max = 9});
+    order.action([] { return 7; });
     words.insert(words.begin(), "paint");
     return program.run(static_cast<int>(words.size()), words.data());
   }
@@ -135,6 +139,18 @@ TEST(Flags, RefuseWhatIsNotListedAndSayWhy) {
   EXPECT_NE(refused({"wall", "--coats", "1", "--coats", "2"}).find("--coats"), std::string::npos);
   EXPECT_TRUE(refused({}).ends_with("\n       Run 'paint --help'."));
   EXPECT_TRUE(refused({"wal"}).starts_with("there is no command 'wal'; did you mean 'wall'?"));
+}
+
+TEST(Flags, ACommandMayHaveCommandsOfItsOwn) {
+  Paint paint;
+  EXPECT_EQ(paint.run({"shop", "order", "--coats", "3"}), 7);
+  EXPECT_EQ(paint.coats, 3);
+  EXPECT_TRUE(
+      refused({"shop", "oder"}).starts_with("there is no command 'oder'; did you mean 'order'?"))
+      << refused({"shop", "oder"});
+  EXPECT_TRUE(
+      refused({"shop", "order", "--coats", "0"}).ends_with("Run 'paint shop order --help'."));
+  EXPECT_TRUE(refused({"shop"}).ends_with("Run 'paint shop --help'.")) << refused({"shop"});
 }
 
 TEST(Flags, WordsOfAnotherProgramAreLeftAlone) {
