@@ -1,10 +1,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -19,9 +21,13 @@
 #include "core/base/version.h"
 #include "core/text/utf8.h"
 #include "kernels/base/isa.h"
+#include "sandbox/plugin/host.h"
 
 int main(int argc, char** argv) {
   using namespace tailrace;
+  // The process of a library (sandbox/plugin/host.h): before anything else is made in it.
+  if (argc == 4 && std::string_view(argv[1]) == "plugin-host")
+    return sandbox::run_plugin_host(std::atoi(argv[2]), argv[3]);
   Command program("tailrace", "Tailrace post-trains LLM agents with reinforcement learning.");
   program.version(std::string(version()));
   // A file that reaches its limit (ulimit -f) is a failure to write, which says so, and no death.
@@ -37,6 +43,7 @@ int main(int argc, char** argv) {
   const Registries registries = built_in_registries();
   add_launch(program, registries);
   add_eval(program, registries);
+  add_env(program, registries);
   add_generate(program);
   add_score(program);
   add_status(program);

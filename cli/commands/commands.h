@@ -10,6 +10,7 @@ struct Registries;
 void add_bench(Command& program);
 void add_docs(Command& program);
 void add_doctor(Command& program);
+void add_env(Command& program, const Registries& registries);
 void add_eval(Command& program, const Registries& registries);
 void add_generate(Command& program);
 void add_launch(Command& program, const Registries& registries);

@@ -72,12 +72,14 @@ std::string model_of(const EvalArguments& arguments) {
 }
 
 // What the run itself evaluates, in the same way: for each of its datasets, or the one of
-// `arguments.name`.
-std::vector<EvalArguments> adopt_run(EvalArguments arguments, const Registries& registries) {
+// `arguments.name`. `registries` get what its libraries add.
+std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& registries) {
   const RunPaths paths{arguments.run};
   if (!std::filesystem::exists(paths.config()))
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
-  const RunOptions options = load_stored_run(paths, {}, registries).options;
+  LoadedRun run = load_stored_run(paths, {}, registries);
+  const RunOptions& options = run.options;
+  registries = run.registries;
   arguments.model = model_of(arguments);
   EvaluationPlan& plan = arguments.plan;
   // Of this command, not of the run's workers.
@@ -259,7 +261,7 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
     print_text(arguments, summary, plan, seconds);
 }
 
-void eval(EvalArguments arguments, const Registries& registries) {
+void eval(EvalArguments arguments, Registries registries) {
   std::vector<EvalArguments> all;
   if (!arguments.run.empty()) {
     all = adopt_run(std::move(arguments), registries);

@@ -242,9 +242,10 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   return plan;
 }
 
-int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& registries,
+int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& built_in,
            Moment start) {
   const RunOptions& options = loaded.options;
+  const Registries& registries = loaded.registries;
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
@@ -257,7 +258,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   refuse_foreign_folder(directory);
   const Plan plan = checked_plan(paths, options, registries, is_new);
   check_run_is_hidden(directory, options, registries);
-  if (!is_new) check_same_run(paths, options, registries);
+  if (!is_new) check_same_run(paths, options, built_in);
   const std::string shown = format_plan(plan, options, describe_algorithm(options, loaded.keys));
   if (arguments.dry_run) {
     show(stdout, shown);
@@ -272,7 +273,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   // been.
   const RunDirectory run(directory);
   // Another launch may have begun it since.
-  if (is_new && run.resumes()) check_same_run(run.paths(), options, registries);
+  if (is_new && run.resumes()) check_same_run(run.paths(), options, built_in);
   show(stdout, shown);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));

@@ -130,7 +130,7 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
   if (kind == RoleKind::kRollout) (void)pool_to_join(loaded.options, arguments.pool);
   const HeldRole role = hold_role_to_join(kind, loaded.options, paths);
-  const RoleContext context{paths,           loaded.options, endpoint,         registries,
+  const RoleContext context{paths,           loaded.options, endpoint,         loaded.registries,
                             /*joined=*/true, arguments.pool, arguments.cluster};
   const fs::path file = paths.log(name_of(role.name.kind), role.name.index);
   Log log(role.name.text(), file, loaded.options.log.level);
@@ -153,7 +153,7 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const PulseScope pulse(page.pulse());
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
-  const RoleContext context{paths, run.options, read_endpoint(paths.root), registries};
+  const RoleContext context{paths, run.options, read_endpoint(paths.root), run.registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(name.text(), "", run.options.log.level);
   // Only the scheduler has to do something at a SIGTERM: it has the others save and end. These end

@@ -19,6 +19,8 @@ std::vector<DatasetSection> datasets_of(const RunOptions& options) {
     datasets.push_back({.name = env.name,
                         .ratio = 1,
                         .env = env.name,
+                        .plugin = env.plugin,
+                        .isolation = env.isolation,
                         .settings = env.settings,
                         .dataset = env.dataset,
                         .eval_dataset = env.eval_dataset,

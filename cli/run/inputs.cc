@@ -34,9 +34,11 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
   };
   const std::vector<DatasetSection> datasets = datasets_of(o);
   for (size_t i = 0; i < datasets.size(); ++i) {
+    named(dataset_key(o, i, "plugin"), datasets[i].plugin);
     named(dataset_key(o, i, "dataset"), datasets[i].dataset);
     if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
   }
+  named("reward.plugin", o.reward.plugin);
   named("sft.data", o.sft.data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
   const fs::path model = o.model.path;

@@ -37,7 +37,12 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries) {
   LoadedRun loaded;
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
-  validate(loaded.options, loaded.keys, registries);
+  try {
+    loaded.registries = with_libraries(registries, loaded.options);
+  } catch (const UserError& error) {
+    throw loaded.keys.placed(error);
+  }
+  validate(loaded.options, loaded.keys, loaded.registries);
   return loaded;
 }
 

@@ -16,7 +16,8 @@ namespace tailrace {
 
 struct LoadedRun {
   RunOptions options;
-  ConfigKeys keys;  // where each was given, for messages
+  ConfigKeys keys;        // where each was given, for messages
+  Registries registries;  // those that were handed in, and what the config's libraries add
 };
 
 // Reads, binds and validates. `overrides` are "a.b=c". Throws UserError.

@@ -97,8 +97,19 @@ void ModelSection::visit(OptionVisitor& v) {
 }
 
 void EnvSection::visit(OptionVisitor& v) {
+  v.field("plugin", plugin,
+          {.help = "library of your own that has the environment (docs/plugins.md); empty: it is "
+                   "built in",
+           .path = true});
+  v.field("isolation", isolation,
+          {.help = "of a plugin. process: in processes of its own, under a deadline for each call, "
+                   "so that nothing that it does hangs or crashes the run; none: in ours, faster, "
+                   "with the same trajectories",
+           .resume = Resume::kMayChange});
   v.field("name", name,
-          {.help = "which environment; 'tailrace eval --help' lists them", .required = required});
+          {.help = "which environment; 'tailrace eval --help' lists them. May be left out where "
+                   "the plugin has one alone",
+           .required = required && plugin.empty()});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts",
            .aliases = {"train_files", "prompt_data"},
@@ -120,8 +131,18 @@ void DatasetSection::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxCount,
            .aliases = {"domain_interleave_probs"}});
+  v.field("plugin", plugin,
+          {.help = "library of your own that has the environment; empty: it is built in",
+           .path = true});
+  v.field("isolation", isolation,
+          {.help = "of a plugin. process: in processes of its own, under a deadline for each call, "
+                   "so that nothing that it does hangs or crashes the run; none: in ours, faster, "
+                   "with the same trajectories",
+           .resume = Resume::kMayChange});
   v.field("env", env,
-          {.help = "which environment; 'tailrace eval --help' lists them", .required = true});
+          {.help = "which environment; 'tailrace eval --help' lists them. May be left out where "
+                   "the plugin has one alone",
+           .required = plugin.empty()});
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.field("dataset", dataset, {.help = "JSONL file of training prompts", .path = true});
   v.field("eval_dataset", eval_dataset, {.help = "JSONL file of held-out prompts", .path = true});
@@ -171,6 +192,16 @@ void RewardSection::visit(OptionVisitor& v) {
            .min = 1,
            .max = kMaxProcesses,
            .resume = Resume::kMayChange});
+  v.field("plugin", plugin,
+          {.help = "library of your own that has rewards, which environments name like any "
+                   "verifier (docs/plugins.md); empty: none",
+           .path = true});
+  v.field(
+      "isolation", isolation,
+      {.help = "of a plugin. process: in processes of its own, under a deadline for each score; "
+               "none: in the reward workers",
+       .resume = Resume::kMayChange});
+  v.field("settings", settings, {.help = "the settings of the plugin's rewards"});
 }
 
 void LogSection::visit(OptionVisitor& v) {

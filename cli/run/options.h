@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/config_printer.h"
+#include "core/base/enum_names.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/chat/options.h"
@@ -58,9 +59,20 @@ struct ModelSection {
   bool creates() const { return create.hidden_size > 0; }
 };
 
+// Where a library of somebody's own runs.
+enum class Isolation : uint8_t {
+  kNone,     // in our processes, on their threads
+  kProcess,  // in processes of its own, one for each episode
+};
+constexpr auto enum_names(Isolation) {
+  return name_table<Isolation>({{Isolation::kNone, "none"}, {Isolation::kProcess, "process"}});
+}
+
 // The one thing that a run learns, where `datasets` lists none.
 struct EnvSection {
   std::string name;
+  std::string plugin;  // the library that has it; empty: it is built in
+  Isolation isolation = Isolation::kProcess;
   std::string dataset, eval_dataset;
   std::string prompt_key = "prompt";
   sandbox::EnvironmentSettings settings;
@@ -77,6 +89,8 @@ struct DatasetSection {
   std::string name = {};
   double ratio = 1;
   std::string env = {};
+  std::string plugin = {};
+  Isolation isolation = Isolation::kProcess;
   sandbox::EnvironmentSettings settings = {};
   std::string dataset = {}, eval_dataset = {};
   std::string prompt_key = "prompt";
@@ -106,6 +120,9 @@ struct RolloutProcesses {
 
 struct RewardSection {
   int64_t workers = 1;
+  std::string plugin;  // a library of rewards beside those of environments; empty: none
+  Isolation isolation = Isolation::kProcess;
+  sandbox::EnvironmentSettings settings;
 
   void visit(OptionVisitor& v);
 };

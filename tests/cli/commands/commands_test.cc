@@ -30,8 +30,8 @@ std::vector<json> rows_of(const std::string& text) {
 }
 
 TEST(Commands, EachHasHelpWithAnExample) {
-  for (const char* command :
-       {"tokenize", "score", "generate", "eval", "report", "trace", "doctor", "bench", "launch"}) {
+  for (const char* command : {"tokenize", "score", "generate", "eval", "report", "trace", "doctor",
+                              "bench", "launch", "env", "env list", "env check", "env play"}) {
     auto result = run_binary(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:"), std::string::npos)

@@ -1,0 +1,234 @@
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/env/check.h"
+#include "cli/env/list.h"
+#include "cli/env/play.h"
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/error.h"
+#include "core/base/flags.h"
+#include "core/base/json_text.h"
+#include "core/text/dataset.h"
+#include "core/text/utf8.h"
+#include "sandbox/plugin/library.h"
+
+namespace tailrace {
+namespace {
+
+struct EnvArguments {
+  std::string source, environment, dataset, prompt_key = "prompt";
+  std::vector<std::string> settings;
+  uint64_t seed = 0;
+};
+
+// A name of a built-in environment has neither.
+bool is_library_file(const std::string& source) {
+  return source.find('/') != std::string::npos || source.ends_with(".so");
+}
+
+sandbox::EnvironmentSettings read_settings(const std::vector<std::string>& texts) {
+  sandbox::EnvironmentSettings settings;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw UserError("--set {}: a setting is written key=value, for example size=6", text);
+    settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return settings;
+}
+
+std::vector<std::string> read_rows(const EnvArguments& arguments) {
+  std::vector<std::string> rows;
+  if (arguments.dataset.empty()) return rows;
+  for (auto& row : text::read_dataset(arguments.dataset, arguments.prompt_key))
+    rows.push_back(std::move(row.json));
+  if (rows.empty()) throw UserError("{}: it has no rows", arguments.dataset);
+  return rows;
+}
+
+// The environment that FILE.so or NAME means, with all that a run of it could name.
+struct NamedEnvironment {
+  std::string name;
+  Registries registries;
+  std::vector<std::string> rewards;  // of its library
+
+  std::unique_ptr<sandbox::Environment> make(const sandbox::EnvironmentSettings& settings) const {
+    return registries.environments.make(name, settings);
+  }
+};
+
+NamedEnvironment find_environment(const Registries& built_in, const EnvArguments& arguments) {
+  if (!is_library_file(arguments.source)) {
+    if (!arguments.environment.empty() && arguments.environment != arguments.source)
+      throw UserError("--env names an environment of a library; {} is no file.", arguments.source);
+    return {arguments.source, built_in, {}};
+  }
+  RunOptions options;
+  options.env.plugin = arguments.source;
+  // The checks have processes of their own.
+  options.env.isolation = Isolation::kNone;
+  options.env.name = arguments.environment;
+  NamedEnvironment found;
+  try {
+    found.registries = with_libraries(built_in, options);
+  } catch (const UserError& error) {
+    // A person here has written an option, and not the key of a config.
+    const std::string key = "env.name ", message = error.what();
+    throw UserError("{}",
+                    message.starts_with(key) ? "--env " + message.substr(key.size()) : message);
+  }
+  found.name = options.env.name;
+  for (const auto& reward : sandbox::PluginLibrary::load(arguments.source)->rewards())
+    found.rewards.push_back(reward.name);
+  return found;
+}
+
+// ---- list
+
+void list_all(const Registries& built_in, const std::vector<std::string>& files, bool json) {
+  std::vector<EnvFacts> facts = facts_of(built_in.environments);
+  for (const std::string& file : files)
+    for (EnvFacts& one : facts_of(sandbox::PluginLibrary::load(file)))
+      facts.push_back(std::move(one));
+  fmt::print("{}", json ? env_facts_json(facts) : env_facts_text(facts));
+}
+
+void add_env_list(Command& env, const Registries& registries) {
+  auto files = std::make_shared<std::vector<std::string>>();
+  auto json = std::make_shared<bool>(false);
+  Command& command = env.command("list", "Environments and rewards, with their settings");
+  command.option("files", *files,
+                 {.help = "libraries whose environments to list too", .value = "FILE.so"});
+  command.option("--json", *json, {.help = "one JSON list, with the same facts"});
+  command.footer(
+      "Turns, dataset and who scores are those of the default settings. The settings of the\n"
+      "built-in environments are not data yet, so they are left out; a name that\n"
+      "'env check NAME --set' does not know is answered with all of them.\n\n"
+      "Example:\n  tailrace env list ./libmaze.so");
+  command.action([files, json, &registries] {
+    list_all(registries, *files, *json);
+    return kExitDone;
+  });
+}
+
+// ---- check
+
+void show_check(const EnvCheck& check) {
+  fmt::print("{:<7} {:<16} {}\n", name_of(check.outcome), check.name, text::printable(check.seen));
+  std::fflush(stdout);
+}
+
+std::string checks_json(const std::string& name, const std::vector<EnvCheck>& checks) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const EnvCheck& check : checks) {
+    auto& row = rows.emplace_back();
+    row["name"] = check.name;
+    row["outcome"] = name_of(check.outcome);
+    row["seen"] = check.seen;
+    if (check.seconds_per_step) row["seconds_per_step"] = *check.seconds_per_step;
+  }
+  return json_text(nlohmann::ordered_json{
+      {"environment", name}, {"good", is_good(checks)}, {"checks", std::move(rows)}});
+}
+
+int check_environment(const Registries& built_in, const EnvArguments& arguments, int64_t episodes,
+                      bool json) {
+  const NamedEnvironment found = find_environment(built_in, arguments);
+  const auto settings = read_settings(arguments.settings);
+  const EnvCheckPlan plan{.make = [&] { return found.make(settings); },
+                          .rows = read_rows(arguments),
+                          .verifiers = found.registries.verifiers.get(),
+                          .rewards = found.rewards,
+                          .seed = arguments.seed,
+                          .episodes = episodes};
+  const auto checks = json ? check_env(plan) : check_env(plan, show_check);
+  if (json) fmt::print("{}\n", checks_json(found.name, checks));
+  return is_good(checks) ? kExitDone : kExitFailed;
+}
+
+void add_source_options(Command& command, EnvArguments& arguments) {
+  command.option("source", arguments.source,
+                 {.help = "a library, or the name of a built-in environment",
+                  .value = "FILE.so|NAME",
+                  .required = true});
+  command.option("--env", arguments.environment,
+                 {.help = "which one of the library's, where it has several", .value = "NAME"});
+  command.option("--set", arguments.settings,
+                 {.help = "settings of the environment", .value = "KEY=VALUE"});
+  command.option("--dataset", arguments.dataset,
+                 {.help = "JSONL of prompts, where it needs one", .value = "FILE"});
+  command.option("--prompt-key", arguments.prompt_key,
+                 {.help = "field of a row that holds the prompt"});
+  command.option("--seed", arguments.seed, {.help = "of tasks and actions"});
+}
+
+void add_env_check(Command& env, const Registries& registries) {
+  auto arguments = std::make_shared<EnvArguments>();
+  auto episodes = std::make_shared<int64_t>(200);
+  auto json = std::make_shared<bool>(false);
+  Command& command = env.command("check", "Whether an environment keeps what a run relies on");
+  add_source_options(command, *arguments);
+  command.option("--episodes", *episodes, {.help = "of each check", .min = 1, .max = 1 << 30});
+  command.option("--json", *json, {.help = "one JSON object, with the same facts"});
+  command.footer(
+      "Prints a line for each check: ok, FAILED or skipped, and what was seen. Each runs in a\n"
+      "process of its own, for 30 s at most where episodes are slow, so a crash is a failed "
+      "check.\n"
+      "Exit status: 0 for a good environment, 1 when a check fails, 2 for a wrong call.\n\n"
+      "Example:\n  tailrace env check ./libmaze.so --set size=6");
+  command.action([arguments, episodes, json, &registries] {
+    return check_environment(registries, *arguments, *episodes, *json);
+  });
+}
+
+// ---- play
+
+int play_environment(const Registries& built_in, const EnvArguments& arguments) {
+  const NamedEnvironment found = find_environment(built_in, arguments);
+  const auto rows = read_rows(arguments);
+  const auto environment = found.make(read_settings(arguments.settings));
+  if (environment->info().needs_dataset && rows.empty())
+    throw UserError("environment {} needs a dataset.\n       Give one with --dataset FILE.jsonl.",
+                    found.name);
+  sandbox::Task task{.seed = sandbox::task_seed(arguments.seed, /*held_out=*/false, 0)};
+  if (!rows.empty()) task.data = rows[arguments.seed % rows.size()];
+  const auto played =
+      play_by_hand(*environment, task, *found.registries.verifiers, std::cin, std::cout);
+  std::cout.flush();
+  if (played) return kExitDone;
+  fmt::print(stderr, "error: {}\n", text::printable(played.failure().message));
+  return kExitFailed;
+}
+
+void add_env_play(Command& env, const Registries& registries) {
+  auto arguments = std::make_shared<EnvArguments>();
+  Command& command = env.command("play", "Play an episode by hand");
+  add_source_options(command, *arguments);
+  command.footer(
+      "Each line that you write is an action; the stop string of the environment is put behind "
+      "it.\n"
+      "The end of the input (Ctrl-D) cuts the episode. Another --seed is another task.\n\n"
+      "Example:\n  tailrace env play frozen_grid --seed 3");
+  command.action([arguments, &registries] { return play_environment(registries, *arguments); });
+}
+
+}  // namespace
+
+void add_env(Command& program, const Registries& registries) {
+  Command& env =
+      program.command("env", "List, check and play environments, also those of a library");
+  env.footer("Example:\n  tailrace env check frozen_grid");
+  add_env_list(env, registries);
+  add_env_check(env, registries);
+  add_env_play(env, registries);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,33 @@
+// What `tailrace env list` says of environments and rewards: facts, as text and as JSON.
+//
+// Thread: any.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sandbox/environment.h"
+#include "sandbox/plugin/library.h"
+#include "sandbox/registry.h"
+
+namespace tailrace {
+
+struct EnvFacts {
+  std::string name, help;
+  std::string library = {};  // file; empty: built in
+  bool is_reward = false;
+  // As it is with default settings; none: it cannot be made without settings, or is a reward.
+  std::optional<sandbox::EnvironmentInfo> info = {};
+  std::string why_no_info = {};
+  // None: its settings are not data (those of the built-in environments).
+  std::optional<sandbox::SettingsSchema> settings = {};
+};
+
+std::vector<EnvFacts> facts_of(const sandbox::EnvironmentRegistry& built_in);
+std::vector<EnvFacts> facts_of(const std::shared_ptr<const sandbox::PluginLibrary>& library);
+
+std::string env_facts_text(const std::vector<EnvFacts>& facts);
+std::string env_facts_json(const std::vector<EnvFacts>& facts);  // a list, with a line's end
+
+}  // namespace tailrace

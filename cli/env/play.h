@@ -1,0 +1,20 @@
+// An episode that a person plays in the terminal.
+//
+// Thread: one.
+#pragma once
+
+#include <iosfwd>
+
+#include "core/base/result.h"
+#include "reward/registry.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+// Writes each observation, reads a line, and sends it with the environment's stop string behind it;
+// at the end, the reward and the metrics. The end of the input cuts the episode. A Failure of the
+// environment ends it.
+Result<void> play_by_hand(sandbox::Environment& environment, const sandbox::Task& task,
+                          const VerifierRegistry& verifiers, std::istream& in, std::ostream& out);
+
+}  // namespace tailrace

@@ -1,0 +1,67 @@
+// Whole runs on libraries of environments and rewards (sandbox/plugin).
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/file.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+class LaunchPlugins : public LaunchTest {
+ protected:
+  static std::string plugin(const std::string& name) {
+    return (fs::path(TAILRACE_BINARY).parent_path() / "plugins" / ("lib" + name + ".so")).string();
+  }
+  // Begins a run on `library`; its root digest once it has ended.
+  std::string play(const std::string& run, const std::string& library, const std::string& settings,
+                   const std::vector<std::string>& more = {}) {
+    std::vector<std::string> overrides = {"env.plugin=" + plugin(library), "env.name=" + library,
+                                          "env.settings=" + settings};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    start_run(run, overrides);
+    expect_done();
+    return final_digest(run);
+  }
+};
+
+TEST_F(LaunchPlugins, WhereALibraryRunsChangesNoBit) {
+  const std::string settings = "{size: 3, max_turns: 8, scored_by: short_way}";
+  const std::string here = play("here", "maze", settings, {"env.isolation=none"});
+  EXPECT_EQ(play("there", "maze", settings, {"env.isolation=process"}), here);
+  expect_each_step_once("there");
+}
+
+// In one of twenty steps it throws, crashes, exits, hangs, prints or forks. Nothing of that becomes
+// a reward, so the weights are those of the run in which nothing went wrong.
+TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
+  const std::vector<std::string> more = {"rollout.step_timeout_s=1", "env.isolation=process",
+                                         "sft.demonstrations=0"};
+  const std::string good = play("good", "faulty", "{max_turns: 4}", more);
+  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: sometimes}", more), good);
+  expect_each_step_once("bad");
+  std::string log;
+  for (int worker : {0, 1}) log += read_file(paths("bad").log("rollout", worker)).value();
+  EXPECT_NE(log.find("(Segmentation fault) in step()"), std::string::npos) << log;
+  EXPECT_NE(log.find("its process was killed"), std::string::npos) << log;
+  EXPECT_TRUE(processes_with({"plugin-host", plugin("faulty")}).empty());
+}
+
+TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {
+  const fs::path copy = folder_ / "libmaze.so";
+  fs::copy_file(plugin("maze"), copy);
+  const std::vector<std::string> maze = {"env.plugin=" + copy.string(), "env.name=maze",
+                                         "env.settings={size: 3, max_turns: 8}"};
+  start_run("run", maze);
+  expect_done();
+  fs::remove(copy);
+  fs::copy_file(plugin("faulty"), copy);
+  start(command({"--run-dir", paths().root.string(), "run.steps=20"}));
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_NE(output().find("libmaze.so"), std::string::npos) << output();
+}
+
+}  // namespace
+}  // namespace tailrace
