@@ -21,6 +21,18 @@ constexpr Time kAskAgain = std::chrono::milliseconds(1);  // after `pending`
 
 double seconds_since(Time start, Time now) { return seconds_of(now - start); }
 
+// Closed by its last owner, on whatever path: that of its last call, however late that returns.
+std::shared_ptr<sandbox::Environment> closed_at_last(
+    std::unique_ptr<sandbox::Environment> environment) {
+  return {environment.release(), [](sandbox::Environment* last) {
+            const std::unique_ptr<sandbox::Environment> owner(last);
+            try {
+              last->close();
+            } catch (...) {  // the episode is over, nobody could act on it
+            }
+          }};
+}
+
 }  // namespace
 
 RunnerSettings runner_settings(const RolloutOptions& options) {
@@ -51,7 +63,7 @@ void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment
   auto at =
       running_
           .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), format_),
-                               .environment = std::move(environment)})
+                               .environment = closed_at_last(std::move(environment))})
           .first;
   at->second.stored_tokens = at->second.episode.num_storable();
   call_environment(id, at->second, CallKind::kReset);
@@ -226,15 +238,12 @@ void EpisodeRunner::follow(RunningMap::iterator at, Episode::Next next) {
 void EpisodeRunner::finish(RunningMap::iterator at) {
   Running& running = at->second;
   generator_.release(at->first);
-  // An environment that is busy is left to its call; the last owner destroys it.
+  // An environment that is busy is left to its call, whose thread closes it; so is this one.
   std::erase_if(calls_, [&](const auto& call) { return call.id == at->first; });
   if (!running.in_environment && running.environment != nullptr) {
     Executor::Call call;
     call.is_answered = false;  // the episode is over, nobody could act on a failure
-    call.run = [env = std::move(running.environment)] {
-      env->close();
-      return sandbox::StepResult{};
-    };
+    call.run = [env = std::move(running.environment)] { return sandbox::StepResult{}; };
     calls_.push_back(std::move(call));
   }
   Trajectory& trajectory = running.episode.trajectory();

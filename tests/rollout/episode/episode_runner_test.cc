@@ -58,6 +58,7 @@ struct Script {
   int observation_letters = 5;
   std::string verifier = "";  // scores the episode when it is cut
   std::function<void(int turn)> before_step = [](int) {};
+  std::atomic<int>* closed = nullptr;  // counts close()
 };
 
 class ScriptedEnvironment final : public sandbox::Environment {
@@ -108,6 +109,7 @@ class ScriptedEnvironment final : public sandbox::Environment {
   }
   void close() override {
     if (in_call_ && overlapped_ != nullptr) *overlapped_ = true;
+    if (script_.closed != nullptr) ++*script_.closed;
   }
   std::string sample_action(Rng&) override { return "A"; }
 
@@ -358,6 +360,31 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   EXPECT_TRUE(table.engine->idle());
   EXPECT_EQ(table.engine->num_free_blocks() + table.engine->num_cached_blocks(),
             table.engine->num_blocks());
+}
+
+// Also in the middle of a call: behind it, on its thread.
+TEST(EpisodeRunner, EveryEnvironmentIsClosedOnce) {
+  Table table({}, /*env_threads=*/4);
+  Door door;
+  std::atomic<int> alive = 0, closed = 0;
+  std::atomic<bool> overlapped = false;
+  const auto start = [&](int32_t member, Script script) {
+    script.closed = &closed;
+    table.runner.start(spec_of(0, member), std::make_unique<ScriptedEnvironment>(
+                                               std::move(script), &alive, &overlapped));
+  };
+  start(0, {.turns = 2});
+  start(1, {.fails_at = 1});
+  start(2, {.throws_at = 0});
+  table.play(3);
+  start(3, {.turns = 8, .before_step = [&](int) { door.wait(); }});
+  while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
+  EXPECT_TRUE(table.runner.abort(lease_of(0, 3), Lane::kTrain));
+  EXPECT_EQ(table.runner.poll().size(), 1u);
+  door.open();
+  while (alive > 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
+  EXPECT_EQ(closed, 4);
+  EXPECT_FALSE(overlapped);
 }
 
 // Whole numbers of turns, each further than the one before by the threshold and by half.
