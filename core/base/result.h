@@ -13,6 +13,7 @@ namespace tailrace {
 // Says what went wrong, for a person; the caller decides what it means.
 struct Failure {
   std::string message;
+  bool is_final = false;  // trying again would fail the same way
 };
 
 template <class T>

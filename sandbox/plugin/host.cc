@@ -50,7 +50,7 @@ class Session {
       try {
         answer_to(request, answer);
       } catch (const std::exception& error) {
-        answer = Packer().failure(error.what());
+        answer = Packer().failure({error.what()});
       }
       if (send_message(socket_, answer.bytes(), std::nullopt)) return;
     }
@@ -80,7 +80,7 @@ class Session {
         Task task{.seed = asked.number<uint64_t>()};
         task.data = asked.text();
         Result<Observation> first = environment().reset(task);
-        if (!first) return void(answer.failure(first.failure().message));
+        if (!first) return void(answer.failure(first.failure()));
         StepResult result;
         result.observation = std::move(first).value();
         return pack(answer.success(), result);
@@ -109,7 +109,7 @@ class Session {
         out.size = sizeof out;
         const int32_t status = reward_type_->score(reward(), {evidence.data(), evidence.size()},
                                                    asked.number<int64_t>(), &out);
-        if (status != TR_OK) return void(answer.failure(failure_of(status, out.reason).message));
+        if (status != TR_OK) return void(answer.failure(failure_of(status, out.reason)));
         answer.success().number(out.reward);
         return pack_metrics(answer, metrics_of(out.metrics, out.num_metrics));
       }
@@ -119,7 +119,7 @@ class Session {
         int32_t status = TR_OK;
         if (TR_HAS(reward_type_, check_row) && reward_type_->check_row != nullptr)
           status = reward_type_->check_row(reward(), {row.data(), row.size()}, &reason);
-        if (status != TR_OK) return void(answer.failure(failure_of(status, reason).message));
+        if (status != TR_OK) return void(answer.failure(failure_of(status, reason)));
         answer.success();
         return;
       }
@@ -128,7 +128,7 @@ class Session {
   }
 
   static void give(const Result<StepResult>& result, Packer& answer) {
-    if (!result) return void(answer.failure(result.failure().message));
+    if (!result) return void(answer.failure(result.failure()));
     pack(answer.success(), result.value());
   }
 
@@ -232,7 +232,7 @@ int run_plugin_host(int control, const std::filesystem::path& file) {
     library = PluginLibrary::load(file);
     describe(*library, answer);
   } catch (const std::exception& error) {
-    answer = Packer().failure(error.what());
+    answer = Packer().failure({error.what()});
   }
   if (send_message(control, answer.bytes(), std::nullopt) || library == nullptr) return 1;
   // Its signals are its own business; ours are as they were.

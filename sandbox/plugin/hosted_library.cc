@@ -229,7 +229,7 @@ Result<std::string> HostedSession::call(const Packer& request, Time timeout, con
   }
   Unpacker read(answer);
   if (read.number<uint8_t>() == 1) return answer.substr(1);
-  return Failure{read.text()};
+  return read.failure();
 }
 
 namespace {

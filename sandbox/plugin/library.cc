@@ -126,7 +126,7 @@ Failure failure_of(int32_t status, tr_text reason_text) {
     case TR_FAILED:
       return {std::move(reason)};
     case TR_TASK_BROKEN:
-      return {"the task is broken: " + reason};
+      return {.message = "the task is broken: " + reason, .is_final = true};
     case TR_MISUSE:
       return {"a call out of order: " + reason};
     case TR_NOT_DECIDED:

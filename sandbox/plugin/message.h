@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "core/base/result.h"
 #include "core/base/time.h"
@@ -34,7 +35,9 @@ class Packer {
     return *this;
   }
   Packer& settings(const EnvironmentSettings& settings);
-  Packer& failure(const std::string& message) { return number<uint8_t>(0).text(message); }
+  Packer& failure(const Failure& failure) {
+    return number<uint8_t>(0).text(failure.message).number(failure.is_final);
+  }
   Packer& success() { return number<uint8_t>(1); }
 
   const std::string& bytes() const { return bytes_; }
@@ -58,6 +61,10 @@ class Unpacker {
   }
   std::string text();
   EnvironmentSettings settings();
+  Failure failure() {
+    std::string message = text();
+    return {std::move(message), number<bool>()};
+  }
   // How many items follow, of at least one byte each.
   uint64_t count();
 

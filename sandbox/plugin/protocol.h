@@ -22,7 +22,7 @@ enum class SessionRequest : uint8_t {
   kCheckRow,  // row
 };
 
-// Answers begin with a byte: 1, or 0 and the text of a Failure.
+// Answers begin with a byte: 1, or 0 and a Failure.
 
 inline constexpr uint64_t kMostRequest = uint64_t{256} << 20, kMostAnswer = uint64_t{16} << 20;
 
