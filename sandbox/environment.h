@@ -41,6 +41,9 @@ struct Observation {
   std::string tools = {};
 };
 
+// Of an observation, all its texts together: far beyond the context of any model.
+inline constexpr int64_t kMostObservationBytes = int64_t{1} << 20;
+
 struct StepResult {
   Observation observation;  // not shown to the policy when the episode ended
   double reward = 0;        // of this step; the episode's reward is the sum

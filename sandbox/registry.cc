@@ -7,15 +7,40 @@
 
 namespace tailrace::sandbox {
 
+namespace {
+
+class LocalSource final : public EnvironmentSource {
+ public:
+  LocalSource(EnvironmentRegistry::Factory factory, const EnvironmentSettings& settings)
+      : factory_(std::move(factory)), settings_(settings), info_(factory_(settings)->info()) {}
+
+  const EnvironmentInfo& info() const override { return info_; }
+  std::unique_ptr<Environment> open() const override { return factory_(settings_); }
+
+ private:
+  const EnvironmentRegistry::Factory factory_;
+  const EnvironmentSettings settings_;
+  const EnvironmentInfo info_;
+};
+
+}  // namespace
+
 void EnvironmentRegistry::add(std::string name, std::string help, Factory factory) {
-  bool added = entries_.emplace(name, Entry{std::move(help), std::move(factory)}).second;
+  add(std::move(name), std::move(help),
+      Sources([factory = std::move(factory)](const EnvironmentSettings& settings) {
+        return std::make_shared<LocalSource>(factory, settings);
+      }));
+}
+
+void EnvironmentRegistry::add(std::string name, std::string help, Sources sources) {
+  bool added = entries_.emplace(name, Entry{std::move(help), std::move(sources)}).second;
   if (!added) throw UserError("the environment {} is registered twice; names are taken once", name);
 }
 
-std::unique_ptr<Environment> EnvironmentRegistry::make(const std::string& name,
-                                                       const EnvironmentSettings& settings) const {
+std::shared_ptr<const EnvironmentSource> EnvironmentRegistry::source(
+    const std::string& name, const EnvironmentSettings& settings) const {
   auto it = entries_.find(name);
-  if (it != entries_.end()) return it->second.factory(settings);
+  if (it != entries_.end()) return it->second.sources(settings);
   std::vector<std::string> names;
   for (const auto& [known, entry] : entries_) names.push_back(known);
   throw UserError("there is no environment '{}'{} Environments: {}", name,

@@ -10,25 +10,34 @@
 #include <utility>
 #include <vector>
 
-#include "sandbox/environment.h"
+#include "sandbox/environment_source.h"
 
 namespace tailrace::sandbox {
 
-// Makes environments by name. Built by main and handed around; there is no global registry.
+// Environments by name. Built by main and handed around; there is no global registry.
 class EnvironmentRegistry {
  public:
   using Factory = std::function<std::unique_ptr<Environment>(const EnvironmentSettings&)>;
+  using Sources =
+      std::function<std::shared_ptr<const EnvironmentSource>(const EnvironmentSettings&)>;
   // Throws UserError for a name that is taken.
+  void add(std::string name, std::string help, Sources sources);
+  // What is made here, and whose constructor is ours.
   void add(std::string name, std::string help, Factory factory);
   // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
+  std::shared_ptr<const EnvironmentSource> source(const std::string& name,
+                                                  const EnvironmentSettings& settings) const;
+  // One to be played here and now.
   std::unique_ptr<Environment> make(const std::string& name,
-                                    const EnvironmentSettings& settings) const;
+                                    const EnvironmentSettings& settings) const {
+    return source(name, settings)->open();
+  }
   std::vector<std::pair<std::string, std::string>> list() const;  // name, help
 
  private:
   struct Entry {
     std::string help;
-    Factory factory;
+    Sources sources;
   };
   std::map<std::string, Entry> entries_;
 };

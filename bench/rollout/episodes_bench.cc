@@ -51,7 +51,7 @@ ModelConfig grid_model(const text::Tokenizer& tokenizer) {
 class Player {
  public:
   Player()
-      : info_(environments_.make(kEnvironment, {})->info()),
+      : info_(environments_.source(kEnvironment, {})->info()),
         tokenizer_(make_tokenizer(info_.vocabulary)),
         model_(grid_model(*tokenizer_)),
         engine_(model_, tokenizer_.get(), options_.engine, Stream{}, clock_),

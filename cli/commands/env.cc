@@ -73,12 +73,11 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
   }
   RunOptions options;
   options.env.plugin = arguments.source;
-  // The checks have processes of their own.
-  options.env.isolation = Isolation::kNone;
   options.env.name = arguments.environment;
   NamedEnvironment found;
   try {
-    found.registries = with_libraries(built_in, options);
+    // The checks have processes of their own.
+    found.registries = with_libraries(built_in, options, LibraryUse::kHere);
   } catch (const UserError& error) {
     // A person here has written an option, and not the key of a config.
     const std::string key = "env.name ", message = error.what();
@@ -86,8 +85,8 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
                     message.starts_with(key) ? "--env " + message.substr(key.size()) : message);
   }
   found.name = options.env.name;
-  for (const auto& reward : sandbox::PluginLibrary::load(arguments.source)->rewards())
-    found.rewards.push_back(reward.name);
+  for (const auto& library : found.registries.libraries)
+    for (const auto& reward : library->facts().rewards) found.rewards.push_back(reward.name);
   return found;
 }
 

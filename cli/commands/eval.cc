@@ -127,18 +127,16 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   plan.episodes = arguments.episodes.value_or(plan.episodes);
   plan.samples = arguments.samples.value_or(plan.samples);
   plan.seed = arguments.seed.value_or(plan.seed);
-  // Made only to be asked.
-  const auto environment = registries.environments.make(plan.env, plan.settings);
-  const bool needs_dataset = environment->info().needs_dataset;
+  const auto source = registries.environments.source(plan.env, plan.settings);
+  const bool needs_dataset = source->info().needs_dataset;
   if (needs_dataset && arguments.dataset.empty())
     throw UserError("--env {} needs --dataset FILE, a JSONL file with a prompt in each row",
                     plan.env);
   if (!needs_dataset && !arguments.dataset.empty())
     throw UserError("--dataset has no effect: {} draws its own tasks. Remove it.", plan.env);
   if (needs_dataset) {
-    plan.dataset =
-        read_prompts(arguments.dataset, arguments.prompt_key, environment->info().verifier,
-                     *registries.verifiers, plan.score_budget);
+    plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key, source->info().verifier,
+                                *registries.verifiers, plan.score_budget);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
     if (plan.episodes > rows)

@@ -76,7 +76,7 @@ LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
         "{} holds no run (no config.yaml).\n       Try 'tailrace launch CONFIG --run-dir {}'.",
         arguments.run_dir, arguments.run_dir);
   }
-  return load_stored_run(paths, arguments.overrides, registries);
+  return load_stored_run(paths, arguments.overrides, registries, LibraryUse::kApart);
 }
 
 std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
@@ -281,7 +281,11 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   prepare_run(run.paths(), options, registries, say);
   // For the report, which may be made elsewhere. A run is worth more than its line.
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
-  return Launch(run.paths(), options, registries, start, run.resumes()).run(arguments.in_process);
+  // Roles that are threads of this process play as the config says, and not as its checks did.
+  RunOptions played = options;
+  const Registries of_roles =
+      with_libraries(built_in, played, LibraryUse::kOfRun, paths.environments());
+  return Launch(run.paths(), options, of_roles, start, run.resumes()).run(arguments.in_process);
 }
 
 int launch(const LaunchArguments& arguments, const Registries& registries) {

@@ -60,8 +60,8 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& pl
 
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
                                        const EvaluationPlan& plan, const Registries& registries) {
-  const sandbox::EnvironmentRegistry& environments = registries.environments;
-  sandbox::EnvironmentInfo info = environments.make(plan.env, plan.settings)->info();
+  const auto source = registries.environments.source(plan.env, plan.settings);
+  const sandbox::EnvironmentInfo& info = source->info();
   // Before anything is played: judge() would fail every single episode.
   if (!info.verifier.empty()) registries.verifiers->at(info.verifier);
   // A word-level tokenizer names the word that it lacks.
@@ -92,7 +92,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
                     .key = member_key(plan.seed, lane, member),
                     .sampling = sampling,
                     .limits = limits},
-                   environments.make(plan.env, plan.settings));
+                   source);
     }
     for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
       episodes.push_back(score(finished, plan, *registries.verifiers));

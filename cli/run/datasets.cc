@@ -74,9 +74,8 @@ std::vector<std::string> vocabulary_of(const RunOptions& options,
   std::vector<std::string> words;
   std::set<std::string> known;
   for (const DatasetSection& dataset : datasets_of(options)) {
-    // Made only to be asked.
-    const auto environment = environments.make(dataset.env, dataset.settings);
-    const std::vector<std::string>& own = environment->info().vocabulary;
+    const auto source = environments.source(dataset.env, dataset.settings);
+    const std::vector<std::string>& own = source->info().vocabulary;
     // What one environment says twice is its mistake, and the tokenizer's to refuse.
     std::ranges::copy_if(own, std::back_inserter(words),
                          [&](const std::string& word) { return !known.contains(word); });

@@ -31,14 +31,13 @@ void check_complete(const std::filesystem::path& config) {
           config.string(), key);
 }
 
-}  // namespace
-
-LoadedRun load_run_options(const std::filesystem::path& path,
-                           std::span<const std::string> overrides, const Registries& registries) {
+LoadedRun load(const std::filesystem::path& path, std::span<const std::string> overrides,
+               const Registries& registries, LibraryUse use,
+               const std::filesystem::path& known = {}) {
   LoadedRun loaded;
   loaded.keys = bind_config(load_config(path, overrides), loaded.options);
   try {
-    loaded.registries = with_libraries(registries, loaded.options);
+    loaded.registries = with_libraries(registries, loaded.options, use, known);
   } catch (const UserError& error) {
     throw loaded.keys.placed(error);
   }
@@ -46,12 +45,19 @@ LoadedRun load_run_options(const std::filesystem::path& path,
   return loaded;
 }
 
+}  // namespace
+
+LoadedRun load_run_options(const std::filesystem::path& path,
+                           std::span<const std::string> overrides, const Registries& registries) {
+  return load(path, overrides, registries, LibraryUse::kApart);
+}
+
 std::string prove_config(const std::string& title, const std::string& config) {
   return fmt::format("# {}\n{}{}\n{}", title, kProof, digest_of(config), config);
 }
 
 LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
-                          const Registries& registries) {
+                          const Registries& registries, LibraryUse use) {
   const auto text = read_file(paths.config());
   if (!text) throw UserError("{}", text.failure().message);
   LineReader lines(text.value());
@@ -70,7 +76,7 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
         "key=value'.",
         paths.config().string(), paths.root.string());
   check_complete(paths.config());
-  return load_run_options(paths.config(), overrides, registries);
+  return load(paths.config(), overrides, registries, use, paths.environments());
 }
 
 }  // namespace tailrace

@@ -25,9 +25,10 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries);
 
 // Of a run that was begun: config.yaml as its launch has written it. Throws UserError for one that
-// was edited since, or that lacks a key which a run keeps; what may change comes as an override.
+// was edited since, or that lacks a key which a run keeps; what may change comes as an override. A
+// launch asks its libraries anew (kApart); all others believe what it has written.
 LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
-                          const Registries& registries);
+                          const Registries& registries, LibraryUse use = LibraryUse::kOfRun);
 
 // The text of config.yaml: `config` behind a line that proves it.
 std::string prove_config(const std::string& title, const std::string& config);

@@ -45,8 +45,8 @@ namespace {
 int64_t max_turns(const RunOptions& o, const Registries& registries) {
   int64_t most = 0;
   for (const DatasetSection& dataset : datasets_of(o)) {
-    const auto environment = registries.environments.make(dataset.env, dataset.settings);
-    most = std::max<int64_t>(most, episode_limits(o.rollout, environment->info()).max_turns);
+    const auto source = registries.environments.source(dataset.env, dataset.settings);
+    most = std::max<int64_t>(most, episode_limits(o.rollout, source->info()).max_turns);
   }
   return most;
 }

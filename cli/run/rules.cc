@@ -159,11 +159,11 @@ void validate_rollout(RunOptions& o) {
         o.model.create.max_positions, context);
 }
 
-// Throws when nobody has the verifier that `environment` names: the mistake is in the setting that
+// Throws when nobody has the verifier that an environment names: the mistake is in the setting that
 // gave the name, or else in the choice of the environment.
 void check_verifier(const DatasetSection& dataset, const std::string& settings_key,
-                    const sandbox::Environment& environment, const VerifierRegistry& verifiers) {
-  const std::string& name = environment.info().verifier;
+                    const sandbox::EnvironmentInfo& info, const VerifierRegistry& verifiers) {
+  const std::string& name = info.verifier;
   if (name.empty()) return;
   try {
     verifiers.at(name);
@@ -219,10 +219,10 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
                                           const DatasetSection& dataset,
                                           const Registries& registries) {
   const auto key = [&](std::string_view name) { return dataset_key(o, index, name); };
-  std::unique_ptr<sandbox::Environment> environment;
+  std::shared_ptr<const sandbox::EnvironmentSource> source;
   try {
-    environment = registries.environments.make(dataset.env, dataset.settings);
-    check_verifier(dataset, key("settings"), *environment, *registries.verifiers);
+    source = registries.environments.source(dataset.env, dataset.settings);
+    check_verifier(dataset, key("settings"), source->info(), *registries.verifiers);
   } catch (const UserError& error) {
     // An environment knows its settings by the section `env`.
     constexpr std::string_view kSettings = "env.settings.";
@@ -231,7 +231,7 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
           .about(join_key(key("settings"), error.key().substr(kSettings.size())));
     throw error.about(key("env"));
   }
-  const sandbox::EnvironmentInfo& info = environment->info();
+  const sandbox::EnvironmentInfo& info = source->info();
   const bool trains = dataset.ratio > 0;
   if (info.needs_dataset && dataset.dataset.empty() && trains)
     throw UserError::at(key("env"), "is {}, which needs {}: a JSONL file with a prompt in each row",
@@ -253,21 +253,6 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
         "model.create takes its vocabulary from the environment, and {} has none. Use model.path.",
         dataset.env)
         .about(key("env"));
-  if (o.sft.demonstrations > 0 && trains) {
-    // Asked by trying: whether an environment has a demonstrator only a running episode says.
-    Rng rng(0);
-    sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
-    if (info.needs_dataset) {
-      const auto rows = read_named(
-          key("dataset"), [&] { return text::read_dataset(dataset.dataset, dataset.prompt_key); });
-      if (!rows.empty()) task.data = rows.front().json;
-    }
-    auto reset = environment->reset(task);
-    if (!reset || !environment->demonstrate(rng))
-      throw UserError::at("sft.demonstrations",
-                          "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
-                          o.sft.demonstrations, dataset.env);
-  }
   return info;
 }
 

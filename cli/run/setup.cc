@@ -270,12 +270,37 @@ void check_verify_seconds(const RunOptions& options, const std::string& name,
                       std::chrono::duration_cast<std::chrono::seconds>(kVerifySeconds).count());
 }
 
+// Asked by trying: whether an environment has a demonstrator only a running episode says.
+void check_demonstrators(const RunOptions& options,
+                         const sandbox::EnvironmentRegistry& environments) {
+  if (options.sft.demonstrations == 0) return;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetSection& dataset = datasets[i];
+    if (dataset.ratio == 0) continue;
+    const auto environment = environments.make(dataset.env, dataset.settings);
+    sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
+    if (environment->info().needs_dataset) {
+      const auto rows = training_rows(options, i, dataset);
+      if (!rows.empty()) task.data = rows.front().json;
+    }
+    Rng rng(0);
+    const bool shows = environment->reset(task) && environment->demonstrate(rng);
+    environment->close();
+    if (!shows)
+      throw UserError::at("sft.demonstrations",
+                          "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
+                          options.sft.demonstrations, dataset.env);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   // Called for what it refuses.
   (void)scheduler_config(options);
+  check_demonstrators(options, environments);
   if (options.model.creates()) return {};  // its words are those of its environments
   const std::string& model = options.model.path;
   if (!fs::exists(fs::path(model) / "tokenizer.json"))
@@ -312,8 +337,8 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
 void check_run_is_hidden(const fs::path& directory, const RunOptions& options,
                          const Registries& registries) {
   for (const DatasetSection& dataset : datasets_of(options)) {
-    const auto environment = registries.environments.make(dataset.env, dataset.settings);
-    const std::string& name = environment->info().verifier;
+    const auto source = registries.environments.source(dataset.env, dataset.settings);
+    const std::string& name = source->info().verifier;
     const Verifier* verifier = registries.verifiers->find(name);
     if (verifier == nullptr) continue;
     if (const Result<void> fit = verifier->check_hidden(directory); !fit)
@@ -344,6 +369,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   const auto format =
       chat::PromptFormat::of(chat_of_run(paths, options), paths.tokenizer(), *tokenizer);
   prepare_demonstrations(paths, options, registries, format, say);
+  write_library_facts(paths.environments(), registries);
   // Last: all that a run reads is there.
   prove_inputs(paths, options);
 }

@@ -3,7 +3,8 @@
 //
 // A call that exceeds its deadline is answered with a Failure and abandoned: its thread is
 // replaced, and the call ends whenever it returns. Calls are handed over in batches, because most
-// take microseconds and waking a thread does not.
+// take microseconds and waking a thread does not. A call may also be begun elsewhere, where it has
+// a deadline of its own and holds none of the threads.
 //
 // Thread: the owner's thread only; results do not depend on how many threads run the calls.
 // Close: the destructor drops what has not begun, waits for what has (one deadline, but at most
@@ -34,14 +35,27 @@
 namespace tailrace {
 
 template <class T>
+struct DeadlineCall {
+  DeadlineCall() = default;
+  DeadlineCall(int64_t its_id, std::function<Result<T>()> its_run)
+      : id(its_id), run(std::move(its_run)) {}
+
+  int64_t id = 0;  // the caller's; at most one call of an id at a time
+  // Owns all that it touches, because it may outlive us. Destroyed on its thread.
+  std::function<Result<T>()> run;
+  // Instead: called by hand_over(), returns at once, and sees to it that the answer comes, once,
+  // from any thread.
+  std::function<void(std::function<void(Result<T>)>)> begin;
+  // What is made of the answer, on a thread of ours. It returns, so it has no deadline, and what
+  // it touches must only live as long as we do: behind an abandoned call it does not run.
+  std::function<void(Result<T>&)> then;
+  bool is_answered = true;  // false: nobody wants to know, not even of an exception
+};
+
+template <class T>
 class DeadlineExecutor {
  public:
-  struct Call {
-    int64_t id = 0;  // the caller's; at most one call of an id at a time
-    // Owns all that it touches, because it may outlive us. Destroyed on its thread.
-    std::function<Result<T>()> run;
-    bool is_answered = true;  // false: nobody wants to know, not even of an exception
-  };
+  using Call = DeadlineCall<T>;
   struct Answer {
     int64_t id = 0;
     Result<T> result;
@@ -72,16 +86,24 @@ class DeadlineExecutor {
   // What one thread is doing.
   struct Slot {
     bool busy = false, abandoned = false, ended = false;
-    int64_t id = 0;  // of the call, while busy
+    bool follows = false;  // in `then`
+    int64_t id = 0;        // of the call, while busy
     bool is_answered = true;
     Time started{};
+  };
+
+  // A call whose turn has come, or the answer to one that was begun.
+  struct Job {
+    Call call;
+    std::optional<Result<T>> answer = {};
+    Time started = {};
   };
 
   // Shared with the threads; outlives us while an abandoned call still runs.
   struct State {
     Mutex mutex;
     std::condition_variable work, done;
-    std::deque<Call> queue TR_GUARDED_BY(mutex);
+    std::deque<Job> queue TR_GUARDED_BY(mutex);
     std::vector<Answer> answers TR_GUARDED_BY(mutex);
     int64_t last_batch TR_GUARDED_BY(mutex) = 0;  // unanswered calls of the last hand-over
     bool waiting TR_GUARDED_BY(mutex) = false;    // the owner sleeps in collect()
@@ -97,7 +119,8 @@ class DeadlineExecutor {
     std::thread thread;
   };
 
-  static Result<T> run_call(const Call& call, const std::string& callee);
+  template <class Body>
+  static Result<T> run_call(const Body& run, const std::string& callee);
   void add_thread();
   void close();
   void abandon_late_calls(std::vector<Answer>& answers);
@@ -111,9 +134,10 @@ class DeadlineExecutor {
 };
 
 template <class T>
-Result<T> DeadlineExecutor<T>::run_call(const Call& call, const std::string& callee) {
+template <class Body>
+Result<T> DeadlineExecutor<T>::run_call(const Body& run, const std::string& callee) {
   try {
-    return call.run();
+    return run();
   } catch (const std::exception& error) {
     return Failure{fmt::format("{} threw: {}", callee, error.what())};
   } catch (...) {
@@ -128,21 +152,31 @@ void DeadlineExecutor<T>::State::loop(const std::shared_ptr<Slot>& slot, const s
   while (true) {
     work.wait(lock.native(), [&] { return closing || !queue.empty(); });
     if (closing) break;
-    Call call = std::move(queue.front());
+    Job job = std::move(queue.front());
     queue.pop_front();
+    Call& call = job.call;
     slot->busy = true;
     slot->id = call.id;
     slot->is_answered = call.is_answered;
     slot->started = clock.now();
+    if (!job.answer) job.started = slot->started;
     lock.native().unlock();
-    Result<T> result = run_call(call, callee);
+    Result<T> result = job.answer ? std::move(*job.answer) : run_call(call.run, callee);
     call.run = nullptr;  // here, because a destructor may block as well
     lock.native().lock();
     // Abandoned: our owner may be gone, and with it the clock.
     if (slot->abandoned) break;
+    if (call.then && !closing) {
+      slot->follows = true;
+      lock.native().unlock();
+      Result<T> made = run_call([&] { return call.then(result), std::move(result); }, callee);
+      result = std::move(made);
+      lock.native().lock();
+      slot->follows = false;
+    }
     slot->busy = false;
     if (!call.is_answered) continue;
-    double seconds = seconds_of(clock.now() - slot->started);
+    double seconds = seconds_of(clock.now() - job.started);
     answers.push_back({.id = call.id, .result = std::move(result), .seconds = seconds});
     --last_batch;
     if (waiting && enough()) done.notify_one();
@@ -168,7 +202,7 @@ DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time 
 
 template <class T>
 void DeadlineExecutor<T>::close() {
-  std::deque<Call> dropped;
+  std::deque<Job> dropped;
   {
     MutexLock lock(state_->mutex);
     state_->closing = true;
@@ -180,7 +214,8 @@ void DeadlineExecutor<T>::close() {
       });
     };
     state_->done.wait_for(lock.native(), std::min(deadline_, kLongestClose), all_ended);
-    for (Worker& worker : workers_) worker.slot->abandoned = !worker.slot->ended;
+    for (Worker& worker : workers_)
+      worker.slot->abandoned = !worker.slot->ended && !worker.slot->follows;
   }
   for (Worker& worker : workers_) {
     // A call that does not return cannot be ended from outside, and waiting for it would hang us.
@@ -204,7 +239,8 @@ void DeadlineExecutor<T>::add_thread() {
 template <class T>
 void DeadlineExecutor<T>::hand_over(std::vector<Call> calls) {
   if (calls.empty()) return;
-  size_t count = calls.size();
+  std::vector<Call> begun;
+  size_t count = 0;
   {
     MutexLock lock(state_->mutex);
     state_->last_batch = 0;
@@ -213,10 +249,24 @@ void DeadlineExecutor<T>::hand_over(std::vector<Call> calls) {
         ++num_unanswered_;
         ++state_->last_batch;
       }
-      state_->queue.push_back(std::move(call));
+      if (call.begin) {
+        begun.push_back(std::move(call));
+        continue;
+      }
+      ++count;
+      state_->queue.push_back({.call = std::move(call)});
     }
   }
   for (size_t i = 0; i < std::min(count, workers_.size()); ++i) state_->work.notify_one();
+  for (Call& call : begun) {
+    const auto begin = std::exchange(call.begin, nullptr);
+    begin([state = state_, call = std::move(call), now = clock_.now()](Result<T> answer) {
+      MutexLock lock(state->mutex);
+      if (state->closing) return;
+      state->queue.push_back({call, std::move(answer), now});
+      state->work.notify_one();
+    });
+  }
 }
 
 template <class T>
@@ -246,7 +296,7 @@ void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
     Time now = clock_.now();
     for (Worker& worker : workers_) {
       Slot& slot = *worker.slot;
-      if (!slot.busy || slot.abandoned || now - slot.started < deadline_) continue;
+      if (!slot.busy || slot.abandoned || slot.follows || now - slot.started < deadline_) continue;
       slot.abandoned = true;
       ++num_abandoned_;
       ++to_add;
@@ -265,10 +315,10 @@ void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
     if (stuck > kMostAbandoned) {
       // No thread is added for them: what is queued fails at once instead of waiting for ever.
       to_add = 0;
-      for (Call& call : state_->queue) {
-        if (call.is_answered)
+      for (const Job& job : state_->queue) {
+        if (job.call.is_answered)
           answers.push_back(
-              {.id = call.id,
+              {.id = job.call.id,
                .result = Failure{fmt::format("{} hangs in {} earlier calls", callee_, stuck)}});
       }
       state_->queue.clear();

@@ -3,6 +3,7 @@
 //   config.yaml    the resolved config, enough to start the same run again
 //   machine.txt    the machine of the latest launch, in a line
 //   inputs.json    digests of the files that a run reads and does not write
+//   environments.json          what its libraries say about themselves (docs/plugins.md)
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens and text, for people
 //   timeline.jsonl what each worker did when
@@ -33,6 +34,7 @@ struct RunPaths {
   std::filesystem::path config() const { return root / "config.yaml"; }
   std::filesystem::path machine() const { return root / "machine.txt"; }
   std::filesystem::path inputs() const { return root / "inputs.json"; }
+  std::filesystem::path environments() const { return root / "environments.json"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path samples() const { return root / "samples.jsonl"; }
   std::filesystem::path timeline() const { return root / "timeline.jsonl"; }

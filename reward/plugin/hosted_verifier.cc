@@ -3,28 +3,23 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace {
 namespace {
 
-using sandbox::HostedLibrary;
 using sandbox::HostedSession;
 using sandbox::Packer;
 using sandbox::SessionRequest;
 using sandbox::Unpacker;
+using sandbox::UsedLibrary;
 
 class HostedVerifier final : public Verifier {
  public:
-  HostedVerifier(std::shared_ptr<HostedLibrary> library, const std::string& name,
+  HostedVerifier(std::shared_ptr<UsedLibrary> library, const std::string& name,
                  const sandbox::EnvironmentSettings& settings)
       : library_(std::move(library)) {
     create_.number(static_cast<uint8_t>(SessionRequest::kReward)).text(name).settings(settings);
-    // Now, so that settings that it refuses end the start and no score.
-    auto made = make(kScoreBudget);
-    if (!made) throw UserError("reward {}: {}", name, made.failure().message);
-    idle_.push_back(std::move(made).value());
   }
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
@@ -49,11 +44,9 @@ class HostedVerifier final : public Verifier {
 
  private:
   Result<std::unique_ptr<HostedSession>> make(Time timeout) const {
-    auto opened = library_->open();
-    if (!opened) return opened.failure();
-    if (auto made = opened.value()->call(create_, timeout, "create()"); !made)
-      return made.failure();
-    return opened;
+    auto session = library_->hosted()->open();
+    if (const auto made = session->call(create_, timeout, "create()"); !made) return made.failure();
+    return session;
   }
 
   // By a process that nobody else asks meanwhile. It is kept for the next score while it lives.
@@ -78,7 +71,7 @@ class HostedVerifier final : public Verifier {
     return said;
   }
 
-  const std::shared_ptr<HostedLibrary> library_;
+  const std::shared_ptr<UsedLibrary> library_;
   Packer create_;
   mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<HostedSession>> idle_ TR_GUARDED_BY(mutex_);
@@ -86,7 +79,7 @@ class HostedVerifier final : public Verifier {
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_hosted_verifier(std::shared_ptr<HostedLibrary> library,
+std::unique_ptr<Verifier> make_hosted_verifier(std::shared_ptr<UsedLibrary> library,
                                                const std::string& name,
                                                const sandbox::EnvironmentSettings& settings) {
   return std::make_unique<HostedVerifier>(std::move(library), name, settings);

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "reward/verifier.h"
-#include "sandbox/plugin/hosted_library.h"
+#include "sandbox/plugin/used_library.h"
 
 namespace tailrace {
 
-// `settings` as complete_settings() gives them. Throws UserError: the library refuses them.
-std::unique_ptr<Verifier> make_hosted_verifier(std::shared_ptr<sandbox::HostedLibrary> library,
+// `settings` as complete_settings() gives them. No process starts before the first score.
+std::unique_ptr<Verifier> make_hosted_verifier(std::shared_ptr<sandbox::UsedLibrary> library,
                                                const std::string& name,
                                                const sandbox::EnvironmentSettings& settings);
 

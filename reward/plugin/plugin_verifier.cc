@@ -1,37 +1,35 @@
 #include "reward/plugin/plugin_verifier.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
+#include <fmt/format.h>
+
 #include "kernels/base/mutex.h"
 
 namespace tailrace {
 namespace {
 
 using sandbox::PluginLibrary;
+using sandbox::UsedLibrary;
 
 class PluginVerifier final : public Verifier {
  public:
-  PluginVerifier(std::shared_ptr<const PluginLibrary> library,
-                 const PluginLibrary::RewardEntry& entry,
+  PluginVerifier(std::shared_ptr<UsedLibrary> library, std::string name,
                  const sandbox::EnvironmentSettings& settings)
-      : library_(std::move(library)), type_(*entry.type), settings_(settings) {
-    // Now, so that settings that it refuses end the start and no score.
-    auto made = make();
-    if (!made) throw UserError("reward {}: {}", entry.name, made.failure().message);
-    idle_.push_back(made.value());
-  }
+      : library_(std::move(library)), name_(std::move(name)), settings_(settings) {}
   ~PluginVerifier() override {
-    for (tr_reward* reward : idle_) type_.destroy(reward);
+    MutexLock lock(mutex_);
+    for (const Reward& reward : idle_) reward.type->destroy(reward.self);
   }
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
-    return use<Score>([&](tr_reward* reward) -> Result<Score> {
+    return use<Score>([&](const Reward& reward) -> Result<Score> {
       tr_score out{};
       out.size = sizeof out;
       const int32_t status =
-          type_.score(reward, {evidence.data(), evidence.size()}, budget.count(), &out);
+          reward.type->score(reward.self, {evidence.data(), evidence.size()}, budget.count(), &out);
       if (status != TR_OK) return sandbox::failure_of(status, out.reason);
       return Score{.reward = out.reward,
                    .metrics = sandbox::metrics_of(out.metrics, out.num_metrics)};
@@ -39,10 +37,10 @@ class PluginVerifier final : public Verifier {
   }
 
   Result<void> check_row(const std::string& row, Time) const override {
-    if (!TR_HAS(&type_, check_row) || type_.check_row == nullptr) return {};
-    const auto checked = use<bool>([&](tr_reward* reward) -> Result<bool> {
+    const auto checked = use<bool>([&](const Reward& reward) -> Result<bool> {
+      if (!TR_HAS(reward.type, check_row) || reward.type->check_row == nullptr) return true;
       tr_text reason{};
-      const int32_t status = type_.check_row(reward, {row.data(), row.size()}, &reason);
+      const int32_t status = reward.type->check_row(reward.self, {row.data(), row.size()}, &reason);
       if (status != TR_OK) return sandbox::failure_of(status, reason);
       return true;
     });
@@ -51,21 +49,30 @@ class PluginVerifier final : public Verifier {
   }
 
  private:
-  Result<tr_reward*> make() const {
+  struct Reward {
+    const tr_reward_type* type = nullptr;
+    tr_reward* self = nullptr;
+  };
+
+  Result<Reward> make() const {
+    const std::shared_ptr<const PluginLibrary> here = library_->here();
+    const auto entry = std::ranges::find(here->rewards(), name_, &PluginLibrary::RewardEntry::name);
+    if (entry == here->rewards().end())
+      return Failure{fmt::format("{} has no reward '{}' any more", here->file().string(), name_)};
     const sandbox::PluginValues values(settings_);
-    tr_reward* made = nullptr;
+    Reward made{.type = entry->type};
     tr_text reason{};
     const int32_t status =
-        type_.create(&library_->host(), values.data(), values.size(), &made, &reason);
+        made.type->create(&here->host(), values.data(), values.size(), &made.self, &reason);
     if (status != TR_OK) return sandbox::failure_of(status, reason);
-    if (made == nullptr) return Failure{"it makes nothing, and gives no reason"};
+    if (made.self == nullptr) return Failure{"it makes nothing, and gives no reason"};
     return made;
   }
 
   // An object that nobody else uses meanwhile.
   template <class T, class Call>
   Result<T> use(Call&& call) const {
-    tr_reward* reward = nullptr;
+    Reward reward;
     {
       MutexLock lock(mutex_);
       if (!idle_.empty()) {
@@ -73,7 +80,7 @@ class PluginVerifier final : public Verifier {
         idle_.pop_back();
       }
     }
-    if (reward == nullptr) {
+    if (reward.self == nullptr) {
       auto made = make();
       if (!made) return made.failure();
       reward = made.value();
@@ -84,19 +91,19 @@ class PluginVerifier final : public Verifier {
     return result;
   }
 
-  const std::shared_ptr<const PluginLibrary> library_;
-  const tr_reward_type& type_;
+  const std::shared_ptr<UsedLibrary> library_;
+  const std::string name_;
   const sandbox::EnvironmentSettings settings_;
   mutable Mutex mutex_;
-  mutable std::vector<tr_reward*> idle_ TR_GUARDED_BY(mutex_);
+  mutable std::vector<Reward> idle_ TR_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_plugin_verifier(std::shared_ptr<const PluginLibrary> library,
-                                               const PluginLibrary::RewardEntry& entry,
+std::unique_ptr<Verifier> make_plugin_verifier(std::shared_ptr<UsedLibrary> library,
+                                               const std::string& name,
                                                const sandbox::EnvironmentSettings& settings) {
-  return std::make_unique<PluginVerifier>(std::move(library), entry, settings);
+  return std::make_unique<PluginVerifier>(std::move(library), name, settings);
 }
 
 }  // namespace tailrace

@@ -4,15 +4,16 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "reward/verifier.h"
-#include "sandbox/plugin/library.h"
+#include "sandbox/plugin/used_library.h"
 
 namespace tailrace {
 
-// `settings` as complete_settings() gives them. Throws UserError: the library refuses them.
-std::unique_ptr<Verifier> make_plugin_verifier(
-    std::shared_ptr<const sandbox::PluginLibrary> library,
-    const sandbox::PluginLibrary::RewardEntry& entry, const sandbox::EnvironmentSettings& settings);
+// `settings` as complete_settings() gives them. The library is loaded with the first score.
+std::unique_ptr<Verifier> make_plugin_verifier(std::shared_ptr<sandbox::UsedLibrary> library,
+                                               const std::string& name,
+                                               const sandbox::EnvironmentSettings& settings);
 
 }  // namespace tailrace

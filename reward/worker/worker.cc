@@ -75,11 +75,10 @@ RewardWorker::Ending RewardWorker::run() {
                 in_hand, [&](const auto& other) { return same_work(other.second, *request); })) {
           continue;  // said again in a new session
         }
-        calls.push_back(
-            {.id = next_id, .run = [verifiers = verifiers_, request = *request, budget] {
-               return verdict_of(request,
-                                 judge(*verifiers, request.verifier, request.evidence, budget));
-             }});
+        calls.push_back({next_id, [verifiers = verifiers_, request = *request, budget] {
+                           return verdict_of(request, judge(*verifiers, request.verifier,
+                                                            request.evidence, budget));
+                         }});
         in_hand.emplace(next_id++, std::move(*request));
       }
       // What a new session does not name nobody waits for.

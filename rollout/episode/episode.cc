@@ -122,12 +122,35 @@ void Episode::take_over(Trajectory prefix) {
   storable_tokens_ = std::ssize(segment.tokens);
 }
 
-Episode::Next Episode::observed(const Result<sandbox::Observation>& first, double seconds) {
+std::function<void(Result<Heard>&)> Episode::encoder() const {
+  const bool is_first = trajectory_.turns == 0;
+  return [&format = format_, is_first, last = is_first ? -1 : last_of_answer()](auto& answer) {
+    if (!answer) return;
+    Heard& heard = answer.value();
+    const auto& [text, messages, tools] = heard.step.observation;
+    // Nobody hears what is pending, or what comes with the end.
+    if (heard.step.pending || heard.step.terminated || heard.step.truncated) return;
+    if (const auto bytes = std::ssize(text) + std::ssize(messages) + std::ssize(tools);
+        bytes > sandbox::kMostObservationBytes) {
+      heard.fault =
+          fmt::format("{} bytes; at most {} are taken", bytes, sandbox::kMostObservationBytes);
+      return;
+    }
+    auto encoded = is_first ? format.first({text, messages, tools})
+                            : format.next({text, messages, tools}, last);
+    if (encoded) {
+      heard.tokens = std::move(encoded).value();
+    } else {
+      heard.fault = encoded.failure().message;
+    }
+  };
+}
+
+Episode::Next Episode::observed(Result<Heard> first, double seconds) {
   trajectory_.env_seconds += seconds;
   if (!first) return fail(first.failure().message);
-  auto encoded = format_.first({first.value().text, first.value().messages, first.value().tools});
-  if (!encoded) return fail("the first observation: " + encoded.failure().message);
-  std::vector<TokenId> prompt = std::move(encoded).value();
+  if (!first.value().fault.empty()) return fail("the first observation: " + first.value().fault);
+  std::vector<TokenId> prompt = std::move(first.value().tokens);
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) return fail("the first observation has no tokens");
   const EpisodeLimits& limits = spec_.limits;
@@ -190,10 +213,11 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   return Next::kStep;
 }
 
-Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, double seconds) {
+Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
   trajectory_.env_seconds += seconds;
-  if (!stepped) return fail(stepped.failure().message);
-  const sandbox::StepResult& result = stepped.value();
+  if (!answer) return fail(answer.failure().message);
+  Heard& heard_back = answer.value();
+  const sandbox::StepResult& result = heard_back.step;
   if (result.pending) return asked_to_cut_ ? Next::kCut : Next::kStep;
   // A NaN would spread over the whole group's advantages. It is a mistake of the environment and
   // not of the policy, so it ends as env_failed and is tried again.
@@ -214,13 +238,9 @@ Episode::Next Episode::stepped(const Result<sandbox::StepResult>& stepped, doubl
     bool finished = result.terminated && !cut_ && !asked_to_cut_;
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
-  auto encoded =
-      format_.next({result.observation.text, result.observation.messages, result.observation.tools},
-                   last_of_answer());
-  if (!encoded)
-    return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns,
-                            encoded.failure().message));
-  std::vector<TokenId> seen = std::move(encoded).value();
+  if (!heard_back.fault.empty())
+    return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns, heard_back.fault));
+  std::vector<TokenId> seen = std::move(heard_back.tokens);
   if (repeats()) return heard(std::move(seen), TokenRole::kObservation);
   // Less than, because one token must be sampled behind it.
   bool fits = static_cast<int64_t>(seen.size()) < room();

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -74,6 +75,13 @@ struct EpisodeSpec {
   std::optional<Trajectory> prefix = {};
 };
 
+// What an environment has answered, and what the policy hears of it.
+struct Heard {
+  sandbox::StepResult step;  // of a reset only the observation is set
+  std::vector<TokenId> tokens = {};
+  std::string fault = {};  // why the observation is no text for this policy
+};
+
 class Episode {
  public:
   enum class Next : uint8_t {
@@ -86,11 +94,14 @@ class Episode {
   // The format outlives it.
   Episode(EpisodeSpec spec, std::string env_name, const chat::PromptFormat& format);
 
-  // What reset() gave. `seconds`: how long the environment took.
-  Next observed(const Result<sandbox::Observation>& first, double seconds);
+  // Writes the tokens of the next observation. It takes as long as a text is long, on any thread,
+  // and borrows the format.
+  std::function<void(Result<Heard>&)> encoder() const;
+  // What reset() gave, encoded. `seconds`: how long the environment took.
+  Next observed(Result<Heard> first, double seconds);
   Next answered(const Generation& generation, double seconds);
-  // What step() or cut() gave.
-  Next stepped(const Result<sandbox::StepResult>& result, double seconds);
+  // What step() or cut() gave, encoded.
+  Next stepped(Result<Heard> answer, double seconds);
   // Ends it with what it has.
   Next abort();
 

@@ -21,18 +21,6 @@ constexpr Time kAskAgain = std::chrono::milliseconds(1);  // after `pending`
 
 double seconds_since(Time start, Time now) { return seconds_of(now - start); }
 
-// Closed by its last owner, on whatever path: that of its last call, however late that returns.
-std::shared_ptr<sandbox::Environment> closed_at_last(
-    std::unique_ptr<sandbox::Environment> environment) {
-  return {environment.release(), [](sandbox::Environment* last) {
-            const std::unique_ptr<sandbox::Environment> owner(last);
-            try {
-              last->close();
-            } catch (...) {  // the episode is over, nobody could act on it
-            }
-          }};
-}
-
 }  // namespace
 
 RunnerSettings runner_settings(const RolloutOptions& options) {
@@ -48,22 +36,19 @@ EpisodeRunner::EpisodeRunner(Generator& generator, const chat::PromptFormat& for
       format_(format),
       clock_(clock),
       settings_(settings),
-      executor_("the environment", settings.env_threads, settings.step_timeout, clock) {}
+      environments_(settings.env_threads, settings.step_timeout, clock) {}
 
 EpisodeRunner::~EpisodeRunner() {
   while (!running_.empty()) finish(running_.begin());
 }
 
-void EpisodeRunner::start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment) {
+void EpisodeRunner::start(EpisodeSpec spec, EnvironmentCalls::Source source) {
   Id id = next_id_++;
   bool is_new = by_lease_.emplace(std::pair(spec.lane, spec.lease), id).second;
   TR_CHECK(is_new, "an episode of lease {} runs already", to_string(spec.lease));
-  // Asked before its first call begins: from then on it belongs to the executor's threads.
-  std::string env_name = environment->info().name;
+  Episode episode(std::move(spec), source->info().name, format_);
   auto at =
-      running_
-          .emplace(id, Running{.episode = Episode(std::move(spec), std::move(env_name), format_),
-                               .environment = closed_at_last(std::move(environment))})
+      running_.emplace(id, Running{.episode = std::move(episode), .source = std::move(source)})
           .first;
   at->second.stored_tokens = at->second.episode.num_storable();
   call_environment(id, at->second, CallKind::kReset);
@@ -115,30 +100,28 @@ void EpisodeRunner::hear_environments(microseconds max_wait) {
   // threads.
   bool quick = usual_call_seconds_ * static_cast<double>(num_handed_over_) <
                kQuickBatchSeconds * settings_.env_threads;
-  auto answers = executor_.collect(quick ? kPatience : microseconds{0}, /*all=*/true);
+  auto answers = environments_.collect(quick ? kPatience : microseconds{0}, /*all=*/true);
   if (answers.empty() && generator_.idle() && finished_.empty()) {
     // Nobody answers for those that are to be asked again: do not sleep past that.
     if (!pending_.empty())
       max_wait = std::min(max_wait, std::chrono::duration_cast<microseconds>(kAskAgain));
-    answers = executor_.collect(max_wait, /*all=*/false);
+    answers = environments_.collect(max_wait, /*all=*/false);
   }
   take(answers);
 }
 
-void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
-  for (Executor::Answer& answer : answers) {
+void EpisodeRunner::take(std::vector<EnvironmentCalls::Answer>& answers) {
+  for (EnvironmentCalls::Answer& answer : answers) {
     // Over about twenty calls. Also of abandoned ones: after one hang nobody is waited for until
     // many quick answers have come.
     usual_call_seconds_ += 0.05 * (answer.seconds - usual_call_seconds_);
     auto at = running_.find(answer.id);
     if (at == running_.end()) continue;  // aborted meanwhile
     Running& running = at->second;
-    running.in_environment = false;
-    // Its thread may be in it still; the call owns it now.
-    if (answer.abandoned) running.environment.reset();
-    bool is_reset = running.last_call == CallKind::kReset;
-    if (!is_reset) {
-      if (answer.result && answer.result.value().pending) {
+    if (running.last_call == CallKind::kReset) {
+      follow(at, running.episode.observed(std::move(answer.heard), answer.seconds));
+    } else {
+      if (answer.heard && answer.heard.value().step.pending) {
         Time now = clock_.now();
         if (running.pending_since == Time{}) running.pending_since = now;
         if (now - running.pending_since < settings_.step_timeout) {
@@ -148,20 +131,15 @@ void EpisodeRunner::take(std::vector<Executor::Answer>& answers) {
         }
         // The deadline of one call does not see an environment that answers `pending` at once, for
         // ever.
-        answer.result = Failure{fmt::format("the environment was still pending after {} s",
-                                            seconds_since(Time{}, settings_.step_timeout))};
+        answer.heard = Failure{fmt::format("the environment was still pending after {} s",
+                                           seconds_since(Time{}, settings_.step_timeout))};
       }
       // An answer that was pending took since then, however short its last call was.
       double seconds = answer.seconds;
       if (running.pending_since != Time{})
         seconds = std::max(seconds, seconds_since(running.pending_since, clock_.now()));
       running.pending_since = Time{};
-      follow(at, running.episode.stepped(answer.result, seconds));
-    } else if (answer.result) {
-      follow(at, running.episode.observed(std::move(answer.result).value().observation,
-                                          answer.seconds));
-    } else {
-      follow(at, running.episode.observed(answer.result.failure(), answer.seconds));
+      follow(at, running.episode.stepped(std::move(answer.heard), seconds));
     }
   }
 }
@@ -188,30 +166,13 @@ void EpisodeRunner::step_generator() {
 }
 
 void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {
-  Executor::Call call;
-  call.id = id;
-  switch (kind) {
-    case CallKind::kReset:
-      call.run = [env = running.environment,
-                  task = running.episode.task()]() -> Result<sandbox::StepResult> {
-        Result<sandbox::Observation> first = env->reset(task);
-        if (!first) return first.failure();
-        sandbox::StepResult result;
-        result.observation = std::move(first).value();
-        return result;
-      };
-      break;
-    case CallKind::kStep:
-      call.run = [env = running.environment, action = running.episode.action()] {
-        return env->step(action);
-      };
-      break;
-    case CallKind::kCut:
-      call.run = [env = running.environment] { return env->cut(); };
-      break;
-  }
+  EnvironmentCalls::Call call{.id = id,
+                              .call = {.kind = kind},
+                              .source = running.source,
+                              .encode = running.episode.encoder()};
+  if (kind == CallKind::kReset) call.call.task = running.episode.task();
+  if (kind == CallKind::kStep) call.call.action = running.episode.action();
   // Collected, and handed over in one go: waking threads costs more than most calls.
-  running.in_environment = true;
   running.last_call = kind;
   calls_.push_back(std::move(call));
 }
@@ -238,14 +199,8 @@ void EpisodeRunner::follow(RunningMap::iterator at, Episode::Next next) {
 void EpisodeRunner::finish(RunningMap::iterator at) {
   Running& running = at->second;
   generator_.release(at->first);
-  // An environment that is busy is left to its call, whose thread closes it; so is this one.
   std::erase_if(calls_, [&](const auto& call) { return call.id == at->first; });
-  if (!running.in_environment && running.environment != nullptr) {
-    Executor::Call call;
-    call.is_answered = false;  // the episode is over, nobody could act on a failure
-    call.run = [env = std::move(running.environment)] { return sandbox::StepResult{}; };
-    calls_.push_back(std::move(call));
-  }
+  environments_.close(at->first);
   Trajectory& trajectory = running.episode.trajectory();
   // Now and not when the result is acknowledged: the same lease may be granted again.
   by_lease_.erase({trajectory.lane, trajectory.lease});
@@ -254,9 +209,8 @@ void EpisodeRunner::finish(RunningMap::iterator at) {
 }
 
 void EpisodeRunner::hand_over() {
-  if (calls_.empty()) return;
-  num_handed_over_ = static_cast<int64_t>(calls_.size());
-  executor_.hand_over(std::exchange(calls_, {}));
+  if (!calls_.empty()) num_handed_over_ = static_cast<int64_t>(calls_.size());
+  environments_.hand_over(std::exchange(calls_, {}));
 }
 
 }  // namespace tailrace

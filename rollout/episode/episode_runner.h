@@ -4,7 +4,8 @@
 // Results do not depend on how episodes share the engine or on when environments answer (design
 // rule 3 and counter-based sampling); only which weight version samples a token does.
 //
-// Thread: the owner's thread only (the generator's). Environments run on threads of the executor.
+// Thread: the owner's thread only (the generator's). Environments run elsewhere
+// (environment_calls.h).
 #pragma once
 
 #include <chrono>
@@ -17,12 +18,12 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/deadline_executor.h"
 #include "core/generate.h"
 #include "core/trajectory/trajectory.h"
+#include "rollout/episode/environment_calls.h"
 #include "rollout/episode/episode.h"
 #include "rollout/episode/options.h"
-#include "sandbox/environment.h"
+#include "sandbox/environment_source.h"
 
 namespace tailrace {
 
@@ -46,9 +47,8 @@ class EpisodeRunner {
   ~EpisodeRunner();
   EpisodeRunner(const EpisodeRunner&) = delete;
 
-  // The environment is fresh: its episode begins with spec.task. At most one episode runs for a
-  // lease and lane.
-  void start(EpisodeSpec spec, std::unique_ptr<sandbox::Environment> environment);
+  // In a fresh environment of the source. At most one episode runs for a lease and lane.
+  void start(EpisodeSpec spec, EnvironmentCalls::Source source);
   // Ends an episode: the next poll() returns it as kAborted with its tokens. False: none runs.
   bool abort(const LeaseId& lease, Lane lane);
   bool is_running(const LeaseId& lease, Lane lane) const {
@@ -71,22 +71,20 @@ class EpisodeRunner {
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
 
  private:
-  using Executor = DeadlineExecutor<sandbox::StepResult>;  // of a reset only the observation is set
-  enum class CallKind : uint8_t { kReset, kStep, kCut };
+  using CallKind = sandbox::EnvironmentCall::Kind;
   struct Running {
     Episode episode;
-    std::shared_ptr<sandbox::Environment> environment;  // null: lost to a call that does not return
-    bool in_environment = false;                        // a call was handed over and not answered
+    EnvironmentCalls::Source source;
     CallKind last_call = CallKind::kReset;
     Time submitted{};           // the request to the generator
     Time pending_since{};       // 0: the environment has not answered `pending` in this turn
     int64_t stored_tokens = 0;  // that take_turns() gave last, or of the prefix
   };
-  using Id = SessionId;  // of an episode, its session and its environment calls
+  using Id = SessionId;  // of an episode, its session and its calls
   using RunningMap = std::unordered_map<Id, Running>;
 
   void hear_environments(std::chrono::microseconds max_wait);
-  void take(std::vector<Executor::Answer>& answers);
+  void take(std::vector<EnvironmentCalls::Answer>& answers);
   void ask_pending_again();
   void step_generator();
   void call_environment(Id id, Running& running, CallKind kind);
@@ -99,15 +97,15 @@ class EpisodeRunner {
   const Clock& clock_;
   RunningMap running_;
   std::map<std::pair<Lane, LeaseId>, Id> by_lease_;
-  std::vector<Executor::Call> calls_;  // for the next hand-over
-  std::vector<Id> pending_;            // environments that want to be asked again
-  Time ask_again_{};                   // when
+  std::vector<EnvironmentCalls::Call> calls_;  // for the next hand-over
+  std::vector<Id> pending_;                    // environments that want to be asked again
+  Time ask_again_{};                           // when
   std::vector<FinishedEpisode> finished_;
   Id next_id_ = 1;
   double usual_call_seconds_ = 0;  // moving average
   int64_t num_handed_over_ = 0;    // calls of the last hand-over
   RunnerSettings settings_;
-  Executor executor_;  // last: its threads end first
+  EnvironmentCalls environments_;  // last: its threads end first
 };
 
 }  // namespace tailrace

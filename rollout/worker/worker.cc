@@ -62,7 +62,7 @@ TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
 
 // What the episodes of a domain play, and how.
 struct Played {
-  const RolloutDataset* dataset;
+  EnvironmentCalls::Source source;
   sandbox::EnvironmentInfo info;
   TaskSource tasks;
   EpisodeLimits limits;
@@ -75,7 +75,6 @@ class RolloutWorker {
                 wire::WorkerClient& client, ProgressMeter& meter, Log& log, const Clock& clock,
                 std::stop_token stop)
       : config_(config),
-        environments_(environments),
         client_(client),
         meter_(meter),
         log_(log),
@@ -89,9 +88,10 @@ class RolloutWorker {
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
         runner_(engine_, format_, runner_settings(config.rollout), clock) {
     for (const RolloutDataset& dataset : config.datasets) {
-      const auto info = environments.make(dataset.env, dataset.settings)->info();
+      auto source = environments.source(dataset.env, dataset.settings);
+      const sandbox::EnvironmentInfo info = source->info();
       played_.push_back(
-          {.dataset = &dataset,
+          {.source = std::move(source),
            .info = info,
            .tasks = task_source_for(config.seed, dataset, info),
            .limits = episode_limits(config.rollout, info),
@@ -351,8 +351,7 @@ class RolloutWorker {
                                     ? config_.model.expert_shape()
                                     : ExpertShape{}};
     spec.prefix = usable_prefix(grant, spec);
-    runner_.start(std::move(spec),
-                  environments_.make(played.dataset->env, played.dataset->settings));
+    runner_.start(std::move(spec), played.source);
   }
 
   // The turns that a grant carries. Those that do not fit cost their time again and nothing else.
@@ -449,7 +448,6 @@ class RolloutWorker {
   }
 
   const RolloutWorkerConfig& config_;
-  const sandbox::EnvironmentRegistry& environments_;
   wire::WorkerClient& client_;
   ProgressMeter& meter_;
   Log& log_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -198,27 +199,9 @@ ssize_t receive_request(int control, void* to, size_t bytes, int& file) {
   return got;
 }
 
-void describe(const PluginLibrary& library, Packer& answer) {
-  const auto schema_of = [&](const SettingsSchema& schema) {
-    answer.number<uint64_t>(schema.size());
-    for (const Setting& setting : schema) {
-      answer.text(setting.name).text(setting.help).number(static_cast<uint8_t>(setting.type));
-      answer.number(setting.fallback.has_value()).text(setting.fallback.value_or(""));
-      answer.number(setting.min).number(setting.max).number<uint64_t>(setting.choices.size());
-      for (const std::string& choice : setting.choices) answer.text(choice);
-    }
-  };
-  answer.success();
-  answer.number<uint64_t>(library.environments().size());
-  for (const auto& entry : library.environments()) {
-    answer.text(entry.name).text(entry.help);
-    schema_of(entry.settings);
-  }
-  answer.number<uint64_t>(library.rewards().size());
-  for (const auto& entry : library.rewards()) {
-    answer.text(entry.name).text(entry.help);
-    schema_of(entry.settings);
-  }
+template <class Entry>
+std::vector<LibraryEntry> facts_of(const std::vector<Entry>& entries) {
+  return {entries.begin(), entries.end()};
 }
 
 }  // namespace
@@ -230,34 +213,38 @@ int run_plugin_host(int control, const std::filesystem::path& file) {
   Packer answer;
   try {
     library = PluginLibrary::load(file);
-    describe(*library, answer);
+    answer.success();
+    pack(answer, facts_of(library->environments()));
+    pack(answer, facts_of(library->rewards()));
   } catch (const std::exception& error) {
     answer = Packer().failure({error.what()});
   }
   if (send_message(control, answer.bytes(), std::nullopt) || library == nullptr) return 1;
   // Its signals are its own business; ours are as they were.
   const pid_t self = ::getpid();
+  std::unordered_map<uint64_t, pid_t> sessions;
   while (true) {
-    struct {
-      int32_t request, pid;
-    } asked{};
+    HostMessage asked;
     int socket = -1;
-    const ssize_t got = receive_request(control, &asked, sizeof asked, socket);
-    if (got <= 0) return 0;
-    int32_t result = -1;
-    if (got == sizeof asked && asked.request == static_cast<int32_t>(HostRequest::kOpen)) {
-      result = ::fork();
-      if (result == 0) play_session(library, control, socket, self);
-      if (result > 0) ::setpgid(result, result);  // whoever comes first
-    } else if (got == sizeof asked) {
-      // Nobody has its number until it is waited for here, so no other process is hit.
-      ::kill(-asked.pid, SIGKILL);
-      ::kill(asked.pid, SIGKILL);
-      while (::waitpid(asked.pid, &result, 0) < 0 && errno == EINTR) {
+    if (receive_request(control, &asked, sizeof asked, socket) != sizeof asked) return 0;
+    if (asked.request == HostRequest::kOpen) {
+      const pid_t pid = ::fork();
+      if (pid == 0) play_session(library, control, socket, self);
+      asked.value = pid < 0 ? -errno : 0;
+      if (pid > 0) {
+        ::setpgid(pid, pid);  // whoever comes first
+        sessions[asked.session] = pid;
       }
+    } else if (const auto at = sessions.find(asked.session); at != sessions.end()) {
+      // Nobody has its number until it is waited for here, so no other process is hit.
+      ::kill(-at->second, SIGKILL);
+      ::kill(at->second, SIGKILL);
+      while (::waitpid(at->second, &asked.value, 0) < 0 && errno == EINTR) {
+      }
+      sessions.erase(at);
     }
     if (socket >= 0) ::close(socket);
-    if (::send(control, &result, sizeof result, MSG_NOSIGNAL) != sizeof result) return 0;
+    if (::send(control, &asked, sizeof asked, MSG_NOSIGNAL) != sizeof asked) return 0;
   }
 }
 

@@ -77,7 +77,7 @@ std::vector<Entry> entries_of(const Type* const* list, const char* what, const f
     if (name.empty()) throw UserError("{}: an {} has no name", file.string(), what);
     if (!names.insert(name).second) throw UserError("{} is there twice", where);
     if (!required(type)) throw UserError("{} lacks a function that the ABI requires", where);
-    entries.push_back({name, string_of(type.help), schema_of(type.settings, where), &type});
+    entries.push_back({{name, string_of(type.help), schema_of(type.settings, where)}, &type});
   }
   return entries;
 }

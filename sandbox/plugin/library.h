@@ -13,7 +13,7 @@
 
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
-#include "sandbox/plugin/settings_schema.h"
+#include "sandbox/plugin/facts.h"
 #include "tailrace/abi.h"
 
 namespace tailrace::sandbox {
@@ -39,15 +39,11 @@ class PluginValues {
 
 class PluginLibrary {
  public:
-  struct EnvironmentEntry {
-    std::string name, help;
-    SettingsSchema settings;
-    const tr_env_type* type;
+  struct EnvironmentEntry : LibraryEntry {
+    const tr_env_type* type = nullptr;
   };
-  struct RewardEntry {
-    std::string name, help;
-    SettingsSchema settings;
-    const tr_reward_type* type;
+  struct RewardEntry : LibraryEntry {
+    const tr_reward_type* type = nullptr;
   };
 
   // Once for each file in a process. Throws UserError: no such file, no library, none of

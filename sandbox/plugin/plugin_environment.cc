@@ -98,9 +98,9 @@ class PluginEnvironment final : public LibraryEnvironment {
   static std::optional<Failure> too_long(tr_text text, const char* what) {
     if (text.data == nullptr && text.bytes > 0)
       return Failure{fmt::format("{} has {} bytes and no data", what, text.bytes)};
-    if (text.bytes <= static_cast<uint64_t>(kMaxPluginText)) return std::nullopt;
-    return Failure{
-        fmt::format("{} has {} bytes; at most {} are taken", what, text.bytes, kMaxPluginText)};
+    if (text.bytes <= static_cast<uint64_t>(kMostObservationBytes)) return std::nullopt;
+    return Failure{fmt::format("{} has {} bytes; at most {} are taken", what, text.bytes,
+                               kMostObservationBytes)};
   }
 
   static Result<Observation> read_observation(const tr_step& out) {

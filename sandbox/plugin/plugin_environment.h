@@ -1,7 +1,7 @@
 // An environment of a library in this process, as an Environment.
 //
 // What comes from the library is copied at once and bounded: an observation, action or evidence of
-// more than kMaxPluginText bytes is a Failure.
+// more than kMostObservationBytes is a Failure.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,6 @@
 #include "sandbox/plugin/library.h"
 
 namespace tailrace::sandbox {
-
-// Of one text that a library gives: far beyond the context of any model.
-inline constexpr int64_t kMaxPluginText = int64_t{1} << 20;
 
 // An environment whose random choices each come from one number, as the ABI has them.
 class LibraryEnvironment : public Environment {

@@ -5,8 +5,15 @@
 
 namespace tailrace::sandbox {
 
-// To the host. With kOpen goes the socket of the session; kGone names its pid.
-enum class HostRequest : uint8_t { kOpen = 1, kGone = 2 };
+// To the host, and its answers in the same order. With kOpen goes the socket of the session;
+// `value` of the answer is 0, or an errno below 0. kGone kills the session; `value` is how it has
+// ended, as waitpid() says it.
+enum class HostRequest : int32_t { kOpen = 1, kGone = 2 };
+struct HostMessage {
+  uint64_t session = 0;
+  HostRequest request = HostRequest::kOpen;
+  int32_t value = 0;
+};
 
 // To a session. The first is kEnvironment or kReward, with a name and settings.
 enum class SessionRequest : uint8_t {

@@ -34,15 +34,16 @@ TEST(DeadlineExecutor, AnswersEachCallAndMakesExceptionsFailures) {
   TestClock clock;
   Executor executor("the oracle", 2, 1s, clock);
   std::atomic<bool> closed = false;
-  executor.hand_over({{.id = 1, .run = [] { return 41; }},
-                      {.id = 2, .run = []() -> Result<int> { return Failure{"no idea"}; }},
-                      {.id = 3, .run = []() -> Result<int> { throw std::runtime_error("ouch"); }},
-                      {.id = 4, .run = []() -> Result<int> { throw 5; }},
-                      {.run = [&closed]() -> Result<int> {
-                         closed = true;
-                         throw std::runtime_error("nobody hears it");
-                       },
-                       .is_answered = false}});
+  Executor::Call unheard(5, [&closed]() -> Result<int> {
+    closed = true;
+    throw std::runtime_error("nobody hears it");
+  });
+  unheard.is_answered = false;
+  executor.hand_over({{1, [] { return 41; }},
+                      {2, []() -> Result<int> { return Failure{"no idea"}; }},
+                      {3, []() -> Result<int> { throw std::runtime_error("ouch"); }},
+                      {4, []() -> Result<int> { throw 5; }},
+                      unheard});
   EXPECT_EQ(executor.num_unanswered(), 4);
   auto answers = collect(executor, 4);
   EXPECT_EQ(answers[0].result.value(), 41);
@@ -81,14 +82,13 @@ TEST(DeadlineExecutor, AbandonsWhatIsLateAndReplacesItsThread) {
   auto begun = std::make_shared<std::promise<void>>();
   {
     Executor executor("the oracle", 1, 5s, clock);
-    executor.hand_over({{.id = 1,
-                         .run =
-                             [begun, released = release.get_future().share()] {
-                               begun->set_value();
-                               released.wait();
-                               return 1;
-                             }},
-                        {.id = 2, .run = [] { return 2; }}});
+    executor.hand_over({{1,
+                         [begun, released = release.get_future().share()] {
+                           begun->set_value();
+                           released.wait();
+                           return 1;
+                         }},
+                        {2, [] { return 2; }}});
     begun->get_future().wait();
     EXPECT_TRUE(executor.collect({}, /*all=*/false).empty());
     clock.advance(5s);
@@ -100,6 +100,52 @@ TEST(DeadlineExecutor, AbandonsWhatIsLateAndReplacesItsThread) {
     EXPECT_EQ(executor.num_abandoned(), 1);
   }  // and does not wait for it
   release.set_value();
+}
+
+// What is begun elsewhere holds no thread, and its answer is worked on here.
+TEST(DeadlineExecutor, BeginsCallsElsewhereAndFollowsTheirAnswers) {
+  TestClock clock;
+  Executor executor("the oracle", 1, 5s, clock);
+  std::vector<std::function<void(Result<int>)>> begun;
+  std::vector<Executor::Call> calls;
+  for (int64_t id = 0; id < 10; ++id) {
+    Executor::Call call;
+    call.id = id;
+    call.begin = [&begun](auto answer) { begun.push_back(std::move(answer)); };
+    call.then = [](Result<int>& answer) {
+      if (answer) answer = answer.value() + 1;
+    };
+    calls.push_back(std::move(call));
+  }
+  executor.hand_over(std::move(calls));
+  ASSERT_EQ(begun.size(), 10u);
+  // Far past the deadline of calls that run here.
+  clock.advance(1min);
+  EXPECT_TRUE(executor.collect(0us, /*all=*/false).empty());
+  std::thread elsewhere([&] {
+    for (size_t i = 0; i < 9; ++i) begun[i](static_cast<int>(i));
+    begun[9](Failure{"no idea"});
+  });
+  const auto answers = collect(executor, 10);
+  elsewhere.join();
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(answers[static_cast<size_t>(i)].result.value(), i + 1);
+  EXPECT_EQ(answers[0].seconds, 60);
+  EXPECT_EQ(answers[9].result.failure().message, "no idea");
+  EXPECT_EQ(executor.num_unanswered(), 0);
+}
+
+// The answer of a call whose executor is gone goes nowhere.
+TEST(DeadlineExecutor, IsOutlivedByWhatWasBegun) {
+  TestClock clock;
+  std::function<void(Result<int>)> begun;
+  {
+    Executor executor("the oracle", 1, 5s, clock);
+    Executor::Call call;
+    call.begin = [&begun](auto answer) { begun = std::move(answer); };
+    call.then = [](Result<int>&) { FAIL() << "it may touch what is gone"; };
+    executor.hand_over({call});
+  }
+  begun(1);
 }
 
 }  // namespace

@@ -131,6 +131,25 @@ class ScriptedEnvironment final : public sandbox::Environment {
   int turn_ = 0, pending_ = 0;
 };
 
+// Gives out the one environment that a test has made.
+class OneEnvironment final : public sandbox::EnvironmentSource {
+ public:
+  explicit OneEnvironment(std::unique_ptr<sandbox::Environment> environment)
+      : info_(environment->info()), environment_(std::move(environment)) {}
+  const sandbox::EnvironmentInfo& info() const override { return info_; }
+  std::unique_ptr<sandbox::Environment> open() const override { return std::move(environment_); }
+
+ private:
+  const sandbox::EnvironmentInfo info_;
+  mutable std::unique_ptr<sandbox::Environment> environment_;
+};
+
+template <class... Arguments>
+EnvironmentCalls::Source scripted(Arguments&&... arguments) {
+  return std::make_shared<OneEnvironment>(
+      std::make_unique<ScriptedEnvironment>(std::forward<Arguments>(arguments)...));
+}
+
 LeaseId lease_of(int64_t prompt, int32_t member) {
   return {.member = {.prompt = prompt, .member = member}};
 }
@@ -191,7 +210,7 @@ std::map<LeaseId, FinishedEpisode> play_groups(EngineSetup setup, int env_thread
   Table table(setup, env_threads);
   for (int64_t prompt = 0; prompt < 6; ++prompt) {
     for (int32_t member = 0; member < 4; ++member) {
-      table.runner.start(spec_of(prompt, member), std::make_unique<ScriptedEnvironment>(script));
+      table.runner.start(spec_of(prompt, member), scripted(script));
     }
   }
   return table.play(24);
@@ -235,10 +254,10 @@ TEST(EpisodeRunner, GivesTheSameTrajectoriesHoweverTheyShareTheMachine) {
 
 TEST(EpisodeRunner, AFailingEnvironmentEndsItsEpisodeOnly) {
   Table table;
-  table.runner.start(spec_of(0, 0), std::make_unique<ScriptedEnvironment>(Script{}));
-  table.runner.start(spec_of(1, 0), std::make_unique<ScriptedEnvironment>(Script{.fails_at = 2}));
-  table.runner.start(spec_of(2, 0), std::make_unique<ScriptedEnvironment>(Script{.throws_at = 1}));
-  table.runner.start(spec_of(3, 0), std::make_unique<ScriptedEnvironment>(Script{.throws_at = 0}));
+  table.runner.start(spec_of(0, 0), scripted(Script{}));
+  table.runner.start(spec_of(1, 0), scripted(Script{.fails_at = 2}));
+  table.runner.start(spec_of(2, 0), scripted(Script{.throws_at = 1}));
+  table.runner.start(spec_of(3, 0), scripted(Script{.throws_at = 0}));
   auto done = table.play(4);
   EXPECT_EQ(done[lease_of(0, 0)].trajectory.outcome, Outcome::kFinished);
   for (int64_t prompt : {1, 2, 3}) {
@@ -260,8 +279,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     Script stuck{.before_step = [&](int turn) {
       if (turn == 2) door.wait();
     }};
-    table.runner.start(spec_of(0, 0),
-                       std::make_unique<ScriptedEnvironment>(stuck, &alive, &overlapped));
+    table.runner.start(spec_of(0, 0), scripted(stuck, &alive, &overlapped));
     // The call is under way; the deadline counts from its start.
     while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(10ms).empty());
     EXPECT_TRUE(table.runner.poll().empty());
@@ -272,7 +290,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     EXPECT_EQ(done[0].failure, "the environment did not answer within its deadline of 10 s");
     EXPECT_EQ(alive, 1) << "its call still runs";
     // The lost thread was replaced: others go on.
-    table.runner.start(spec_of(1, 0), std::make_unique<ScriptedEnvironment>(Script{}, &alive));
+    table.runner.start(spec_of(1, 0), scripted(Script{}, &alive));
     EXPECT_EQ(table.play(1).begin()->second.trajectory.outcome, Outcome::kFinished);
   }
   // The table is gone and has not waited for the thread that does not return.
@@ -284,8 +302,7 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
 
 TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
   Table table;
-  table.runner.start(spec_of(0, 0),
-                     std::make_unique<ScriptedEnvironment>(Script{.pending = 1 << 30}));
+  table.runner.start(spec_of(0, 0), scripted(Script{.pending = 1 << 30}));
   std::vector<FinishedEpisode> done;
   while (done.empty()) {
     done = table.runner.poll(1s);
@@ -308,10 +325,10 @@ TEST(EpisodeRunner, AnEpisodeCutAtItsTurnsReachesTheVerifierOfItsEnvironment) {
   Table table;
   EpisodeSpec spec = spec_of(0, 0);
   spec.limits.max_turns = 2;
-  auto scored = std::make_unique<ScriptedEnvironment>(Script{.turns = 8, .verifier = "number"});
+  auto scored = scripted(Script{.turns = 8, .verifier = "number"});
   table.runner.start(spec, std::move(scored));
   spec.lease = lease_of(1, 0);
-  table.runner.start(spec, std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+  table.runner.start(spec, scripted(Script{.turns = 8}));
   auto done = table.play(2);
   const Trajectory& cut = done[lease_of(0, 0)].trajectory;
   EXPECT_EQ(cut.outcome, Outcome::kTruncated);
@@ -325,8 +342,7 @@ TEST(EpisodeRunner, AHugeObservationTruncatesTheEpisode) {
   Table table;
   EpisodeSpec spec = spec_of(0, 0);
   spec.limits.max_response_tokens = 30;
-  table.runner.start(spec,
-                     std::make_unique<ScriptedEnvironment>(Script{.observation_letters = 40}));
+  table.runner.start(spec, scripted(Script{.observation_letters = 40}));
   auto done = table.play(1);
   EXPECT_EQ(done.begin()->second.trajectory.outcome, Outcome::kTruncated);
   EXPECT_EQ(done.begin()->second.trajectory.turns, 1);
@@ -336,8 +352,7 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   Table table;
   std::atomic<int> alive = 0;
   for (int32_t member = 0; member < 3; ++member) {
-    table.runner.start(spec_of(0, member),
-                       std::make_unique<ScriptedEnvironment>(Script{.turns = 8}, &alive));
+    table.runner.start(spec_of(0, member), scripted(Script{.turns = 8}, &alive));
   }
   std::vector<FinishedEpisode> done;
   // In the middle of the episodes, wherever that is.
@@ -370,8 +385,7 @@ TEST(EpisodeRunner, EveryEnvironmentIsClosedOnce) {
   std::atomic<bool> overlapped = false;
   const auto start = [&](int32_t member, Script script) {
     script.closed = &closed;
-    table.runner.start(spec_of(0, member), std::make_unique<ScriptedEnvironment>(
-                                               std::move(script), &alive, &overlapped));
+    table.runner.start(spec_of(0, member), scripted(std::move(script), &alive, &overlapped));
   };
   start(0, {.turns = 2});
   start(1, {.fails_at = 1});
@@ -392,8 +406,7 @@ TEST(EpisodeRunner, GivesTheTurnsOfAnEpisodeThatHasGrown) {
   constexpr int64_t kThreshold = 12, kPrompt = 5;
   Table table({}, 1, kThreshold);
   for (int32_t member = 0; member < 4; ++member)
-    table.runner.start(spec_of(0, member),
-                       std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+    table.runner.start(spec_of(0, member), scripted(Script{.turns = 8}));
   const auto done = table.play(4);
   ASSERT_EQ(table.stored.size(), 4u);
   for (const auto& [lease, stored] : table.stored) {
@@ -418,7 +431,7 @@ TEST(EpisodeRunner, GivesTheTurnsOfAnEpisodeThatHasGrown) {
 
 TEST(EpisodeRunner, GivesNoTurnsWhileItRunsWhereTheThresholdIsZero) {
   Table table;
-  table.runner.start(spec_of(0, 0), std::make_unique<ScriptedEnvironment>(Script{.turns = 8}));
+  table.runner.start(spec_of(0, 0), scripted(Script{.turns = 8}));
   table.play(1);
   EXPECT_TRUE(table.stored.empty());
 }
@@ -428,7 +441,7 @@ TEST(EpisodeRunner, GivesAllTurnsWhenItsCallerLeaves) {
   const Script script{.turns = 6, .pending = 1};
   Table table;
   for (int32_t member = 0; member < 4; ++member)
-    table.runner.start(spec_of(0, member), std::make_unique<ScriptedEnvironment>(script));
+    table.runner.start(spec_of(0, member), scripted(script));
   std::map<LeaseId, Trajectory> left;
   while (left.size() < 4) {
     table.runner.poll(10ms);
@@ -444,7 +457,7 @@ TEST(EpisodeRunner, GivesAllTurnsWhenItsCallerLeaves) {
   for (const auto& [lease, turns] : left) {
     EpisodeSpec spec = spec_of(0, lease.member.member);
     spec.prefix = turns;
-    other.runner.start(spec, std::make_unique<ScriptedEnvironment>(script));
+    other.runner.start(spec, scripted(script));
   }
   EXPECT_TRUE(other.runner.take_turns(/*leaving=*/true).empty()) << "a prefix is stored already";
   const auto resumed = other.play(4);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/rollout/engine/fake_tokenizer.h"
+#include "tests/rollout/episode/played_episode.h"
 
 namespace tailrace {
 namespace {
@@ -71,13 +72,13 @@ sandbox::StepResult cut_off() {
   return result;
 }
 
-void expect_sound(Episode& episode) {
+void expect_sound(PlayedEpisode& episode) {
   auto fault = find_fault(episode.trajectory());
   EXPECT_FALSE(fault.has_value()) << *fault;
 }
 
 TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 1.0), Next::kGenerate);
   GenerateRequest first = episode.request(4);
   EXPECT_EQ(first.new_tokens, (std::vector<TokenId>{3, 2}));
@@ -121,7 +122,7 @@ TEST(Episode, WritesTurnsAsTheChatTemplateDoes) {
                                 "t"),
       {});
   const TokenId end = tokenizer->id_of("<|im_end|>");
-  Episode episode(spec_of({.max_action_tokens = 20}), "scripted", format);
+  PlayedEpisode episode(spec_of({.max_action_tokens = 20}), "scripted", format);
   EXPECT_EQ(episode.observed(sandbox::Observation{"Go <|im_end|>"}, 0), Next::kGenerate);
   std::vector<TokenId> answer = tokenizer->encode("left");
   answer.push_back(end);
@@ -146,7 +147,7 @@ TEST(Episode, WritesTurnsAsTheChatTemplateDoes) {
 
 // Without a template nobody could write them.
 TEST(Episode, FailsOverMessagesWithoutATemplate) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   sandbox::Observation said;
   said.messages = R"([{"role":"user","content":"a"}])";
   EXPECT_EQ(episode.observed(said, 0), Next::kDone);
@@ -159,7 +160,7 @@ TEST(Episode, RecordsWhatTruncationKeptWhereItIsAsked) {
     EpisodeSpec spec = spec_of();
     spec.sampling.top_k = 2;
     spec.keeps_sets = keeps;
-    Episode episode(spec, "scripted", plain());
+    PlayedEpisode episode(spec, "scripted", plain());
     episode.observed(sandbox::Observation{"a"}, 0);
     EXPECT_EQ(episode.request(1).wants_kept, keeps);
     Generation answer = sampled({3, 1}, FinishReason::kLength);
@@ -187,7 +188,7 @@ TEST(Episode, RecordsTheExpertsOfItsTokensWhereItIsAsked) {
   for (const bool records : {false, true}) {
     EpisodeSpec spec = spec_of();
     if (records) spec.experts = {.sparse_layers = 1, .chosen = 1, .experts = 4};
-    Episode episode(spec, "scripted", plain());
+    PlayedEpisode episode(spec, "scripted", plain());
     episode.observed(sandbox::Observation{"a"}, 0);
     Generation answer = sampled({3, 1}, FinishReason::kLength);
     answer.choices = {0, 1};
@@ -209,7 +210,7 @@ TEST(Episode, RecordsTheExpertsOfItsTokensWhereItIsAsked) {
 
     // Behind them: what another generator tells of tokens that were recorded changes nothing.
     spec.prefix = std::move(stored);
-    Episode resumed(spec, "scripted", plain());
+    PlayedEpisode resumed(spec, "scripted", plain());
     EXPECT_EQ(resumed.observed(sandbox::Observation{"a"}, 0), Next::kStep);
     EXPECT_EQ(resumed.stepped(seen("b"), 0), Next::kGenerate);
     answer = sampled({4}, FinishReason::kStopString);
@@ -223,7 +224,7 @@ TEST(Episode, RecordsTheExpertsOfItsTokensWhereItIsAsked) {
 }
 
 TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"a"}, 0);
   episode.answered(sampled({3, 4}, FinishReason::kStopString), 0);
   episode.stepped(over(1), 0);
@@ -233,7 +234,7 @@ TEST(Episode, SaysNothingOfTruncationThatCutNothing) {
 }
 
 TEST(Episode, GivesAnActionThatDoesNotStopToTheEnvironmentAsItIs) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   EXPECT_EQ(episode.answered(sampled({0, 0, 0}, FinishReason::kLength), 0), Next::kStep);
   EXPECT_EQ(episode.action(), "aaa");
@@ -241,7 +242,7 @@ TEST(Episode, GivesAnActionThatDoesNotStopToTheEnvironmentAsItIs) {
 }
 
 TEST(Episode, StepsOnceMoreWhenTheResponseIsFullAndIsTruncated) {
-  Episode episode(spec_of({.max_response_tokens = 5}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_response_tokens = 5}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
@@ -254,7 +255,7 @@ TEST(Episode, StepsOnceMoreWhenTheResponseIsFullAndIsTruncated) {
 }
 
 TEST(Episode, AnAnswerThatStopsWithTheLastTokenIsFinished) {
-  Episode episode(spec_of({.max_response_tokens = 3}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_response_tokens = 3}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(over(1), 0), Next::kDone);
@@ -262,7 +263,7 @@ TEST(Episode, AnAnswerThatStopsWithTheLastTokenIsFinished) {
 }
 
 TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
-  Episode episode(spec_of({.max_context_tokens = 8}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_context_tokens = 8}), "scripted", plain());
   episode.observed(sandbox::Observation{"cc"}, 0);
   episode.answered(sampled({0, 0, 4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("???", 0.5), 0), Next::kCut);
@@ -274,7 +275,7 @@ TEST(Episode, IsTruncatedWhenTheNextObservationDoesNotFit) {
 }
 
 TEST(Episode, IsTruncatedAfterItsTurns) {
-  Episode episode(spec_of({.max_turns = 2}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_turns = 2}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?", 0.5), 0), Next::kGenerate);
@@ -289,7 +290,7 @@ TEST(Episode, IsTruncatedAfterItsTurns) {
 }
 
 TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
-  Episode episode(spec_of({.max_turns = 1}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_turns = 1}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
@@ -307,7 +308,7 @@ TEST(Episode, ThatIsCutReachesTheVerifierWithWhatThereIs) {
 }
 
 TEST(Episode, ThatCannotBeCutIsAFailure) {
-  Episode episode(spec_of({.max_turns = 1}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_turns = 1}), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(episode.stepped(seen("?"), 0), Next::kCut);
@@ -317,7 +318,7 @@ TEST(Episode, ThatCannotBeCutIsAFailure) {
 }
 
 TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   sandbox::StepResult pending;
@@ -329,7 +330,7 @@ TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
 }
 
 TEST(Episode, LeavesTheRewardToTheVerifier) {
-  Episode episode(spec_of(), "scripted", plain());
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);
   episode.answered(sampled({4}, FinishReason::kStopString), 0);
   sandbox::StepResult last = over(0);
@@ -342,12 +343,12 @@ TEST(Episode, LeavesTheRewardToTheVerifier) {
 }
 
 TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
-  Episode first(spec_of(), "scripted", plain());
+  PlayedEpisode first(spec_of(), "scripted", plain());
   EXPECT_EQ(first.observed(Failure{"no such row"}, 0), Next::kDone);
   EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_EQ(first.failure(), "no such row");
 
-  Episode second(spec_of(), "scripted", plain());
+  PlayedEpisode second(spec_of(), "scripted", plain());
   second.observed(sandbox::Observation{"c"}, 0);
   second.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(second.stepped(Failure{"disk full"}, 0), Next::kDone);
@@ -356,7 +357,7 @@ TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
   EXPECT_EQ(second.trajectory().num_sampled(), 1);
   expect_sound(second);
 
-  Episode third(spec_of(), "scripted", plain());
+  PlayedEpisode third(spec_of(), "scripted", plain());
   third.observed(sandbox::Observation{"c"}, 0);
   third.answered(sampled({4}, FinishReason::kStopString), 0);
   // NaN is no reward: one of them would make the group's advantages NaN.
@@ -366,12 +367,12 @@ TEST(Episode, AFailureOfTheEnvironmentIsNoReward) {
 }
 
 TEST(Episode, RefusesAPromptThatIsTooLongWithBothNumbers) {
-  Episode episode(spec_of({.max_prompt_tokens = 3}), "scripted", plain());
+  PlayedEpisode episode(spec_of({.max_prompt_tokens = 3}), "scripted", plain());
   EXPECT_EQ(episode.observed(sandbox::Observation{"cccc"}, 0), Next::kDone);
   EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_NE(episode.failure().find("the prompt has 4 tokens; at most 3 are allowed"),
             std::string::npos);
-  Episode empty(spec_of(), "scripted", plain());
+  PlayedEpisode empty(spec_of(), "scripted", plain());
   EXPECT_EQ(empty.observed(sandbox::Observation{""}, 0), Next::kDone);
   EXPECT_EQ(empty.failure(), "the first observation has no tokens");
 }
@@ -400,12 +401,12 @@ TEST(Episode, TakesWhatTheOptionsLeaveOpenFromTheEnvironment) {
 }
 
 TEST(Episode, TextThatTheTokenizerRefusesFailsTheEpisodeAlone) {
-  Episode first(spec_of(), "test", plain());
+  PlayedEpisode first(spec_of(), "test", plain());
   EXPECT_EQ(first.observed(sandbox::Observation{"a</s>"}, 0), Next::kDone);
   EXPECT_EQ(first.trajectory().outcome, Outcome::kEnvFailed);
   EXPECT_EQ(first.failure(), "the first observation: it holds </s>");
 
-  Episode later(spec_of(), "test", plain());
+  PlayedEpisode later(spec_of(), "test", plain());
   later.observed(sandbox::Observation{"a"}, 0);
   later.answered(sampled({1}, FinishReason::kStopToken), 0);
   EXPECT_EQ(later.stepped(seen("b</s>"), 0), Next::kDone);
@@ -414,7 +415,7 @@ TEST(Episode, TextThatTheTokenizerRefusesFailsTheEpisodeAlone) {
 }
 
 TEST(Episode, AnEmptyObservationMergesNoTurns) {
-  Episode episode(spec_of(), "test", plain());
+  PlayedEpisode episode(spec_of(), "test", plain());
   episode.observed(sandbox::Observation{"ab"}, 0);
   episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
   EXPECT_EQ(episode.stepped(seen(""), 0), Next::kGenerate);
@@ -427,8 +428,8 @@ TEST(Episode, AnEmptyObservationMergesNoTurns) {
 }
 
 // Two turns, about to generate the third.
-Episode after_two_turns(const std::string& second_observation) {
-  Episode episode(spec_of(), "scripted", plain());
+PlayedEpisode after_two_turns(const std::string& second_observation) {
+  PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"cab"}, 0);
   episode.request(1);
   episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
@@ -440,13 +441,13 @@ Episode after_two_turns(const std::string& second_observation) {
 }
 
 TEST(Episode, StoresTheTurnsThatAreOver) {
-  Episode young(spec_of(), "scripted", plain());
+  PlayedEpisode young(spec_of(), "scripted", plain());
   young.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(young.num_storable(), 0);
   young.answered(sampled({4}, FinishReason::kStopString), 0);
   EXPECT_EQ(young.num_storable(), 0) << "what the environment says to it is not known";
   for (const std::string observation : {"", "?"}) {
-    Episode episode = after_two_turns(observation);
+    PlayedEpisode episode = after_two_turns(observation);
     const Trajectory stored = episode.stored();
     EXPECT_EQ(stored.num_tokens(), episode.num_storable());
     EXPECT_EQ(stored.turns, 2);
@@ -470,7 +471,7 @@ TEST(Episode, GoesOnBehindItsPrefixWithoutSamplingItAgain) {
     EpisodeSpec spec = spec_of();
     spec.prefix = after_two_turns(observation).stored();
     const Segment recorded = spec.prefix->segments[0];
-    Episode episode(spec, "scripted", plain());
+    PlayedEpisode episode(spec, "scripted", plain());
     EXPECT_EQ(episode.observed(sandbox::Observation{"cab"}, 0), Next::kStep);
     EXPECT_EQ(episode.action(), "ab");
     sandbox::StepResult pending;
@@ -504,37 +505,37 @@ TEST(Episode, GoesOnBehindItsPrefixWithoutSamplingItAgain) {
 TEST(Episode, AnEnvironmentThatDoesNotRepeatItselfFails) {
   EpisodeSpec spec = spec_of();
   spec.prefix = after_two_turns("?").stored();
-  const auto expect_failed = [](Episode& episode, const std::string& reason) {
+  const auto expect_failed = [](PlayedEpisode& episode, const std::string& reason) {
     EXPECT_EQ(episode.failure(), "the environment did not repeat itself: " + reason +
                                      " of the 2 that an attempt before had played");
     EXPECT_EQ(episode.trajectory().outcome, Outcome::kEnvFailed);
     EXPECT_FALSE(episode.trajectory().reward.has_value());
     expect_sound(episode);
   };
-  Episode other_prompt(spec, "scripted", plain());
+  PlayedEpisode other_prompt(spec, "scripted", plain());
   EXPECT_EQ(other_prompt.observed(sandbox::Observation{"caba"}, 0), Next::kDone);
   expect_failed(other_prompt, "another prompt in turn 0");
 
-  Episode shorter(spec, "scripted", plain());
+  PlayedEpisode shorter(spec, "scripted", plain());
   shorter.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(shorter.stepped(seen("?"), 0), Next::kDone);
   expect_failed(shorter, "another observation in turn 1");
 
-  Episode longer(spec, "scripted", plain());
+  PlayedEpisode longer(spec, "scripted", plain());
   longer.observed(sandbox::Observation{"cab"}, 0);
   longer.stepped(seen("?c"), 0);
   EXPECT_EQ(longer.stepped(seen("?c"), 0), Next::kDone);
   expect_failed(longer, "another observation in turn 2");
 
   for (bool terminated : {false, true}) {
-    Episode ended(spec, "scripted", plain());
+    PlayedEpisode ended(spec, "scripted", plain());
     ended.observed(sandbox::Observation{"cab"}, 0);
     ended.stepped(seen("?c"), 0);
     EXPECT_EQ(ended.stepped(terminated ? over(1) : cut_off(), 0), Next::kDone);
     expect_failed(ended, "its end in turn 2");
   }
   // One that says why keeps its word.
-  Episode failed(spec, "scripted", plain());
+  PlayedEpisode failed(spec, "scripted", plain());
   failed.observed(sandbox::Observation{"cab"}, 0);
   EXPECT_EQ(failed.stepped(Failure{"disk full"}, 0), Next::kDone);
   EXPECT_EQ(failed.failure(), "disk full");

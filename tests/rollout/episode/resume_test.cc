@@ -16,6 +16,7 @@
 #include "rollout/episode/task_source.h"
 #include "sandbox/builtin/built_in.h"
 #include "tests/rollout/engine/engine_harness.h"
+#include "tests/rollout/episode/played_episode.h"
 
 namespace tailrace {
 namespace {
@@ -84,7 +85,7 @@ class Table {
       EXPECT_EQ(misfit, std::nullopt) << *misfit;
     }
     auto environment = environments_.make(env_, settings_);
-    Episode episode(spec, info_.name, format_);
+    PlayedEpisode episode(spec, info_.name, format_);
     const SessionId session = next_session_++;
     Played played;
     auto next = episode.observed(environment->reset(episode.task()), 0.5);

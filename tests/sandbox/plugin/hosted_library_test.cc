@@ -1,7 +1,11 @@
 #include "sandbox/plugin/hosted_library.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <csignal>
+#include <mutex>
 #include <thread>
 
 #include <fmt/format.h>
@@ -10,6 +14,8 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "sandbox/plugin/hosted_environment.h"
+#include "sandbox/plugin/plugin_environment.h"
 #include "tests/sandbox/plugin/plugins.h"
 
 namespace tailrace::sandbox {
@@ -23,15 +29,19 @@ std::shared_ptr<HostedLibrary> host(const std::string& name) {
   return HostedLibrary::start(plugin(name), TAILRACE_BINARY);
 }
 
+EnvironmentSettings whole(const HostedLibrary& library, const std::string& name,
+                          const EnvironmentSettings& settings) {
+  for (const LibraryEntry& entry : library.facts().environments)
+    if (entry.name == name)
+      return complete_settings(entry.settings, settings, name, "env.settings");
+  throw std::out_of_range(name);
+}
+
 std::unique_ptr<Environment> hosted(const std::shared_ptr<HostedLibrary>& library,
                                     const std::string& name,
                                     const EnvironmentSettings& settings = {}, Time timeout = 10s) {
-  for (const auto& entry : library->environments())
-    if (entry.name == name)
-      return make_hosted_environment(
-          library, name, complete_settings(entry.settings, settings, name, "env.settings"),
-          timeout);
-  throw std::out_of_range(name);
+  const EnvironmentSettings all = whole(*library, name, settings);
+  return make_hosted_environment(library, ask_info(*library, name, all, timeout), all, timeout);
 }
 
 // All that a player hears, to the last bit; the failure that ended it.
@@ -59,8 +69,8 @@ std::string transcript(Environment& environment, uint64_t seed) {
 
 TEST(HostedLibrary, PlaysTheSameEpisodes) {
   const auto library = host("maze");
-  EXPECT_EQ(library->environments()[0].settings.size(), 3u);
-  EXPECT_EQ(library->rewards()[0].name, "short_way");
+  EXPECT_EQ(library->facts().environments[0].settings.size(), 3u);
+  EXPECT_EQ(library->facts().rewards[0].name, "short_way");
   for (const char* judge : {"itself", "short_way"}) {
     const EnvironmentSettings settings = {{"size", "6"}, {"scored_by", judge}};
     const auto there = hosted(library, "maze", settings);
@@ -117,6 +127,99 @@ TEST(HostedLibrary, LeavesNoProcessBehind) {
     EXPECT_EQ(children_of(::getpid()), before + 1);
   }
   EXPECT_EQ(children_of(::getpid()), before);
+}
+
+// As an engine plays them: begun from one thread, answered from another.
+struct Answers {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::vector<Result<StepResult>> all;
+
+  RemoteEnvironment::Done taker() {
+    return [this](Result<StepResult> result) {
+      const std::unique_lock lock(mutex);
+      all.push_back(std::move(result));
+      came.notify_one();
+    };
+  }
+  std::vector<Result<StepResult>> await(size_t count) {
+    std::unique_lock lock(mutex);
+    came.wait_for(lock, 60s, [&] { return all.size() >= count; });
+    return std::exchange(all, {});
+  }
+};
+
+constexpr EnvironmentCall kReset{.kind = EnvironmentCall::Kind::kReset};
+EnvironmentCall step_call() { return {.kind = EnvironmentCall::Kind::kStep, .action = "1\n"}; }
+
+TEST(RemoteEnvironment, ManyPlayAtOnceAndHoldNoThread) {
+  constexpr size_t kMany = 1000;
+  const auto library = host("faulty");
+  const int64_t before = children_of(::getpid());
+  const EnvironmentSettings settings = whole(*library, "faulty", {});
+  Answers answers;
+  std::vector<std::unique_ptr<RemoteEnvironment>> many;
+  for (size_t i = 0; i < kMany; ++i) {
+    many.push_back(make_remote_environment(library, "faulty", settings, 60s));
+    many.back()->begin(kReset, answers.taker());
+  }
+  for (const auto& first : answers.await(kMany)) ASSERT_TRUE(first) << first.failure().message;
+  for (const auto& one : many) one->begin(step_call(), answers.taker());
+  const auto steps = answers.await(kMany);
+  ASSERT_EQ(steps.size(), kMany);
+  for (const auto& step : steps) {
+    ASSERT_TRUE(step) << step.failure().message;
+    EXPECT_EQ(step.value().observation.text, steps[0].value().observation.text);
+  }
+  EXPECT_EQ(children_of(::getpid()), before) << "they are children of their host";
+}
+
+TEST(RemoteEnvironment, FailsByItselfAndAlone) {
+  const auto library = host("faulty");
+  Answers bad, good;
+  const auto remote = [&](const char* fault, Time timeout) {
+    return make_remote_environment(library, "faulty", whole(*library, "faulty", {{"fault", fault}}),
+                                   timeout);
+  };
+  const auto hangs = remote("hang", 300ms), crashes = remote("crash", 30s),
+             plays = remote("none", 30s);
+  for (const auto* one : {&hangs, &crashes}) (*one)->begin(kReset, bad.taker());
+  for (const auto& first : bad.await(2)) EXPECT_TRUE(first);
+  plays->begin(kReset, good.taker());
+  EXPECT_TRUE(good.await(1).at(0));
+  const auto failure_of = [&](RemoteEnvironment& one) -> std::string {
+    for (int turn = 0; turn < 40; ++turn) {
+      one.begin(step_call(), bad.taker());
+      if (const auto step = bad.await(1).at(0); !step) return step.failure().message;
+    }
+    return "";
+  };
+  EXPECT_THAT(failure_of(*hangs), HasSubstr("did not return within 0.3 s"));
+  EXPECT_THAT(failure_of(*crashes), HasSubstr("signal 11"));
+  EXPECT_THAT(failure_of(*crashes), HasSubstr("has ended before step()"));
+  plays->begin(step_call(), good.taker());
+  EXPECT_TRUE(good.await(1).at(0));
+}
+
+// Whoever ends an episode in the middle of a call waits for nothing, and the call is answered.
+TEST(RemoteEnvironment, IsEndedInTheMiddleOfACall) {
+  const auto library = host("faulty");
+  Answers answers;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) {
+    auto remote = make_remote_environment(library, "faulty",
+                                          whole(*library, "faulty", {{"fault", "hang"}}), 600s);
+    remote->begin(kReset, answers.taker());
+    if (i % 2 == 0) {
+      EXPECT_TRUE(answers.await(1).at(0));
+      remote->begin(step_call(), answers.taker());
+    }
+    remote.reset();
+    const auto ended = answers.await(1);
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_TRUE(i % 2 != 0 || !ended[0]) << "it was in its call";
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
 }
 
 TEST(HostedLibrary, AHostThatDiesIsReplaced) {

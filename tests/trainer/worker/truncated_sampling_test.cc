@@ -9,6 +9,7 @@
 #include "rollout/episode/episode.h"
 #include "tests/rollout/engine/engine_harness.h"
 #include "tests/rollout/engine/fake_tokenizer.h"
+#include "tests/rollout/episode/played_episode.h"
 #include "tests/trainer/fixtures.h"
 
 namespace tailrace {
@@ -42,7 +43,7 @@ Trajectory play(TestEngine& engine, const text::Tokenizer& tokenizer, const Samp
   spec.numerics_class = testing::kNumericsClass;
   spec.keeps_sets = keeps_sets;
   const chat::PromptFormat format(tokenizer);
-  Episode episode(spec, "test", format);
+  PlayedEpisode episode(spec, "test", format);
   const auto session = static_cast<SessionId>(1000 * prompt + member);
   sandbox::StepResult result;
   result.observation.text = "GO";

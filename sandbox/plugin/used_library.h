@@ -1,0 +1,61 @@
+// A library as a run uses it. What it says about itself is asked in a process of its own, or known
+// from the launch; only who plays its environments here, or asks its rewards, loads it.
+//
+// Thread: any.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/base/time.h"
+#include "kernels/base/mutex.h"
+#include "sandbox/environment_source.h"
+#include "sandbox/plugin/facts.h"
+#include "sandbox/plugin/hosted_library.h"
+#include "sandbox/plugin/library.h"
+
+namespace tailrace::sandbox {
+
+class UsedLibrary {
+ public:
+  // Asks it. `is_apart`: what it has plays in processes of its own. Throws UserError.
+  static std::shared_ptr<UsedLibrary> ask(const std::filesystem::path& file, bool is_apart);
+  // Asks it in this process, where it plays too.
+  static std::shared_ptr<UsedLibrary> load(const std::filesystem::path& file);
+  // What is not among its facts is asked when it is wanted.
+  static std::shared_ptr<UsedLibrary> known(const std::filesystem::path& file, bool is_apart,
+                                            LibraryFacts facts);
+
+  const std::filesystem::path& file() const { return file_; }
+  bool is_apart() const { return is_apart_; }
+  LibraryFacts facts() const;  // with the infos that were asked since
+  // `settings` as complete_settings() gives them. Throws UserError.
+  EnvironmentInfo info(const std::string& name, const EnvironmentSettings& settings, Time timeout);
+
+  // Loaded into this process with the first call. Throws UserError.
+  std::shared_ptr<const PluginLibrary> here() const { return PluginLibrary::load(file_); }
+  // Its host starts with the first session.
+  std::shared_ptr<const HostedLibrary> hosted();
+
+ private:
+  UsedLibrary(std::filesystem::path file, bool is_apart, LibraryFacts facts)
+      : file_(std::move(file)), is_apart_(is_apart), facts_(std::move(facts)) {}
+
+  const std::filesystem::path file_;
+  const bool is_apart_;
+  bool is_asked_here_ = false;
+  mutable Mutex mutex_;
+  LibraryFacts facts_ TR_GUARDED_BY(mutex_);
+  std::shared_ptr<const HostedLibrary> hosted_ TR_GUARDED_BY(mutex_);
+};
+
+// Environments of a library; each call has `timeout`. Throws UserError: settings that its schema or
+// its constructor refuses.
+std::shared_ptr<const EnvironmentSource> source_of(std::shared_ptr<UsedLibrary> library,
+                                                   const std::string& name,
+                                                   const EnvironmentSettings& settings,
+                                                   Time timeout);
+
+}  // namespace tailrace::sandbox
