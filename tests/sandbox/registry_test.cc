@@ -47,7 +47,7 @@ TEST(EnvironmentRegistry, NamesTheNearestNameOrSetting) {
 
 TEST(EnvironmentRegistry, ANameIsTakenOnce) {
   EnvironmentRegistry registry = built_in_environments();
-  EXPECT_THROW(registry.add("text", "again", {}), UserError);
+  EXPECT_THROW(registry.add("text", "again", EnvironmentRegistry::Factory()), UserError);
 }
 
 }  // namespace
