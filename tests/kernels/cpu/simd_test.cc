@@ -9,7 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/base/isa.h"
+extern const char* const tested_isa;
+const char* const tested_isa = TR_ISA_NAME;
 
 namespace tailrace {
 namespace {
