@@ -32,14 +32,18 @@ struct Row {
   }
 };
 
-// Episodes of a run are tried again when an environment fails; here nothing runs yet, and a person
-// is told.
+// As often as an episode of a run is; then a person is told.
+constexpr int kAttempts = 3;
+
+// An environment that fails: its episode begins anew.
+struct Failed {
+  std::string reason;
+};
+
 template <class T>
-T checked(const sandbox::Environment& environment, Result<T> result) {
+T checked(Result<T> result) {
   if (result) return std::move(result).value();
-  throw UserError("sft.demonstrations: environment {} failed: {}", environment.info().name,
-                  result.failure().message)
-      .about("sft.demonstrations");
+  throw Failed{result.failure().message};
 }
 
 sandbox::StepResult step(sandbox::Environment& environment, const std::string& action,
@@ -47,7 +51,7 @@ sandbox::StepResult step(sandbox::Environment& environment, const std::string& a
   const SteadyClock clock;
   const Time begin = clock.now();
   for (;;) {
-    sandbox::StepResult result = checked(environment, environment.step(action));
+    sandbox::StepResult result = checked(environment.step(action));
     if (!result.pending) return result;
     if (clock.now() - begin >= timeout) {
       throw UserError("sft.demonstrations: environment {} was still pending after {:g} s",
@@ -77,11 +81,26 @@ class Demonstrator {
                const VerifierRegistry& verifiers, const DemonstrationPlan& plan)
       : environment_(environment), format_(format), verifiers_(verifiers), plan_(plan) {}
 
-  Row play(const sandbox::Task& task, Rng& rng, DemonstrationCounts& counts) {
+  // The same episode once more where the environment failed. Throws UserError.
+  Row play(const sandbox::Task& task, const Rng& rng, DemonstrationCounts& counts) {
+    for (int attempt = 1;; ++attempt) {
+      try {
+        return play_once(task, rng, counts);
+      } catch (const Failed& failed) {
+        environment_.close();
+        if (attempt == kAttempts)
+          throw UserError("sft.demonstrations: environment {} failed: {}", environment_.info().name,
+                          failed.reason)
+              .about("sft.demonstrations");
+      }
+    }
+  }
+
+ private:
+  Row play_once(const sandbox::Task& task, Rng rng, DemonstrationCounts& counts) {
     Row row;
-    const sandbox::Observation first = checked(environment_, environment_.reset(task));
-    row.append(checked(environment_, format_.first({first.text, first.messages, first.tools})),
-               false);
+    const sandbox::Observation first = checked(environment_.reset(task));
+    row.append(checked(format_.first({first.text, first.messages, first.tools})), false);
     while (true) {
       const auto action = environment_.demonstrate(rng);
       if (!action) {
@@ -101,10 +120,9 @@ class Demonstrator {
         counts.successes += is_success(result, verifiers_, plan_.score_budget);
         break;
       }
-      const auto seen =
-          checked(environment_, format_.next({result.observation.text, result.observation.messages,
-                                              result.observation.tools},
-                                             row.tokens.empty() ? -1 : row.tokens.back()));
+      const auto seen = checked(format_.next(
+          {result.observation.text, result.observation.messages, result.observation.tools},
+          row.tokens.empty() ? -1 : row.tokens.back()));
       if (!row.fits(seen.size(), plan_.max_tokens)) break;
       row.append(seen, false);
     }
@@ -113,7 +131,6 @@ class Demonstrator {
     return row;
   }
 
- private:
   sandbox::Environment& environment_;
   const chat::PromptFormat& format_;
   const VerifierRegistry& verifiers_;
@@ -147,8 +164,7 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
       // A dataset may be shorter than the demonstrations: its rows then come round again.
       if (!dataset.rows.empty())
         task.data = dataset.rows[static_cast<size_t>(i) % dataset.rows.size()].json;
-      Rng rng = demonstrator_rng(plan.run_seed, domain, i);
-      const Row row = demonstrator.play(task, rng, counts);
+      const Row row = demonstrator.play(task, demonstrator_rng(plan.run_seed, domain, i), counts);
       // In the form of sft.data, as which the trainer reads it.
       text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
                           fmt::join(row.counts, ","));

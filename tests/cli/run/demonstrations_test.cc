@@ -121,6 +121,33 @@ class Undemonstrated final : public sandbox::Environment {
   sandbox::EnvironmentInfo info_{.name = "undemonstrated"};
 };
 
+// Fails in some of its calls, and never twice in a row.
+class Shaky : public sandbox::Environment {
+ public:
+  explicit Shaky(std::unique_ptr<sandbox::Environment> sound) : sound_(std::move(sound)) {}
+  const sandbox::EnvironmentInfo& info() const override { return sound_->info(); }
+  Result<sandbox::Observation> reset(const sandbox::Task& task) override {
+    if (++calls_ % 37 == 0) return Failure{"a bad day"};
+    return sound_->reset(task);
+  }
+  Result<sandbox::StepResult> step(const std::string& action) override {
+    if (++calls_ % 37 == 0) return Failure{"a bad day"};
+    return sound_->step(action);
+  }
+  std::optional<std::string> demonstrate(Rng& rng) override { return sound_->demonstrate(rng); }
+  std::string sample_action(Rng& rng) override { return sound_->sample_action(rng); }
+
+ private:
+  std::unique_ptr<sandbox::Environment> sound_;
+  int calls_ = 0;
+};
+
+TEST_F(DemonstrationsTest, AnEpisodeThatFailsIsShownAgain) {
+  const std::string sound = write(30, {7, 256});
+  environment_ = std::make_unique<Shaky>(std::move(environment_));
+  EXPECT_EQ(write(30, {7, 256}), sound);
+}
+
 TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {
   environment_ = std::make_unique<Undemonstrated>();
   try {
