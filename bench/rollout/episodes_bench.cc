@@ -73,7 +73,7 @@ class Player {
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
         spec.sampling = episode_sampling(options_.sampling, info_, model_.config(), format_);
         spec.limits = episode_limits(options_, info_);
-        runner_.start(std::move(spec), environments_.make(kEnvironment, {}));
+        runner_.start(std::move(spec), environments_.source(kEnvironment, {}));
       }
     }
     std::map<std::pair<int64_t, int32_t>, Trajectory> trajectories;

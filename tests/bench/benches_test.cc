@@ -37,6 +37,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"train-step", "--sequences 2 --length 16 --steps 1"},
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
+          {"env", "--steps 100 --sessions 3 --rounds 1"},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
