@@ -98,7 +98,9 @@ void settle_name(const Library& library, std::string& name) {
 Registries with_libraries(const Registries& built_in, RunOptions& options, LibraryUse use,
                           const std::filesystem::path& file_of_known) {
   Registries all = built_in;
-  const KnownFacts known = read_library_facts(file_of_known);
+  // A launch asks anew: what it finds is what its run will have.
+  const KnownFacts known =
+      use == LibraryUse::kOfRun ? read_library_facts(file_of_known) : KnownFacts();
   VerifierRegistry verifiers = *built_in.verifiers;
   const auto step_timeout = std::chrono::duration_cast<Time>(
       std::chrono::duration<double>(options.rollout.step_timeout_s));

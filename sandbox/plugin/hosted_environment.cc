@@ -127,7 +127,7 @@ class HostedRemote final : public RemoteEnvironment {
                const EnvironmentSettings& settings, Time timeout)
       : create_(creation(SessionRequest::kEnvironment, name, settings)),
         timeout_(timeout),
-        session_(library.open()) {}
+        session_(library.open(HostedSession::Calls::kBegun)) {}
   ~HostedRemote() override { session_->close(ask(SessionRequest::kClose), timeout_); }
 
   void begin(const EnvironmentCall& call, Done done) override {

@@ -1,26 +1,11 @@
 #include "sandbox/plugin/hosted_library.h"
 
-#include <future>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
-
-Result<std::string> HostedSession::call(const Packer& request, Time timeout, const char* call) {
-  // Shared: it is answered once, also when nobody waits any more.
-  auto promise = std::make_shared<std::promise<Result<std::string>>>();
-  auto answer = promise->get_future();
-  begin(request, timeout, call,
-        [promise](Result<std::string> result) { promise->set_value(std::move(result)); });
-  // The loop keeps the deadline; what it may wait for beside that is a new host.
-  if (answer.wait_for(timeout + 2 * HostedLibrary::kPatience) == std::future_status::ready)
-    return answer.get();
-  return Failure{fmt::format("{} was not answered at all", call)};
-}
 
 std::shared_ptr<HostedLibrary> HostedLibrary::start(const std::filesystem::path& file,
                                                     const std::filesystem::path& program,

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -25,8 +26,11 @@ class HostedSession {
  public:
   using Done = SessionLoop::Done;
 
-  explicit HostedSession(std::shared_ptr<SessionLoop> loop)
-      : loop_(std::move(loop)), number_(loop_->open()) {}
+  // How it is called: each call is awaited, or begun and answered from another thread.
+  enum class Calls : uint8_t { kAwaited, kBegun };
+
+  HostedSession(std::shared_ptr<SessionLoop> loop, Calls calls)
+      : loop_(std::move(loop)), number_(loop_->open(calls == Calls::kBegun)) {}
   HostedSession(const HostedSession&) = delete;
   ~HostedSession() {
     if (!released_.exchange(true)) loop_->release(number_);
@@ -36,8 +40,9 @@ class HostedSession {
   void begin(const Packer& request, Time timeout, const char* call, Done done) {
     loop_->begin(number_, request, timeout, call, std::move(done));
   }
-  // The same, awaited.
-  Result<std::string> call(const Packer& request, Time timeout, const char* call);
+  Result<std::string> call(const Packer& request, Time timeout, const char* call) {
+    return loop_->call(number_, request, timeout, call);
+  }
   bool is_alive() const { return loop_->is_alive(number_); }
   // Ends it, and waits for nothing. Where it is idle it hears `goodbye` first, for at most
   // `timeout`. A call in flight fails, and so does one that is begun behind it.
@@ -69,7 +74,10 @@ class HostedLibrary {
 
   // A process of its own, which has made nothing yet. What keeps it from having one is the failure
   // of its first call.
-  std::unique_ptr<HostedSession> open() const { return std::make_unique<HostedSession>(loop_); }
+  std::unique_ptr<HostedSession> open(
+      HostedSession::Calls calls = HostedSession::Calls::kAwaited) const {
+    return std::make_unique<HostedSession>(loop_, calls);
+  }
 
  private:
   HostedLibrary(const std::filesystem::path& file, const std::filesystem::path& program,

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -114,38 +115,38 @@ Result<Host> launch_host(const std::filesystem::path& library, const std::filesy
   return Failure{"its process " + how_ended(status) + " while it was loaded"};
 }
 
-// What is known of a session. Its calls are begun by whoever has it, and answered by the loop.
-struct Peer {
-  enum class Phase : uint8_t {
-    kOpen,
-    kEnding,  // its host was told to end it
-    kEnded,
-  };
-
-  FileDescriptor socket;
-  std::string out, in;  // framed; what is not sent or not whole yet
-  bool waits_to_send = false;
-  Phase phase = Phase::kOpen;
-  bool is_released = false;  // nobody has it any more
-  // The call in flight.
-  SessionLoop::Done done = nullptr;
-  const char* call = "";
-  Time timeout{}, deadline{};
-  // Why it is ending, and how it has ended.
-  SocketEnd why = SocketEnd::kClosed;
-  std::string no_process;  // why it never had one
-  std::string ended;
-};
-
-struct ToHost {
-  HostRequest request;
-  Number session;
-  FileDescriptor file = {};
-};
-
 }  // namespace
 
 struct SessionLoop::State {
+  // What is known of a session. Its calls are begun by whoever has it, and answered by the loop.
+  struct Peer {
+    enum class Phase : uint8_t {
+      kOpen,
+      kEnding,  // its host was told to end it
+      kEnded,
+    };
+
+    std::shared_ptr<FileDescriptor> socket;  // shared with a call that is awaited
+    std::string out, in;                     // framed; what is not sent or not whole yet
+    bool waits_to_send = false;
+    Phase phase = Phase::kOpen;
+    bool is_released = false;  // nobody has it any more
+    // The call in flight.
+    SessionLoop::Done done = nullptr;
+    const char* call = "";
+    Time timeout{}, deadline{};
+    // Why it is ending, and how it has ended.
+    SocketEnd why = SocketEnd::kClosed;
+    std::string no_process;  // why it never had one
+    std::string ended;
+  };
+
+  struct ToHost {
+    HostRequest request;
+    Number session;
+    FileDescriptor file = {};
+  };
+
   State(std::filesystem::path file, std::filesystem::path program, Time patience)
       : file_(std::move(file)),
         program_(std::move(program)),
@@ -166,7 +167,7 @@ struct SessionLoop::State {
     return said;
   }
 
-  Number open() {
+  Number open(bool is_polled) {
     auto sockets = socket_pair();
     MutexLock lock(mutex_);
     const Number number = next_++;
@@ -177,8 +178,8 @@ struct SessionLoop::State {
       return number;
     }
     auto& [ours, theirs] = sockets.value();
-    session.socket = std::move(ours);
-    watch(EPOLL_CTL_ADD, session.socket.get(), EPOLLIN, number);
+    session.socket = std::make_shared<FileDescriptor>(std::move(ours));
+    if (is_polled) watch(EPOLL_CTL_ADD, session.socket->get(), EPOLLIN, number);
     to_host_.push_back({HostRequest::kOpen, number, std::move(theirs)});
     if (control_.is_open()) send_to_host();
     wake();
@@ -189,18 +190,48 @@ struct SessionLoop::State {
     std::optional<Failure> failed;
     {
       MutexLock lock(mutex_);
-      const auto at = sessions_.find(number);
-      if (at == sessions_.end() || at->second.is_released) {
-        failed = Failure{fmt::format("its process was ended before {}", call)};
-      } else if (Peer& session = at->second; session.phase == Peer::Phase::kOpen) {
-        ask(number, session, request, timeout, call, std::move(done));
+      Peer* peer = open_peer(number);
+      if (peer != nullptr) {
+        ask(number, *peer, request, timeout, call, std::move(done));
       } else {
-        failed = Failure{session.no_process.empty()
-                             ? fmt::format("its process has ended before {}", call)
-                             : fmt::format("{}: {}", file_.string(), session.no_process)};
+        failed = why_not(number, call);
       }
     }
     if (failed) done(*failed);
+  }
+
+  Result<std::string> call(Number number, const Packer& request, Time timeout, const char* call) {
+    std::shared_ptr<FileDescriptor> socket;
+    {
+      MutexLock lock(mutex_);
+      const Peer* peer = open_peer(number);
+      if (peer == nullptr) return why_not(number, call);
+      socket = peer->socket;
+    }
+    const Time begin = steady_now();
+    std::string answer;
+    std::optional<SocketEnd> end_of = send_message(socket->get(), request.bytes(), timeout);
+    if (!end_of)
+      end_of = receive_message(socket->get(), kMostAnswer,
+                               std::max(Time{0}, timeout - (steady_now() - begin)), answer);
+    if (!end_of && answer.empty()) end_of = SocketEnd::kMalformed;
+    if (!end_of) return result_of(answer);
+    // How it has ended its host knows. Shared: it is answered once, also when nobody waits.
+    auto promise = std::make_shared<std::promise<Result<std::string>>>();
+    auto failure = promise->get_future();
+    {
+      MutexLock lock(mutex_);
+      Peer& peer = sessions_.at(number);
+      peer.call = call;
+      peer.timeout = timeout;
+      if (peer.phase == Peer::Phase::kEnded) return Failure{reason_of(peer, std::nullopt)};
+      peer.done = [promise](Result<std::string> result) { promise->set_value(std::move(result)); };
+      ++in_flight_;
+      end(number, peer, *end_of);
+      wake();
+    }
+    if (failure.wait_for(2 * kHostAnswers) == std::future_status::ready) return failure.get();
+    return Failure{fmt::format("its process ended in {}, and nobody says how", call)};
   }
 
   bool is_alive(Number number) {
@@ -274,6 +305,26 @@ struct SessionLoop::State {
   }
 
  private:
+  Peer* open_peer(Number number) TR_REQUIRES(mutex_) {
+    const auto at = sessions_.find(number);
+    const bool is_open =
+        at != sessions_.end() && !at->second.is_released && at->second.phase == Peer::Phase::kOpen;
+    return is_open ? &at->second : nullptr;
+  }
+
+  Failure why_not(Number number, const char* call) TR_REQUIRES(mutex_) {
+    const auto at = sessions_.find(number);
+    if (at != sessions_.end() && !at->second.no_process.empty())
+      return {fmt::format("{}: {}", file_.string(), at->second.no_process)};
+    return {fmt::format("its process has ended before {}", call)};
+  }
+
+  static Result<std::string> result_of(std::string_view answer) {
+    Unpacker read(answer);
+    if (read.number<uint8_t>() == 1) return std::string(answer.substr(1));
+    return read.failure();
+  }
+
   void watch(int operation, int file, uint32_t what, Number number) {
     epoll_event event{.events = what, .data = {.u64 = number}};
     (void)::epoll_ctl(epoll_.get(), operation, file, &event);
@@ -333,7 +384,7 @@ struct SessionLoop::State {
   void send(Number number, Peer& session) TR_REQUIRES(mutex_) {
     size_t sent = 0;
     while (sent < session.out.size()) {
-      const ssize_t now = ::send(session.socket.get(), session.out.data() + sent,
+      const ssize_t now = ::send(session.socket->get(), session.out.data() + sent,
                                  session.out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (now > 0) {
         sent += static_cast<size_t>(now);
@@ -344,7 +395,7 @@ struct SessionLoop::State {
     session.out.erase(0, sent);
     const bool waits = !session.out.empty();
     if (waits != std::exchange(session.waits_to_send, waits))
-      watch(EPOLL_CTL_MOD, session.socket.get(), waits ? EPOLLIN | EPOLLOUT : EPOLLIN, number);
+      watch(EPOLL_CTL_MOD, session.socket->get(), waits ? EPOLLIN | EPOLLOUT : EPOLLIN, number);
   }
 
   void send_to_host() TR_REQUIRES(mutex_) {
@@ -407,7 +458,7 @@ struct SessionLoop::State {
 
   void hear_session(Number number, Peer& session) TR_REQUIRES(mutex_) {
     // One chunk a turn, so that a long answer keeps nobody waiting.
-    const ssize_t got = ::recv(session.socket.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
+    const ssize_t got = ::recv(session.socket->get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (got <= 0) return end(number, session, SocketEnd::kClosed);
     session.in.append(chunk_.data(), static_cast<size_t>(got));
@@ -420,10 +471,7 @@ struct SessionLoop::State {
         (has_size && bytes == 0))
       return end(number, session, SocketEnd::kMalformed);
     if (!has_size || session.in.size() < whole) return;
-    Unpacker read(std::string_view(session.in).substr(sizeof bytes));
-    Result<std::string> result = read.number<uint8_t>() == 1
-                                     ? Result<std::string>(session.in.substr(sizeof bytes + 1))
-                                     : Result<std::string>(read.failure());
+    Result<std::string> result = result_of(std::string_view(session.in).substr(sizeof bytes));
     session.in.clear();
     finish(session, std::move(result));
     if (session.is_released) end(number, session, SocketEnd::kClosed);
@@ -534,7 +582,11 @@ SessionLoop::~SessionLoop() {
 }
 
 Result<std::string> SessionLoop::start() { return state_->start(); }
-SessionLoop::Number SessionLoop::open() { return state_->open(); }
+SessionLoop::Number SessionLoop::open(bool is_polled) { return state_->open(is_polled); }
+Result<std::string> SessionLoop::call(Number session, const Packer& request, Time timeout,
+                                      const char* call) {
+  return state_->call(session, request, timeout, call);
+}
 void SessionLoop::begin(Number session, const Packer& request, Time timeout, const char* call,
                         Done done) {
   state_->begin(session, request, timeout, call, std::move(done));

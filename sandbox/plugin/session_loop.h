@@ -37,11 +37,13 @@ class SessionLoop {
   Result<std::string> start();
 
   // A session, in a process that has made nothing yet. What keeps it from having one is the failure
-  // of its first call.
-  Number open();
+  // of its first call. `is_polled`: its calls are begun; else they are awaited.
+  Number open(bool is_polled);
   // The answer behind its first byte. One call of a session at a time; `call`: "step()", for
   // messages, a literal.
   void begin(Number session, const Packer& request, Time timeout, const char* call, Done done);
+  // The same, awaited: this thread reads the socket itself.
+  Result<std::string> call(Number session, const Packer& request, Time timeout, const char* call);
   bool is_alive(Number session) const;
   // Ends it. Where it is idle it hears `goodbye` first, for at most `timeout`.
   void release(Number session);

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "cli/run/endpoint.h"
 #include "cli/run/setup.h"
 #include "core/base/yaml_config.h"
 #include "tests/cli/commands/launch_fixture.h"
@@ -171,7 +172,7 @@ TEST_F(LaunchStalls, ADeadlockedThreadOfOneProcessEndsTheRunByName) {
   expect_each_step_once();
 }
 
-// The rules of this config read all of the dataset, and find that nobody shows how it is done.
+// The scheduler reads all of the dataset before it does anything else.
 TEST_F(LaunchStalls, AWorkerThatReadsItsRunMakesProgress) {
   constexpr int kRows = 1000;
   fs::create_directory(paths().root);
@@ -184,17 +185,18 @@ TEST_F(LaunchStalls, AWorkerThatReadsItsRunMakesProgress) {
   bind_config(
       parse_config(fmt::format("model: {{path: none}}\n"
                                "env: {{name: text, dataset: {}, settings: {{verifier: number}}}}\n"
-                               "rollout: {{max_context_tokens: 64}}\n"
-                               "sft: {{demonstrations: 1}}\n",
+                               "rollout: {{max_context_tokens: 64}}\n",
                                (folder_ / "rows.jsonl").string()),
                    "a test", {}),
       options);
   std::ofstream(paths().config()) << resolved_config(options);
+  fs::create_directory(paths().roles());
+  const RunEndpoint endpoint(paths().root);
   const auto page = StatusPage::create();
   ASSERT_TRUE(page);
   output_ = folder_ / "worker.log";
   auto worker = ChildProcess::spawn(
-      {TAILRACE_BINARY, "worker", "--role", "rollout", "--index", "0", "--run",
+      {TAILRACE_BINARY, "worker", "--role", "scheduler", "--index", "0", "--run",
        paths().root.string(), "--status", std::to_string(ChildProcess::kStatusDescriptor)},
       output_, &page.value());
   ASSERT_TRUE(worker) << worker.failure().message;
