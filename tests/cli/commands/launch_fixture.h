@@ -172,8 +172,8 @@ class LaunchTest : public testing::Test {
            });
   }
   // Of all rows of the run that have this number.
-  double sum_of_rows(const std::string& name) const {
-    const auto rows = read_metrics(paths().metrics());
+  double sum_of_rows(const std::string& name, const std::string& run = "run") const {
+    const auto rows = read_metrics(paths(run).metrics());
     EXPECT_TRUE(rows);
     double sum = 0;
     if (!rows) return sum;

@@ -49,6 +49,35 @@ TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
   EXPECT_TRUE(processes_with({"plugin-host", plugin("faulty")}).empty());
 }
 
+// In one of twenty scores the reward crashes, hangs or has no verdict. A sample is verified again
+// with the tokens that it has, so that the weights are those of the run in which nothing went
+// wrong.
+TEST_F(LaunchPlugins, ARewardThatGoesWrongIsAskedAgainAndCostsNoBit) {
+  const std::string settings = "{max_turns: 4, fault: judged}";
+  const auto more = [&](const std::string& sometimes) {
+    return std::vector<std::string>{"reward.plugin=" + plugin("faulty"), "reward.isolation=process",
+                                    "reward.settings={sometimes: " + sometimes + "}",
+                                    "scheduler.verify_seconds=4",
+                                    // Enough that none of them stays without a verdict.
+                                    "scheduler.retries_verifier_failed=20", "sft.demonstrations=0"};
+  };
+  const std::string good = play("good", "faulty", settings, more("false"));
+  EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac", "good"), 0);
+  EXPECT_GT(sum_of_rows("policy/updates", "good"), 0) << "else all weights are the same";
+  EXPECT_EQ(play("bad", "faulty", settings, more("true")), good);
+  expect_each_step_once("bad");
+  // It says what it tried again, how often and why.
+  EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_NE(read_file(paths("bad").timeline()).value().find("verifier_failed"), std::string::npos);
+  const std::string log = read_file(paths("bad").log("scheduler", 0)).value();
+  // One kind of the three may not have come up.
+  EXPECT_TRUE(log.find("(Segmentation fault) in score()") != std::string::npos ||
+              log.find("the judge is away") != std::string::npos ||
+              log.find("its process was killed") != std::string::npos)
+      << log;
+}
+
 TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {
   const fs::path copy = folder_ / "libmaze.so";
   fs::copy_file(plugin("maze"), copy);

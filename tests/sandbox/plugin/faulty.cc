@@ -1,5 +1,5 @@
 // A library whose environment fails in the way that its setting says, at its third step; else it
-// counts to five. For the tests of those who have to live with it.
+// counts to five. Its reward may fail too. For the tests of those who have to live with them.
 #include <csignal>
 #include <cstdio>
 #include <limits>
@@ -34,6 +34,7 @@ class Faulty : public tailrace::Env {
   tailrace::Observation reset(const tailrace::Task& task) override {
     if (fault_ == "broken") throw tailrace::TaskBroken("nobody can play it");
     at_ = 0;
+    sevens_.clear();
     return {"seed " + std::to_string(task.seed % 10) + " " + std::string(task.row)};
   }
   tailrace::Step step(std::string_view action) override {
@@ -41,9 +42,10 @@ class Faulty : public tailrace::Env {
     if (++at_ == 3) fail(fault_);
     if (fault_ == "sometimes") fail_sometimes();
     const double liked = action == "7\n" ? 0.25 : 0.125;
+    if (action == "7\n") sevens_ += '7';
     if (at_ < turns_) return tailrace::Step::observe("at " + std::to_string(at_ % 10) + " ", liked);
     tailrace::Step end = tailrace::Step::terminated(1);
-    end.evidence = "{\"turns\":" + std::to_string(at_) + "}";
+    end.evidence = "{\"turns\":" + std::to_string(at_) + ",\"sevens\":\"" + sevens_ + "\"}";
     return std::move(end).metric("success", 1);
   }
   std::string demonstrate(tailrace::Random& random) override { return sample_action(random); }
@@ -88,6 +90,7 @@ class Faulty : public tailrace::Env {
   std::vector<std::string> leaked_;
   const std::string fault_;
   const int64_t turns_;
+  std::string sevens_;  // that were said: what a reward can tell episodes by
   int64_t at_ = 0;
   bool asked_ = false;
 };
@@ -109,11 +112,26 @@ class Nan : public Faulty {
 
 class Length : public tailrace::Reward {
  public:
-  explicit Length(const tailrace::Settings&) {}
+  explicit Length(const tailrace::Settings& settings)
+      : goes_wrong_(settings.boolean("sometimes")) {}
   tailrace::Score score(std::string_view evidence, int64_t) override {
     if (evidence.empty()) throw tailrace::NotDecided("there is no evidence");
+    if (goes_wrong_) fail_sometimes();
     return {static_cast<double>(evidence.size()), {{"bytes", 1.0 * evidence.size()}}};
   }
+
+ private:
+  // In one of twenty scores, whatever the evidence: tried again it goes well.
+  static void fail_sometimes() {
+    std::random_device random;
+    if (random() % 20 != 0) return;
+    const auto how = random() % 3;
+    if (how == 0) std::raise(SIGSEGV);
+    if (how == 1) throw tailrace::NotDecided("the judge is away");
+    while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+
+  const bool goes_wrong_;
 };
 
 }  // namespace
@@ -130,5 +148,6 @@ TAILRACE_LIBRARY("faulty", "1.0") {
   declare(library.environment<Faulty>("faulty", "counts, or fails"));
   declare(library.environment<Big>("big", "says two megabytes"));
   declare(library.environment<Nan>("nan", "has a reward that is no number"));
-  library.reward<Length>("length", "how long the evidence is");
+  library.reward<Length>("length", "how long the evidence is")
+      .boolean("sometimes", "crashes, hangs or has no verdict in one of twenty scores", false);
 }

@@ -142,7 +142,7 @@ TEST(PluginEnvironment, AScoreBehindTheEndComesOnTop) {
   EXPECT_EQ(play(*make("faulty", "faulty", {{"fault", "scored"}}), 1).value().reward, 11.5);
   const auto judged = play(*make("faulty", "faulty", {{"fault", "judged"}}), 1).value();
   EXPECT_EQ(judged.last.verifier, "length");
-  EXPECT_EQ(judged.last.evidence, "{\"turns\":5}");
+  EXPECT_TRUE(judged.last.evidence.starts_with("{\"turns\":5,")) << judged.last.evidence;
 }
 
 TEST(PluginEnvironment, WhatIsPendingIsAskedAgain) {
