@@ -19,6 +19,7 @@
 #include "cli/run/pools.h"
 #include "cli/run/roles.h"
 #include "cli/view/progress.h"
+#include "core/base/call_board.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "kernels/base/pulse.h"
@@ -109,6 +110,19 @@ class Leave {
   std::jthread thread_;
 };
 
+// A signal by which the process ends itself notes the thread that it came from first: a supervisor
+// then names the call of a library that this thread was in.
+void note_crashes() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    CallBoard::note_crash();
+    ::raise(signal);  // with nobody there to take it: the process ends when we return
+  };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+    ::sigaction(signal, &action, nullptr);
+}
+
 StatusPage status_page(const WorkerArguments& arguments) {
   auto page = arguments.status < 0 ? StatusPage::create() : StatusPage::adopt(arguments.status);
   if (!page) throw UserError("{}", page.failure().message);
@@ -151,6 +165,8 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   StatusPage page = status_page(arguments);
   // From here on, and not only in the role: a run's datasets may be large.
   const PulseScope pulse(page.pulse());
+  const CallBoardScope calls(page.calls());
+  note_crashes();
   const RunPaths paths{arguments.run};
   const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), run.registries};

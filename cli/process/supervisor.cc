@@ -117,6 +117,15 @@ class Supervisor {
     }
   }
 
+  // "killed by signal 11 (Segmentation fault) in step() of maze (libmaze.so), task seed 17"
+  static std::string how_ended(const Child& child, const ExitStatus& status) {
+    const std::string call = child.page->calls()->describe();
+    const std::string how = child.stalled ? "killed, since it made no progress" : describe(status);
+    if (call.empty()) return how;
+    // Where it ended by an exit, another thread may have called for it.
+    return fmt::format("{}{} {}", how, status.signal != 0 ? " in" : ", while it was in", call);
+  }
+
   static bool is_user_error(const ExitStatus& status) {
     return status.signal == 0 && status.code == kExitUserError;
   }
@@ -152,8 +161,7 @@ class Supervisor {
     const auto delay =
         std::min(options_.max_delay, options_.first_delay * (1 << std::min(count, 16)));
     say_(fmt::format("{}: {}; starting it again in {} ms (log: {})", child.spec.role.text(),
-                     child.stalled ? "killed, since it made no progress" : describe(status),
-                     delay.count(), child.spec.log.string()));
+                     how_ended(child, status), delay.count(), child.spec.log.string()));
     child.restart_timer.expires_after(delay);
     child.restart_timer.async_wait([this, &child](error_code error) {
       if (!error && !ending_) restart(child);
@@ -168,7 +176,7 @@ class Supervisor {
     const auto stalls = std::ranges::count_if(child.breaks, &Break::stalled);
     const auto deaths = std::ssize(child.breaks) - stalls;
     const std::string last =
-        child.stalled ? "" : fmt::format(", the last time with {}", describe(status));
+        child.stalled ? "" : fmt::format(", the last time with {}", how_ended(child, status));
     const std::string died = fmt::format("died {}", counted(deaths, "time"));
     if (stalls == 0) return fmt::format("{} within {}{}", died, seconds(options_.window), last);
     return fmt::format(

@@ -22,6 +22,7 @@
 #include "cli/run/prompts.h"
 #include "cli/run/setup.h"
 #include "cli/run/worker_configs.h"
+#include "core/base/call_board.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/expert_shape.h"
@@ -344,6 +345,7 @@ bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {
 ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage& page, Log& log,
                    std::stop_token stop) {
   const PulseScope pulse(page.pulse());
+  const CallBoardScope calls(page.calls());
   switch (role.name.kind) {
     case RoleKind::kScheduler:
       return run_scheduler(context, page, log, stop);

@@ -6,6 +6,8 @@
 // take microseconds and waking a thread does not. A call may also be begun elsewhere, where it has
 // a deadline of its own and holds none of the threads.
 //
+// Its threads are bound to the call board of the thread that makes it: what crashes them is named.
+//
 // Thread: the owner's thread only; results do not depend on how many threads run the calls.
 // Close: the destructor drops what has not begun, waits for what has (one deadline, but at most
 // two seconds), and joins.
@@ -27,6 +29,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call_board.h"
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "kernels/base/check.h"
@@ -128,6 +131,7 @@ class DeadlineExecutor {
   const std::string callee_;
   const Time deadline_;
   const Clock& clock_;
+  const std::shared_ptr<CallBoard> calls_ = bound_call_board();
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::vector<Worker> workers_;
   int64_t num_unanswered_ = 0, num_abandoned_ = 0;
@@ -231,9 +235,11 @@ void DeadlineExecutor<T>::close() {
 template <class T>
 void DeadlineExecutor<T>::add_thread() {
   auto slot = std::make_shared<Slot>();
-  workers_.push_back({slot, std::thread([state = state_, slot, callee = callee_, &clock = clock_] {
-                        state->loop(slot, callee, clock);
-                      })});
+  workers_.push_back(
+      {slot, std::thread([state = state_, slot, callee = callee_, &clock = clock_, calls = calls_] {
+         const CallBoardScope scope(calls);
+         state->loop(slot, callee, clock);
+       })});
 }
 
 template <class T>

@@ -15,7 +15,7 @@
 namespace tailrace {
 namespace {
 
-constexpr off_t kPageBytes = 4096;
+constexpr off_t kPageBytes = 16384;
 constexpr size_t kWords = 256;  // 2,048 characters
 // With these the page is there as long as somebody maps it: who reads it never meets its end.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // at least
@@ -36,6 +36,7 @@ struct StatusPage::Layout {
   std::atomic<uint64_t> turn{0};
   std::atomic<int64_t> quiet_seconds{0};
   std::array<std::atomic<uint64_t>, kWords> line{};
+  CallBoard calls;
 };
 
 Result<StatusPage> StatusPage::create() {
@@ -52,7 +53,7 @@ Result<StatusPage> StatusPage::create() {
   }
   auto page = map(std::move(descriptor));
   // Zeros are a new Layout's values too, but nobody has said so to the compiler.
-  if (page) new (page.value().layout_) Layout;
+  if (page) new (page.value().layout_.get()) Layout;
   return page;
 }
 
@@ -71,20 +72,18 @@ Result<StatusPage> StatusPage::map(FileDescriptor descriptor) {
   void* memory = ::mmap(nullptr, static_cast<size_t>(kPageBytes), PROT_READ | PROT_WRITE,
                         MAP_SHARED, descriptor.get(), 0);
   if (memory == MAP_FAILED) return system_failure("map");
-  return StatusPage(std::move(descriptor), static_cast<Layout*>(memory));
+  std::shared_ptr<Layout> layout(static_cast<Layout*>(memory), [](Layout* mapped) {
+    ::munmap(mapped, static_cast<size_t>(kPageBytes));
+  });
+  return StatusPage(std::move(descriptor), std::move(layout));
 }
 
-StatusPage::StatusPage(FileDescriptor descriptor, Layout* layout)
-    : descriptor_(std::move(descriptor)), layout_(layout) {}
-
-StatusPage::StatusPage(StatusPage&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)), layout_(std::exchange(other.layout_, nullptr)) {}
-
-StatusPage::~StatusPage() {
-  if (layout_ != nullptr) ::munmap(layout_, static_cast<size_t>(kPageBytes));
-}
+StatusPage::StatusPage(FileDescriptor descriptor, std::shared_ptr<Layout> layout)
+    : descriptor_(std::move(descriptor)), layout_(std::move(layout)) {}
 
 Pulse& StatusPage::pulse() const { return layout_->pulse; }
+
+std::shared_ptr<CallBoard> StatusPage::calls() const { return {layout_, &layout_->calls}; }
 
 void StatusPage::set_waits(const Waits& waits) {
   layout_->turn.fetch_add(1, std::memory_order_relaxed);

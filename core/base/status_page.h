@@ -1,16 +1,18 @@
-// A page of memory that a role's process shares with its supervisor: that its work goes on, and
-// what it says about who waits for whom.
+// Memory that a role's process shares with its supervisor: that its work goes on, what it says
+// about who waits for whom, and which calls of libraries it is in.
 //
 // It has no name in any file system, so that nobody else can cut, fill or remove it, and a killed
 // process leaves nothing behind.
 //
-// Thread: pulse() any; set_waits() one thread of one process; the rest any.
+// Thread: set_waits() one thread of one process; the rest any.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "core/base/call_board.h"
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
 #include "kernels/base/pulse.h"
@@ -29,23 +31,24 @@ class StatusPage {
   static Result<StatusPage> create();
   // The one behind a descriptor that a supervisor passed on. A Failure when it is none.
   static Result<StatusPage> adopt(int descriptor);
-  ~StatusPage();
-  StatusPage(StatusPage&& other) noexcept;
+  StatusPage(StatusPage&&) noexcept = default;
   StatusPage& operator=(StatusPage&&) = delete;
 
   int descriptor() const { return descriptor_.get(); }
   Pulse& pulse() const;
+  // It may outlive the page, with a thread that nobody could end.
+  std::shared_ptr<CallBoard> calls() const;
   // Lines that are too long are cut.
   void set_waits(const Waits& waits);
   Waits waits() const;
 
  private:
   struct Layout;
-  StatusPage(FileDescriptor descriptor, Layout* layout);
+  StatusPage(FileDescriptor descriptor, std::shared_ptr<Layout> layout);
   static Result<StatusPage> map(FileDescriptor descriptor);
 
   FileDescriptor descriptor_;
-  Layout* layout_;
+  std::shared_ptr<Layout> layout_;
 };
 
 }  // namespace tailrace

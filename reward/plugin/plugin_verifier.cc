@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call_board.h"
 #include "kernels/base/mutex.h"
 
 namespace tailrace {
@@ -18,7 +19,10 @@ class PluginVerifier final : public Verifier {
  public:
   PluginVerifier(std::shared_ptr<UsedLibrary> library, std::string name,
                  const sandbox::EnvironmentSettings& settings)
-      : library_(std::move(library)), name_(std::move(name)), settings_(settings) {}
+      : library_(std::move(library)),
+        name_(std::move(name)),
+        of_(sandbox::call_place(library_->file(), name_)),
+        settings_(settings) {}
   ~PluginVerifier() override {
     MutexLock lock(mutex_);
     for (const Reward& reward : idle_) reward.type->destroy(reward.self);
@@ -26,6 +30,7 @@ class PluginVerifier final : public Verifier {
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
     return use<Score>([&](const Reward& reward) -> Result<Score> {
+      const CallMark mark("score()", of_, evidence);
       tr_score out{};
       out.size = sizeof out;
       const int32_t status =
@@ -39,6 +44,7 @@ class PluginVerifier final : public Verifier {
   Result<void> check_row(const std::string& row, Time) const override {
     const auto checked = use<bool>([&](const Reward& reward) -> Result<bool> {
       if (!TR_HAS(reward.type, check_row) || reward.type->check_row == nullptr) return true;
+      const CallMark mark("check_row()", of_, row);
       tr_text reason{};
       const int32_t status = reward.type->check_row(reward.self, {row.data(), row.size()}, &reason);
       if (status != TR_OK) return sandbox::failure_of(status, reason);
@@ -59,6 +65,7 @@ class PluginVerifier final : public Verifier {
     const auto entry = std::ranges::find(here->rewards(), name_, &PluginLibrary::RewardEntry::name);
     if (entry == here->rewards().end())
       return Failure{fmt::format("{} has no reward '{}' any more", here->file().string(), name_)};
+    const CallMark mark("create()", of_, "");
     const sandbox::PluginValues values(settings_);
     Reward made{.type = entry->type};
     tr_text reason{};
@@ -92,7 +99,7 @@ class PluginVerifier final : public Verifier {
   }
 
   const std::shared_ptr<UsedLibrary> library_;
-  const std::string name_;
+  const std::string name_, of_;  // of_: for marks
   const sandbox::EnvironmentSettings settings_;
   mutable Mutex mutex_;
   mutable std::vector<Reward> idle_ TR_GUARDED_BY(mutex_);

@@ -119,6 +119,10 @@ std::vector<std::string> strings_of(const char* const* list) {
   return texts;
 }
 
+std::string call_place(const std::filesystem::path& library, const std::string& name) {
+  return fmt::format("{} ({})", name, library.filename().string());
+}
+
 Failure failure_of(int32_t status, tr_text reason_text) {
   std::string reason = string_of(reason_text);
   if (reason.empty()) reason = "it gives no reason";

@@ -26,6 +26,9 @@ MetricList metrics_of(const tr_metric* metrics, uint64_t count);
 // What a call came to, where that is neither TR_OK nor TR_PENDING.
 Failure failure_of(int32_t status, tr_text reason);
 
+// "maze (libmaze.so)", for messages about a call.
+std::string call_place(const std::filesystem::path& library, const std::string& name);
+
 // Settings as create() takes them. Borrows their texts.
 class PluginValues {
  public:

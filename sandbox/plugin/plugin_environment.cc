@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call_board.h"
 #include "core/base/error.h"
 
 namespace tailrace::sandbox {
@@ -14,7 +15,10 @@ class PluginEnvironment final : public LibraryEnvironment {
   PluginEnvironment(std::shared_ptr<const PluginLibrary> library,
                     const PluginLibrary::EnvironmentEntry& entry,
                     const EnvironmentSettings& settings)
-      : library_(std::move(library)), type_(*entry.type) {
+      : library_(std::move(library)),
+        type_(*entry.type),
+        of_(call_place(library_->file(), entry.name)) {
+    const CallMark mark("create()", of_, "");
     const PluginValues values(settings);
     tr_text reason{};
     const int32_t status =
@@ -29,11 +33,15 @@ class PluginEnvironment final : public LibraryEnvironment {
       throw;
     }
   }
-  ~PluginEnvironment() override { type_.destroy(env_); }
+  ~PluginEnvironment() override {
+    const CallMark mark("destroy()", of_, seed_);
+    type_.destroy(env_);
+  }
 
   const EnvironmentInfo& info() const override { return info_; }
 
   Result<Observation> reset(const Task& task) override {
+    const CallMark mark("reset()", of_, seed_ = task.seed);
     ended_ = {};
     tr_task given{.size = sizeof given,
                   .reserved = 0,
@@ -50,26 +58,31 @@ class PluginEnvironment final : public LibraryEnvironment {
 
   Result<StepResult> step(const std::string& action) override {
     if (ended_) return score();
+    const CallMark mark("step()", of_, seed_);
     tr_step out = empty_step();
     return read(type_.step(env_, {action.data(), action.size()}, &out), out);
   }
 
   Result<StepResult> cut() override {
     if (ended_) return score();
+    const CallMark mark("cut()", of_, seed_);
     tr_step out = empty_step();
     return read(type_.cut(env_, &out), out);
   }
 
   void close() override {
+    const CallMark mark("close()", of_, seed_);
     ended_ = {};
     (void)type_.close(env_);
   }
 
   std::optional<std::string> demonstrate(uint64_t random) override {
     if (!TR_HAS(&type_, demonstrate) || type_.demonstrate == nullptr) return std::nullopt;
+    const CallMark mark("demonstrate()", of_, seed_);
     return text_of(type_.demonstrate, random);
   }
   std::string sample_action(uint64_t random) override {
+    const CallMark mark("sample_action()", of_, seed_);
     return text_of(type_.sample_action, random).value_or("");
   }
 
@@ -137,6 +150,7 @@ class PluginEnvironment final : public LibraryEnvironment {
   // Behind the end. What is pending there comes again as the same call, and ends up here.
   Result<StepResult> score() {
     if (!TR_HAS(&type_, score) || type_.score == nullptr) return *std::exchange(ended_, {});
+    const CallMark mark("score()", of_, seed_);
     tr_step out = empty_step();
     const int32_t status = type_.score(env_, &out);
     if (status == TR_PENDING) return pending();
@@ -164,6 +178,8 @@ class PluginEnvironment final : public LibraryEnvironment {
 
   const std::shared_ptr<const PluginLibrary> library_;
   const tr_env_type& type_;
+  const std::string of_;  // for marks
+  uint64_t seed_ = 0;     // of the task
   tr_env* env_ = nullptr;
   EnvironmentInfo info_;
   std::optional<StepResult> ended_;  // whose score is not there yet

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/file.h"
@@ -76,6 +77,20 @@ TEST_F(LaunchPlugins, ARewardThatGoesWrongIsAskedAgainAndCostsNoBit) {
               log.find("the judge is away") != std::string::npos ||
               log.find("its process was killed") != std::string::npos)
       << log;
+}
+
+// In the worker, which goes with it: the launcher names the call, and another worker plays the
+// task.
+TEST_F(LaunchPlugins, ACrashInAWorkerIsNamedAndCostsNoBit) {
+  const std::vector<std::string> more = {"env.isolation=none", "sft.demonstrations=0"};
+  const std::string good = play("good", "faulty", "{max_turns: 4}", more);
+  const std::string once = (folder_ / "once").string();
+  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: crash_once, once: " + once + "}", more),
+            good);
+  expect_each_step_once("bad");
+  EXPECT_THAT(output(), testing::ContainsRegex(
+                            "rollout-[01]: killed by signal 11 \\(Segmentation fault\\) in step"
+                            "\\(\\) of faulty \\(libfaulty.so\\), task seed [0-9]+; starting it"));
 }
 
 TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "tailrace/env.h"
@@ -17,7 +18,9 @@ namespace {
 class Faulty : public tailrace::Env {
  public:
   explicit Faulty(const tailrace::Settings& settings)
-      : fault_(settings.text("fault")), turns_(settings.integer("max_turns")) {
+      : fault_(settings.text("fault")),
+        once_(settings.text("once")),
+        turns_(settings.integer("max_turns")) {
     if (fault_ == "construct") throw std::runtime_error("it cannot be made");
   }
 
@@ -81,6 +84,9 @@ class Faulty : public tailrace::Env {
     if (fault == "fork" && ::fork() == 0)
       while (true) ::pause();
     if (fault == "leak") leak();
+    // In one of all processes: whoever makes the file.
+    if (fault == "crash_once" && ::open(once_.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600) >= 0)
+      std::raise(SIGSEGV);
   }
   // More than any limit allows, a MiB at a time.
   void leak() {
@@ -88,7 +94,7 @@ class Faulty : public tailrace::Env {
   }
 
   std::vector<std::string> leaked_;
-  const std::string fault_;
+  const std::string fault_, once_;
   const int64_t turns_;
   std::string sevens_;  // that were said: what a reward can tell episodes by
   int64_t at_ = 0;
@@ -142,7 +148,8 @@ TAILRACE_LIBRARY("faulty", "1.0") {
         .choice("fault", "what goes wrong", "none",
                 {"none", "throw", "failed", "crash", "exit", "hang", "stdout", "signals", "fork",
                  "leak", "sometimes", "construct", "broken", "pending", "judged", "no_verdict",
-                 "scored"})
+                 "scored", "crash_once"})
+        .text("once", "the file that says that it has crashed", "")
         .integer("max_turns", "of an episode", 5, 1, 100);
   };
   declare(library.environment<Faulty>("faulty", "counts, or fails"));
