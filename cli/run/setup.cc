@@ -203,10 +203,12 @@ scheduler::Config scheduler_config(const RunOptions& options) {
     // epochs.
     const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
     const int64_t prompts = counts ? std::ssize(training_rows(options, i, datasets[i])) : 0;
-    shape.domains.push_back({.prompts_per_step = quotas[i],
-                             .prompts_per_epoch = prompts,
-                             .epochs = datasets[i].epochs,
-                             .pool = datasets[i].pool});
+    shape.domains.push_back(
+        {.prompts_per_step = quotas[i],
+         .prompts_per_epoch = prompts,
+         .epochs = datasets[i].epochs,
+         .pool = datasets[i].pool,
+         .name = datasets[i].name.empty() ? datasets[i].env : datasets[i].name});
   }
   if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.domains);
   return scheduler::make_config(options.scheduler, options.step, options.eval, options.save, shape);

@@ -41,6 +41,12 @@ struct TaskId {
   friend auto operator<=>(const TaskId&, const TaskId&) = default;
 };
 
+// The row of a dataset that a prompt plays: it begins again after its last one. Of a dataset
+// without rows, which draws its tasks, each prompt is a task of its own.
+inline int64_t row_of(int64_t prompt, int64_t num_rows) {
+  return num_rows > 0 ? prompt % num_rows : prompt;
+}
+
 struct MemberId {
   PolicyId policy = 0;
   int32_t domain = 0;

@@ -1,5 +1,7 @@
 // How an attempt ended (design section 5). The first two enter group statistics; the others are
-// failures of the infrastructure or decisions of the scheduler, and never rewards.
+// failures of the infrastructure, decisions of the scheduler, or the word of an environment or a
+// verifier that nobody can play the task, and never rewards. The numbers are on disk: new ones are
+// added behind.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,7 @@ enum class Outcome : uint8_t {
   kLost,
   kStale,
   kAborted,
+  kTaskBroken,
 };
 constexpr auto enum_names(Outcome) {
   return name_table<Outcome>({{Outcome::kFinished, "finished"},
@@ -24,7 +27,8 @@ constexpr auto enum_names(Outcome) {
                               {Outcome::kVerifierFailed, "verifier_failed"},
                               {Outcome::kLost, "lost"},
                               {Outcome::kStale, "stale"},
-                              {Outcome::kAborted, "aborted"}});
+                              {Outcome::kAborted, "aborted"},
+                              {Outcome::kTaskBroken, "task_broken"}});
 }
 
 // There are tokens to be scored and trained on.

@@ -173,7 +173,7 @@ std::optional<std::string> find_segment_fault(const Trajectory& trajectory, cons
 std::optional<std::string> find_facts_fault(const EpisodeFacts& facts) {
   if (auto fault = find_lease_fault(facts.lease)) return fault;
   if (facts.lane > Lane::kEval) return fmt::format("lane {}", static_cast<int>(facts.lane));
-  if (facts.outcome > Outcome::kAborted) {
+  if (facts.outcome > Outcome::kTaskBroken) {
     return fmt::format("outcome {}", static_cast<int>(facts.outcome));
   }
   if (facts.reward && !std::isfinite(*facts.reward)) {

@@ -1,5 +1,6 @@
 #include "rollout/episode/task_source.h"
 
+#include <iterator>
 #include <utility>
 
 #include "core/base/random.h"
@@ -15,7 +16,8 @@ sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
   const std::vector<text::DatasetRow>& rows =
       held_out && !held_out_rows_.empty() ? held_out_rows_ : rows_;
   sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt, member.domain)};
-  if (!rows.empty()) task.data = rows[static_cast<size_t>(member.prompt) % rows.size()].json;
+  if (!rows.empty())
+    task.data = rows[static_cast<size_t>(row_of(member.prompt, std::ssize(rows)))].json;
   return task;
 }
 

@@ -181,6 +181,11 @@ void take_sample(Context& context, const WorkId& work, Task& task, const Attempt
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
   learn_length(state, work, task, result.tokens);
+  if (work.lane == Lane::kTrain) {
+    state.policies.at(work.member.policy)
+        .domains[static_cast<size_t>(work.member.domain)]
+        .broken.in_a_row = 0;
+  }
   if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
   if (result.reward) return give_reward(context, work, task, *result.reward);
@@ -253,6 +258,8 @@ void on_result(Context& context, const AttemptResult& result) {
   // What an answer has ended begins anew, or is whole (law 6.8).
   drop_prefix(context, work, member);
   if (!has_sample(result.outcome)) {
+    if (result.outcome == Outcome::kTaskBroken)
+      return context.broken.push_back({work.lane, task_of(work.member), result.reason});
     if (result.outcome == Outcome::kEnvFailed) {
       record_outcome(context, result.worker, work, Outcome::kEnvFailed, result.reason);
       return fail(context, work, lease, Outcome::kEnvFailed);
@@ -281,6 +288,8 @@ void on_reward(Context& context, const Reward& reward) {
   if (!expects_verdict(state, reward)) return;
   const WorkId work{reward.lane, reward.lease.member};
   const Lease lease = end_lease(state, work);
+  if (reward.task_broken)
+    return context.broken.push_back({work.lane, task_of(work.member), reward.reason});
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, work, Outcome::kFinished, "");
     give_reward(context, work, *find_task(state, work.lane, work.member), *reward.reward);

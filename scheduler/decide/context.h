@@ -1,6 +1,7 @@
 // What the parts of decide() share while one event is applied.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,12 +10,21 @@
 
 namespace tailrace::scheduler {
 
+// A worker's word that nobody can play or score a task.
+struct BrokenWord {
+  Lane lane = Lane::kTrain;
+  TaskId task;
+  std::string reason;
+};
+
 struct Context {
   State& state;
   Actions actions;
   // Members that reached a final phase and left their group complete; proceed() settles it. Of an
   // evaluation all of them.
   std::vector<WorkId> settled;
+  // Tasks that the event called broken; proceed() gives them up before it settles anything.
+  std::vector<BrokenWord> broken = {};
 
   void act(Action action) { actions.push_back(std::move(action)); }
 

@@ -47,6 +47,10 @@ void expire(Context& context) {
 // What becomes of the groups whose members settled in this event. Several members settle their
 // group once, and a change of lineage may have taken the group apart in the meantime.
 void settle(Context& context) {
+  for (const BrokenWord& word : std::exchange(context.broken, {})) {
+    Policy& policy = context.state.policies.at(word.task.policy);
+    (word.lane == Lane::kEval ? exclude_held_out : exclude_task)(context, policy, word);
+  }
   std::set<TaskId> groups;
   std::set<PolicyId> evaluations;
   for (const WorkId& work : std::exchange(context.settled, {})) {
@@ -76,6 +80,8 @@ void proceed(Context& context) {
   const bool working = !state.stopping && !state.end;
   for (auto& [id, policy] : state.policies) {
     if (!working) break;
+    halt_without_tasks(context, policy);
+    if (!state.halted.empty()) return;
     open_rounds(context, id, policy);
     // Before the hand-over: one that is due opens before the version after it can come (law 10.1).
     open_evaluation(context, id, policy, finished(state, policy));

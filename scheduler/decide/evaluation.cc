@@ -44,9 +44,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
 
   policy.evaluated = version;
   Evaluation evaluation{
-      .version = version,
-      .open = std::vector(policy.domains.size(), config.prompts * config.group_size),
-      .tasks = {}};
+      .version = version, .open = std::vector<int64_t>(policy.domains.size()), .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
       // The version stands in the place of the epoch: each evaluation has names of its own.
@@ -54,12 +52,38 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
       Task& task = evaluation.tasks[id];
       task.launch = policy.eval_launch;
       task.weight_floor = version;
-      task.members.assign(static_cast<size_t>(config.group_size), Member{});
+      Member fresh;
+      if (is_broken(context.state, Lane::kEval, id)) fresh.phase = Phase::kFailed;
+      task.members.assign(static_cast<size_t>(config.group_size), fresh);
     }
   }
+  evaluation.open = count_open(evaluation);
   policy.evaluation = std::move(evaluation);
-  for (const auto& [id, task] : policy.evaluation->tasks)
-    add_all_waiting(context.state, Lane::kEval, id, task);
+  for (const auto& [id, task] : policy.evaluation->tasks) {
+    if (!is_broken(context.state, Lane::kEval, id))
+      add_all_waiting(context.state, Lane::kEval, id, task);
+  }
+  // Nobody has to be asked.
+  if (!evaluating(policy)) context.act(evaluation_report(policy_id, *policy.evaluation));
+}
+
+void exclude_held_out(Context& context, Policy& policy, const BrokenWord& word) {
+  BrokenTasks& broken = policy.domains[static_cast<size_t>(word.task.domain)].broken;
+  if (broken.held_out.insert(word.task.prompt).second) {
+    ++broken.found;
+    context.act(TaskBroken{word.lane, word.task, word.task.prompt, word.reason});
+  }
+  // Also those that have a reward: the next evaluation has none of this prompt, and the two are to
+  // be compared.
+  Task& task = policy.evaluation->tasks.at(word.task);
+  void_members(context, Lane::kEval, word.task, task);
+  release_bodies(context, Lane::kEval, word.task, task);
+  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+    Member& member = task.members[static_cast<size_t>(i)];
+    member.phase = Phase::kFailed;
+    member.reward.reset();
+    context.settled.push_back({Lane::kEval, member_id(word.task, task.launch, i)});
+  }
 }
 
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {

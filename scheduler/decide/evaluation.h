@@ -1,7 +1,7 @@
 // The evaluation lane (law 10): held-out prompts on exactly one version. It uses workers first, and
 // those that its members may go to keep that version until these are settled (wanted_version()),
-// while the trainer may make the next one. It touches neither credit nor cursor: training sees the same prompts and
-// samples with or without it.
+// while the trainer may make the next one. It touches neither credit nor cursor: training sees the
+// same prompts and samples with or without it.
 #pragma once
 
 #include "scheduler/decide/context.h"
@@ -26,5 +26,9 @@ void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body);
 // Versions from `from` on are evaluated again: they have other weights now, or an evaluation has
 // lost a body. One that is under way is taken apart, reported or not.
 void evaluate_anew(Context& context, Policy& policy, int64_t from);
+
+// Nobody can play or score this held-out prompt: all its samples count as failed for good, and no
+// later evaluation asks for them (law 6.10).
+void exclude_held_out(Context& context, Policy& policy, const BrokenWord& word);
 
 }  // namespace tailrace::scheduler

@@ -64,6 +64,8 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   std::vector<TaskId> abandoned, kept;
   for (const auto& [id, task] : policy.tasks) {
     if (task.place == Place::kQueued || task.place == Place::kLong) continue;
+    // A task is broken by any weights.
+    if (task.place == Place::kDone && task.end == TaskEnd::kBroken) continue;
     // A group that still runs has lost its round, whatever it was sampled from.
     const bool cut_off = task.place == Place::kDone && task.end == TaskEnd::kUnreached;
     const bool taints = newest_version(task) >= from || task.place == Place::kRunning || cut_off;

@@ -5,6 +5,8 @@
 #include <map>
 #include <tuple>
 
+#include <fmt/format.h>
+
 #include "kernels/base/check.h"
 #include "scheduler/decide/attempts.h"
 #include "scheduler/decide/evaluation.h"
@@ -21,7 +23,16 @@ Domain& domain_of(Policy& policy, const TaskId& id) {
 bool endless(const DomainConfig& config) { return config.prompts_per_epoch == 0; }
 
 bool has_fresh(const DomainConfig& config, const Domain& domain) {
-  return endless(config) || config.epochs == 0 || domain.epoch < config.epochs;
+  if (endless(config)) return true;
+  return !all_broken(config, domain) && (config.epochs == 0 || domain.epoch < config.epochs);
+}
+
+// Prompts of finite data that the cursor will come to and can be played.
+int64_t num_fresh(const DomainConfig& config, const Domain& domain) {
+  const std::set<int64_t>& broken = domain.broken.rows;
+  const int64_t passed = std::distance(broken.begin(), broken.lower_bound(domain.next));
+  return (config.epochs - domain.epoch) * (config.prompts_per_epoch - std::ssize(broken)) -
+         (domain.next - passed);
 }
 
 // The prompt at the cursor. Epochs have no barrier: the next one begins at once.
@@ -32,6 +43,18 @@ TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, i
     domain.next = 0;
   }
   return id;
+}
+
+// The cursor comes to stand at a prompt that can be played. Those that it passes by have ended, as
+// every prompt does.
+void skip_broken(Context& context, Policy& policy, PolicyId policy_id, int32_t index) {
+  const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
+  Domain& domain = policy.domains[static_cast<size_t>(index)];
+  while (has_fresh(config, domain) && domain.broken.rows.contains(domain.next)) {
+    const TaskId id = take_fresh(config, domain, policy_id, index);
+    ++domain.ended_as(TaskEnd::kBroken);
+    context.act(TaskDone{id, TaskEnd::kBroken, policy.frontier + 1});
+  }
 }
 
 // Something can be started in this domain.
@@ -51,6 +74,7 @@ int64_t unlaunched(const State& state, const Policy& policy) {
     const DomainConfig& config = state.config.domains[i];
     if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
     const Domain& domain = policy.domains[i];
+    // Those of broken rows as well: the cursor has not passed them.
     sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
   }
   return sum;
@@ -69,7 +93,11 @@ std::optional<TaskId> take_prompt(Context& context, PolicyId policy_id, Policy& 
   };
   if (!domain.queued.empty()) return take(domain.queued);
   if (round.kind == RoundKind::kLong && !domain.long_queue.empty()) return take(domain.long_queue);
-  if (has_fresh(config, domain)) return take_fresh(config, domain, policy_id, index);
+  if (has_fresh(config, domain)) {
+    const TaskId id = take_fresh(config, domain, policy_id, index);
+    skip_broken(context, policy, policy_id, index);
+    return id;
+  }
   const bool kept = share.accepted + share.running < share.target;
   if (kept && !domain.long_queue.empty()) return take(domain.long_queue);
   return std::nullopt;
@@ -142,6 +170,10 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
 // The tokens are thrown away, and the prompt waits in one of the queues.
 void launch_again(Context& context, Policy& policy, const TaskId& id, Place queue) {
   Task& task = policy.tasks.at(id);
+  if (is_broken(context.state, Lane::kTrain, id)) {
+    domain_of(policy, id).carried.erase(id);
+    return end_task(context, policy, id, TaskEnd::kBroken, policy.frontier + 1);
+  }
   void_members(context, Lane::kTrain, id, task);
   release_bodies(context, Lane::kTrain, id, task);
   // Another launch has other names for its members: what the old one's leases still bring is
@@ -393,7 +425,7 @@ namespace {
 // Prompts at the cursor, up to `enough`.
 bool has_fresh_for(const DomainConfig& config, const Domain& domain, int64_t enough) {
   if (endless(config) || config.epochs == 0) return true;
-  return (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next >= enough;
+  return num_fresh(config, domain) >= enough;
 }
 
 // A long round once its queue holds a step, or where fresh prompts would not fill a short one.
@@ -456,6 +488,32 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   advance_rounds(context, policy_id, policy);
 }
 
+void halt_without_tasks(Context& context, const Policy& policy) {
+  const Config& config = context.config();
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const DomainConfig& dataset = config.domains[static_cast<size_t>(i)];
+    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    // Groups that have a place in a step, or will have one.
+    const int64_t complete =
+        credit_held(policy, i) - reserved(policy, i) + std::ssize(domain.parked);
+    if (dataset.prompts_per_step == 0 || places_left(config, policy, i) <= complete) continue;
+    // One that draws its tasks could go on for ever: as many as the breaker looks at are enough.
+    const bool drawn = endless(dataset) && config.breaker.window > 0 &&
+                       domain.broken.in_a_row >= config.breaker.window;
+    if (!drawn && !all_broken(dataset, domain)) continue;
+    const std::string name =
+        dataset.name.empty() ? fmt::format("number {}", i) : fmt::format("'{}'", dataset.name);
+    const std::string what =
+        drawn ? fmt::format("the last {} tasks of dataset {}", domain.broken.in_a_row, name)
+              : fmt::format("all {} rows of dataset {}", dataset.prompts_per_epoch, name);
+    return halt(context,
+                fmt::format("{} are broken: nobody can play or score them; the last one: {}. Mend "
+                            "the dataset, or its environment or reward, and start a new run "
+                            "directory: this run does not ask for them again",
+                            what, domain.broken.last_reason));
+  }
+}
+
 void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
@@ -491,6 +549,37 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
   } else {
     task.place = Place::kParked;
     domain_of(policy, id).parked.push_back(id);
+  }
+  advance_rounds(context, id.policy, policy);
+}
+
+void exclude_task(Context& context, Policy& policy, const BrokenWord& word) {
+  const TaskId& id = word.task;
+  Domain& domain = domain_of(policy, id);
+  const int64_t row = row_of(context.state, id);
+  ++domain.broken.found;
+  ++domain.broken.in_a_row;
+  domain.broken.last_reason = word.reason;
+  context.act(TaskBroken{word.lane, id, row, word.reason});
+  const auto end = [&](const TaskId& ended) {
+    leave_place(policy, ended);
+    domain.queued.erase(ended);
+    domain.long_queue.erase(ended);
+    end_task(context, policy, ended, TaskEnd::kBroken, policy.frontier + 1);
+  };
+  end(id);
+  // A prompt of a dataset without rows comes once: there is nothing to remember.
+  if (!endless(context.config().domains[static_cast<size_t>(id.domain)])) {
+    domain.broken.rows.insert(row);
+    // Of other epochs. What is complete was scored, and is trained.
+    for (int64_t epoch = 0; epoch <= domain.epoch; ++epoch) {
+      const TaskId other{id.policy, id.domain, epoch, id.prompt};
+      const auto task = policy.tasks.find(other);
+      if (task == policy.tasks.end()) continue;
+      const Place place = task->second.place;
+      if (place == Place::kRunning || place == Place::kQueued || place == Place::kLong) end(other);
+    }
+    skip_broken(context, policy, id.policy, id.domain);
   }
   advance_rounds(context, id.policy, policy);
 }
@@ -566,8 +655,10 @@ void sample_again(Context& context, Policy& policy, const TaskId& id) {
   const int32_t launch = task.launch;
   const int32_t attempts = std::ranges::max(task.members, {}, &Member::last_attempt).last_attempt;
   relaunch(context, policy, id);
-  policy.tasks.at(id).launch = launch;
-  policy.tasks.at(id).attempts = attempts;
+  Task& again = policy.tasks.at(id);
+  if (again.place == Place::kDone) return;  // its row was called broken since
+  again.launch = launch;
+  again.attempts = attempts;
 }
 
 void let_go(Context& context, Policy& policy, int64_t version) {

@@ -28,6 +28,13 @@ void settle_task(Context& context, Policy& policy, const TaskId& id);
 // replaced where a place was kept for it.
 void drop_stale(Context& context, PolicyId policy_id, Policy& policy);
 
+// Nobody can play or score this task: what is launched or queued of its row ends as broken and is
+// replaced, and the cursor passes the row by from now on (law 6.10).
+void exclude_task(Context& context, Policy& policy, const BrokenWord& word);
+
+// Halts where a dataset of which the steps left need something has only broken tasks.
+void halt_without_tasks(Context& context, const Policy& policy);
+
 // Answers `wanted`: a batch that was formed before, or a new one once the step is complete
 // (HandOverBy::kGroups: what of it is, part by part) and no older version is evaluated or waits to
 // be reported (workers hold it until then).
@@ -39,7 +46,8 @@ void forget_told(Policy& policy);
 // The list of a step whose batch is formed, without the first `told` groups.
 HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0);
 
-// Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights.
+// Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights;
+// one whose row is broken by now ends.
 void relaunch(Context& context, Policy& policy, const TaskId& id);
 
 // The task ends; the checkpoint of `step` makes that final.

@@ -190,6 +190,17 @@ void Outbox::act(const Quarantine& a) {
   }
 }
 
+void Outbox::act(const TaskBroken& a) {
+  const DomainConfig& dataset = state_.config.domains.at(static_cast<size_t>(a.task.domain));
+  const bool held_out = a.lane == Lane::kEval;
+  log_.warning("{} {}{} is broken and is not asked for again: {}",
+               held_out                        ? "held-out prompt"
+               : dataset.prompts_per_epoch > 0 ? "row"
+                                               : "prompt",
+               a.row, dataset.name.empty() ? "" : fmt::format(" of dataset '{}'", dataset.name),
+               a.reason);
+}
+
 void Outbox::act(const Halt& a) {
   // The service ends by it; workers are told why.
   if (failure_.empty()) failure_ = a.reason;

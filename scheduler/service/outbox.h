@@ -51,6 +51,7 @@ class Outbox {
   void act(const Quarantine& a);
   void act(const Halt& a);
   void act(const FormRanks& a);
+  void act(const TaskBroken& a);
 
   // To the session that the action names, or to nobody.
   template <class Named>

@@ -53,6 +53,13 @@ int64_t num_failed(const AttemptCounts& counts) {
   return counts.env_failed + counts.verifier_failed + counts.lost;
 }
 
+// All that the run has found.
+int64_t num_broken(const Policy& policy) {
+  int64_t sum = 0;
+  for (const Domain& domain : policy.domains) sum += domain.broken.found;
+  return sum;
+}
+
 // Of different prompts, the first one that comes of each; of the datasets in turn.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
@@ -308,6 +315,7 @@ MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& bat
     put("filtered_prompts", ended[domain][TaskEnd::kFiltered]);
     put("failed_prompts", ended[domain][TaskEnd::kFailed]);
     put("stale_prompts", ended[domain][TaskEnd::kStale]);
+    put("broken_tasks", policy.domains.at(domain).broken.found);
   }
   return values;
 }
@@ -345,7 +353,8 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                 static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
                {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
                {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
-               {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)}});
+               {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
+               {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
   add_missing(values, prompts_by_dataset(policy, batch->second));
   write(version, version - 1, std::move(values));
 }

@@ -256,7 +256,9 @@ void Timeline::end_lease(const WorkId& work, const OpenLease& open, const Event&
     take_result(row, *result);
   } else if (const Reward* verdict = verdict_of(work, lease, event)) {
     row.reward = verdict->reward;
-    row.end = verdict->reward ? "scored" : name_of(Outcome::kVerifierFailed);
+    row.end = verdict->reward
+                  ? "scored"
+                  : name_of(verdict->task_broken ? Outcome::kTaskBroken : Outcome::kVerifierFailed);
   } else {
     row.end = why_ended(lease, event, state);
   }

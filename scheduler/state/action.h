@@ -257,9 +257,22 @@ struct FormRanks {
   friend bool operator==(const FormRanks&, const FormRanks&) = default;
 };
 
+// Nobody can play or score this task: no prompt plays its row again (law 6.10). Said once of a row.
+struct TaskBroken {
+  Lane lane = Lane::kTrain;
+  TaskId task;
+  int64_t row = 0;  // of the dataset, counted from 0; of one without rows the prompt
+  std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(lane, task, row, reason);
+  }
+  friend bool operator==(const TaskBroken&, const TaskBroken&) = default;
+};
+
 using Action =
     std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release, TaskDone,
-                 TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt, FormRanks>;
+                 TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt, FormRanks, TaskBroken>;
 using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,

@@ -23,9 +23,10 @@ struct DomainConfig {
   int64_t prompts_per_epoch = 0;  // 0: an endless stream (epoch stays 0)
   int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
   std::string pool = {};          // whose workers sample it; empty: those of any (law 1.5)
+  std::string name = {};          // for people; empty: its number is
   template <class V>
   void fields(V& visit) {
-    visit(prompts_per_step, prompts_per_epoch, epochs, pool);
+    visit(prompts_per_step, prompts_per_epoch, epochs, pool, name);
   }
   friend bool operator==(const DomainConfig&, const DomainConfig&) = default;
 };

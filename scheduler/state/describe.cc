@@ -46,9 +46,9 @@ struct DescribeEvent {
                        reward_text(e.reward), because(e.reason));
   }
   std::string operator()(const Reward& e) const {
-    return fmt::format("reward {} {}{} verify={} reward={}{}", e.worker, lane_mark(e.lane),
+    return fmt::format("reward {} {}{} verify={} reward={}{}{}", e.worker, lane_mark(e.lane),
                        to_string(e.lease), e.verify_attempt, reward_text(e.reward),
-                       because(e.reason));
+                       e.task_broken ? " task_broken" : "", because(e.reason));
   }
   std::string operator()(const Staged& e) const {
     return fmt::format("staged {} v{}", e.worker, e.version);
@@ -140,6 +140,10 @@ struct DescribeAction {
   }
   std::string operator()(const FormRanks& a) const {
     return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);
+  }
+  std::string operator()(const TaskBroken& a) const {
+    return fmt::format("task_broken {}{} row={}{}", lane_mark(a.lane), to_string(a.task), a.row,
+                       because(a.reason));
   }
   std::string operator()(const Halt& a) const { return "halt" + because(a.reason); }
 };

@@ -101,7 +101,7 @@ struct AttemptResult {
   friend bool operator==(const AttemptResult&, const AttemptResult&) = default;
 };
 
-// A verifier has spoken, or failed (no reward).
+// A verifier has spoken, or failed (no reward); `task_broken`: so would every verifier.
 struct Reward {
   WorkerId worker;
   LeaseId lease;
@@ -109,9 +109,10 @@ struct Reward {
   int32_t verify_attempt = 0;
   std::optional<double> reward;
   std::string reason;
+  bool task_broken = false;
   template <class V>
   void fields(V& visit) {
-    visit(worker, lease, lane, verify_attempt, reward, reason);
+    visit(worker, lease, lane, verify_attempt, reward, reason, task_broken);
   }
   friend bool operator==(const Reward&, const Reward&) = default;
 };

@@ -133,6 +133,8 @@ Found check_places(const State& state, const Policy& policy, const Listed& liste
     return to_string(id) + ": handed over, but its batch is published, or the reverse";
   if ((in_queue || in_long) && !task.members.empty())
     return to_string(id) + ": queued with members";
+  if ((in_queue || in_long || task.place == Place::kRunning) && is_broken(state, Lane::kTrain, id))
+    return to_string(id) + ": to be sampled, and its row is broken";
   if (task.place == Place::kReady || in_parked > 0 || held || trained) {
     const auto rewarded =
         std::count_if(task.members.begin(), task.members.end(),
@@ -194,6 +196,31 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
       return fmt::format("policy {} dataset {}: credit law broken: {} held, {} allowed", policy_id,
                          i, held, allowed);
     }
+  }
+  return {};
+}
+
+// Law 6.10.
+Found check_broken(const State& state, PolicyId policy_id, const Policy& policy) {
+  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+    const DomainConfig& config = state.config.domains[static_cast<size_t>(i)];
+    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    const BrokenTasks& broken = domain.broken;
+    if (!broken.rows.empty() &&
+        (*broken.rows.begin() < 0 || *broken.rows.rbegin() >= config.prompts_per_epoch))
+      return fmt::format("policy {} dataset {}: a broken row that it has not", policy_id, i);
+    if (std::ssize(broken.rows) + std::ssize(broken.held_out) > broken.found)
+      return fmt::format("policy {} dataset {}: more broken tasks than were found", policy_id, i);
+    const bool ended = config.epochs > 0 && domain.epoch >= config.epochs;
+    if (!ended && !all_broken(config, domain) && broken.rows.contains(domain.next))
+      return fmt::format("policy {} dataset {}: the cursor is at a broken row", policy_id, i);
+  }
+  if (!policy.evaluation) return {};
+  for (const auto& [id, task] : policy.evaluation->tasks) {
+    if (is_broken(state, Lane::kEval, id) &&
+        !std::ranges::all_of(task.members,
+                             [](const Member& m) { return m.phase == Phase::kFailed; }))
+      return to_string(id) + ": evaluated, and it is broken";
   }
   return {};
 }
@@ -356,6 +383,7 @@ Found find_violation(const State& state) {
     }
     if (Found found = check_rounds(state, policy_id, policy)) return found;
     if (Found found = check_conservation(state, policy_id, policy)) return found;
+    if (Found found = check_broken(state, policy_id, policy)) return found;
     for (const Domain& domain : policy.domains) {
       for (const TaskId& id : domain.queued) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";

@@ -123,6 +123,22 @@ Member& member_of(State& state, const WorkId& work) {
   return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
 }
 
+int64_t row_of(const State& state, const TaskId& id) {
+  return tailrace::row_of(id.prompt,
+                          state.config.domains[static_cast<size_t>(id.domain)].prompts_per_epoch);
+}
+
+bool is_broken(const State& state, Lane lane, const TaskId& id) {
+  const BrokenTasks& broken =
+      state.policies.at(id.policy).domains[static_cast<size_t>(id.domain)].broken;
+  return lane == Lane::kEval ? broken.held_out.contains(id.prompt)
+                             : broken.rows.contains(row_of(state, id));
+}
+
+bool all_broken(const DomainConfig& config, const Domain& domain) {
+  return config.prompts_per_epoch > 0 && std::ssize(domain.broken.rows) >= config.prompts_per_epoch;
+}
+
 bool settled(const Member& member) {
   return member.phase == Phase::kRewarded || member.phase == Phase::kFailed ||
          member.phase == Phase::kSurplus;

@@ -87,13 +87,14 @@ enum class Place : uint8_t {
   kDone
 };
 
-enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached };
+enum class TaskEnd : uint8_t { kTrained, kFiltered, kFailed, kStale, kUnreached, kBroken };
 constexpr auto enum_names(TaskEnd) {
   return name_table<TaskEnd>({{TaskEnd::kTrained, "trained"},
                               {TaskEnd::kFiltered, "filtered"},
                               {TaskEnd::kFailed, "failed"},
                               {TaskEnd::kStale, "stale"},
-                              {TaskEnd::kUnreached, "unreached"}});
+                              {TaskEnd::kUnreached, "unreached"},
+                              {TaskEnd::kBroken, "broken"}});
 }
 
 // Names a round of a policy, from 1; never given twice.
@@ -119,20 +120,35 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
+// What is known of the tasks of a dataset that nobody can play or score (law 6.10).
+struct BrokenTasks {
+  std::set<int64_t> rows;      // that no prompt plays any more; none of a dataset without rows
+  std::set<int64_t> held_out;  // prompts of evaluations
+  int64_t found = 0;           // tasks, of either kind, and of a dataset without rows as well
+  int64_t in_a_row = 0;        // of training, since the dataset's last sample
+  std::string last_reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(rows, held_out, found, in_a_row, last_reason);
+  }
+  friend bool operator==(const BrokenTasks&, const BrokenTasks&) = default;
+};
+
 // The cursor over one dataset's prompts, and its groups that wait for somebody.
 struct Domain {
-  int64_t epoch = 0, next = 0;  // the next prompt to launch
+  int64_t epoch = 0, next = 0;  // the next prompt to launch, never one of a broken row
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
   std::set<TaskId> long_queue;  // the same, left behind by short rounds
   std::set<TaskId> carried;     // run on behind their round, which is full
   std::deque<TaskId> parked;    // of those, complete; in order of completion
   std::deque<TaskId> ready;     // complete groups, in order of completion
+  BrokenTasks broken;
   std::array<int64_t, kEnumNames<TaskEnd>.size()> ended{};
   int64_t& ended_as(TaskEnd end) { return ended[static_cast<size_t>(end)]; }
   int64_t ended_as(TaskEnd end) const { return ended[static_cast<size_t>(end)]; }
   template <class V>
   void fields(V& visit) {
-    visit(epoch, next, queued, long_queue, carried, parked, ready);
+    visit(epoch, next, queued, long_queue, carried, parked, ready, broken);
     for (int64_t& count : ended) visit(count);
   }
   friend bool operator==(const Domain&, const Domain&) = default;
@@ -487,6 +503,13 @@ Task* find_task(State& state, Lane lane, const MemberId& member);
 
 // A member that is known to be there: a lease or a queue names it.
 Member& member_of(State& state, const WorkId& work);
+
+// The row of the dataset that the task plays in training; of a dataset without rows the prompt.
+int64_t row_of(const State& state, const TaskId& id);
+// It was said of the task's row, or of the held-out prompt, that nobody can play it.
+bool is_broken(const State& state, Lane lane, const TaskId& id);
+// No row is left that could be played.
+bool all_broken(const DomainConfig& config, const Domain& domain);
 
 // Nothing more happens to the member: it has its reward, or has failed for good.
 bool settled(const Member& member);

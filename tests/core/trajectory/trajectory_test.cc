@@ -80,7 +80,7 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"negative part", [](Trajectory& t) { t.lease.member.prompt = -1; }},
       {"negative part", [](Trajectory& t) { t.lease.attempt = -1; }},
       {"lane 9", [](Trajectory& t) { t.lane = static_cast<Lane>(9); }},
-      {"outcome 7", [](Trajectory& t) { t.outcome = static_cast<Outcome>(7); }},
+      {"outcome 8", [](Trajectory& t) { t.outcome = static_cast<Outcome>(8); }},
       {"reward inf", [](Trajectory& t) { t.reward = std::numeric_limits<double>::infinity(); }},
       {"-1 turns", [](Trajectory& t) { t.turns = -1; }},
       {"in the environment", [&](Trajectory& t) { t.env_seconds = nan; }},

@@ -87,6 +87,11 @@ World::World(uint64_t seed)
   faults_ = rng_.chance(0.8);
   alarms_ = rng_.chance(0.3) ? 0.4 : 0.05;
   keep_last_ = 1 + rng_.below(3);
+  // One row of several: with all of them the run would halt.
+  if (rng_.chance(0.4) && state_.config.domains[0].prompts_per_epoch != 1) {
+    broken_row_ = rng_.below(3);
+    broken_for_verifiers_ = rng_.chance(0.5);
+  }
   // In each pool somebody.
   const int64_t workers = std::max(num_pools_, 1 + rng_.below(3));
   for (int64_t i = 0; i < workers; ++i)
@@ -144,6 +149,12 @@ void World::note(const Event& event, const Actions& actions) {
   seen["failed"] += ended(TaskEnd::kFailed);
   seen["unreached"] += ended(TaskEnd::kUnreached);
   seen["stale"] += ended(TaskEnd::kStale);
+  seen["broken"] += ended(TaskEnd::kBroken);
+  for (const auto& [id, task] : policy.tasks) {
+    seen["broken row of which a group is complete"] +=
+        task.place == Place::kReady && is_broken(state_, Lane::kTrain, id);
+  }
+  seen["broken held-out"] += !policy.domains[0].broken.held_out.empty();
   for (const Domain& domain : policy.domains) {
     seen["carried"] += !domain.carried.empty();
     seen["parked"] += !domain.parked.empty();

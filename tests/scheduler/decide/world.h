@@ -83,6 +83,7 @@ class World {
   void watch_progress();
   void come_or_go();
   void note(const Event& event, const Actions& actions);
+  bool calls_broken(Lane lane, const MemberId& member);
   void store(const AttemptResult& result);
   void store(const TurnsStored& turns);
   void check_prefix(const Grant& grant);
@@ -113,6 +114,7 @@ class World {
   void act(const Quarantine&) {}
   void act(const Halt& halt) { fail("halted: " + halt.reason); }
   void act(const FormRanks& ranks);
+  void act(const TaskBroken&) {}
 
   Node* session_of(const WorkerId& id, uint64_t session);
   void start_worker(const WorkerId& id, Role role, const std::string& pool, bool joined = false);
@@ -149,6 +151,9 @@ class World {
   Time now_{seconds(100)};
   bool faults_ = false;
   double alarms_ = 0;  // how often somebody is said to stand still that does not
+  // A task of dataset 0 that nobody can play, or else score; -1: none.
+  int64_t broken_row_ = -1;
+  bool broken_for_verifiers_ = false;
   std::string snapshot_;
   std::vector<Written> journal_;  // since the snapshot
   size_t synced_ = 0;             // of these are on disk
@@ -156,10 +161,10 @@ class World {
   std::set<BodyId> lost_;
   std::map<BodyId, TurnsStored> turns_;  // what is in bodies of turns
   std::map<WorkerId, Node> nodes_;
-  std::vector<Event> wire_;                        // from workers: any order, doubled
+  std::vector<Event> wire_;  // from workers: any order, doubled
   // Of these a Staged may come when it is no longer so: doubled, or of a session before.
   std::set<std::pair<WorkerId, Digest>> late_staged_;
-  std::vector<Event> service_;                     // from the scheduler's own process: gone with it
+  std::vector<Event> service_;         // from the scheduler's own process: gone with it
   std::deque<Event> trainer_queue_;    // in order; kept by the trainer until it is acknowledged
   std::vector<Event> unacknowledged_;  // delivered, but a dead scheduler might not have said so
   uint64_t incarnations_ = 0, sessions_ = 0;

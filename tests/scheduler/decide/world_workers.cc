@@ -442,6 +442,10 @@ void World::work(const WorkerId& id, Node& node) {
     node.verifies.pop_back();
     Reward reward{id, v.lease, v.lane, v.verify_attempt, static_cast<double>(rng_.below(2)), ""};
     if (faults_ && rng_.chance(0.15)) reward.reward.reset();
+    if (broken_for_verifiers_ && calls_broken(v.lane, v.lease.member)) {
+      reward.reward.reset();
+      reward.task_broken = true;
+    }
     wire_.push_back(reward);
   }
 }
@@ -468,6 +472,13 @@ void World::store_turns(const WorkerId& id, Node& node, const Grant& grant) {
   wire_.push_back(stored);
 }
 
+// Not each time: a group may be complete before somebody says so.
+bool World::calls_broken(Lane lane, const MemberId& member) {
+  if (member.domain != 0 || broken_row_ < 0) return false;
+  const int64_t rows = lane == Lane::kTrain ? state_.config.domains[0].prompts_per_epoch : 0;
+  return tailrace::row_of(member.prompt, rows) == broken_row_ && rng_.chance(0.6);
+}
+
 AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& grant) {
   AttemptResult result;
   result.worker = id;
@@ -490,6 +501,10 @@ AttemptResult World::answer(const WorkerId& id, const Node& node, const Grant& g
   }
   if (faults_ && rng_.chance(0.08)) {
     result.outcome = rng_.chance(0.5) ? Outcome::kEnvFailed : Outcome::kLost;
+    return result;
+  }
+  if (!broken_for_verifiers_ && calls_broken(grant.lane, grant.lease.member)) {
+    result.outcome = Outcome::kTaskBroken;
     return result;
   }
   if (rng_.chance(0.2)) result.outcome = Outcome::kTruncated;

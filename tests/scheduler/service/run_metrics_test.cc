@@ -86,6 +86,9 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
   metrics.on_batch(1, batch);
   Policy policy = policy_at(1);
   policy.batches[1].domains = {2, 1, 0};
+  policy.domains.resize(3);
+  policy.domains[0].broken.found = 2;
+  policy.domains[1].broken.found = 1;
   policy.tasks[{.domain = 1, .prompt = 7}] = {
       .place = Place::kDone, .step = 1, .end = TaskEnd::kFiltered, .members = {}};
   policy.tasks[{.domain = 1, .prompt = 8}] = {
@@ -106,6 +109,8 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
   EXPECT_EQ(*row.find("rollout/sums/truncated_frac"), 1);
   EXPECT_EQ(*row.find("rollout/sums/filtered_prompts"), 1);
   EXPECT_EQ(*row.find("rollout/sums/failed_prompts"), 0) << "that is of the next step";
+  EXPECT_EQ(*row.find("rollout/broken_tasks"), 3);
+  EXPECT_EQ(*row.find("rollout/grid/broken_tasks"), 2);
   // People are shown some of each.
   HandOver next{.worker = "t", .session = 1, .policy = 0, .step = 11, .items = {}};
   for (const auto& [domain, prompt] : {std::pair{0, 0}, {0, 1}, {0, 2}, {1, 0}})
