@@ -24,7 +24,9 @@ Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
   } catch (const std::exception& e) {
     score = Failure{e.what()};
   }
-  if (!score) return Failure{fmt::format("verifier {}: {}", name, score.failure().message)};
+  if (!score)
+    return Failure{.message = fmt::format("verifier {}: {}", name, score.failure().message),
+                   .is_final = score.failure().is_final};
   // One NaN would spoil the advantages of its whole group.
   if (!std::isfinite(score.value().reward))
     return Failure{fmt::format("verifier {}: its reward is not finite", name)};

@@ -67,7 +67,8 @@ Offset write(Builder& b, const Verdict& m) {
   if (m.reward) reward = *m.reward;
   const auto metrics = write_metrics(b, m.metrics);
   const auto failure = b.CreateString(m.failure);
-  return fbs::CreateVerdict(b, &lease, code(m.lane), m.verify_attempt, reward, metrics, failure)
+  return fbs::CreateVerdict(b, &lease, code(m.lane), m.verify_attempt, reward, metrics, failure,
+                            m.task_broken)
       .Union();
 }
 Offset write(Builder& b, const Staged& m) {
@@ -237,6 +238,7 @@ Message read(const fbs::Verdict& t) {
   }
   m.metrics = read_metrics(*t.metrics());
   m.failure = read_text(*t.failure());
+  m.task_broken = t.task_broken();
   return m;
 }
 Message read(const fbs::Staged& t) {

@@ -27,7 +27,8 @@ struct Describe {
   }
   std::string operator()(const Verdict& m) const {
     const std::string result =
-        m.reward ? fmt::format("reward={}", *m.reward) : fmt::format("failed: {}", m.failure);
+        m.reward ? fmt::format("reward={}", *m.reward)
+                 : fmt::format("{}: {}", m.task_broken ? "task broken" : "failed", m.failure);
     return fmt::format("Verdict {}{} {}", short_name(m.lease), lane_mark(m.lane), result);
   }
   std::string operator()(const Staged& m) const {

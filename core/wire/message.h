@@ -60,7 +60,8 @@ struct Verdict {  // a reward worker's answer
   int32_t verify_attempt = 0;
   std::optional<double> reward;  // absent: the verifier failed
   MetricList metrics;
-  std::string failure;  // why, when it failed
+  std::string failure;       // why, when it failed
+  bool task_broken = false;  // nobody can score this task: asking again would not help
 };
 struct Staged {  // the weights are here, and their digest is proved; others still sample
   PolicyId policy = 0;

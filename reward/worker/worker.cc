@@ -28,12 +28,14 @@ wire::Verdict verdict_of(const wire::Verify& request, const Result<Score>& score
                         .verify_attempt = request.verify_attempt,
                         .reward = std::nullopt,
                         .metrics = {},
-                        .failure = {}};
+                        .failure = {},
+                        .task_broken = false};
   if (score) {
     verdict.reward = score.value().reward;
     verdict.metrics = score.value().metrics;
   } else {
     verdict.failure = score.failure().message;
+    verdict.task_broken = score.failure().is_final;
   }
   return verdict;
 }

@@ -148,7 +148,7 @@ std::function<void(Result<Heard>&)> Episode::encoder() const {
 
 Episode::Next Episode::observed(Result<Heard> first, double seconds) {
   trajectory_.env_seconds += seconds;
-  if (!first) return fail(first.failure().message);
+  if (!first) return fail(first.failure().message, first.failure().is_final);
   if (!first.value().fault.empty()) return fail("the first observation: " + first.value().fault);
   std::vector<TokenId> prompt = std::move(first.value().tokens);
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
@@ -215,7 +215,7 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
 
 Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
   trajectory_.env_seconds += seconds;
-  if (!answer) return fail(answer.failure().message);
+  if (!answer) return fail(answer.failure().message, answer.failure().is_final);
   Heard& heard_back = answer.value();
   const sandbox::StepResult& result = heard_back.step;
   if (result.pending) return asked_to_cut_ ? Next::kCut : Next::kStep;
@@ -273,9 +273,9 @@ TokenId Episode::last_of_answer() const {
   return end > turn_begin(segment, turn) ? segment.tokens[end - 1] : -1;
 }
 
-Episode::Next Episode::fail(std::string reason) {
+Episode::Next Episode::fail(std::string reason, bool task_broken) {
   failure_ = std::move(reason);
-  return end(Outcome::kEnvFailed);
+  return end(task_broken ? Outcome::kTaskBroken : Outcome::kEnvFailed);
 }
 
 Episode::Next Episode::did_not_repeat(const std::string& what) {

@@ -17,7 +17,8 @@
 //     follows it: truncated. An answer that is cut by max_action_tokens is an action like any
 //     other;
 //   - the environment fails, its first observation is no prompt, or the tokenizer cannot read what
-//     it says: env_failed, without a reward.
+//     it says: env_failed, without a reward;
+//   - the environment says that nobody can play this task: task_broken, without a reward.
 //
 // An episode that has a prefix, the turns of an attempt before it, goes on behind them: their
 // tokens stay as they were recorded, and the environment is told the recorded answers again, which
@@ -115,13 +116,13 @@ class Episode {
   int64_t num_storable() const { return storable_turns_ > 0 ? storable_tokens_ : 0; }  // its tokens
   int64_t num_prompt_tokens() const { return prompt_tokens_; }
 
-  // When done. `failure` says why it is env_failed.
+  // When done. `failure` says why it is env_failed or task_broken.
   Trajectory& trajectory() { return trajectory_; }
   const std::string& failure() const { return failure_; }
 
  private:
   TokenId last_of_answer() const;
-  Next fail(std::string reason);
+  Next fail(std::string reason, bool task_broken = false);
   Next end(Outcome outcome);
   void take_over(Trajectory prefix);
   Next heard(std::vector<TokenId> tokens, TokenRole role);

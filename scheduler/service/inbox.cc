@@ -232,9 +232,13 @@ void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
-  const Reward event{from.worker,    verdict.lease,
-                     verdict.lane,   verdict.verify_attempt,
-                     verdict.reward, verdict.failure.substr(0, kReasonBytes)};
+  const Reward event{from.worker,
+                     verdict.lease,
+                     verdict.lane,
+                     verdict.verify_attempt,
+                     verdict.reward,
+                     verdict.failure.substr(0, kReasonBytes),
+                     verdict.task_broken && !verdict.reward};
   if (!expects_verdict(state_, event)) return drop(unexpected_, from);  // late: fenced
   if (!verdict.reward) {
     log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,

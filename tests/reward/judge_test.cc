@@ -48,6 +48,17 @@ TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
   EXPECT_EQ(unknown.find("there is no verifier 'numbr'; verifiers: countdown, "), 0u) << unknown;
 }
 
+TEST(Judge, KeepsTheWordThatNobodyCanScoreATask) {
+  VerifierRegistry verifiers;
+  verifiers.add("broken", "", std::make_unique<Scripted>([]() -> Result<Score> {
+                  return Failure{.message = "no answer is known", .is_final = true};
+                }));
+  const auto score = judge(verifiers, "broken", kRight, kScoreBudget);
+  ASSERT_FALSE(score);
+  EXPECT_TRUE(score.failure().is_final);
+  EXPECT_EQ(score.failure().message, "verifier broken: no answer is known");
+}
+
 // Each who waits has more than who is waited for, and 60 s are what the scheduler waits by default.
 TEST(ScoreBudget, IsLessThanWhatTheWorkerHasWhichIsLessThanTheSchedulers) {
   using namespace std::chrono_literals;

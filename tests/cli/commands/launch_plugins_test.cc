@@ -1,4 +1,6 @@
 // Whole runs on libraries of environments and rewards (sandbox/plugin).
+#include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -6,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/file.h"
+#include "scheduler/store/journal.h"
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
@@ -18,13 +21,13 @@ class LaunchPlugins : public LaunchTest {
   }
   // Begins a run on `library`; its root digest once it has ended.
   std::string play(const std::string& run, const std::string& library, const std::string& settings,
-                   const std::vector<std::string>& more = {}) {
+                   const std::vector<std::string>& more = {}, int steps = kSteps) {
     std::vector<std::string> overrides = {"env.plugin=" + plugin(library), "env.name=" + library,
                                           "env.settings=" + settings};
     overrides.insert(overrides.end(), more.begin(), more.end());
     start_run(run, overrides);
     expect_done();
-    return final_digest(run);
+    return final_digest(run, steps);
   }
 };
 
@@ -91,6 +94,51 @@ TEST_F(LaunchPlugins, ACrashInAWorkerIsNamedAndCostsNoBit) {
   EXPECT_THAT(output(), testing::ContainsRegex(
                             "rollout-[01]: killed by signal 11 \\(Segmentation fault\\) in step"
                             "\\(\\) of faulty \\(libfaulty.so\\), task seed [0-9]+; starting it"));
+}
+
+// One of eight rows cannot be played: it is asked for once, and the run goes on without it.
+TEST_F(LaunchPlugins, ABrokenTaskIsExcludedAndCounted) {
+  std::ofstream rows(folder_ / "rows.jsonl");
+  for (int i = 0; i < 8; ++i)
+    rows << fmt::format("{{\"prompt\": \"{}\"}}\n", i == 5 ? "broken" : "sound");
+  rows.close();
+  const std::vector<std::string> more = {"env.dataset=" + (folder_ / "rows.jsonl").string(),
+                                         "sft.demonstrations=0", "run.steps=6", "eval.prompts=0",
+                                         "scheduler.archive=true"};
+  play("run", "faulty", "{max_turns: 4, fault: broken_row}", more, 6);
+  expect_each_step_once("run", 6);
+  EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac"), 0);
+  const auto metrics = read_metrics(paths().metrics());
+  EXPECT_EQ(*metrics.value().back().find("rollout/broken_tasks"), 1);
+  const std::string log = read_file(paths().log("scheduler", 0)).value();
+  const std::string words = "row 5 of dataset 'faulty' is broken";
+  EXPECT_NE(log.find(words), std::string::npos) << log;
+  EXPECT_EQ(log.find(words), log.rfind(words)) << log;
+  EXPECT_NE(log.find("this row has no end"), std::string::npos) << log;
+  const auto status = run_binary("status " + paths().root.string());
+  EXPECT_NE(status.out.find(" broken"), std::string::npos) << status.out;
+  // 24 prompts in epochs of 7, and each passes the row by.
+  const auto end = scheduler::restore(paths().journal());
+  ASSERT_TRUE(end && end.value().state);
+  const scheduler::Policy& policy = end.value().state->policies.at(0);
+  const scheduler::Domain& domain = policy.domains.at(0);
+  EXPECT_EQ(domain.broken.rows, std::set<int64_t>{5});
+  EXPECT_EQ(domain.broken.found, 1);
+  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kTrained), 24);
+  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kBroken), 3);
+  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kFailed), 0);
+  EXPECT_TRUE(end.value().state->health.empty());
+}
+
+TEST_F(LaunchPlugins, ADatasetOfBrokenTasksEndsTheRunWithItsName) {
+  std::ofstream(folder_ / "rows.jsonl") << "{\"prompt\": \"broken\"}\n{\"prompt\": \"broken 2\"}\n";
+  start_run("run", {"env.plugin=" + plugin("faulty"), "env.name=faulty",
+                    "env.settings={max_turns: 4, fault: broken_row}",
+                    "env.dataset=" + (folder_ / "rows.jsonl").string(), "sft.demonstrations=0",
+                    "eval.prompts=0"});
+  EXPECT_NE(finish().code, 0);
+  EXPECT_NE(output().find("all 2 rows of dataset 'faulty' are broken"), std::string::npos)
+      << output();
 }
 
 TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {

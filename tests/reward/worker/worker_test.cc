@@ -35,6 +35,13 @@ class Budgeted final : public Verifier {
   }
 };
 
+class Unscorable final : public Verifier {
+ public:
+  Result<Score> score(const std::string&, Time) const override {
+    return Failure{.message = "no answer is known", .is_final = true};
+  }
+};
+
 class RewardWorkerTest : public ::testing::Test {
  protected:
   RewardWorkerTest() {
@@ -156,6 +163,28 @@ TEST_F(RewardWorkerTest, AVerifierIsToldToAnswerBeforeItsDeadline) {
   wire::Verify request;
   request.verifier = "budgeted";
   EXPECT_EQ(serve(server, session, 1, {request}).at(0).reward, 18.0);
+  send(server, session, wire::Shutdown{.reason = "the run is over"});
+  server.flush(milliseconds(5000));
+}
+
+TEST_F(RewardWorkerTest, AVerdictSaysThatTheTaskIsBroken) {
+  verifiers_->add("broken", "", std::make_unique<Unscorable>());
+  std::string endpoint =
+      fmt::format("ipc://{}reward_broken_{}.sock", ::testing::TempDir(), getpid());
+  wire::WorkerServer server(endpoint, {});
+  uint64_t session = 0;
+  RewardWorker worker(verifiers_, clock_, {.endpoint = endpoint, .link = {}});
+  std::jthread thread([&] { worker.run(); });
+  wire::Verify request;
+  request.verifier = "broken";
+  const wire::Verdict broken = serve(server, session, 1, {request}).at(0);
+  EXPECT_FALSE(broken.reward.has_value());
+  EXPECT_TRUE(broken.task_broken);
+  EXPECT_EQ(broken.failure, "verifier broken: no answer is known");
+  request.verifier = "nobody";
+  request.verify_attempt = 1;
+  send(server, session, request);
+  EXPECT_FALSE(serve(server, session, 1, {}).at(0).task_broken);
   send(server, session, wire::Shutdown{.reason = "the run is over"});
   server.flush(milliseconds(5000));
 }

@@ -317,6 +317,21 @@ TEST(Episode, ThatCannotBeCutIsAFailure) {
   EXPECT_FALSE(episode.trajectory().reward.has_value());
 }
 
+TEST(Episode, OfATaskThatNobodyCanPlaySaysSo) {
+  for (bool at_once : {true, false}) {
+    Episode episode(spec_of(), "scripted", plain());
+    const Failure broken{.message = "no way out", .is_final = true};
+    if (!at_once) {
+      episode.observed(sandbox::Observation{"c"}, 0);
+      episode.answered(sampled({4}, FinishReason::kStopString), 0);
+    }
+    EXPECT_EQ(at_once ? episode.observed(broken, 0) : episode.stepped(broken, 0), Next::kDone);
+    EXPECT_EQ(episode.trajectory().outcome, Outcome::kTaskBroken);
+    EXPECT_FALSE(episode.trajectory().reward.has_value());
+    EXPECT_EQ(episode.failure(), "no way out");
+  }
+}
+
 TEST(Episode, AsksAgainWhileTheEnvironmentIsPending) {
   PlayedEpisode episode(spec_of(), "scripted", plain());
   episode.observed(sandbox::Observation{"c"}, 0);

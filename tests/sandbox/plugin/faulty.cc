@@ -32,16 +32,21 @@ class Faulty : public tailrace::Env {
     for (int digit = 0; digit < 10; ++digit) info.vocabulary.push_back(std::to_string(digit));
     info.max_action_tokens = 2;
     if (fault_ == "judged") info.reward = "length";
+    info.needs_dataset = fault_ == "broken_row";
     return info;
   }
   tailrace::Observation reset(const tailrace::Task& task) override {
     if (fault_ == "broken") throw tailrace::TaskBroken("nobody can play it");
     at_ = 0;
     sevens_.clear();
+    broken_ = fault_ == "broken_row" && task.row.find("broken") != std::string_view::npos;
+    // Its words are few, and a row's are none of them.
+    if (fault_ == "broken_row") return {"seed " + std::to_string(task.seed % 10) + " "};
     return {"seed " + std::to_string(task.seed % 10) + " " + std::string(task.row)};
   }
   tailrace::Step step(std::string_view action) override {
     if (fault_ == "pending" && !std::exchange(asked_, !asked_)) return tailrace::Step::pending();
+    if (broken_) throw tailrace::TaskBroken("this row has no end");
     if (++at_ == 3) fail(fault_);
     if (fault_ == "sometimes") fail_sometimes();
     const double liked = action == "7\n" ? 0.25 : 0.125;
@@ -99,6 +104,7 @@ class Faulty : public tailrace::Env {
   std::string sevens_;  // that were said: what a reward can tell episodes by
   int64_t at_ = 0;
   bool asked_ = false;
+  bool broken_ = false;
 };
 
 class Big : public Faulty {
@@ -147,8 +153,8 @@ TAILRACE_LIBRARY("faulty", "1.0") {
     declared
         .choice("fault", "what goes wrong", "none",
                 {"none", "throw", "failed", "crash", "exit", "hang", "stdout", "signals", "fork",
-                 "leak", "sometimes", "construct", "broken", "pending", "judged", "no_verdict",
-                 "scored", "crash_once"})
+                 "leak", "sometimes", "construct", "broken", "broken_row", "pending", "judged",
+                 "no_verdict", "scored", "crash_once"})
         .text("once", "the file that says that it has crashed", "")
         .integer("max_turns", "of an episode", 5, 1, 100);
   };
