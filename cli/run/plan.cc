@@ -384,6 +384,28 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
     refuse(format_bytes(machine.available_bytes) + " are free now");
 }
 
+namespace {
+
+// What plays in libraries of somebody else, and what keeps it from the rest.
+std::vector<std::string> describe_libraries(const RunOptions& o) {
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& file, const std::string& what, Isolation isolation) {
+    if (file.empty()) return;
+    lines.push_back(fmt::format(
+        "{} of {}, {}", what, std::filesystem::path(file).filename().string(),
+        isolation == Isolation::kProcess
+            ? "in processes of their own: a crash, a hang and memory end there; files and network "
+              "are open to them"
+            : "in the workers: what crashes there ends its worker"));
+  };
+  for (const DatasetSection& dataset : datasets_of(o))
+    add(dataset.plugin, "environments " + dataset.env, dataset.isolation);
+  add(o.reward.plugin, "rewards", o.reward.isolation);
+  return lines;
+}
+
+}  // namespace
+
 std::string format_plan(const Plan& plan, const RunOptions& o,
                         const std::vector<std::string>& algorithm) {
   std::string out;
@@ -413,6 +435,9 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     for (size_t i = 0; i < prompts.size(); ++i)
       line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
   }
+  const std::vector<std::string> libraries = describe_libraries(o);
+  for (size_t i = 0; i < libraries.size(); ++i)
+    line(i == 0 ? "libraries" : "", libraries[i]);
   std::string pools = "pools";
   for (const PoolSection& pool : pools_of(o)) {
     if (pool.name.empty()) break;
