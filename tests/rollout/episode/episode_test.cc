@@ -319,7 +319,7 @@ TEST(Episode, ThatCannotBeCutIsAFailure) {
 
 TEST(Episode, OfATaskThatNobodyCanPlaySaysSo) {
   for (bool at_once : {true, false}) {
-    Episode episode(spec_of(), "scripted", plain());
+    PlayedEpisode episode(spec_of(), "scripted", plain());
     const Failure broken{.message = "no way out", .is_final = true};
     if (!at_once) {
       episode.observed(sandbox::Observation{"c"}, 0);
