@@ -146,8 +146,10 @@ TEST_F(LaunchPlugins, ThePlanSaysWhatIsIsolated) {
   start_run("run", {"--dry-run", "env.plugin=" + plugin("faulty"), "env.name=faulty",
                     "env.settings={}", "reward.plugin=" + plugin("maze"), "reward.isolation=none"});
   EXPECT_EQ(finish().code, 0) << output();
-  EXPECT_TRUE(said("environments faulty of libfaulty.so, in processes of their own")) << output();
-  EXPECT_TRUE(said("rewards of libmaze.so, in the workers")) << output();
+  EXPECT_THAT(output(),
+              testing::HasSubstr("environments faulty of libfaulty.so, in processes of their own"))
+      << output();
+  EXPECT_THAT(output(), testing::HasSubstr("rewards of libmaze.so, in the workers")) << output();
 }
 
 TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {
