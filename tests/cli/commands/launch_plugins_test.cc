@@ -19,10 +19,16 @@ class LaunchPlugins : public LaunchTest {
   static std::string plugin(const std::string& name) {
     return (fs::path(TAILRACE_BINARY).parent_path() / "plugins" / ("lib" + name + ".so")).string();
   }
+  // A copy of this test's: other tests have processes of the same library.
+  std::string own(const std::string& name) const {
+    const fs::path copy = folder_ / ("lib" + name + ".so");
+    fs::copy_file(plugin(name), copy, fs::copy_options::skip_existing);
+    return copy.string();
+  }
   // Begins a run on `library`; its root digest once it has ended.
   std::string play(const std::string& run, const std::string& library, const std::string& settings,
                    const std::vector<std::string>& more = {}, int steps = kSteps) {
-    std::vector<std::string> overrides = {"env.plugin=" + plugin(library), "env.name=" + library,
+    std::vector<std::string> overrides = {"env.plugin=" + own(library), "env.name=" + library,
                                           "env.settings=" + settings};
     overrides.insert(overrides.end(), more.begin(), more.end());
     start_run(run, overrides);
@@ -41,8 +47,9 @@ TEST_F(LaunchPlugins, WhereALibraryRunsChangesNoBit) {
 // In one of twenty steps it throws, crashes, exits, hangs, prints or forks. Nothing of that becomes
 // a reward, so the weights are those of the run in which nothing went wrong.
 TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
-  const std::vector<std::string> more = {"rollout.step_timeout_s=1", "env.isolation=process",
-                                         "sft.demonstrations=0"};
+  // Longer than a loaded machine takes for a call, and more chances than a sample can use up.
+  const std::vector<std::string> more = {"rollout.step_timeout_s=4", "env.isolation=process",
+                                         "scheduler.retries_env_failed=20", "sft.demonstrations=0"};
   const std::string good = play("good", "faulty", "{max_turns: 4}", more);
   EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: sometimes}", more), good);
   expect_each_step_once("bad");
@@ -50,7 +57,7 @@ TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
   for (int worker : {0, 1}) log += read_file(paths("bad").log("rollout", worker)).value();
   EXPECT_NE(log.find("(Segmentation fault) in step()"), std::string::npos) << log;
   EXPECT_NE(log.find("its process was killed"), std::string::npos) << log;
-  EXPECT_TRUE(processes_with({"plugin-host", plugin("faulty")}).empty());
+  EXPECT_TRUE(processes_with({"plugin-host", own("faulty")}).empty());
 }
 
 // In one of twenty scores the reward crashes, hangs or has no verdict. A sample is verified again
@@ -59,7 +66,7 @@ TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
 TEST_F(LaunchPlugins, ARewardThatGoesWrongIsAskedAgainAndCostsNoBit) {
   const std::string settings = "{max_turns: 4, fault: judged}";
   const auto more = [&](const std::string& sometimes) {
-    return std::vector<std::string>{"reward.plugin=" + plugin("faulty"), "reward.isolation=process",
+    return std::vector<std::string>{"reward.plugin=" + own("faulty"), "reward.isolation=process",
                                     "reward.settings={sometimes: " + sometimes + "}",
                                     "scheduler.verify_seconds=4",
                                     // Enough that none of them stays without a verdict.
