@@ -10,7 +10,8 @@
 //
 // Thread: the owner's thread only; results do not depend on how many threads run the calls.
 // Close: the destructor drops what has not begun, waits for what has (one deadline, but at most
-// two seconds), and joins.
+// two seconds), and joins. What a dropped call owns is destroyed on a thread of its own, for it may
+// block as well.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -128,7 +130,11 @@ class DeadlineExecutor {
   void close();
   void abandon_late_calls(std::vector<Answer>& answers);
 
+  // On a thread of its own, awaited for `patience`.
+  static void destroy_apart(std::deque<Job> jobs, Time patience);
+
   const std::string callee_;
+  const int num_threads_;
   const Time deadline_;
   const Clock& clock_;
   const std::shared_ptr<CallBoard> calls_ = bound_call_board();
@@ -192,7 +198,7 @@ void DeadlineExecutor<T>::State::loop(const std::shared_ptr<Slot>& slot, const s
 template <class T>
 DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time deadline,
                                       const Clock& clock)
-    : callee_(std::move(callee)), deadline_(deadline), clock_(clock) {
+    : callee_(std::move(callee)), num_threads_(num_threads), deadline_(deadline), clock_(clock) {
   TR_CHECK(num_threads >= 1 && deadline > Time{0}, "{} threads", num_threads);
   // Room first: a thread that found none would end the process.
   workers_.reserve(static_cast<size_t>(num_threads));
@@ -201,6 +207,23 @@ DeadlineExecutor<T>::DeadlineExecutor(std::string callee, int num_threads, Time 
   } catch (...) {  // the system has no more
     close();
     throw;
+  }
+}
+
+template <class T>
+void DeadlineExecutor<T>::destroy_apart(std::deque<Job> jobs, Time patience) {
+  if (jobs.empty()) return;
+  auto all = std::make_shared<std::deque<Job>>(std::move(jobs));
+  auto done = std::make_shared<std::promise<void>>();
+  auto is_done = done->get_future();
+  std::thread thread([all = std::move(all), done]() mutable {
+    all.reset();
+    done->set_value();
+  });
+  if (is_done.wait_for(patience) == std::future_status::ready) {
+    thread.join();
+  } else {
+    thread.detach();
   }
 }
 
@@ -230,6 +253,7 @@ void DeadlineExecutor<T>::close() {
       worker.thread.join();
     }
   }
+  destroy_apart(std::move(dropped), std::min(deadline_, kLongestClose));
 }
 
 template <class T>
@@ -296,7 +320,8 @@ auto DeadlineExecutor<T>::collect(std::chrono::microseconds wait, bool all) -> s
 
 template <class T>
 void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
-  int to_add = 0;
+  int64_t to_add = 0;
+  std::deque<Job> dropped;
   {
     MutexLock lock(state_->mutex);
     Time now = clock_.now();
@@ -305,7 +330,6 @@ void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
       if (!slot.busy || slot.abandoned || slot.follows || now - slot.started < deadline_) continue;
       slot.abandoned = true;
       ++num_abandoned_;
-      ++to_add;
       if (!slot.is_answered) continue;
       double seconds = seconds_of(now - slot.started);
       double deadline = seconds_of(deadline_);
@@ -320,22 +344,27 @@ void DeadlineExecutor<T>::abandon_late_calls(std::vector<Answer>& answers) {
     });
     if (stuck > kMostAbandoned) {
       // No thread is added for them: what is queued fails at once instead of waiting for ever.
-      to_add = 0;
       for (const Job& job : state_->queue) {
         if (job.call.is_answered)
           answers.push_back(
               {.id = job.call.id,
                .result = Failure{fmt::format("{} hangs in {} earlier calls", callee_, stuck)}});
       }
-      state_->queue.clear();
+      dropped.swap(state_->queue);
     }
     std::erase_if(workers_, [](Worker& worker) {
       if (!worker.slot->ended) return false;
       worker.thread.join();  // it has left its loop
       return true;
     });
+    // Also those that were missing while too many were stuck.
+    if (stuck <= kMostAbandoned)
+      to_add = num_threads_ - std::ranges::count_if(workers_, [](const Worker& worker) {
+                 return !worker.slot->abandoned;
+               });
   }
-  for (int i = 0; i < to_add; ++i) add_thread();
+  for (int64_t i = 0; i < to_add; ++i) add_thread();
+  destroy_apart(std::move(dropped), Time{0});
 }
 
 }  // namespace tailrace

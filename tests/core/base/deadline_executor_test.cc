@@ -148,5 +148,58 @@ TEST(DeadlineExecutor, IsOutlivedByWhatWasBegun) {
   begun(1);
 }
 
+// More calls hang than it replaces threads for; once they return, it works as before.
+TEST(DeadlineExecutor, RecoversFromManyCallsThatHung) {
+  TestClock clock;
+  std::promise<void> release;
+  const auto released = release.get_future().share();
+  std::atomic<int> begun = 0;
+  Executor executor("the oracle", 2, 5s, clock);
+  int64_t id = 0;
+  for (int hung = 0; hung < 70; hung += 2) {
+    for (int i = 0; i < 2; ++i)
+      executor.hand_over({{id++, [&begun, released] {
+                             ++begun;
+                             released.wait();
+                             return 1;
+                           }}});
+    const auto until = std::chrono::steady_clock::now() + 5s;
+    while (begun < hung + 2 && hung < 64 && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    clock.advance(10s);
+    (void)executor.collect(0us, /*all=*/false);
+  }
+  release.set_value();
+  std::vector<Executor::Call> calls;
+  for (int i = 0; i < 10; ++i) calls.push_back({1000 + i, [] { return 7; }});
+  executor.hand_over(std::move(calls));
+  int64_t answered = 0;
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (answered < 10 && std::chrono::steady_clock::now() < until)
+    for (const auto& answer : executor.collect(10ms, /*all=*/false))
+      answered += answer.id >= 1000 && answer.result.ok();
+  EXPECT_EQ(answered, 10);
+}
+
+// What it owns may block when it is destroyed.
+TEST(DeadlineExecutor, DoesNotWaitForWhatADroppedCallOwns) {
+  TestClock clock;
+  struct Slow {
+    ~Slow() { std::this_thread::sleep_for(3s); }
+  };
+  std::promise<void> release;
+  const auto released = release.get_future().share();
+  auto begin = std::chrono::steady_clock::now();
+  {
+    Executor executor("the oracle", 1, 100ms, clock);
+    executor.hand_over({{1, [released] { return released.wait(), 1; }}});
+    executor.hand_over({{2, [slow = std::make_shared<Slow>()] { return 2; }}});
+    begin = std::chrono::steady_clock::now();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  release.set_value();
+  std::this_thread::sleep_for(4s);  // so that no thread is left
+}
+
 }  // namespace
 }  // namespace tailrace
