@@ -136,6 +136,11 @@ void fail(Context& context, const WorkId& work, const Lease& lease, Outcome caus
 }
 
 void give_reward(Context& context, const WorkId& work, Task& task, double reward) {
+  // Somebody could play and score it.
+  if (work.lane == Lane::kTrain)
+    context.state.policies.at(work.member.policy)
+        .domains[static_cast<size_t>(work.member.domain)]
+        .broken.in_a_row = 0;
   Member& member = task.members[static_cast<size_t>(work.member.member)];
   member.reward = reward;
   member.phase = Phase::kRewarded;
@@ -181,11 +186,6 @@ void take_sample(Context& context, const WorkId& work, Task& task, const Attempt
   member.min_version = result.tokens > 0 ? result.min_version : member.granted_version;
   member.max_version = result.tokens > 0 ? result.max_version : member.granted_version;
   learn_length(state, work, task, result.tokens);
-  if (work.lane == Lane::kTrain) {
-    state.policies.at(work.member.policy)
-        .domains[static_cast<size_t>(work.member.domain)]
-        .broken.in_a_row = 0;
-  }
   if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
   if (result.reward) return give_reward(context, work, task, *result.reward);

@@ -488,6 +488,12 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   advance_rounds(context, policy_id, policy);
 }
 
+int64_t num_running(const Policy& policy, int32_t domain) {
+  return std::ranges::count_if(policy.tasks, [&](const auto& entry) {
+    return entry.first.domain == domain && entry.second.place == Place::kRunning;
+  });
+}
+
 void halt_without_tasks(Context& context, const Policy& policy) {
   const Config& config = context.config();
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
@@ -497,9 +503,11 @@ void halt_without_tasks(Context& context, const Policy& policy) {
     const int64_t complete =
         credit_held(policy, i) - reserved(policy, i) + std::ssize(domain.parked);
     if (dataset.prompts_per_step == 0 || places_left(config, policy, i) <= complete) continue;
-    // One that draws its tasks could go on for ever: as many as the breaker looks at are enough.
+    // One that draws its tasks could go on for ever: as many as the breaker looks at are enough,
+    // but twice those that run, for a broken one is known long before a sound one is scored.
     const bool drawn = endless(dataset) && config.breaker.window > 0 &&
-                       domain.broken.in_a_row >= config.breaker.window;
+                       domain.broken.in_a_row >= config.breaker.window &&
+                       domain.broken.in_a_row >= 2 * num_running(policy, i);
     if (!drawn && !all_broken(dataset, domain)) continue;
     const std::string name =
         dataset.name.empty() ? fmt::format("number {}", i) : fmt::format("'{}'", dataset.name);

@@ -125,7 +125,7 @@ struct BrokenTasks {
   std::set<int64_t> rows;      // that no prompt plays any more; none of a dataset without rows
   std::set<int64_t> held_out;  // prompts of evaluations
   int64_t found = 0;           // tasks, of either kind, and of a dataset without rows as well
-  int64_t in_a_row = 0;        // of training, since the dataset's last sample
+  int64_t in_a_row = 0;        // of training, since the dataset's last reward
   std::string last_reason;
   template <class V>
   void fields(V& visit) {
