@@ -192,8 +192,10 @@ class Launch {
         return;
       case End::kUserError:
       case End::kFailed:
-        show(stderr, fmt::format("error: {}\n       When that is mended, '{}' continues the run.\n",
-                                 text::printable(result.message), again));
+        show(stderr, fmt::format("error: {}\n", text::printable(result.message)));
+        // What says itself that this run is over is not contradicted.
+        if (result.message.find("new run directory") == std::string::npos)
+          show(stderr, fmt::format("       When that is mended, '{}' continues the run.\n", again));
         return;
     }
   }

@@ -134,7 +134,8 @@ std::string progress_line(const ProgressState& state, const MetricsRow& row) {
   std::string out;
   if (is_step(row)) {
     out = step_text(state, row) + values_of(row, kStepValues);
-    if (const std::string silent = signal_of_step(row); !silent.empty()) out += "  " + silent;
+    for (const std::string& word : {signal_of_step(row), exclusions_of_step(row)})
+      if (!word.empty()) out += "  " + word;
     if (const double* speed = row.find("perf/tokens_per_s"))
       out += fmt::format("  {} tokens/s", format_value(std::round(*speed)));
     std::string left = format_left(seconds_left(state));
@@ -171,8 +172,8 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
     lines.push_back(
         fmt::format("{}{}", values_of(*step, kStepValues),
                     speed ? fmt::format("  {} tokens/s", format_value(std::round(*speed))) : ""));
-    if (const std::string silent = signal_of_step(*step); !silent.empty())
-      lines.push_back("  " + silent);
+    for (const std::string& word : {signal_of_step(*step), exclusions_of_step(*step)})
+      if (!word.empty()) lines.push_back("  " + word);
     std::vector<double> rewards;
     // A null of the file is read as NaN.
     for (const MetricsRow& row : state.rows)

@@ -22,6 +22,14 @@ int64_t steps_without_signal(std::span<const MetricsRow> rows);
 // empty.
 std::string signal_of_step(const MetricsRow& row);
 
+// "3 prompts failed, 12 % of attempts failed" of a step that had any; else empty. What failed is in
+// no mean.
+std::string exclusions_of_step(const MetricsRow& row);
+
+// The line for a run that went on without something: how many prompts failed for good, how many
+// tasks are broken, how many held-out episodes have no reward. Else empty.
+std::string exclusions_of_run(std::span<const MetricsRow> rows);
+
 // In the latest step each sample was a success, where the environment says so: that nothing is
 // left to learn is no fault then.
 bool is_solved(std::span<const MetricsRow> rows);

@@ -27,7 +27,9 @@ MetricChange change_of(std::span<const MetricsRow> rows, std::string_view name) 
 
 std::string run_summary(std::span<const MetricsRow> rows, const std::string& name,
                         std::chrono::seconds elapsed, const std::string& directory) {
-  const std::string end = fmt::format("{} s, run: {}", elapsed.count(), directory);
+  std::string end = fmt::format("{} s, run: {}", elapsed.count(), directory);
+  if (const std::string excluded = exclusions_of_run(rows); !excluded.empty())
+    end += "\n" + excluded;
   // Held-out before training, success before reward: what a person wants to know first.
   for (const auto& [metric, label] :
        {std::pair{"eval/success", "success"}, {"eval/reward", "reward"}}) {
