@@ -22,8 +22,8 @@ const Verifier& VerifierRegistry::at(const std::string& name) const {
   if (const Verifier* verifier = find(name)) return *verifier;
   std::vector<std::string> names;
   for (const auto& [known, entry] : entries_) names.push_back(known);
-  throw UserError("there is no verifier '{}'{} Verifiers: {}", name, did_you_mean(name, names),
-                  fmt::join(names, ", "));
+  throw UserError("there is no verifier '{}'{} Verifiers: {}, and those of a reward.plugin", name,
+                  did_you_mean(name, names), fmt::join(names, ", "));
 }
 
 std::vector<std::pair<std::string, std::string>> VerifierRegistry::list() const {

@@ -52,6 +52,7 @@ struct StepResult {
   bool pending = false;     // not ready yet: call step() again with the same action
   std::string verifier;     // at the end: who scores the episode; empty: `reward` counts
   std::string evidence;     // JSON for the verifier
+  std::string reason;       // why it was truncated, for people
   MetricList metrics;       // of the episode so far, for example {"success", 1}
 };
 

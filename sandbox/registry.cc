@@ -25,15 +25,16 @@ class LocalSource final : public EnvironmentSource {
 
 }  // namespace
 
-void EnvironmentRegistry::add(std::string name, std::string help, Factory factory) {
-  add(std::move(name), std::move(help),
+void EnvironmentRegistry::add(Declaration declared, Factory factory) {
+  add(std::move(declared),
       Sources([factory = std::move(factory)](const EnvironmentSettings& settings) {
         return std::make_shared<LocalSource>(factory, settings);
       }));
 }
 
-void EnvironmentRegistry::add(std::string name, std::string help, Sources sources) {
-  bool added = entries_.emplace(name, Entry{std::move(help), std::move(sources)}).second;
+void EnvironmentRegistry::add(Declaration declared, Sources sources) {
+  const std::string name = declared.name;
+  bool added = entries_.emplace(name, Entry{std::move(declared), std::move(sources)}).second;
   if (!added) throw UserError("the environment {} is registered twice; names are taken once", name);
 }
 
@@ -47,10 +48,10 @@ std::shared_ptr<const EnvironmentSource> EnvironmentRegistry::source(
                   did_you_mean(name, names), fmt::join(names, ", "));
 }
 
-std::vector<std::pair<std::string, std::string>> EnvironmentRegistry::list() const {
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const auto& [name, entry] : entries_) names.emplace_back(name, entry.help);
-  return names;
+std::vector<Declaration> EnvironmentRegistry::list() const {
+  std::vector<Declaration> all;
+  for (const auto& [name, entry] : entries_) all.push_back(entry.declared);
+  return all;
 }
 
 }  // namespace tailrace::sandbox

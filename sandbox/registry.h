@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sandbox/environment_source.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
@@ -21,9 +22,9 @@ class EnvironmentRegistry {
   using Sources =
       std::function<std::shared_ptr<const EnvironmentSource>(const EnvironmentSettings&)>;
   // Throws UserError for a name that is taken.
-  void add(std::string name, std::string help, Sources sources);
+  void add(Declaration declared, Sources sources);
   // What is made here, and whose constructor is ours.
-  void add(std::string name, std::string help, Factory factory);
+  void add(Declaration declared, Factory factory);
   // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
   std::shared_ptr<const EnvironmentSource> source(const std::string& name,
                                                   const EnvironmentSettings& settings) const;
@@ -32,11 +33,11 @@ class EnvironmentRegistry {
                                     const EnvironmentSettings& settings) const {
     return source(name, settings)->open();
   }
-  std::vector<std::pair<std::string, std::string>> list() const;  // name, help
+  std::vector<Declaration> list() const;
 
  private:
   struct Entry {
-    std::string help;
+    Declaration declared;
     Sources sources;
   };
   std::map<std::string, Entry> entries_;

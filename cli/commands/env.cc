@@ -25,7 +25,8 @@ namespace {
 
 struct EnvArguments {
   std::string source, environment, dataset, prompt_key = "prompt";
-  std::vector<std::string> settings;
+  std::string reward_plugin;
+  std::vector<std::string> settings, reward_settings;
   uint64_t seed = 0;
 };
 
@@ -34,12 +35,13 @@ bool is_library_file(const std::string& source) {
   return source.find('/') != std::string::npos || source.ends_with(".so");
 }
 
-sandbox::EnvironmentSettings read_settings(const std::vector<std::string>& texts) {
+sandbox::EnvironmentSettings read_settings(const std::string& option,
+                                           const std::vector<std::string>& texts) {
   sandbox::EnvironmentSettings settings;
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw UserError("--set {}: a setting is written key=value, for example size=6", text);
+      throw UserError("{} {}: a setting is written key=value, for example size=6", option, text);
     settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return settings;
@@ -65,7 +67,8 @@ struct NamedEnvironment {
   }
 };
 
-NamedEnvironment find_environment(const Registries& built_in, const EnvArguments& arguments) {
+NamedEnvironment find_environment(const Registries& built_in, const EnvArguments& arguments,
+                                  LibraryUse use) {
   if (!is_library_file(arguments.source)) {
     if (!arguments.environment.empty() && arguments.environment != arguments.source)
       throw UserError("--env names an environment of a library; {} is no file.", arguments.source);
@@ -74,13 +77,19 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
   RunOptions options;
   options.env.plugin = arguments.source;
   options.env.name = arguments.environment;
+  options.reward.plugin = arguments.reward_plugin;
+  options.reward.settings = read_settings("--reward-set", arguments.reward_settings);
   NamedEnvironment found;
   try {
-    // The checks have processes of their own.
-    found.registries = with_libraries(built_in, options, LibraryUse::kHere);
+    found.registries = with_libraries(built_in, options, use);
   } catch (const UserError& error) {
     // A person here has written an option, and not the key of a config.
     const std::string key = "env.name ", message = error.what();
+    if (message.starts_with(key + "has no use"))
+      throw UserError(
+          "{} has no environments, and rewards are checked with one that names them:\n       Try "
+          "FILE.so of an environment, with --reward-plugin {}.",
+          arguments.source, arguments.source);
     throw UserError("{}",
                     message.starts_with(key) ? "--env " + message.substr(key.size()) : message);
   }
@@ -93,7 +102,8 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
 // ---- list
 
 void list_all(const Registries& built_in, const std::vector<std::string>& files, bool json) {
-  std::vector<EnvFacts> facts = facts_of(built_in.environments);
+  std::vector<EnvFacts> facts;
+  if (files.empty()) facts = facts_of(built_in.environments);
   for (const std::string& file : files)
     for (EnvFacts& one : facts_of(sandbox::PluginLibrary::load(file)))
       facts.push_back(std::move(one));
@@ -105,12 +115,10 @@ void add_env_list(Command& env, const Registries& registries) {
   auto json = std::make_shared<bool>(false);
   Command& command = env.command("list", "Environments and rewards, with their settings");
   command.option("files", *files,
-                 {.help = "libraries whose environments to list too", .value = "FILE.so"});
+                 {.help = "libraries; without one, what is built in", .value = "FILE.so"});
   command.option("--json", *json, {.help = "one JSON list, with the same facts"});
   command.footer(
-      "Turns, dataset and who scores are those of the default settings. The settings of the\n"
-      "built-in environments are not data yet, so they are left out; a name that\n"
-      "'env check NAME --set' does not know is answered with all of them.\n\n"
+      "Turns, dataset and who scores are those of the default settings.\n\n"
       "Example:\n  tailrace env list ./libmaze.so");
   command.action([files, json, &registries] {
     list_all(registries, *files, *json);
@@ -140,8 +148,9 @@ std::string checks_json(const std::string& name, const std::vector<EnvCheck>& ch
 
 int check_environment(const Registries& built_in, const EnvArguments& arguments, int64_t episodes,
                       bool json) {
-  const NamedEnvironment found = find_environment(built_in, arguments);
-  const auto settings = read_settings(arguments.settings);
+  // Each check has a process of its own.
+  const NamedEnvironment found = find_environment(built_in, arguments, LibraryUse::kHere);
+  const auto settings = read_settings("--set", arguments.settings);
   const EnvCheckPlan plan{.make = [&] { return found.make(settings); },
                           .rows = read_rows(arguments),
                           .verifiers = found.registries.verifiers.get(),
@@ -162,6 +171,11 @@ void add_source_options(Command& command, EnvArguments& arguments) {
                  {.help = "which one of the library's, where it has several", .value = "NAME"});
   command.option("--set", arguments.settings,
                  {.help = "settings of the environment", .value = "KEY=VALUE"});
+  command.option(
+      "--reward-plugin", arguments.reward_plugin,
+      {.help = "library of the reward that it names, where that is another", .value = "FILE.so"});
+  command.option("--reward-set", arguments.reward_settings,
+                 {.help = "settings of that library's rewards", .value = "KEY=VALUE"});
   command.option("--dataset", arguments.dataset,
                  {.help = "JSONL of prompts, where it needs one", .value = "FILE"});
   command.option("--prompt-key", arguments.prompt_key,
@@ -179,8 +193,8 @@ void add_env_check(Command& env, const Registries& registries) {
   command.option("--json", *json, {.help = "one JSON object, with the same facts"});
   command.footer(
       "Prints a line for each check: ok, FAILED or skipped, and what was seen. Each runs in a\n"
-      "process of its own, for 30 s at most where episodes are slow, so a crash is a failed "
-      "check.\n"
+      "process of its own, for 30 s where episodes are slow, so a crash or a call that does\n"
+      "not return in 30 s is a failed check.\n"
       "Exit status: 0 for a good environment, 1 when a check fails, 2 for a wrong call.\n\n"
       "Example:\n  tailrace env check ./libmaze.so --set size=6");
   command.action([arguments, episodes, json, &registries] {
@@ -190,17 +204,17 @@ void add_env_check(Command& env, const Registries& registries) {
 
 // ---- play
 
-int play_environment(const Registries& built_in, const EnvArguments& arguments) {
-  const NamedEnvironment found = find_environment(built_in, arguments);
+int play_environment(const Registries& built_in, const EnvArguments& arguments, bool json) {
+  const NamedEnvironment found = find_environment(built_in, arguments, LibraryUse::kApart);
   const auto rows = read_rows(arguments);
-  const auto environment = found.make(read_settings(arguments.settings));
+  const auto environment = found.make(read_settings("--set", arguments.settings));
   if (environment->info().needs_dataset && rows.empty())
     throw UserError("environment {} needs a dataset.\n       Give one with --dataset FILE.jsonl.",
                     found.name);
   sandbox::Task task{.seed = sandbox::task_seed(arguments.seed, /*held_out=*/false, 0)};
   if (!rows.empty()) task.data = rows[arguments.seed % rows.size()];
-  const auto played =
-      play_by_hand(*environment, task, *found.registries.verifiers, std::cin, std::cout);
+  const auto played = play_by_hand(*environment, task, *found.registries.verifiers, std::cin,
+                                   std::cout, json ? PlayedAs::kJson : PlayedAs::kText);
   std::cout.flush();
   if (played) return kExitDone;
   fmt::print(stderr, "error: {}\n", text::printable(played.failure().message));
@@ -209,14 +223,17 @@ int play_environment(const Registries& built_in, const EnvArguments& arguments) 
 
 void add_env_play(Command& env, const Registries& registries) {
   auto arguments = std::make_shared<EnvArguments>();
+  auto json = std::make_shared<bool>(false);
   Command& command = env.command("play", "Play an episode by hand");
   add_source_options(command, *arguments);
+  command.option("--json", *json, {.help = "one JSON object once the episode is over"});
   command.footer(
       "Each line that you write is an action; the stop string of the environment is put behind "
       "it.\n"
       "The end of the input (Ctrl-D) cuts the episode. Another --seed is another task.\n\n"
       "Example:\n  tailrace env play frozen_grid --seed 3");
-  command.action([arguments, &registries] { return play_environment(registries, *arguments); });
+  command.action(
+      [arguments, json, &registries] { return play_environment(registries, *arguments, *json); });
 }
 
 }  // namespace

@@ -347,7 +347,7 @@ void add_eval(Command& program, const Registries& registries) {
   command.option("--json", arguments->json, {.help = "one JSON object"});
   command.option("--rows", arguments->rows, {.help = "a JSON row for each episode"});
   std::string environments = "Environments:\n";
-  for (const auto& [name, help] : registries.environments.list())
+  for (const auto& [name, help, settings] : registries.environments.list())
     environments += fmt::format("  {:<14} {}\n", name, help);
   command.footer(
       environments +

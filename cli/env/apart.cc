@@ -1,6 +1,7 @@
 #include "cli/env/apart.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -29,24 +30,30 @@ class SharedNote {
  public:
   SharedNote()
       : text_(static_cast<char*>(
-            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+            ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     if (text_ == MAP_FAILED) throw std::bad_alloc();
   }
-  ~SharedNote() { ::munmap(text_, kBytes); }
+  ~SharedNote() { ::munmap(text_, kPage); }
   SharedNote(const SharedNote&) = delete;
 
   void write(const std::string& note) {
     const size_t length = std::min(note.size(), kBytes - 1);
     std::memcpy(text_, note.data(), length);
     text_[length] = '\0';
+    ++count();
   }
+  uint32_t num_written() const { return count(); }
   // " during NOTE", if there is one.
   std::string during() const {
     return text_[0] == '\0' ? "" : fmt::format(" during {}", std::string_view(text_));
   }
 
  private:
-  static constexpr size_t kBytes = 256;
+  static constexpr size_t kBytes = 252, kPage = 256;
+  // Behind the text.
+  std::atomic<uint32_t>& count() const {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(text_ + kBytes);
+  }
   char* text_;
 };
 
@@ -83,16 +90,21 @@ void send_all(int descriptor, std::string_view text) {
   ::_exit(0);
 }
 
-// Until the child has closed its end; false: `limit` is over.
-bool receive(int descriptor, Time limit, std::string& reply) {
+// Until the child has closed its end. False: `limit` is over, or it wrote no note for `quiet`.
+bool receive(int descriptor, Time limit, Time quiet, const SharedNote& note, std::string& reply) {
   const Time end = steady_now() + limit;
-  while (true) {
-    const Time left = std::max(Time{0}, end - steady_now());
+  Time heard = steady_now();
+  for (uint32_t known = note.num_written();;) {
     pollfd wanted{.fd = descriptor, .events = POLLIN, .revents = 0};
-    const int ready = ::poll(
-        &wanted, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+    const int ready = ::poll(&wanted, 1, /*ms=*/100);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0) return false;
+    const Time now = steady_now();
+    if (const uint32_t written = note.num_written(); written != known) {
+      known = written;
+      heard = now;
+    }
+    if (ready == 0 && (now >= end || now - heard >= quiet)) return false;
+    if (ready == 0) continue;
     char bytes[4096];
     const ssize_t got = ::read(descriptor, bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
@@ -103,7 +115,9 @@ bool receive(int descriptor, Time limit, std::string& reply) {
 
 }  // namespace
 
-Result<std::string> run_apart(const std::function<std::string(const Note&)>& work, Time limit) {
+Result<std::string> run_apart(const std::function<std::string(const Note&)>& work, Time limit,
+                              Time quiet) {
+  const Time begin = steady_now();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return Failure{fmt::format("cannot make a pipe: {}", std::strerror(errno))};
@@ -116,14 +130,14 @@ Result<std::string> run_apart(const std::function<std::string(const Note&)>& wor
   if (child == 0) work_as_child(work, note, out.get());
   out.reset();
   std::string reply;
-  const bool in_time = receive(in.get(), limit, reply);
+  const bool in_time = receive(in.get(), limit, quiet, note, reply);
   if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!in_time)
-    return Failure{fmt::format("it does not come back: killed after {:.0f} s{}", seconds_of(limit),
-                               note.during())};
+    return Failure{fmt::format("it does not come back: killed after {:.0f} s{}",
+                               seconds_of(steady_now() - begin), note.during())};
   if (WIFSIGNALED(status))
     return Failure{
         fmt::format("it ended the process{}: {}", note.during(), ::strsignal(WTERMSIG(status)))};

@@ -38,6 +38,53 @@ Seen failed_in(int64_t episode, const std::string& text) {
   return failed(fmt::format("episode {}: {}", episode, text));
 }
 
+// Notes each call, so that the message about a crash or a hang names it.
+class Noted final : public Environment {
+ public:
+  Noted(Made noted, const Note& note) : noted_(std::move(noted)), note_(note) {}
+
+  const sandbox::EnvironmentInfo& info() const override { return noted_->info(); }
+  Result<sandbox::Observation> reset(const sandbox::Task& task) override {
+    turn_ = 0;
+    seed_ = task.seed;
+    say("reset()");
+    return noted_->reset(task);
+  }
+  Result<StepResult> step(const std::string& action) override {
+    ++turn_;
+    constexpr size_t kShown = 40;
+    say(fmt::format("step(\"{}\"{})", text::printable(action.substr(0, kShown)),
+                    action.size() > kShown ? ", shortened" : ""));
+    return noted_->step(action);
+  }
+  Result<StepResult> cut() override {
+    say("cut()");
+    return noted_->cut();
+  }
+  void close() override {
+    say("close()");
+    noted_->close();
+  }
+  std::optional<std::string> demonstrate(Rng& rng) override {
+    say("demonstrate()");
+    return noted_->demonstrate(rng);
+  }
+  std::string sample_action(Rng& rng) override {
+    say("sample_action()");
+    return noted_->sample_action(rng);
+  }
+
+ private:
+  void say(const std::string& call) const {
+    note_(fmt::format("{} in turn {} of task seed {}", call, turn_, seed_));
+  }
+
+  const Made noted_;
+  const Note& note_;
+  uint64_t seed_ = 0;
+  int64_t turn_ = 0;
+};
+
 // What the checks share: tasks, legal actions, and when to stop.
 class Course {
  public:
@@ -45,7 +92,10 @@ class Course {
       : plan_(plan), note_(note), end_(steady_now() + plan.patience) {}
 
   const EnvCheckPlan& plan() const { return plan_; }
-  Made make() const { return plan_.make(); }
+  Made make() const {
+    note_("create()");
+    return std::make_unique<Noted>(plan_.make(), note_);
+  }
   void note(const std::string& what) const { note_(what); }
 
   // Whether to play one more of `wanted` episodes.
@@ -197,7 +247,6 @@ Seen check_invalid_actions(const Course& course) {
   if (!before) return failed_in(0, before.failure().message);
   const auto actions = invalid_actions(course.rng(0));
   for (const auto& [name, action] : actions) {
-    course.note(name);
     constexpr int64_t kTurns = 16;  // more of the same show nothing new
     EpisodePlayer player(*environment);
     auto went = player.begin(course.task(0));
@@ -207,7 +256,6 @@ Seen check_invalid_actions(const Course& course) {
     // A failed episode is tried again, so the policy would never learn that its action is wrong.
     if (!went) return failed(fmt::format("{}: {}", name, went.failure().message));
   }
-  course.note("the episode behind invalid actions");
   if (auto found = replay_difference(*environment, course.task(0), before.value()))
     return failed("an episode behind invalid actions is another one: " + *found);
   return ok(fmt::format("{} kinds of invalid actions are answered", actions.size()));
@@ -511,7 +559,7 @@ Seen check_rewards(const Course& course) {
 }
 
 Seen check_speed(const Course& course) {
-  const Made environment = course.make();
+  const Made environment = course.plan().make();  // notes would be part of it
   std::vector<double> seconds;
   for (int64_t i = 0; course.goes_on(i); ++i) {
     Rng numbers = course.rng(i);
@@ -541,7 +589,7 @@ EnvCheck run_check(const EnvCheckPlan& plan, const char* name,
         if (seen.seconds_per_step) text["seconds_per_step"] = *seen.seconds_per_step;
         return json_text(text);
       },
-      plan.limit);
+      plan.limit, plan.call);
   if (!answer) return {name, CheckOutcome::kFailed, answer.failure().message};
   const nlohmann::json text = parse_json(answer.value());
   // Not ours: a library may have ended the process by itself, with whatever it wrote.

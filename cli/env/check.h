@@ -30,9 +30,10 @@ struct EnvCheckPlan {
   uint64_t seed = 0;
   int64_t episodes = 200;  // of each check
   int64_t memory_episodes = 10000;
-  // A check ends early, with the episodes that it has, once it has taken `patience`, and is killed
-  // after `limit`.
-  Time patience = std::chrono::seconds(30), limit = std::chrono::minutes(5);
+  // A check ends early, with the episodes that it has, once it has taken `patience`. It is killed
+  // after `limit`, or where a single call takes `call`.
+  Time patience = std::chrono::seconds(30), limit = std::chrono::minutes(5),
+       call = std::chrono::seconds(30);
 };
 
 enum class CheckOutcome : uint8_t { kOk, kFailed, kSkipped };

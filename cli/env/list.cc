@@ -65,8 +65,12 @@ std::string info_text(const sandbox::EnvironmentInfo& info) {
 
 ordered_json setting_json(const Setting& setting) {
   ordered_json row = {{"name", setting.name}, {"type", name_of(setting.type)}};
-  if (has_range(setting) && is_bound(setting.min)) row["min"] = setting.min;
-  if (has_range(setting) && is_bound(setting.max)) row["max"] = setting.max;
+  const auto number = [&](double end) {
+    return setting.type == SettingType::kInteger ? ordered_json(static_cast<int64_t>(end))
+                                                 : ordered_json(end);
+  };
+  if (has_range(setting) && is_bound(setting.min)) row["min"] = number(setting.min);
+  if (has_range(setting) && is_bound(setting.max)) row["max"] = number(setting.max);
   if (setting.type == SettingType::kChoice) row["choices"] = setting.choices;
   row["default"] = setting.fallback ? ordered_json(*setting.fallback) : ordered_json(nullptr);
   row["help"] = setting.help;
@@ -87,9 +91,8 @@ ordered_json facts_json(const EnvFacts& facts) {
   } else if (!facts.is_reward) {
     row["needs_settings"] = facts.why_no_info;
   }
-  if (!facts.settings) return row;
   row["settings"] = ordered_json::array();
-  for (const Setting& setting : *facts.settings) row["settings"].push_back(setting_json(setting));
+  for (const Setting& setting : facts.settings) row["settings"].push_back(setting_json(setting));
   return row;
 }
 
@@ -97,9 +100,10 @@ ordered_json facts_json(const EnvFacts& facts) {
 
 std::vector<EnvFacts> facts_of(const sandbox::EnvironmentRegistry& built_in) {
   std::vector<EnvFacts> all;
-  for (const auto& [name, help] : built_in.list()) {
-    EnvFacts& facts = all.emplace_back(EnvFacts{.name = name, .help = help});
-    ask_for_info(facts, [&, name = name] { return built_in.make(name, {}); });
+  for (const sandbox::Declaration& one : built_in.list()) {
+    EnvFacts& facts =
+        all.emplace_back(EnvFacts{.name = one.name, .help = one.help, .settings = one.settings});
+    ask_for_info(facts, [&] { return built_in.make(one.name, {}); });
   }
   return all;
 }
@@ -132,7 +136,7 @@ std::string env_facts_text(const std::vector<EnvFacts>& facts) {
                         one.library.empty() ? "" : fmt::format(" [{}]", one.library));
     if (one.info) text += fmt::format("    {}\n", info_text(*one.info));
     if (!one.why_no_info.empty()) text += fmt::format("    needs settings: {}\n", one.why_no_info);
-    if (one.settings) text += settings_text(*one.settings);
+    text += settings_text(one.settings);
   }
   // Of a library: nothing in it may act on the terminal.
   return text::printable(text);

@@ -20,8 +20,7 @@ struct EnvFacts {
   // As it is with default settings; none: it cannot be made without settings, or is a reward.
   std::optional<sandbox::EnvironmentInfo> info = {};
   std::string why_no_info = {};
-  // None: its settings are not data (those of the built-in environments).
-  std::optional<sandbox::SettingsSchema> settings = {};
+  sandbox::SettingsSchema settings = {};
 };
 
 std::vector<EnvFacts> facts_of(const sandbox::EnvironmentRegistry& built_in);

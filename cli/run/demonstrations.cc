@@ -103,13 +103,7 @@ class Demonstrator {
     row.append(checked(format_.first({first.text, first.messages, first.tools})), false);
     while (true) {
       const auto action = environment_.demonstrate(rng);
-      if (!action) {
-        throw UserError(
-            "sft.demonstrations: environment {} has no demonstrator.\n"
-            "       Try sft.data with rows of your own, or sft.demonstrations = 0.",
-            environment_.info().name)
-            .about("sft.demonstrations");
-      }
+      if (!action) throw Failed{"it shows nothing: it has no demonstrator, or that fails"};
       std::vector<TokenId> tokens = format_.tokenizer().encode(*action);
       if (format_.end_of_turn() >= 0) tokens.push_back(format_.end_of_turn());
       // Whole turns only: half an action would teach an action that does not end.

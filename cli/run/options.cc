@@ -107,7 +107,7 @@ void EnvSection::visit(OptionVisitor& v) {
                    "with the same trajectories",
            .resume = Resume::kMayChange});
   v.field("name", name,
-          {.help = "which environment; 'tailrace eval --help' lists them. May be left out where "
+          {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone",
            .required = required && plugin.empty()});
   v.field("dataset", dataset,
@@ -140,7 +140,7 @@ void DatasetSection::visit(OptionVisitor& v) {
                    "with the same trajectories",
            .resume = Resume::kMayChange});
   v.field("env", env,
-          {.help = "which environment; 'tailrace eval --help' lists them. May be left out where "
+          {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone",
            .required = plugin.empty()});
   v.field("settings", settings, {.help = "the environment's own settings"});

@@ -436,8 +436,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
       line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
   }
   const std::vector<std::string> libraries = describe_libraries(o);
-  for (size_t i = 0; i < libraries.size(); ++i)
-    line(i == 0 ? "libraries" : "", libraries[i]);
+  for (size_t i = 0; i < libraries.size(); ++i) line(i == 0 ? "libraries" : "", libraries[i]);
   std::string pools = "pools";
   for (const PoolSection& pool : pools_of(o)) {
     if (pool.name.empty()) break;

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/run/datasets.h"
-#include "core/base/digest.h"
-#include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
@@ -24,14 +23,15 @@
 namespace tailrace {
 namespace {
 
+using sandbox::Declaration;
 using sandbox::EnvironmentSettings;
-using sandbox::LibraryEntry;
+using sandbox::PlaysIn;
 using sandbox::UsedLibrary;
 using Library = std::shared_ptr<UsedLibrary>;
 
-std::vector<std::string> names_of(const std::vector<LibraryEntry>& entries) {
+std::vector<std::string> names_of(const std::vector<Declaration>& entries) {
   std::vector<std::string> names;
-  for (const LibraryEntry& entry : entries) names.push_back(entry.name);
+  for (const Declaration& entry : entries) names.push_back(entry.name);
   return names;
 }
 
@@ -42,48 +42,57 @@ KnownFacts read_library_facts(const std::filesystem::path& file) {
   KnownFacts known;
   if (file.empty() || !std::filesystem::exists(file)) return known;
   const nlohmann::json said = read_proved_json(file);
-  for (const auto& library : said.at("libraries"))
-    known[library.at("file").get<std::string>()] = sandbox::facts_of_json(library);
+  try {
+    for (const auto& library : said.at("libraries"))
+      known[library.at("file").get<std::string>()] = sandbox::facts_of_json(library);
+  } catch (const std::exception& error) {
+    throw UserError("{}: another build has written it ({}). A launch writes it anew.",
+                    file.string(), error.what());
+  }
   return known;
 }
 
-Library open_library(const std::string& file, Isolation isolation, LibraryUse use,
-                     const KnownFacts& known) {
+Library open_library(const std::string& file, LibraryUse use, const KnownFacts& known) {
   if (use == LibraryUse::kHere) return UsedLibrary::load(file);
-  const bool is_apart = use == LibraryUse::kApart || isolation == Isolation::kProcess;
   if (const auto found = known.find(file); found != known.end())
-    return UsedLibrary::known(file, is_apart, found->second);
-  return UsedLibrary::ask(file, is_apart);
+    return UsedLibrary::known(file, found->second);
+  return UsedLibrary::ask(file);
+}
+
+PlaysIn plays_in(LibraryUse use, Isolation isolation) {
+  if (use == LibraryUse::kHere) return PlaysIn::kThisProcess;
+  return use == LibraryUse::kApart || isolation == Isolation::kProcess ? PlaysIn::kOwnProcess
+                                                                       : PlaysIn::kThisProcess;
 }
 
 // Each call of an episode ends a little before who plays it gives it up, and says why.
-void add_environments(const Library& library, Time timeout,
+void add_environments(const Library& library, PlaysIn where, Time timeout,
                       sandbox::EnvironmentRegistry& environments) {
-  for (const LibraryEntry& entry : library->facts().environments)
-    environments.add(entry.name, entry.help,
-                     sandbox::EnvironmentRegistry::Sources(
-                         [library, name = entry.name, timeout](const EnvironmentSettings& given) {
-                           return source_of(library, name, given, a_little_less(timeout));
-                         }));
+  for (const Declaration& entry : library->facts().environments)
+    environments.add(
+        entry, sandbox::EnvironmentRegistry::Sources(
+                   [library, name = entry.name, where, timeout](const EnvironmentSettings& given) {
+                     return source_of(library, name, given, where, a_little_less(timeout));
+                   }));
 }
 
-void add_rewards(const Library& library, const EnvironmentSettings& settings, bool proves,
-                 VerifierRegistry& verifiers) {
-  for (const LibraryEntry& entry : library->facts().rewards) {
+void add_rewards(const Library& library, PlaysIn where, const EnvironmentSettings& settings,
+                 bool proves, VerifierRegistry& verifiers) {
+  for (const Declaration& entry : library->facts().rewards) {
     const EnvironmentSettings whole =
         complete_settings(entry.settings, settings, "reward " + entry.name, "reward.settings");
     // Now, so that settings that it refuses end the start and no score.
     if (proves) prove_reward(*library->hosted(), entry.name, whole, kScoreBudget);
     verifiers.add(entry.name, entry.help,
-                  library->is_apart() ? make_hosted_verifier(library, entry.name, whole)
-                                      : make_plugin_verifier(library, entry.name, whole));
+                  where == PlaysIn::kOwnProcess ? make_hosted_verifier(library, entry.name, whole)
+                                                : make_plugin_verifier(library, entry.name, whole));
   }
 }
 
 // The name of an environment of `library`: the one that is given, or the only one.
-void settle_name(const Library& library, std::string& name) {
-  const std::vector<std::string> names = names_of(library->facts().environments);
-  const std::string file = library->file().string();
+void settle_name(const UsedLibrary& library, std::string& name) {
+  const std::vector<std::string> names = names_of(library.facts().environments);
+  const std::string file = library.file().string();
   if (names.empty()) throw UserError("has no use: {} has no environments", file);
   if (name.empty() && names.size() == 1) name = names.front();
   if (name.empty())
@@ -93,63 +102,90 @@ void settle_name(const Library& library, std::string& name) {
                     did_you_mean(name, names), fmt::join(names, ", "));
 }
 
+// How a config uses a library. What it does not say follows from what it does.
+struct Use {
+  std::string key, file;  // the first that names it
+  std::optional<Isolation> environments, rewards;
+  EnvironmentSettings reward_settings = {};
+};
+
+// One file may be named in two ways.
+std::string file_id(const std::string& file) {
+  std::error_code error;
+  const auto canonical = std::filesystem::weakly_canonical(file, error);
+  return error ? file : canonical.string();
+}
+
+// By file_id().
+std::map<std::string, Use> uses_of(const RunOptions& options) {
+  std::map<std::string, Use> uses;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetSection& dataset = datasets[i];
+    if (dataset.plugin.empty()) continue;
+    Use& use = uses.try_emplace(file_id(dataset.plugin),
+                                Use{dataset_key(options, i, "plugin"), dataset.plugin, {}, {}})
+                   .first->second;
+    if (use.environments.value_or(dataset.isolation) != dataset.isolation)
+      throw UserError::at(dataset_key(options, i, "isolation"),
+                          "is {}, and {} of another dataset is {}: the environments of a library "
+                          "play in one way. Say the same for both.",
+                          name_of(dataset.isolation), dataset.plugin, name_of(*use.environments));
+    use.environments = dataset.isolation;
+  }
+  const RewardSection& reward = options.reward;
+  if (reward.plugin.empty()) {
+    if (!reward.settings.empty())
+      throw UserError::at("reward.settings", "has no effect without reward.plugin. Remove it.");
+    return uses;
+  }
+  Use& use = uses.try_emplace(file_id(reward.plugin), Use{"reward.plugin", reward.plugin, {}, {}})
+                 .first->second;
+  use.rewards = reward.isolation;
+  use.reward_settings = reward.settings;
+  return uses;
+}
+
 }  // namespace
 
 Registries with_libraries(const Registries& built_in, RunOptions& options, LibraryUse use,
                           const std::filesystem::path& file_of_known) {
   Registries all = built_in;
+  VerifierRegistry verifiers = *built_in.verifiers;
   // A launch asks anew: what it finds is what its run will have.
   const KnownFacts known =
       use == LibraryUse::kOfRun ? read_library_facts(file_of_known) : KnownFacts();
-  VerifierRegistry verifiers = *built_in.verifiers;
-  const auto step_timeout = std::chrono::duration_cast<Time>(
+  const auto timeout = std::chrono::duration_cast<Time>(
       std::chrono::duration<double>(options.rollout.step_timeout_s));
-  std::map<std::pair<std::string, Isolation>, Library> loaded;
-  const auto add = [&](const std::string& key, const std::string& file, Isolation isolation,
-                       const EnvironmentSettings& reward_settings) -> const Library& {
+  std::map<std::string, Library> libraries;
+  for (const auto& [id, how] : uses_of(options)) {
     try {
-      const auto [at, is_new] = loaded.try_emplace({file, isolation});
-      if (is_new) {
-        at->second = open_library(file, isolation, use, known);
-        all.libraries.push_back(at->second);
-        add_environments(at->second, step_timeout, all.environments);
-        add_rewards(at->second, reward_settings, use == LibraryUse::kApart, verifiers);
-      }
-      return at->second;
+      const Library library = open_library(how.file, use, known);
+      const Isolation environments = how.environments ? *how.environments : *how.rewards;
+      add_environments(library, plays_in(use, environments), timeout, all.environments);
+      add_rewards(library, plays_in(use, how.rewards.value_or(environments)), how.reward_settings,
+                  use == LibraryUse::kApart, verifiers);
+      all.libraries.push_back(library);
+      libraries[id] = library;
     } catch (const UserError& error) {
-      throw error.about(key);
+      // That of a setting is its own.
+      throw error.key().empty() ? error.about(how.key) : error;
     }
-  };
-  // First: it has settings for its rewards.
-  const RewardSection& reward = options.reward;
-  if (!reward.plugin.empty()) {
-    if (add("reward.plugin", reward.plugin, reward.isolation, reward.settings)
-            ->facts()
-            .rewards.empty())
-      throw UserError::at("reward.plugin", "is {}, which has no rewards.", reward.plugin);
-  } else if (!reward.settings.empty()) {
-    throw UserError::at("reward.settings", "has no effect without reward.plugin. Remove it.");
   }
-  const auto settle = [&](const std::string& key, const std::string& name_key,
-                          const std::string& file, Isolation isolation, std::string& name) {
+  if (!options.reward.plugin.empty() &&
+      libraries.at(file_id(options.reward.plugin))->facts().rewards.empty())
+    throw UserError::at("reward.plugin", "is {}, which has no rewards.", options.reward.plugin);
+  const auto settle = [&](const std::string& file, const std::string& name_key, std::string& name) {
     if (file.empty()) return;
-    const Library& library = add(key, file, isolation, {});
     try {
-      settle_name(library, name);
+      settle_name(*libraries.at(file_id(file)), name);
     } catch (const UserError& error) {
       throw UserError("{} {}", name_key, error.what()).about(name_key);
     }
   };
-  if (options.datasets.empty()) {
-    EnvSection& env = options.env;
-    settle("env.plugin", "env.name", env.plugin, env.isolation, env.name);
-  } else {
-    for (size_t i = 0; i < options.datasets.size(); ++i) {
-      DatasetSection& dataset = options.datasets[i];
-      settle(dataset_key(options, i, "plugin"), dataset_key(options, i, "env"), dataset.plugin,
-             dataset.isolation, dataset.env);
-    }
-  }
+  if (options.datasets.empty()) settle(options.env.plugin, "env.name", options.env.name);
+  for (size_t i = 0; i < options.datasets.size(); ++i)
+    settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
   return all;
 }
@@ -157,13 +193,9 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
 void write_library_facts(const std::filesystem::path& file, const Registries& registries) {
   if (registries.libraries.empty()) return;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::set<std::string> written;  // one that plays here and there is asked twice
   for (const Library& library : registries.libraries) {
     const std::string name = library->file().string();
-    if (!written.insert(name).second) continue;
-    const Result<Digest> digest = digest_of_file(library->file());
-    if (!digest) throw UserError("{}", digest.failure().message);
-    nlohmann::ordered_json row = {{"file", name}, {"digest", digest.value()}};
+    nlohmann::ordered_json row = {{"file", name}};
     row.update(json_of(library->facts()));
     rows.push_back(std::move(row));
   }

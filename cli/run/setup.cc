@@ -286,13 +286,23 @@ void check_demonstrators(const RunOptions& options,
       const auto rows = training_rows(options, i, dataset);
       if (!rows.empty()) task.data = rows.front().json;
     }
-    Rng rng(0);
-    const bool shows = environment->reset(task) && environment->demonstrate(rng);
-    environment->close();
-    if (!shows)
-      throw UserError::at("sft.demonstrations",
-                          "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
-                          options.sft.demonstrations, dataset.env);
+    // An environment may fail now and then; one that never shows anything has no demonstrator.
+    std::string failure;
+    bool shows = false;
+    for (int attempt = 0; attempt < 3 && !shows; ++attempt) {
+      Rng rng(0);
+      const auto first = environment->reset(task);
+      failure = first ? "" : first.failure().message;
+      shows = first && environment->demonstrate(rng);
+      environment->close();
+    }
+    if (shows) continue;
+    if (!failure.empty())
+      throw UserError("environment {} fails in its first episode: {}", dataset.env, failure)
+          .about(dataset_key(options, i, "env"));
+    throw UserError::at("sft.demonstrations",
+                        "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
+                        options.sft.demonstrations, dataset.env);
   }
 }
 

@@ -54,12 +54,12 @@ class HostedVerifier final : public Verifier {
     std::unique_ptr<HostedSession> session;
     {
       MutexLock lock(mutex_);
-      if (!idle_.empty()) {
+      while (!idle_.empty() && (session == nullptr || !session->is_alive())) {
         session = std::move(idle_.back());
         idle_.pop_back();
       }
     }
-    if (!session) {
+    if (session == nullptr || !session->is_alive()) {
       auto made = make(timeout);
       if (!made) return made.failure();
       session = std::move(made).value();

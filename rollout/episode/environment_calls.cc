@@ -33,6 +33,11 @@ EnvironmentCalls::Opened::~Opened() {
   }
 }
 
+EnvironmentCalls::~EnvironmentCalls() {
+  while (!opened_.empty()) close(opened_.begin()->first);
+  hand_over({});
+}
+
 void EnvironmentCalls::hand_over(std::vector<Call> calls) {
   std::vector<Executor::Call> all = std::exchange(closing_, {});
   all.reserve(all.size() + calls.size());

@@ -45,6 +45,10 @@ class EnvironmentCalls {
   EnvironmentCalls(int threads, Time deadline, const Clock& clock)
       : executor_("the environment", threads, deadline, clock) {}
 
+  // Closes what is open, without waiting longer than a call may take.
+  ~EnvironmentCalls();
+  EnvironmentCalls(const EnvironmentCalls&) = delete;
+
   // At most one call of an id at a time; a reset comes first, and only then.
   void hand_over(std::vector<Call> calls);
   // Waits up to `wait` (real time): with `all` for all calls of the last hand-over, else for any.

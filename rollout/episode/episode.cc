@@ -232,7 +232,7 @@ Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
   if (asked_to_cut_ || result.terminated || result.truncated) {
     if (repeats()) return did_not_repeat("its end");
     trajectory_.verifier = result.verifier;
-    trajectory_.evidence = result.evidence;
+    trajectory_.evidence = result.verifier.empty() ? result.reason : result.evidence;
     // With a verifier there is no reward yet, and 0 would be one.
     if (result.verifier.empty()) trajectory_.reward = reward_;
     bool finished = result.terminated && !cut_ && !asked_to_cut_;

@@ -425,8 +425,9 @@ class RolloutWorker {
     evaluating_.erase({trajectory.lane, trajectory.lease});
     if (trajectory.outcome == Outcome::kAborted) return;  // by the scheduler, which knows
     if (!episode.failure.empty()) {
-      log_.warning("episode failed {} lane={} reason={}", to_string(trajectory.lease),
-                   name_of(trajectory.lane), episode.failure);
+      log_.warning("episode failed {} lane={} env={} seed={} reason={}",
+                   to_string(trajectory.lease), name_of(trajectory.lane), trajectory.env,
+                   trajectory.seed, episode.failure);
       trajectory.evidence = episode.failure;  // the breaker names it
     }
     check_numbers(trajectory);

@@ -10,6 +10,24 @@
 
 namespace tailrace::sandbox {
 
+const SettingsSchema& calculator_settings() {
+  static const SettingsSchema schema = {
+      integer_setting("max_number", "of all numbers and values", 99, 9, 9999),
+      integer_setting("max_terms", "of a question", 3, 2, 6),
+      integer_setting("max_turns", "of an episode", 4, 2, 100),
+      number_setting("invalid_penalty", "what an action that is none costs", 0.05, 0, 1),
+      choice_setting("score_by",
+                     "rule: the environment scores itself; number: the verifier number does",
+                     {"rule", "number"}),
+      number_setting("demo_tool",
+                     "share of its turns in which the demonstrator uses the calculator; else it "
+                     "answers a near miss",
+                     0.5, 0, 1),
+      number_setting("demo_invalid", "share in which it writes no action", 0.05, 0, 1),
+  };
+  return schema;
+}
+
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -21,16 +39,15 @@ std::string_view trimmed(std::string_view text) {
 class Calculator final : public Environment {
  public:
   explicit Calculator(const EnvironmentSettings& settings) {
-    SettingsReader reader("calculator", settings);
-    max_number_ = reader.integer("max_number", 99, 9, 9999);
-    max_terms_ = reader.integer("max_terms", 3, 2, 6);
-    info_.max_turns = reader.integer("max_turns", 4, 2, 100);
-    invalid_penalty_ = reader.number("invalid_penalty", 0.05, 0, 1);
-    verifier_ = reader.choice("score_by", "rule", {"rule", "number"}) == "number" ? "number" : "";
+    const SettingsReader reader("calculator", calculator_settings(), settings);
+    max_number_ = reader.integer("max_number");
+    max_terms_ = reader.integer("max_terms");
+    info_.max_turns = reader.integer("max_turns");
+    invalid_penalty_ = reader.number("invalid_penalty");
+    verifier_ = reader.text("score_by") == "number" ? "number" : "";
     info_.verifier = verifier_;
-    demo_tool_ = reader.number("demo_tool", 0.5, 0, 1);
-    demo_invalid_ = reader.number("demo_invalid", 0.05, 0, 1);
-    reader.finish();
+    demo_tool_ = reader.number("demo_tool");
+    demo_invalid_ = reader.number("demo_invalid");
     info_.name = "calculator";
     info_.stop_strings = {"\n"};
     // `calc`, max_terms numbers with an operator between each two, the newline, and two more for a

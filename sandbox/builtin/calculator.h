@@ -12,13 +12,11 @@
 #include <memory>
 
 #include "sandbox/environment.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
-// Settings: max_number (99, of all numbers and values), max_terms (3), max_turns (4),
-// invalid_penalty (0.05), score_by (rule: the environment scores itself; number: the verifier
-// `number` does), and of the demonstrator demo_tool (0.5: it uses the calculator; else it answers a
-// near miss) and demo_invalid (0.05).
+const SettingsSchema& calculator_settings();
 std::unique_ptr<Environment> make_calculator(const EnvironmentSettings& settings);
 
 }  // namespace tailrace::sandbox

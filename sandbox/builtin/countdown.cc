@@ -9,6 +9,21 @@
 
 namespace tailrace::sandbox {
 
+const SettingsSchema& countdown_settings() {
+  static const SettingsSchema schema = {
+      integer_setting("min_numbers", "that a task gives", 3, 2, 6),
+      integer_setting("max_numbers", "the same; where it is not given at least min_numbers", 4, 2,
+                      6),
+      integer_setting("max_number", "the largest of them", 25, 2, 999),
+      integer_setting("max_target", "the largest target", 99, 2, 999),
+      number_setting("demo_solve",
+                     "share of right answers of the demonstrator; else it guesses a formula", 0.6,
+                     0, 1),
+      number_setting("demo_invalid", "share of answers without tags", 0.05, 0, 1),
+  };
+  return schema;
+}
+
 namespace {
 
 struct Term {
@@ -50,15 +65,15 @@ struct Puzzle {
 class Countdown final : public Environment {
  public:
   explicit Countdown(const EnvironmentSettings& settings) {
-    SettingsReader reader("countdown", settings);
-    min_numbers_ = reader.integer("min_numbers", 3, 2, 6);
+    const SettingsReader reader("countdown", countdown_settings(), settings);
+    min_numbers_ = reader.integer("min_numbers");
     // At least min_numbers, so that this one can be raised alone.
-    max_numbers_ = reader.integer("max_numbers", std::max<int64_t>(4, min_numbers_), 2, 6);
-    max_number_ = reader.integer("max_number", 25, 2, 999);
-    max_target_ = reader.integer("max_target", 99, 2, 999);
-    demo_solve_ = reader.number("demo_solve", 0.6, 0, 1);
-    demo_invalid_ = reader.number("demo_invalid", 0.05, 0, 1);
-    reader.finish();
+    max_numbers_ = reader.integer("max_numbers");
+    if (!reader.has("max_numbers")) max_numbers_ = std::max(max_numbers_, min_numbers_);
+    max_number_ = reader.integer("max_number");
+    max_target_ = reader.integer("max_target");
+    demo_solve_ = reader.number("demo_solve");
+    demo_invalid_ = reader.number("demo_invalid");
     if (max_numbers_ < min_numbers_) {
       throw reader.mistake("max_numbers", "max_numbers is {}, below min_numbers {}", max_numbers_,
                            min_numbers_);

@@ -9,12 +9,11 @@
 #include <memory>
 
 #include "sandbox/environment.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
-// Settings: min_numbers (3), max_numbers (4), max_number (25), max_target (99), and of the
-// demonstrator demo_solve (0.6, a right answer) and demo_invalid (0.05, no answer tags); else it
-// guesses a formula.
+const SettingsSchema& countdown_settings();
 std::unique_ptr<Environment> make_countdown(const EnvironmentSettings& settings);
 
 }  // namespace tailrace::sandbox

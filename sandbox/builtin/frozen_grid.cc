@@ -7,6 +7,21 @@
 
 namespace tailrace::sandbox {
 
+const SettingsSchema& frozen_grid_settings() {
+  static const SettingsSchema schema = {
+      integer_setting("max_turns", "of an episode", 14, 1, 1000),
+      number_setting("invalid_penalty", "what an action that is none costs", 0.05, 0, 1),
+      number_setting("demo_invalid",
+                     "share of its turns in which the demonstrator writes no action", 0.06, 0, 1),
+      number_setting("demo_random", "share in which it goes anywhere", 0.2, 0, 1),
+      number_setting("demo_look",
+                     "share of the others in which it looks where it steps; else it goes straight "
+                     "for the goal, vertically first",
+                     0.4, 0, 1),
+  };
+  return schema;
+}
+
 namespace {
 
 constexpr int kSize = 6;
@@ -116,13 +131,12 @@ Map draw_map(uint64_t seed) {
 class FrozenGrid final : public Environment {
  public:
   explicit FrozenGrid(const EnvironmentSettings& settings) {
-    SettingsReader reader("frozen_grid", settings);
-    info_.max_turns = reader.integer("max_turns", 14, 1, 1000);
-    invalid_penalty_ = reader.number("invalid_penalty", 0.05, 0, 1);
-    demo_invalid_ = reader.number("demo_invalid", 0.06, 0, 1);
-    demo_random_ = reader.number("demo_random", 0.2, 0, 1);
-    demo_look_ = reader.number("demo_look", 0.4, 0, 1);
-    reader.finish();
+    const SettingsReader reader("frozen_grid", frozen_grid_settings(), settings);
+    info_.max_turns = reader.integer("max_turns");
+    invalid_penalty_ = reader.number("invalid_penalty");
+    demo_invalid_ = reader.number("demo_invalid");
+    demo_random_ = reader.number("demo_random");
+    demo_look_ = reader.number("demo_look");
     info_.name = "frozen_grid";
     info_.stop_strings = {"\n"};
     // A word too many still fits: it is a mistake of its own, not a line that was cut.

@@ -20,13 +20,11 @@
 #include <memory>
 
 #include "sandbox/environment.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
-// Settings: invalid_penalty (0.05), max_turns (14), and of the demonstrator, an imperfect walker on
-// purpose: demo_invalid (0.06, invalid text), demo_random (0.2, a random direction), demo_look (0.4
-// of the other turns it looks where it steps; else it goes straight for the goal, vertically
-// first).
+const SettingsSchema& frozen_grid_settings();
 std::unique_ptr<Environment> make_frozen_grid(const EnvironmentSettings& settings);
 
 }  // namespace tailrace::sandbox

@@ -8,6 +8,28 @@
 
 namespace tailrace::sandbox {
 
+const SettingsSchema& paced_settings() {
+  static const SettingsSchema schema = {
+      number_setting("turns", "of an episode, the median", 8, 1, 1000),
+      number_setting("turns_sigma", "of their logarithm, over prompts; 0: all prompts are equal", 0,
+                     0, 3),
+      number_setting("member_turns_sigma",
+                     "the same over the members of a prompt; 0: they are alike", 0, 0, 3),
+      number_setting("endless_prompts", "share of the prompts that have endless members", 0, 0, 1),
+      number_setting("endless_members", "share of the members there that run to max_turns", 0.1, 0,
+                     1),
+      integer_setting("max_turns", "of an episode, the most", 64, 1, 1000),
+      number_setting("latency_ms", "that a step takes, the median; 0: none", 0, 0, 1e6),
+      number_setting("latency_sigma", "of its logarithm", 0, 0, 3),
+      number_setting("max_latency_ms",
+                     "but it is never more; it stays below rollout.step_timeout_s", 10'000, 0, 1e6),
+      number_setting("demo_right",
+                     "share of its turns in which the demonstrator repeats the word; else any", 0.5,
+                     0, 1),
+  };
+  return schema;
+}
+
 namespace {
 
 constexpr std::array<const char*, 8> kWords = {"red",  "blue",  "green", "black",
@@ -19,18 +41,17 @@ constexpr int64_t kForks = 4;
 class Paced final : public Environment {
  public:
   Paced(const Clock& clock, const EnvironmentSettings& settings) : clock_(clock) {
-    SettingsReader reader("paced", settings);
-    median_turns_ = reader.number("turns", 8, 1, 1000);
-    turns_sigma_ = reader.number("turns_sigma", 0, 0, 3);
-    member_sigma_ = reader.number("member_turns_sigma", 0, 0, 3);
-    endless_prompts_ = reader.number("endless_prompts", 0, 0, 1);
-    endless_members_ = reader.number("endless_members", 0.1, 0, 1);
-    info_.max_turns = reader.integer("max_turns", 64, 1, 1000);
-    latency_ms_ = reader.number("latency_ms", 0, 0, 1e6);
-    latency_sigma_ = reader.number("latency_sigma", 0, 0, 3);
-    max_latency_ms_ = reader.number("max_latency_ms", 10'000, 0, 1e6);
-    demo_right_ = reader.number("demo_right", 0.5, 0, 1);
-    reader.finish();
+    const SettingsReader reader("paced", paced_settings(), settings);
+    median_turns_ = reader.number("turns");
+    turns_sigma_ = reader.number("turns_sigma");
+    member_sigma_ = reader.number("member_turns_sigma");
+    endless_prompts_ = reader.number("endless_prompts");
+    endless_members_ = reader.number("endless_members");
+    info_.max_turns = reader.integer("max_turns");
+    latency_ms_ = reader.number("latency_ms");
+    latency_sigma_ = reader.number("latency_sigma");
+    max_latency_ms_ = reader.number("max_latency_ms");
+    demo_right_ = reader.number("demo_right");
     if (median_turns_ > static_cast<double>(info_.max_turns)) {
       throw reader.mistake("turns", "turns is {:g}, above max_turns {}", median_turns_,
                            info_.max_turns);

@@ -7,8 +7,8 @@
 // reward comes at the end and is the share of right turns. Their number is log-normal and cut at
 // max_turns. It follows from the task's seed: over prompts lengths have a long tail, and members of
 // a group are alike. Members may differ too: then the first four actions of an episode are a number
-// by which its length is drawn, about that of its prompt, and in some prompts a share of the members
-// runs to max_turns whatever it does. Which actions make an episode short nobody can learn.
+// by which its length is drawn, about that of its prompt, and in some prompts a share of the
+// members runs to max_turns whatever it does. Which actions make an episode short nobody can learn.
 //
 // A step may take time, log-normal by the task's seed and the actions so far: members of a group
 // differ where they act differently. It answers `pending` until that
@@ -22,15 +22,11 @@
 
 #include "core/base/clock.h"
 #include "sandbox/environment.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
-// Settings: turns (8, the median), turns_sigma (0: all prompts are equal; of the logarithm),
-// member_turns_sigma (0: members are alike; the same about their prompt's; an episode has at least
-// four turns then), endless_prompts (0: share of the prompts that have endless members),
-// endless_members (0.1: share of the members there that run to max_turns), max_turns (64),
-// latency_ms (0: none; the median), latency_sigma (0), max_latency_ms (10000; it must stay below
-// rollout.step_timeout_s), and of the demonstrator demo_right (0.5: it repeats the word; else any).
+const SettingsSchema& paced_settings();
 std::unique_ptr<Environment> make_paced(const EnvironmentSettings& settings);
 // The clock is borrowed.
 std::unique_ptr<Environment> make_paced_by(const Clock& clock, const EnvironmentSettings& settings);

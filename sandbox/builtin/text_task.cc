@@ -8,6 +8,15 @@
 
 namespace tailrace::sandbox {
 
+const SettingsSchema& text_settings() {
+  static const SettingsSchema schema = {
+      text_setting("verifier", "who scores the answers; it must be given", ""),
+      text_setting("stop", "a string that ends the response; none: the end of the turn", ""),
+      integer_setting("max_tokens", "of a response, the most that is suggested", 64, 1, 1 << 20),
+  };
+  return schema;
+}
+
 namespace {
 
 using json = nlohmann::ordered_json;
@@ -15,11 +24,10 @@ using json = nlohmann::ordered_json;
 class TextTask final : public Environment {
  public:
   explicit TextTask(const EnvironmentSettings& settings) {
-    SettingsReader reader("text", settings);
-    verifier_ = reader.text("verifier", "");
-    std::string stop = reader.text("stop", "");
-    info_.max_action_tokens = reader.integer("max_tokens", 64, 1, 1 << 20);
-    reader.finish();
+    const SettingsReader reader("text", text_settings(), settings);
+    verifier_ = reader.text("verifier");
+    std::string stop = reader.text("stop");
+    info_.max_action_tokens = reader.integer("max_tokens");
     if (verifier_.empty())
       // No default: rules that nobody asked for would be rewarded without a word.
       throw reader.mistake("verifier",
@@ -69,9 +77,10 @@ class TextTask final : public Environment {
 
   std::string sample_action(Rng& rng) override {
     static constexpr const char* kSamples[] = {"The",  "dog", "ran", "to",   "the",
-                                             "park", "and", "was", "happy"};
+                                               "park", "and", "was", "happy"};
     std::string text;
-    for (int64_t n = 1 + rng.below(12); n > 0; --n) text += std::string(" ") + kSamples[rng.below(9)];
+    for (int64_t n = 1 + rng.below(12); n > 0; --n)
+      text += std::string(" ") + kSamples[rng.below(9)];
     return text + ".";
   }
 

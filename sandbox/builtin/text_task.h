@@ -8,12 +8,12 @@
 #include <memory>
 
 #include "sandbox/environment.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
 
-// Settings: verifier (text_rules), stop (none: a string that ends the response), max_tokens (64:
-// the suggested length of a response). A dataset may keep the prompt under another key:
-// env.prompt_key.
+const SettingsSchema& text_settings();
+// A dataset may keep the prompt under another key: env.prompt_key.
 std::unique_ptr<Environment> make_text_task(const EnvironmentSettings& settings);
 
 }  // namespace tailrace::sandbox

@@ -4,15 +4,17 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/error.h"
+
 namespace tailrace::sandbox {
 namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-ordered_json json_of(const std::vector<LibraryEntry>& entries) {
+ordered_json json_of(const std::vector<Declaration>& entries) {
   ordered_json rows = ordered_json::array();
-  for (const LibraryEntry& entry : entries) {
+  for (const Declaration& entry : entries) {
     ordered_json settings = ordered_json::array();
     for (const Setting& setting : entry.settings)
       settings.push_back(
@@ -28,17 +30,19 @@ ordered_json json_of(const std::vector<LibraryEntry>& entries) {
   return rows;
 }
 
-std::vector<LibraryEntry> entries_of_json(const json& rows) {
-  std::vector<LibraryEntry> entries;
+std::vector<Declaration> entries_of_json(const json& rows) {
+  std::vector<Declaration> entries;
   for (const json& row : rows) {
-    LibraryEntry& entry = entries.emplace_back();
+    Declaration& entry = entries.emplace_back();
     row.at("name").get_to(entry.name);
     row.at("help").get_to(entry.help);
     for (const json& one : row.at("settings")) {
       Setting& setting = entry.settings.emplace_back();
       one.at("name").get_to(setting.name);
       one.at("help").get_to(setting.help);
-      setting.type = value_of<SettingType>(one.at("type").get<std::string>()).value();
+      const auto type = value_of<SettingType>(one.at("type").get<std::string>());
+      if (!type) throw UserError("a setting is of the type {}", one.at("type").get<std::string>());
+      setting.type = *type;
       if (!one.at("default").is_null()) setting.fallback = one.at("default").get<std::string>();
       one.at("min").get_to(setting.min);
       one.at("max").get_to(setting.max);
@@ -79,9 +83,9 @@ KnownInfo known_of_json(const json& row) {
 
 }  // namespace
 
-void pack(Packer& packer, const std::vector<LibraryEntry>& entries) {
+void pack(Packer& packer, const std::vector<Declaration>& entries) {
   packer.number<uint64_t>(entries.size());
-  for (const LibraryEntry& entry : entries) {
+  for (const Declaration& entry : entries) {
     packer.text(entry.name).text(entry.help).number<uint64_t>(entry.settings.size());
     for (const Setting& setting : entry.settings) {
       packer.text(setting.name).text(setting.help).number(static_cast<uint8_t>(setting.type));
@@ -92,10 +96,10 @@ void pack(Packer& packer, const std::vector<LibraryEntry>& entries) {
   }
 }
 
-std::vector<LibraryEntry> unpack_entries(Unpacker& said) {
-  std::vector<LibraryEntry> entries;
+std::vector<Declaration> unpack_entries(Unpacker& said) {
+  std::vector<Declaration> entries;
   for (uint64_t left = said.count(); left > 0 && said.ok(); --left) {
-    LibraryEntry& entry = entries.emplace_back();
+    Declaration& entry = entries.emplace_back();
     entry.name = said.text();
     entry.help = said.text();
     for (uint64_t more = said.count(); more > 0 && said.ok(); --more) {
@@ -118,13 +122,15 @@ std::vector<LibraryEntry> unpack_entries(Unpacker& said) {
 ordered_json json_of(const LibraryFacts& facts) {
   ordered_json infos = ordered_json::array();
   for (const KnownInfo& known : facts.infos) infos.push_back(json_of(known));
-  return {{"environments", json_of(facts.environments)},
+  return {{"digest", facts.digest},
+          {"environments", json_of(facts.environments)},
           {"rewards", json_of(facts.rewards)},
           {"used", std::move(infos)}};
 }
 
 LibraryFacts facts_of_json(const json& said) {
-  LibraryFacts facts{.environments = entries_of_json(said.at("environments")),
+  LibraryFacts facts{.digest = said.at("digest").get<std::string>(),
+                     .environments = entries_of_json(said.at("environments")),
                      .rewards = entries_of_json(said.at("rewards")),
                      .infos = {}};
   for (const json& row : said.at("used")) facts.infos.push_back(known_of_json(row));

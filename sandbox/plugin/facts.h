@@ -12,14 +12,9 @@
 #include "core/base/result.h"
 #include "sandbox/environment.h"
 #include "sandbox/plugin/message.h"
-#include "sandbox/plugin/settings_schema.h"
+#include "sandbox/settings_schema.h"
 
 namespace tailrace::sandbox {
-
-struct LibraryEntry {
-  std::string name, help;
-  SettingsSchema settings;
-};
 
 // Of an environment with these settings, as complete_settings() gives them.
 struct KnownInfo {
@@ -29,15 +24,16 @@ struct KnownInfo {
 };
 
 struct LibraryFacts {
-  std::vector<LibraryEntry> environments, rewards;
+  std::string digest;  // of the file
+  std::vector<Declaration> environments, rewards;
   std::vector<KnownInfo> infos;  // of those that were asked
 };
 
-void pack(Packer& packer, const std::vector<LibraryEntry>& entries);
-std::vector<LibraryEntry> unpack_entries(Unpacker& unpacker);
+void pack(Packer& packer, const std::vector<Declaration>& entries);
+std::vector<Declaration> unpack_entries(Unpacker& unpacker);
 
 nlohmann::ordered_json json_of(const LibraryFacts& facts);
-// Throws nlohmann::json::exception for what json_of() did not write.
+// Throws UserError or nlohmann::json::exception for what json_of() did not write.
 LibraryFacts facts_of_json(const nlohmann::json& json);
 
 }  // namespace tailrace::sandbox

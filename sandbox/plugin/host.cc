@@ -1,14 +1,18 @@
 #include "sandbox/plugin/host.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,6 +20,7 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "sandbox/environment_source.h"
 #include "sandbox/plugin/library.h"
 #include "sandbox/plugin/message.h"
 #include "sandbox/plugin/plugin_environment.h"
@@ -24,7 +29,7 @@
 namespace tailrace::sandbox {
 namespace {
 
-// Of one session: address space beyond what the process has, open files, the largest file.
+// Of one session: its address space, open files, the largest file.
 constexpr rlim_t kSessionMemory = rlim_t{2} << 30, kSessionFiles = 256,
                  kSessionFileBytes = rlim_t{1} << 30;
 
@@ -80,11 +85,7 @@ class Session {
       case SessionRequest::kReset: {
         Task task{.seed = asked.number<uint64_t>()};
         task.data = asked.text();
-        Result<Observation> first = environment().reset(task);
-        if (!first) return void(answer.failure(first.failure()));
-        StepResult result;
-        result.observation = std::move(first).value();
-        return pack(answer.success(), result);
+        return give(first_step(environment().reset(task)), answer);
       }
       case SessionRequest::kStep:
         return give(environment().step(asked.text()), answer);
@@ -200,13 +201,28 @@ ssize_t receive_request(int control, void* to, size_t bytes, int& file) {
 }
 
 template <class Entry>
-std::vector<LibraryEntry> facts_of(const std::vector<Entry>& entries) {
+std::vector<Declaration> facts_of(const std::vector<Entry>& entries) {
   return {entries.begin(), entries.end()};
+}
+
+// What sessions have forked and left behind comes to the host, as its subreaper.
+void end_orphans(const std::unordered_map<uint64_t, pid_t>& sessions) {
+  const std::string self = std::to_string(::getpid());
+  std::ifstream list("/proc/" + self + "/task/" + self + "/children");
+  for (pid_t pid = 0; list >> pid;) {
+    const auto is_it = [pid](const auto& entry) { return entry.second == pid; };
+    if (std::ranges::any_of(sessions, is_it)) continue;
+    ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
 }
 
 }  // namespace
 
 int run_plugin_host(int control, const std::filesystem::path& file) {
+  // It has no use without whoever started it.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // What a library prints goes where its user's log is.
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   std::shared_ptr<const PluginLibrary> library;
@@ -222,6 +238,7 @@ int run_plugin_host(int control, const std::filesystem::path& file) {
   if (send_message(control, answer.bytes(), std::nullopt) || library == nullptr) return 1;
   // Its signals are its own business; ours are as they were.
   const pid_t self = ::getpid();
+  (void)::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::unordered_map<uint64_t, pid_t> sessions;
   while (true) {
     HostMessage asked;
@@ -242,6 +259,7 @@ int run_plugin_host(int control, const std::filesystem::path& file) {
       while (::waitpid(at->second, &asked.value, 0) < 0 && errno == EINTR) {
       }
       sessions.erase(at);
+      end_orphans(sessions);
     }
     if (socket >= 0) ::close(socket);
     if (::send(control, &asked, sizeof asked, MSG_NOSIGNAL) != sizeof asked) return 0;

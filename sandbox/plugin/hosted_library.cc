@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/base/digest.h"
+#include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "sandbox/plugin/protocol.h"
 
@@ -13,7 +15,12 @@ std::shared_ptr<HostedLibrary> HostedLibrary::start(const std::filesystem::path&
   // Here and not in the host alone: its message would name the same file less plainly.
   if (!std::filesystem::exists(file))
     throw UserError("{}: not found. A library is built as examples/maze shows.", file.string());
-  std::shared_ptr<HostedLibrary> library(new HostedLibrary(file, program, patience));
+  LibraryFacts facts;
+  const Result<Digest> digest = digest_of_file(file);
+  if (!digest) throw UserError("{}", digest.failure().message);
+  facts.digest = digest.value();
+  std::shared_ptr<HostedLibrary> library(
+      new HostedLibrary(file, std::move(facts), program, patience));
   const Result<std::string> said = library->loop_->start();
   if (!said) throw UserError("{}: {}", file.string(), said.failure().message);
   Unpacker answer(said.value());
@@ -27,9 +34,8 @@ std::shared_ptr<HostedLibrary> HostedLibrary::start(const std::filesystem::path&
 
 std::shared_ptr<HostedLibrary> HostedLibrary::known(const std::filesystem::path& file,
                                                     LibraryFacts facts) {
-  std::shared_ptr<HostedLibrary> library(new HostedLibrary(file, "/proc/self/exe", kPatience));
-  library->facts_ = std::move(facts);
-  return library;
+  return std::shared_ptr<HostedLibrary>(
+      new HostedLibrary(file, std::move(facts), "/proc/self/exe", kPatience));
 }
 
 }  // namespace tailrace::sandbox

@@ -80,9 +80,11 @@ class HostedLibrary {
   }
 
  private:
-  HostedLibrary(const std::filesystem::path& file, const std::filesystem::path& program,
-                Time patience)
-      : file_(file), loop_(std::make_shared<SessionLoop>(file, program, patience)) {}
+  HostedLibrary(const std::filesystem::path& file, LibraryFacts facts,
+                const std::filesystem::path& program, Time patience)
+      : file_(file),
+        loop_(std::make_shared<SessionLoop>(file, facts.digest, program, patience)),
+        facts_(std::move(facts)) {}
 
   const std::filesystem::path file_;
   const std::shared_ptr<SessionLoop> loop_;

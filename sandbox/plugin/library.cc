@@ -1,7 +1,9 @@
 #include "sandbox/plugin/library.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -56,8 +58,16 @@ SettingsSchema schema_of(const tr_setting* const* list, const std::string& where
             where, setting.name, from.type, version());
     }
     if (from.fallback != nullptr) setting.fallback = from.fallback;
-    setting.min = from.min;
-    setting.max = from.max;
+    if (std::isnan(from.min) || std::isnan(from.max) || from.min > from.max)
+      throw UserError("{}: setting {} has a range from {} to {}", where, setting.name, from.min,
+                      from.max);
+    // An infinite end is none.
+    constexpr double kMost = std::numeric_limits<double>::max();
+    setting.min = std::max(from.min, -kMost);
+    setting.max = std::min(from.max, kMost);
+    for (const Setting& other : schema)
+      if (other.name == setting.name)
+        throw UserError("{}: setting {} is declared twice", where, setting.name);
     setting.choices = strings_of(from.choices);
     schema.push_back(std::move(setting));
   }
@@ -146,10 +156,10 @@ PluginValues::PluginValues(const EnvironmentSettings& settings) {
 }
 
 MetricList metrics_of(const tr_metric* metrics, uint64_t count) {
-  constexpr uint64_t kMost = 256;
+  constexpr uint64_t kMost = 256, kMostNameBytes = 256;
   MetricList list;
   for (uint64_t i = 0; metrics != nullptr && i < std::min(count, kMost); ++i)
-    list.emplace_back(string_of(metrics[i].name), metrics[i].value);
+    list.emplace_back(string_of(metrics[i].name).substr(0, kMostNameBytes), metrics[i].value);
   return list;
 }
 
@@ -169,8 +179,6 @@ PluginLibrary::PluginLibrary(fs::path file)
         file_.string(), library->abi, tailrace::version(), TR_ABI);
   if (!TR_HAS(library, rewards))
     throw UserError("{}: its description ends too early ({} bytes)", file_.string(), library->size);
-  version_ = string_of(library->version);
-  built_with_ = string_of(library->built_with);
   environments_ = entries_of<EnvironmentEntry>(
       library->environments, "environment", file_, [](const tr_env_type& type) {
         return TR_HAS(&type, sample_action) && type.create && type.destroy && type.info &&

@@ -42,10 +42,10 @@ class PluginValues {
 
 class PluginLibrary {
  public:
-  struct EnvironmentEntry : LibraryEntry {
+  struct EnvironmentEntry : Declaration {
     const tr_env_type* type = nullptr;
   };
-  struct RewardEntry : LibraryEntry {
+  struct RewardEntry : Declaration {
     const tr_reward_type* type = nullptr;
   };
 
@@ -54,8 +54,6 @@ class PluginLibrary {
   static std::shared_ptr<const PluginLibrary> load(const std::filesystem::path& file);
 
   const std::filesystem::path& file() const { return file_; }
-  const std::string& version() const { return version_; }        // of the library
-  const std::string& built_with() const { return built_with_; }  // for people
   const std::vector<EnvironmentEntry>& environments() const { return environments_; }
   const std::vector<RewardEntry>& rewards() const { return rewards_; }
   // What a call that makes an object is given.
@@ -65,7 +63,7 @@ class PluginLibrary {
   explicit PluginLibrary(std::filesystem::path file);
 
   std::filesystem::path file_;
-  std::string file_name_, version_, built_with_;
+  std::string file_name_;
   tr_host host_{};
   std::vector<EnvironmentEntry> environments_;
   std::vector<RewardEntry> rewards_;

@@ -135,7 +135,7 @@ void pack(Packer& packer, const StepResult& result) {
   const Observation& observation = result.observation;
   packer.text(observation.text).text(observation.messages).text(observation.tools);
   packer.number(result.reward).number(result.terminated).number(result.truncated);
-  packer.number(result.pending).text(result.verifier).text(result.evidence);
+  packer.number(result.pending).text(result.verifier).text(result.evidence).text(result.reason);
   pack_metrics(packer, result.metrics);
 }
 
@@ -150,6 +150,7 @@ StepResult unpack_step(Unpacker& unpacker) {
   result.pending = unpacker.number<bool>();
   result.verifier = unpacker.text();
   result.evidence = unpacker.text();
+  result.reason = unpacker.text();
   result.metrics = unpack_metrics(unpacker);
   return result;
 }

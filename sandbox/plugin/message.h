@@ -63,6 +63,7 @@ class Unpacker {
   EnvironmentSettings settings();
   Failure failure() {
     std::string message = text();
+    if (message.empty()) message = "it gives no reason";
     return {std::move(message), number<bool>()};
   }
   // How many items follow, of at least one byte each.

@@ -98,6 +98,13 @@ class PluginEnvironment final : public LibraryEnvironment {
     out.size = sizeof out;
     if (type_.info(env_, &out) != TR_OK)
       throw UserError("environment {}: it says nothing about itself", name);
+    // Far beyond what any episode has room for.
+    constexpr int64_t kMost = 1'000'000;
+    for (const auto& [value, what] :
+         {std::pair{out.max_turns, "max_turns"}, {out.max_action_tokens, "max_action_tokens"}})
+      if (value < 0 || value > kMost)
+        throw UserError("environment {}: its {} is {}; it must be from 1 to {}", name, what, value,
+                        kMost);
     info_ = {.name = name,
              .vocabulary = strings_of(out.vocabulary),
              .stop_strings = strings_of(out.stop_strings),
@@ -129,7 +136,9 @@ class PluginEnvironment final : public LibraryEnvironment {
     if (status != TR_OK) return failure_of(status, out.reason);
     Result<Observation> observation = read_observation(out);
     if (!observation) return observation.failure();
-    if (auto fault = too_long(out.evidence, "the evidence")) return *fault;
+    for (const auto& [text, what] :
+         {std::pair{out.evidence, "the evidence"}, {out.reason, "the reason of its end"}})
+      if (auto fault = too_long(text, what)) return *fault;
     StepResult result{.observation = std::move(observation).value(),
                       .reward = out.reward,
                       .terminated = out.ending == TR_TERMINATED,
@@ -137,6 +146,7 @@ class PluginEnvironment final : public LibraryEnvironment {
                       .pending = false,
                       .verifier = {},
                       .evidence = string_of(out.evidence),
+                      .reason = out.ending == TR_TRUNCATED ? string_of(out.reason) : "",
                       .metrics = metrics_of(out.metrics, out.num_metrics)};
     if (!result.terminated && !result.truncated) {
       if (out.ending == TR_RUNNING) return result;

@@ -9,7 +9,7 @@
 #include <future>
 #include <map>
 #include <optional>
-#include <unordered_map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,11 +24,21 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/digest.h"
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
 #include "core/base/file_descriptor.h"
 #include "kernels/base/mutex.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
+
+// The process of a library, and our end of the socket to it.
+struct SessionLoop::Host {
+  FileDescriptor control;
+  pid_t pid = 0;
+};
+
 namespace {
 
 using Number = SessionLoop::Number;
@@ -39,11 +49,13 @@ constexpr Time kHostAnswers = std::chrono::seconds(10);
 // How exactly deadlines are kept, and for how long a loop without calls looks for the next.
 constexpr Time kTick = std::chrono::milliseconds(20);
 constexpr Time kLongestClose = std::chrono::seconds(2);
+// For a host to say how a session has ended, and for its own end.
+constexpr Time kLastWord = std::chrono::seconds(2);
 // What an event belongs to; sessions have the numbers behind.
 constexpr Number kWake = 0, kControl = 1, kFirstSession = 2;
 
 std::string how_ended(std::optional<int32_t> status) {
-  if (!status) return "was ended with the process of its library";
+  if (!status) return "has ended";
   if (WIFSIGNALED(*status))
     return fmt::format("was ended by signal {} ({})", WTERMSIG(*status),
                        ::strsignal(WTERMSIG(*status)));
@@ -68,10 +80,7 @@ void allow_all_files() {
   (void)::setrlimit(RLIMIT_NOFILE, &files);
 }
 
-struct Host {
-  FileDescriptor control;
-  pid_t pid = 0;
-};
+using Host = SessionLoop::Host;
 
 void end_host(Host& host) {
   host.control.reset();
@@ -108,10 +117,19 @@ Result<Host> launch_host(const std::filesystem::path& library, const std::filesy
   if (!end) return host;
   int status = 0;
   const bool late = *end == SocketEnd::kLate;
-  if (!late && ::waitpid(host.pid, &status, 0) == host.pid) host.pid = 0;
+  // A process that closes its socket is about to end; one that goes on without it is killed.
+  for (Time waited{}; !late && host.pid > 0 && waited < kLastWord; waited += kTick) {
+    if (::waitpid(host.pid, &status, WNOHANG) == host.pid) {
+      host.pid = 0;
+    } else {
+      std::this_thread::sleep_for(kTick);
+    }
+  }
+  const bool goes_on = host.pid > 0;
   end_host(host);
   if (late)
     return Failure{fmt::format("it does not say what it has within {:g} s", seconds_of(patience))};
+  if (goes_on) return Failure{"its process closed or spoiled its socket while it was loaded"};
   return Failure{"its process " + how_ended(status) + " while it was loaded"};
 }
 
@@ -135,10 +153,10 @@ struct SessionLoop::State {
     SessionLoop::Done done = nullptr;
     const char* call = "";
     Time timeout{}, deadline{};
-    // Why it is ending, and how it has ended.
+    // Why it is ending.
     SocketEnd why = SocketEnd::kClosed;
+    Time ending_since{};
     std::string no_process;  // why it never had one
-    std::string ended;
   };
 
   struct ToHost {
@@ -147,12 +165,17 @@ struct SessionLoop::State {
     FileDescriptor file = {};
   };
 
-  State(std::filesystem::path file, std::filesystem::path program, Time patience)
+  State(std::filesystem::path file, std::string digest, std::filesystem::path program,
+        Time patience)
       : file_(std::move(file)),
+        digest_(std::move(digest)),
         program_(std::move(program)),
         patience_(patience),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!epoll_.is_open() || !wake_.is_open())
+      throw UserError("{}: no files are left for its processes ({})", file_.string(),
+                      ::strerror(errno));
     watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWake);
   }
 
@@ -160,7 +183,7 @@ struct SessionLoop::State {
 
   Result<std::string> start() {
     std::string said;
-    auto launched = launch_host(file_, program_, patience_, said);
+    auto launched = launch(said);
     if (!launched) return launched.failure();
     MutexLock lock(mutex_);
     take_host(std::move(launched).value());
@@ -297,11 +320,14 @@ struct SessionLoop::State {
         if (now - last_look_ >= kTick) end_what_is_late(now);
         if (control_.is_open()) send_to_host();
       }
+      end_lost_hosts();
       for (auto& [done, result] : std::exchange(answered_, {})) done(std::move(result));
     }
-    MutexLock lock(mutex_);
-    Host host{std::move(control_), host_};
-    end_host(host);
+    {
+      MutexLock lock(mutex_);
+      lost_hosts_.push_back({std::move(control_), std::exchange(host_, 0)});
+    }
+    end_lost_hosts();
   }
 
  private:
@@ -336,11 +362,25 @@ struct SessionLoop::State {
     (void)!::write(wake_.get(), &one, sizeof one);
   }
 
+  // Another file under its name would play something else.
+  Result<Host> launch(std::string& said) const {
+    const Result<Digest> digest = digest_of_file(file_);
+    if (!digest) return digest.failure();
+    if (digest.value() != digest_)
+      return Failure{"the file has changed since it was first asked; a run keeps its library"};
+    return launch_host(file_, program_, patience_, said);
+  }
+
   void take_host(Host host) TR_REQUIRES(mutex_) {
     control_ = std::move(host.control);
     host_ = host.pid;
     (void)::fcntl(control_.get(), F_SETFL, O_NONBLOCK);
     watch(EPOLL_CTL_ADD, control_.get(), EPOLLIN, kControl);
+  }
+
+  // Without the lock: who begins a call does not wait for their end.
+  void end_lost_hosts() {
+    for (Host& host : std::exchange(lost_hosts_, {})) end_host(host);
   }
 
   // Takes as long as a library loads; meanwhile it has no session that could be late.
@@ -350,7 +390,7 @@ struct SessionLoop::State {
       if (control_.is_open() || to_host_.empty() || closing_until_) return;
     }
     std::string said;
-    auto launched = launch_host(file_, program_, patience_, said);
+    auto launched = launch(said);
     {
       MutexLock lock(mutex_);
       if (launched) {
@@ -445,6 +485,7 @@ struct SessionLoop::State {
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
       if (got != sizeof answer || asked_of_host_.empty()) return lose_host();
       asked_of_host_.pop_front();
+      host_answered_ = steady_now();
       const auto at = sessions_.find(answer.session);
       if (at == sessions_.end()) continue;
       if (answer.request == HostRequest::kGone) {
@@ -487,6 +528,7 @@ struct SessionLoop::State {
   void end(Number number, Peer& session, SocketEnd why) TR_REQUIRES(mutex_) {
     session.phase = Peer::Phase::kEnding;
     session.why = why;
+    session.ending_since = steady_now();
     session.socket.reset();  // which nobody watches from here on
     to_host_.push_back({HostRequest::kGone, number});
   }
@@ -505,48 +547,58 @@ struct SessionLoop::State {
       return fmt::format("{}: {}", file_.string(), session.no_process);
     switch (session.why) {
       case SocketEnd::kLate:
-        return fmt::format("{} did not return within {:g} s, and its process was killed",
-                           session.call, seconds_of(session.timeout));
+        return fmt::format("{}: {} did not return within {:g} s, and its process was killed",
+                           file_.filename().string(), session.call, seconds_of(session.timeout));
       case SocketEnd::kMalformed:
-        return fmt::format("its process answers {} with what is no answer, and was killed",
-                           session.call);
+        return fmt::format("{}: its process answers {} with what is no answer, and was killed",
+                           file_.filename().string(), session.call);
       case SocketEnd::kClosed:
         break;
     }
-    return fmt::format("its process {} in {}", how_ended(status), session.call);
+    return fmt::format("{}: its process {} in {}", file_.filename().string(), how_ended(status),
+                       session.call);
   }
 
   void end_what_is_late(Time now) TR_REQUIRES(mutex_) {
     last_look_ = now;
-    // Deaf: its sessions go with it.
-    if (!asked_of_host_.empty() && now - asked_of_host_.front() > kHostAnswers) lose_host();
+    // Deaf: its sessions go with it. One that answers has only much to do.
+    if (!asked_of_host_.empty() &&
+        now - std::max(asked_of_host_.front(), host_answered_) > kHostAnswers)
+      lose_host();
     for (auto& [number, session] : sessions_) {
-      if (session.phase == Peer::Phase::kOpen && session.done && now >= session.deadline)
+      if (!session.done) continue;
+      if (session.phase == Peer::Phase::kOpen && now >= session.deadline)
         end(number, session, SocketEnd::kLate);
+      // Nobody waits for a busy host to say how it was.
+      if (session.phase == Peer::Phase::kEnding &&
+          (session.why != SocketEnd::kClosed || now - session.ending_since > kLastWord))
+        finish(session, Failure{reason_of(session, std::nullopt)});
     }
   }
 
   // All its sessions are dead, or die with it; those that it has not heard of wait for the next.
   void lose_host() TR_REQUIRES(mutex_) {
-    Host host{std::move(control_), std::exchange(host_, 0)};
-    end_host(host);
+    lost_hosts_.push_back({std::move(control_), std::exchange(host_, 0)});
     asked_of_host_.clear();
-    std::vector<Number> waiting;
+    std::set<Number> waiting;
     std::erase_if(to_host_, [&](const ToHost& request) {
-      const bool opens = request.request == HostRequest::kOpen;
-      if (opens) waiting.push_back(request.session);
+      const auto at = sessions_.find(request.session);
+      const bool opens = request.request == HostRequest::kOpen && at != sessions_.end() &&
+                         at->second.phase == Peer::Phase::kOpen;
+      if (opens) waiting.insert(request.session);
       return !opens;
     });
     for (auto at = sessions_.begin(); at != sessions_.end();) {
       const auto next = std::next(at);
-      if (at->second.phase != Peer::Phase::kEnded &&
-          std::ranges::find(waiting, at->first) == waiting.end())
+      if (at->second.phase != Peer::Phase::kEnded && !waiting.contains(at->first))
         ended(at, std::nullopt);
       at = next;
     }
   }
 
-  const std::filesystem::path file_, program_;
+  const std::filesystem::path file_;
+  const std::string digest_;
+  const std::filesystem::path program_;
   const Time patience_;
   const FileDescriptor epoll_, wake_;
   Mutex mutex_;
@@ -556,17 +608,21 @@ struct SessionLoop::State {
   std::map<Number, Peer> sessions_ TR_GUARDED_BY(mutex_);
   std::deque<ToHost> to_host_ TR_GUARDED_BY(mutex_);
   std::deque<Time> asked_of_host_ TR_GUARDED_BY(mutex_);  // answered in this order
+  Time host_answered_ TR_GUARDED_BY(mutex_){};
   int64_t in_flight_ TR_GUARDED_BY(mutex_) = 0;
   bool sleeping_ TR_GUARDED_BY(mutex_) = false;
   std::optional<Time> closing_until_ TR_GUARDED_BY(mutex_);
   // The loop's thread alone.
   Time last_event_{}, last_look_{};
+  std::vector<Host> lost_hosts_;
   std::array<char, 64 << 10> chunk_;
   std::vector<std::pair<Done, Result<std::string>>> answered_;
 };
 
-SessionLoop::SessionLoop(std::filesystem::path file, std::filesystem::path program, Time patience)
-    : state_(std::make_shared<State>(std::move(file), std::move(program), patience)) {
+SessionLoop::SessionLoop(std::filesystem::path file, std::string digest,
+                         std::filesystem::path program, Time patience)
+    : state_(std::make_shared<State>(std::move(file), std::move(digest), std::move(program),
+                                     patience)) {
   allow_all_files();
   thread_ = std::thread([state = state_] { state->run(); });
 }

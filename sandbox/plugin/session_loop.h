@@ -1,9 +1,10 @@
-// The processes of one library: its host (host.h), and a process for each session. One thread polls
-// all their sockets, ends what is late, and replaces a host that died.
+// The processes of one library: its host (host.h), and a process for each session. One thread ends
+// them, replaces a host that died, and polls the sockets of all sessions whose calls are begun: who
+// begins a call waits for nothing, and its answer comes to `done`. A call that is awaited is read
+// by the thread that waits.
 //
-// Nothing here waits for a process but that thread: a call is begun, and its answer comes to
-// `done`. Each call has a deadline; who misses it is killed, with all that it has forked. A process
-// that ends is named with the call that it ended in.
+// Each call has a deadline. Who misses it is killed, with all of its process group. A process that
+// ends is named with the call that it ended in.
 //
 // Thread: any.
 #pragma once
@@ -27,8 +28,10 @@ class SessionLoop {
   using Done = std::function<void(Result<std::string>)>;
   using Number = uint64_t;
 
-  // `program`: this build's tailrace. `patience`: until a host has loaded the library.
-  SessionLoop(std::filesystem::path file, std::filesystem::path program, Time patience);
+  // `digest`: of the file, and no other is loaded. `program`: this build's tailrace. `patience`:
+  // until a host has loaded the library.
+  SessionLoop(std::filesystem::path file, std::string digest, std::filesystem::path program,
+              Time patience);
   ~SessionLoop();
   SessionLoop(const SessionLoop&) = delete;
 
@@ -45,9 +48,11 @@ class SessionLoop {
   // The same, awaited: this thread reads the socket itself.
   Result<std::string> call(Number session, const Packer& request, Time timeout, const char* call);
   bool is_alive(Number session) const;
-  // Ends it. Where it is idle it hears `goodbye` first, for at most `timeout`.
+  // Ends it. One that is polled and idle hears `goodbye` first, for at most `timeout`.
   void release(Number session);
   void release(Number session, const Packer& goodbye, Time timeout);
+
+  struct Host;
 
  private:
   struct State;

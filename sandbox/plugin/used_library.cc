@@ -28,20 +28,20 @@ std::unique_ptr<Environment> open_here(const UsedLibrary& library, const std::st
 class LibrarySource final : public EnvironmentSource {
  public:
   LibrarySource(std::shared_ptr<UsedLibrary> library, EnvironmentInfo info,
-                EnvironmentSettings settings, Time timeout)
+                EnvironmentSettings settings, PlaysIn plays_in, Time timeout)
       : library_(std::move(library)),
         info_(std::move(info)),
         settings_(std::move(settings)),
+        is_apart_(plays_in == PlaysIn::kOwnProcess),
         timeout_(timeout) {}
 
   const EnvironmentInfo& info() const override { return info_; }
   std::unique_ptr<Environment> open() const override {
-    if (library_->is_apart())
-      return make_hosted_environment(library_->hosted(), info_, settings_, timeout_);
+    if (is_apart_) return make_hosted_environment(library_->hosted(), info_, settings_, timeout_);
     return open_here(*library_, info_.name, settings_);
   }
   std::unique_ptr<RemoteEnvironment> open_remote() const override {
-    if (!library_->is_apart()) return nullptr;
+    if (!is_apart_) return nullptr;
     return make_remote_environment(library_->hosted(), info_.name, settings_, timeout_);
   }
 
@@ -49,14 +49,15 @@ class LibrarySource final : public EnvironmentSource {
   const std::shared_ptr<UsedLibrary> library_;
   const EnvironmentInfo info_;
   const EnvironmentSettings settings_;
+  const bool is_apart_;
   const Time timeout_;
 };
 
 }  // namespace
 
-std::shared_ptr<UsedLibrary> UsedLibrary::ask(const std::filesystem::path& file, bool is_apart) {
+std::shared_ptr<UsedLibrary> UsedLibrary::ask(const std::filesystem::path& file) {
   auto hosted = HostedLibrary::start(file);
-  std::shared_ptr<UsedLibrary> library(new UsedLibrary(file, is_apart, hosted->facts()));
+  std::shared_ptr<UsedLibrary> library(new UsedLibrary(file, hosted->facts()));
   MutexLock lock(library->mutex_);
   library->hosted_ = std::move(hosted);
   return library;
@@ -67,14 +68,14 @@ std::shared_ptr<UsedLibrary> UsedLibrary::load(const std::filesystem::path& file
   LibraryFacts facts;
   facts.environments.assign(here->environments().begin(), here->environments().end());
   facts.rewards.assign(here->rewards().begin(), here->rewards().end());
-  std::shared_ptr<UsedLibrary> library(new UsedLibrary(file, /*is_apart=*/false, std::move(facts)));
+  std::shared_ptr<UsedLibrary> library(new UsedLibrary(file, std::move(facts)));
   library->is_asked_here_ = true;
   return library;
 }
 
-std::shared_ptr<UsedLibrary> UsedLibrary::known(const std::filesystem::path& file, bool is_apart,
+std::shared_ptr<UsedLibrary> UsedLibrary::known(const std::filesystem::path& file,
                                                 LibraryFacts facts) {
-  return std::shared_ptr<UsedLibrary>(new UsedLibrary(file, is_apart, std::move(facts)));
+  return std::shared_ptr<UsedLibrary>(new UsedLibrary(file, std::move(facts)));
 }
 
 LibraryFacts UsedLibrary::facts() const {
@@ -105,13 +106,14 @@ EnvironmentInfo UsedLibrary::info(const std::string& name, const EnvironmentSett
 std::shared_ptr<const EnvironmentSource> source_of(std::shared_ptr<UsedLibrary> library,
                                                    const std::string& name,
                                                    const EnvironmentSettings& settings,
-                                                   Time timeout) {
+                                                   PlaysIn plays_in, Time timeout) {
   const LibraryFacts facts = library->facts();
   const EnvironmentSettings whole =
       complete_settings(entry_of(facts.environments, name, library->file()).settings, settings,
                         "environment " + name, "env.settings");
   EnvironmentInfo info = library->info(name, whole, timeout);
-  return std::make_shared<LibrarySource>(std::move(library), std::move(info), whole, timeout);
+  return std::make_shared<LibrarySource>(std::move(library), std::move(info), whole, plays_in,
+                                         timeout);
 }
 
 }  // namespace tailrace::sandbox

@@ -4,6 +4,7 @@
 // Thread: any.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -20,16 +21,14 @@ namespace tailrace::sandbox {
 
 class UsedLibrary {
  public:
-  // Asks it. `is_apart`: what it has plays in processes of its own. Throws UserError.
-  static std::shared_ptr<UsedLibrary> ask(const std::filesystem::path& file, bool is_apart);
-  // Asks it in this process, where it plays too.
+  // Asks it, in a process of its own. Throws UserError.
+  static std::shared_ptr<UsedLibrary> ask(const std::filesystem::path& file);
+  // Asks it in this process.
   static std::shared_ptr<UsedLibrary> load(const std::filesystem::path& file);
   // What is not among its facts is asked when it is wanted.
-  static std::shared_ptr<UsedLibrary> known(const std::filesystem::path& file, bool is_apart,
-                                            LibraryFacts facts);
+  static std::shared_ptr<UsedLibrary> known(const std::filesystem::path& file, LibraryFacts facts);
 
   const std::filesystem::path& file() const { return file_; }
-  bool is_apart() const { return is_apart_; }
   LibraryFacts facts() const;  // with the infos that were asked since
   // `settings` as complete_settings() gives them. Throws UserError.
   EnvironmentInfo info(const std::string& name, const EnvironmentSettings& settings, Time timeout);
@@ -40,22 +39,24 @@ class UsedLibrary {
   std::shared_ptr<const HostedLibrary> hosted();
 
  private:
-  UsedLibrary(std::filesystem::path file, bool is_apart, LibraryFacts facts)
-      : file_(std::move(file)), is_apart_(is_apart), facts_(std::move(facts)) {}
+  UsedLibrary(std::filesystem::path file, LibraryFacts facts)
+      : file_(std::move(file)), facts_(std::move(facts)) {}
 
   const std::filesystem::path file_;
-  const bool is_apart_;
   bool is_asked_here_ = false;
   mutable Mutex mutex_;
   LibraryFacts facts_ TR_GUARDED_BY(mutex_);
   std::shared_ptr<const HostedLibrary> hosted_ TR_GUARDED_BY(mutex_);
 };
 
-// Environments of a library; each call has `timeout`. Throws UserError: settings that its schema or
-// its constructor refuses.
+// Where what a library has plays: in this process, or each session in one of its own.
+enum class PlaysIn : uint8_t { kThisProcess, kOwnProcess };
+
+// Environments of a library; in a process of its own each call has `timeout`. Throws UserError:
+// settings that its schema or its constructor refuses.
 std::shared_ptr<const EnvironmentSource> source_of(std::shared_ptr<UsedLibrary> library,
                                                    const std::string& name,
                                                    const EnvironmentSettings& settings,
-                                                   Time timeout);
+                                                   PlaysIn plays_in, Time timeout);
 
 }  // namespace tailrace::sandbox

@@ -19,7 +19,7 @@ std::string error_of(const std::string& name, const EnvironmentSettings& setting
 TEST(EnvironmentRegistry, MakesEachBuiltInEnvironmentUnderItsName) {
   EnvironmentRegistry registry = built_in_environments();
   EXPECT_GE(registry.list().size(), 4u);
-  for (const auto& [name, help] : registry.list()) {
+  for (const auto& [name, help, settings] : registry.list()) {
     EXPECT_EQ(registry.make(name, least_settings(name))->info().name, name);
     EXPECT_FALSE(help.empty()) << name;
   }
@@ -42,12 +42,13 @@ TEST(EnvironmentRegistry, NamesTheNearestNameOrSetting) {
       error_of("frozen_grid", {{"demo_look", "nan"}}),
       "environment frozen_grid: demo_look is 'nan'; it must be a number from 0 to 1 (default 0.4)");
   EXPECT_EQ(error_of("calculator", {{"score_by", "hope"}}),
-            "environment calculator: score_by is 'hope'; accepted: rule, number");
+            "environment calculator: score_by is 'hope'; it must be one of rule, number "
+            "(default rule)");
 }
 
 TEST(EnvironmentRegistry, ANameIsTakenOnce) {
   EnvironmentRegistry registry = built_in_environments();
-  EXPECT_THROW(registry.add("text", "again", EnvironmentRegistry::Factory()), UserError);
+  EXPECT_THROW(registry.add({"text", "again", {}}, EnvironmentRegistry::Factory()), UserError);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ const char* const kEvidence =
 TEST(Docs, EachMetricOfAnEnvironmentOrVerifierHasItsRow) {
   Names reported;
   const auto environments = sandbox::built_in_environments();
-  for (const auto& [name, help] : environments.list()) {
+  for (const auto& [name, help, settings] : environments.list()) {
     auto environment = environments.make(name, sandbox::least_settings(name));
     const auto episode = sandbox::play(*environment, {.seed = 1, .data = R"({"prompt": "three"})"},
                                        [](int64_t) { return std::string("?\n"); });

@@ -280,7 +280,7 @@ TEST(EnvCheck, FindsAStepThatIsAnsweredWithoutAnEpisode) {
 }
 
 TEST(EnvCheck, FindsACrashAndSaysWhatItWasAbout) {
-  expect_failed(check_broken<Crashing>(), "invalid actions", "during an empty action");
+  expect_failed(check_broken<Crashing>(), "invalid actions", "during step(\"\") in turn 1 of");
 }
 
 TEST(EnvCheck, FindsAnExceptionThatInvalidActionsMake) {
@@ -436,11 +436,14 @@ TEST(Env, ListsTheBuiltInOnes) {
   EXPECT_NE(text.out.find("frozen_grid: walk to the goal"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("    14 turns; needs no dataset; scores itself\n"), std::string::npos)
       << text.out;
+  EXPECT_NE(text.out.find("    max_terms (integer, 2 to 6, default 3): of a question\n"),
+            std::string::npos)
+      << text.out;
   const auto rows = json::parse(run_binary("env list --json").out);
   ASSERT_EQ(rows.size(), sandbox::built_in_environments().list().size());
   for (const json& row : rows) {
     EXPECT_EQ(row.at("kind"), "environment");
-    EXPECT_FALSE(row.contains("settings")) << row;
+    EXPECT_FALSE(row.at("settings").empty()) << row;
     EXPECT_TRUE(row.contains("max_turns") || row.contains("needs_settings")) << row;
   }
 }
@@ -459,6 +462,20 @@ std::string play_with(const std::string& lines) {
 TEST(EnvPlay, SendsEachLineWithItsStopString) {
   EXPECT_EQ(play_with("yes\nno\nyes\n"),
             "7 0 >\n> 7 1 >\n> 7 2 >\n> 7 3 >\nended after 3 turns\nreward: 2\nsuccess: 1\n");
+}
+
+TEST(EnvPlay, SaysTheSameAsOneObject) {
+  Counting environment;
+  std::istringstream in("yes\nno\nyes\n");
+  std::ostringstream out;
+  ASSERT_TRUE(play_by_hand(environment, {.seed = 7}, VerifierRegistry(), in, out, PlayedAs::kJson));
+  const json said = json::parse(out.str());
+  EXPECT_EQ(said.at("observation"), "7 0 >");
+  EXPECT_EQ(said.at("turns").size(), 3u);
+  EXPECT_EQ(said.at("turns")[0].at("observation"), "7 1 >");
+  EXPECT_EQ(said.at("end"), "ended");
+  EXPECT_EQ(said.at("reward"), 2);
+  EXPECT_EQ(said.at("metrics").at("success"), 1);
 }
 
 TEST(EnvPlay, TheEndOfTheInputCutsTheEpisode) {

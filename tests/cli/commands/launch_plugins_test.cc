@@ -159,6 +159,16 @@ TEST_F(LaunchPlugins, ThePlanSaysWhatIsIsolated) {
   EXPECT_THAT(output(), testing::HasSubstr("rewards of libmaze.so, in the workers")) << output();
 }
 
+// One library, whose environment and reward play in two ways, named in two ways.
+TEST_F(LaunchPlugins, EnvironmentAndRewardOfOneLibraryArePlacedApart) {
+  const std::string settings = "{size: 3, max_turns: 8, scored_by: short_way}";
+  const std::string both = play("both", "maze", settings);
+  const std::string other = fs::path(own("maze")).parent_path() / "." / "libmaze.so";
+  EXPECT_EQ(play("apart", "maze", settings, {"reward.plugin=" + other, "reward.isolation=none"}),
+            both);
+  EXPECT_TRUE(fs::exists(paths("apart").environments()));
+}
+
 TEST_F(LaunchPlugins, ARunKeepsItsLibrary) {
   const fs::path copy = folder_ / "libmaze.so";
   fs::copy_file(plugin("maze"), copy);

@@ -154,7 +154,7 @@ TEST_F(DemonstrationsTest, AnEnvironmentWithoutADemonstratorIsAUserError) {
     write(5, {7, 256});
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("undemonstrated has no demonstrator"),
+    EXPECT_NE(std::string(error.what()).find("undemonstrated failed: it shows nothing"),
               std::string::npos)
         << error.what();
   }

@@ -625,7 +625,7 @@ class StuckEnvironment final : public sandbox::Environment {
 
 TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
   std::promise<void> reached;
-  environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+  environments_.add({"stuck", "", {}}, [&](const sandbox::EnvironmentSettings&) {
     return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
   });
   RolloutWorkerConfig config = this->config();
@@ -659,7 +659,7 @@ TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
 // Weights are read and proved beside an episode that never ends, and change when they are told to.
 TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
   std::promise<void> reached;
-  environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+  environments_.add({"stuck", "", {}}, [&](const sandbox::EnvironmentSettings&) {
     return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
   });
   RolloutWorkerConfig config = this->config();
@@ -733,7 +733,7 @@ TEST_F(RolloutWorkerTest, ProvesWhatItSamplesByInTheMiddleOfAnEvaluation) {
   for (const bool newer : {false, true}) {
     std::promise<void> reached;
     environments_ = {};
-    environments_.add("stuck", "", [&](const sandbox::EnvironmentSettings&) {
+    environments_.add({"stuck", "", {}}, [&](const sandbox::EnvironmentSettings&) {
       return std::make_unique<StuckEnvironment>([&] { reached.set_value(); });
     });
     RolloutWorkerConfig config = this->config();

@@ -82,7 +82,7 @@ std::string page_of(const std::string& name, const std::string& help) {
 TEST(Playthrough, OfEachEnvironmentIsAsItWasRead) {
   const auto environments = built_in_environments().list();
   EXPECT_GE(environments.size(), 4u);
-  for (const auto& [name, help] : environments)
+  for (const auto& [name, help, settings] : environments)
     expect_golden("environments/" + name + ".txt", page_of(name, help));
 }
 

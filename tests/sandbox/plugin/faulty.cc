@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "tailrace/env.h"
@@ -88,6 +89,12 @@ class Faulty : public tailrace::Env {
     if (fault == "signals") std::signal(SIGTERM, SIG_IGN);
     if (fault == "fork" && ::fork() == 0)
       while (true) ::pause();
+    // Leaves its process group.
+    if (fault == "daemon" && ::fork() == 0) {
+      ::setsid();
+      ::prctl(PR_SET_NAME, "tr-daemon");
+      while (true) ::pause();
+    }
     if (fault == "leak") leak();
     // In one of all processes: whoever makes the file.
     if (fault == "crash_once" && ::open(once_.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600) >= 0)
@@ -151,10 +158,11 @@ class Length : public tailrace::Reward {
 TAILRACE_LIBRARY("faulty", "1.0") {
   const auto declare = [](auto& declared) {
     declared
-        .choice("fault", "what goes wrong", "none",
-                {"none", "throw", "failed", "crash", "exit", "hang", "stdout", "signals", "fork",
-                 "leak", "sometimes", "construct", "broken", "broken_row", "pending", "judged",
-                 "no_verdict", "scored", "crash_once"})
+        .choice(
+            "fault", "what goes wrong", "none",
+            {"none",    "throw",  "failed",     "crash",     "exit",       "hang",   "stdout",
+             "signals", "fork",   "leak",       "sometimes", "construct",  "broken", "broken_row",
+             "pending", "judged", "no_verdict", "scored",    "crash_once", "daemon"})
         .text("once", "the file that says that it has crashed", "")
         .integer("max_turns", "of an episode", 5, 1, 100);
   };

@@ -31,7 +31,7 @@ std::shared_ptr<HostedLibrary> host(const std::string& name) {
 
 EnvironmentSettings whole(const HostedLibrary& library, const std::string& name,
                           const EnvironmentSettings& settings) {
-  for (const LibraryEntry& entry : library.facts().environments)
+  for (const Declaration& entry : library.facts().environments)
     if (entry.name == name)
       return complete_settings(entry.settings, settings, name, "env.settings");
   throw std::out_of_range(name);
@@ -224,6 +224,63 @@ TEST(RemoteEnvironment, IsEndedInTheMiddleOfACall) {
     EXPECT_TRUE(i % 2 != 0 || !ended[0]) << "it was in its call";
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
+}
+
+// While it is loaded a library may do anything to the socket; the launch says so and goes on.
+TEST(HostedLibrary, OneThatClosesItsSocketIsNotAwaited) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    HostedLibrary::start(plugin("closes_files"), TAILRACE_BINARY);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("closed or spoiled its socket"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 25s);
+}
+
+// A host that dies with calls in flight, and sessions that it has not heard of: each is answered.
+TEST(RemoteEnvironment, EachCallIsAnsweredWhenTheHostDies) {
+  constexpr size_t kMany = 400;
+  const auto library = host("faulty");
+  const EnvironmentSettings settings = whole(*library, "faulty", {});
+  const auto list = read_file(fmt::format("/proc/{}/task/{}/children", ::getpid(), ::getpid()));
+  const pid_t pid =
+      std::stoi(list.value().substr(list.value().rfind(' ', list.value().size() - 2) + 1));
+  ::kill(pid, SIGSTOP);
+  Answers answers;
+  std::vector<std::unique_ptr<RemoteEnvironment>> many;
+  for (size_t i = 0; i < kMany; ++i) {
+    many.push_back(make_remote_environment(library, "faulty", settings, 2s));
+    many.back()->begin(kReset, answers.taker());
+  }
+  std::this_thread::sleep_for(3s);  // all of them are late
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(answers.await(kMany).size(), kMany);
+  // The next host serves those that come.
+  auto next = make_remote_environment(library, "faulty", settings, 30s);
+  next->begin(kReset, answers.taker());
+  EXPECT_TRUE(answers.await(1).at(0));
+}
+
+// What has left its process group as well.
+TEST(HostedLibrary, EndsWhatASessionHasForked) {
+  const auto library = host("faulty");
+  const auto environment = hosted(library, "faulty", {{"fault", "daemon"}});
+  ASSERT_TRUE(environment->reset({.seed = 1, .data = {}}));
+  for (int turn = 0; turn < 3; ++turn) ASSERT_TRUE(environment->step("1\n"));
+  const auto sleepers = [] {
+    int64_t count = 0;
+    for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+      const auto name = read_file(process.path() / "comm");
+      count += name && name.value() == "tr-daemon\n";
+    }
+    return count;
+  };
+  for (int i = 0; i < 500 && sleepers() == 0; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_GE(sleepers(), 1);
+  environment->close();
+  for (int i = 0; i < 500 && sleepers() > 0; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(sleepers(), 0);
 }
 
 TEST(HostedLibrary, AHostThatDiesIsReplaced) {

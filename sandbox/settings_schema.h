@@ -34,6 +34,19 @@ struct Setting {
 
 using SettingsSchema = std::vector<Setting>;
 
+Setting integer_setting(std::string name, std::string help, int64_t fallback, int64_t min,
+                        int64_t max);
+Setting number_setting(std::string name, std::string help, double fallback, double min, double max);
+Setting text_setting(std::string name, std::string help, std::string fallback);
+// The first one is the fallback.
+Setting choice_setting(std::string name, std::string help, std::vector<std::string> choices);
+
+// An environment or a reward that a config can name, and what may be set of it.
+struct Declaration {
+  std::string name, help;
+  SettingsSchema settings;
+};
+
 // Every setting of the schema in its order, with the value that is given or its fallback. Throws
 // UserError about `section`.NAME: a name that is not known (with the nearest), a value that does
 // not fit, one that is missing. `owner` begins the message: "environment maze".

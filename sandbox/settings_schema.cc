@@ -1,6 +1,7 @@
-#include "sandbox/plugin/settings_schema.h"
+#include "sandbox/settings_schema.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,10 +16,13 @@ namespace {
 // "a number from 0 to 1", or that of an end that is not there.
 std::string range_text(const Setting& setting, const char* what) {
   constexpr double kFar = 1e18;  // beyond what anybody means
+  const auto end = [&](double value) {
+    return setting.type == SettingType::kInteger ? fmt::format("{:.0f}", value)
+                                                 : fmt::format("{:g}", value);
+  };
   std::string text = what;
-  if (setting.min > -kFar) text += fmt::format(" from {:g}", setting.min);
-  if (setting.max < kFar)
-    text += fmt::format("{} {:g}", setting.min > -kFar ? " to" : " up to", setting.max);
+  if (setting.min > -kFar) text += " from " + end(setting.min);
+  if (setting.max < kFar) text += (setting.min > -kFar ? " to " : " up to ") + end(setting.max);
   return text;
 }
 
@@ -49,6 +53,38 @@ std::optional<std::string> misfit(const Setting& setting, const std::string& val
 }
 
 }  // namespace
+
+Setting integer_setting(std::string name, std::string help, int64_t fallback, int64_t min,
+                        int64_t max) {
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .type = SettingType::kInteger,
+          .fallback = std::to_string(fallback),
+          .min = static_cast<double>(min),
+          .max = static_cast<double>(max)};
+}
+
+Setting number_setting(std::string name, std::string help, double fallback, double min,
+                       double max) {
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .type = SettingType::kNumber,
+          .fallback = fmt::format("{}", fallback),
+          .min = min,
+          .max = max};
+}
+
+Setting text_setting(std::string name, std::string help, std::string fallback) {
+  return {.name = std::move(name), .help = std::move(help), .fallback = std::move(fallback)};
+}
+
+Setting choice_setting(std::string name, std::string help, std::vector<std::string> choices) {
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .type = SettingType::kChoice,
+          .fallback = choices.front(),
+          .choices = std::move(choices)};
+}
 
 EnvironmentSettings complete_settings(const SettingsSchema& schema,
                                       const EnvironmentSettings& given, std::string_view owner,
