@@ -59,8 +59,8 @@ struct EpisodeFacts {
   Outcome outcome = Outcome::kFinished;
   std::optional<double> reward;  // absent until a verifier has spoken
   std::string verifier;          // empty: the environment gave the reward itself
-  std::string evidence;     // what the verifier needs, JSON; without one: why it ended so
-  SamplingParams sampling;  // temperature and truncation travel with the log-probabilities
+  std::string evidence;          // what the verifier needs, JSON; without one: why it ended so
+  SamplingParams sampling;       // temperature and truncation travel with the log-probabilities
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;
   MetricList metrics;  // for example {"success", 1}, {"invalid_actions", 2}
