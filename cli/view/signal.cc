@@ -46,20 +46,24 @@ std::string exclusions_of_step(const MetricsRow& row) {
   std::vector<std::string> parts;
   if (const double* failed = row.find("rollout/failed_prompts"); failed && *failed > 0)
     parts.push_back(many(*failed, "prompt") + " failed");
+  if (const double* failed = row.find("rollout/failed_samples"); failed && *failed > 0)
+    parts.push_back(many(*failed, "sample") + " failed for good");
   if (const double* share = row.find("rollout/infra_failed_frac"); share && *share >= 0.005)
     parts.push_back(fmt::format("{:.0f} % of attempts failed", *share * 100));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string exclusions_of_run(std::span<const MetricsRow> rows) {
-  double failed = 0, broken = 0, unscored = 0;
+  double failed = 0, samples = 0, broken = 0, unscored = 0;
   for (const MetricsRow& row : rows) {
     if (const double* more = row.find("rollout/failed_prompts")) failed += *more;
+    if (const double* more = row.find("rollout/failed_samples")) samples += *more;
     if (const double* all = row.find("rollout/broken_tasks")) broken = *all;
     if (const double* held_out = row.find("eval/failed")) unscored = *held_out;
   }
   std::vector<std::string> parts;
   if (failed > 0) parts.push_back(many(failed, "prompt") + " failed for good");
+  if (samples > 0) parts.push_back(many(samples, "sample") + " of trained groups failed for good");
   if (broken > 0) parts.push_back(many(broken, "broken task"));
   if (unscored > 0)
     parts.push_back(many(unscored, "held-out episode") +

@@ -60,6 +60,16 @@ int64_t num_broken(const Policy& policy) {
   return sum;
 }
 
+// Samples that failed for good, and whose groups are trained without them (law 3.5).
+int64_t num_missing(const Policy& policy, const Batch& batch) {
+  int64_t sum = 0;
+  for (const TaskId& id : batch.tasks) {
+    if (const auto task = policy.tasks.find(id); task != policy.tasks.end())
+      sum += std::ranges::count(task->second.members, Phase::kFailed, &Member::phase);
+  }
+  return sum;
+}
+
 // Of different prompts, the first one that comes of each; of the datasets in turn.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
@@ -353,6 +363,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                 static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
                {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
                {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
+               {"rollout/failed_samples", static_cast<double>(num_missing(policy, batch->second))},
                {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
                {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
   add_missing(values, prompts_by_dataset(policy, batch->second));

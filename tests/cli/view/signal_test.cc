@@ -36,6 +36,25 @@ TEST(Signal, OfAStepIsMissedWhereMostGroupsHaveNone) {
       << "an older build says no number of groups";
 }
 
+MetricsRow failures_of(double prompts, double samples, double share, double broken) {
+  return {.values = {{"rollout/failed_prompts", prompts},
+                     {"rollout/failed_samples", samples},
+                     {"rollout/infra_failed_frac", share},
+                     {"rollout/broken_tasks", broken}}};
+}
+
+TEST(Exclusions, AreSaidOfAStepAndOfTheRun) {
+  EXPECT_EQ(exclusions_of_step(failures_of(0, 0, 0.004, 1)), "");
+  EXPECT_EQ(exclusions_of_step(failures_of(1, 2, 0.21, 0)),
+            "1 prompt failed, 2 samples failed for good, 21 % of attempts failed");
+  const std::vector<MetricsRow> rows = {failures_of(0, 1, 0.1, 1), failures_of(2, 0, 0, 3)};
+  EXPECT_EQ(exclusions_of_run(rows),
+            "excluded: 2 prompts failed for good, 1 sample of trained groups failed for good, 3 "
+            "broken tasks; the logs of the run say why");
+  EXPECT_EQ(exclusions_of_run(std::vector{failures_of(0, 0, 0.3, 0)}), "")
+      << "what was tried again with success is not excluded";
+}
+
 TEST(Signal, OfARunIsMissedInAllStepsOrInTheLast) {
   EXPECT_EQ(signal_of_run(steps_of({1, 1, 1})),
             "No signal in any of the 3 steps: in each group all rewards were equal, so that "

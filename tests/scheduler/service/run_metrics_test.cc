@@ -65,6 +65,24 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("rollout/infra_failed_frac"), 0.5);  // 3 of 6 since the row before
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
   EXPECT_EQ(*row.find("rollout/failed_prompts"), 0.0);
+  EXPECT_EQ(*row.find("rollout/failed_samples"), 0.0);
+}
+
+TEST(RunMetrics, ARowCountsTheSamplesThatItsGroupsLack) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  Policy policy = policy_at(1);
+  const TaskId trained{.prompt = 3}, filtered{.prompt = 4};
+  policy.batches[1].tasks = {trained};
+  // What is not needed is not missed, and what failed as a whole is counted as a prompt.
+  policy.tasks[trained].members = {{.phase = Phase::kRewarded, .rests = {}, .reward = 1.0},
+                                   {.phase = Phase::kFailed, .rests = {}},
+                                   {.phase = Phase::kSurplus, .rests = {}},
+                                   {.phase = Phase::kFailed, .rests = {}}};
+  policy.tasks[filtered].members = {{.phase = Phase::kFailed, .rests = {}}};
+  metrics.on_published(policy, {}, {});
+  ASSERT_EQ(f.rows().size(), 1u);
+  EXPECT_EQ(*f.rows()[0].find("rollout/failed_samples"), 2);
 }
 
 TEST(RunMetrics, ARowHasAPartForEachDataset) {
