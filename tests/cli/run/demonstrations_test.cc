@@ -167,8 +167,9 @@ class NeverReady final : public sandbox::Environment {
     return sandbox::Observation{"ice >"};
   }
   Result<sandbox::StepResult> step(const std::string&) override {
-    return sandbox::StepResult{
-        .observation = {}, .pending = true, .verifier = {}, .evidence = {}, .metrics = {}};
+    sandbox::StepResult waits;
+    waits.pending = true;
+    return waits;
   }
   std::optional<std::string> demonstrate(Rng&) override { return "up\n"; }
   std::string sample_action(Rng&) override { return "up\n"; }
