@@ -55,6 +55,12 @@ class Unpacker {
   template <class T>
   T number() {
     static_assert(std::is_arithmetic_v<T>);
+    // Bytes of a process that a library may have spoilt: most are no bool.
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto byte = number<uint8_t>();
+      if (byte > 1) ok_ = false;
+      return byte == 1;
+    }
     T value{};
     if (take(sizeof value)) std::memcpy(&value, taken_.data(), sizeof value);
     return value;
