@@ -181,13 +181,15 @@ struct SessionLoop::State {
 
   // --- Any thread.
 
+  // By the loop's thread: a host dies with the thread that has started it.
   Result<std::string> start() {
-    std::string said;
-    auto launched = launch(said);
-    if (!launched) return launched.failure();
-    MutexLock lock(mutex_);
-    take_host(std::move(launched).value());
-    return said;
+    std::future<Result<std::string>> said;
+    {
+      MutexLock lock(mutex_);
+      said = start_.emplace().get_future();
+      wake();
+    }
+    return said.get();
   }
 
   Number open(bool is_polled) {
@@ -303,7 +305,7 @@ struct SessionLoop::State {
         MutexLock lock(mutex_);
         if (closing_until_ && (sessions_.empty() || steady_now() >= *closing_until_)) break;
         const bool quiet = in_flight_ == 0 && asked_of_host_.empty() && to_host_.empty() &&
-                           !closing_until_ && steady_now() - last_event_ > kTick;
+                           !start_ && !closing_until_ && steady_now() - last_event_ > kTick;
         if (!quiet) timeout_ms = static_cast<int>(kTick / std::chrono::milliseconds(1));
         sleeping_ = quiet;
       }
@@ -387,12 +389,16 @@ struct SessionLoop::State {
   void launch_if_wanted() {
     {
       MutexLock lock(mutex_);
-      if (control_.is_open() || to_host_.empty() || closing_until_) return;
+      if (control_.is_open() || (to_host_.empty() && !start_) || closing_until_) return;
     }
     std::string said;
     auto launched = launch(said);
     {
       MutexLock lock(mutex_);
+      if (start_) {
+        start_->set_value(launched ? Result<std::string>(said) : launched.failure());
+        start_.reset();
+      }
       if (launched) {
         take_host(std::move(launched).value());
         send_to_host();
@@ -612,6 +618,7 @@ struct SessionLoop::State {
   int64_t in_flight_ TR_GUARDED_BY(mutex_) = 0;
   bool sleeping_ TR_GUARDED_BY(mutex_) = false;
   std::optional<Time> closing_until_ TR_GUARDED_BY(mutex_);
+  std::optional<std::promise<Result<std::string>>> start_ TR_GUARDED_BY(mutex_);
   // The loop's thread alone.
   Time last_event_{}, last_look_{};
   std::vector<Host> lost_hosts_;

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <condition_variable>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -109,13 +112,24 @@ TEST(HostedLibrary, WhatItDoesItDoesToItsOwnProcess) {
   EXPECT_EQ(play_fault(library, "none"), good);
 }
 
-int64_t children_of(pid_t parent) {
-  const auto list = read_file(fmt::format("/proc/{}/task/{}/children", parent, parent));
-  return list ? std::ranges::count(list.value(), ' ') : -1;
+// Of this process, whichever thread has started them.
+std::vector<pid_t> children() {
+  std::vector<pid_t> all;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream list(thread.path() / "children");
+    for (pid_t pid = 0; list >> pid;) all.push_back(pid);
+  }
+  return all;
+}
+
+pid_t only_child() {
+  const std::vector<pid_t> all = children();
+  EXPECT_EQ(all.size(), 1u);
+  return all.empty() ? 0 : all.front();
 }
 
 TEST(HostedLibrary, LeavesNoProcessBehind) {
-  const int64_t before = children_of(::getpid());
+  const size_t before = children().size();
   {
     const auto library = host("faulty");
     std::vector<std::unique_ptr<Environment>> many;
@@ -124,9 +138,9 @@ TEST(HostedLibrary, LeavesNoProcessBehind) {
       EXPECT_TRUE(many.back()->reset({.seed = 1, .data = {}}));
       EXPECT_TRUE(many.back()->step("1\n"));
     }
-    EXPECT_EQ(children_of(::getpid()), before + 1);
+    EXPECT_EQ(children().size(), before + 1);
   }
-  EXPECT_EQ(children_of(::getpid()), before);
+  EXPECT_EQ(children().size(), before);
 }
 
 // As an engine plays them: begun from one thread, answered from another.
@@ -155,7 +169,7 @@ EnvironmentCall step_call() { return {.kind = EnvironmentCall::Kind::kStep, .act
 TEST(RemoteEnvironment, ManyPlayAtOnceAndHoldNoThread) {
   constexpr size_t kMany = 1000;
   const auto library = host("faulty");
-  const int64_t before = children_of(::getpid());
+  const size_t before = children().size();
   const EnvironmentSettings settings = whole(*library, "faulty", {});
   Answers answers;
   std::vector<std::unique_ptr<RemoteEnvironment>> many;
@@ -171,7 +185,7 @@ TEST(RemoteEnvironment, ManyPlayAtOnceAndHoldNoThread) {
     ASSERT_TRUE(step) << step.failure().message;
     EXPECT_EQ(step.value().observation.text, steps[0].value().observation.text);
   }
-  EXPECT_EQ(children_of(::getpid()), before) << "they are children of their host";
+  EXPECT_EQ(children().size(), before) << "they are children of their host";
 }
 
 TEST(RemoteEnvironment, FailsByItselfAndAlone) {
@@ -239,13 +253,22 @@ TEST(HostedLibrary, OneThatClosesItsSocketIsNotAwaited) {
 }
 
 // A host that dies with calls in flight, and sessions that it has not heard of: each is answered.
+// A reward is first asked by a thread that may be given up later.
+TEST(HostedLibrary, OutlivesTheThreadThatHasStartedIt) {
+  std::shared_ptr<HostedLibrary> library;
+  std::thread([&] { library = host("maze"); }).join();
+  const auto before = only_child();
+  const auto environment = hosted(library, "maze");
+  std::thread([&] { EXPECT_TRUE(environment->reset({.seed = 1, .data = {}})); }).join();
+  EXPECT_TRUE(environment->step("right\n"));
+  EXPECT_EQ(only_child(), before);
+}
+
 TEST(RemoteEnvironment, EachCallIsAnsweredWhenTheHostDies) {
   constexpr size_t kMany = 400;
   const auto library = host("faulty");
   const EnvironmentSettings settings = whole(*library, "faulty", {});
-  const auto list = read_file(fmt::format("/proc/{}/task/{}/children", ::getpid(), ::getpid()));
-  const pid_t pid =
-      std::stoi(list.value().substr(list.value().rfind(' ', list.value().size() - 2) + 1));
+  const pid_t pid = only_child();
   ::kill(pid, SIGSTOP);
   Answers answers;
   std::vector<std::unique_ptr<RemoteEnvironment>> many;
@@ -287,9 +310,7 @@ TEST(HostedLibrary, AHostThatDiesIsReplaced) {
   const auto library = host("faulty");
   const auto environment = hosted(library, "faulty");
   ASSERT_TRUE(environment->reset({.seed = 1, .data = {}}));
-  const auto list = read_file(fmt::format("/proc/{}/task/{}/children", ::getpid(), ::getpid()));
-  ::kill(std::stoi(list.value().substr(list.value().rfind(' ', list.value().size() - 2) + 1)),
-         SIGKILL);
+  ::kill(only_child(), SIGKILL);
   // Its sessions die with it, and the next one is there.
   std::this_thread::sleep_for(100ms);
   EXPECT_FALSE(environment->step("1\n"));
