@@ -43,6 +43,8 @@ struct Observation {
 
 // Of an observation, all its texts together: far beyond the context of any model.
 inline constexpr int64_t kMostObservationBytes = int64_t{1} << 20;
+// Of an episode: it may hold a row and an answer, each as long as that.
+inline constexpr int64_t kMostEvidenceBytes = 4 * kMostObservationBytes;
 
 struct StepResult {
   Observation observation;  // not shown to the policy when the episode ended

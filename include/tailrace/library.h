@@ -183,6 +183,12 @@ class Declared {
   Declared& text(std::string name, std::string help, std::string fallback) {
     return add(TR_STRING, std::move(name), std::move(help), std::move(fallback));
   }
+  // One that a config must give.
+  Declared& text(std::string name, std::string help) {
+    add(TR_STRING, std::move(name), std::move(help), {});
+    settings_.back().shape.fallback = nullptr;
+    return *this;
+  }
   Declared& choice(std::string name, std::string help, std::string fallback,
                    std::vector<std::string> choices) {
     add(TR_CHOICE, std::move(name), std::move(help), std::move(fallback));

@@ -5,8 +5,21 @@
 #include "sandbox/builtin/frozen_grid.h"
 #include "sandbox/builtin/paced.h"
 #include "sandbox/builtin/text_task.h"
+#include "sandbox/plugin/library.h"
+#include "sandbox/plugin/plugin_environment.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
+namespace {
+
+// Those that speak the interface of a library outside the tree. Asked once in a process.
+const tr_library* own_library(const tr_host* host) {
+  static Library library(*host);
+  declare_text_task(library);
+  return library.finish("tailrace", "");
+}
+
+}  // namespace
 
 EnvironmentRegistry built_in_environments() {
   EnvironmentRegistry registry;
@@ -23,8 +36,16 @@ EnvironmentRegistry built_in_environments() {
   registry.add(
       {"paced", "repeat a word, over turns whose number and time are settings", paced_settings()},
       make_paced);
-  registry.add({"text", "a dataset prompt, one turn, scored by a verifier", text_settings()},
-               make_text_task);
+  static const auto library = PluginLibrary::linked("tailrace", own_library);
+  for (const PluginLibrary::EnvironmentEntry& entry : library->environments())
+    registry.add(entry,
+                 EnvironmentRegistry::Factory(
+                     [&entry](const EnvironmentSettings& given) -> std::unique_ptr<Environment> {
+                       return make_plugin_environment(
+                           library, entry,
+                           complete_settings(entry.settings, given, "environment " + entry.name,
+                                             "env.settings"));
+                     }));
   return registry;
 }
 

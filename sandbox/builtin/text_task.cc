@@ -1,111 +1,92 @@
 #include "sandbox/builtin/text_task.h"
 
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
-#include "sandbox/builtin/settings_reader.h"
+#include "core/base/result.h"
+#include "tailrace/env.h"
 
 namespace tailrace::sandbox {
-
-const SettingsSchema& text_settings() {
-  static const SettingsSchema schema = {
-      text_setting("verifier", "who scores the answers; it must be given", ""),
-      text_setting("stop", "a string that ends the response; none: the end of the turn", ""),
-      integer_setting("max_tokens", "of a response, the most that is suggested", 64, 1, 1 << 20),
-  };
-  return schema;
-}
 
 namespace {
 
 using json = nlohmann::ordered_json;
 
-class TextTask final : public Environment {
+class TextTask final : public Env {
  public:
-  explicit TextTask(const EnvironmentSettings& settings) {
-    const SettingsReader reader("text", text_settings(), settings);
-    verifier_ = reader.text("verifier");
-    std::string stop = reader.text("stop");
-    info_.max_action_tokens = reader.integer("max_tokens");
-    if (verifier_.empty())
+  explicit TextTask(const Settings& settings) {
+    const std::string_view stop = settings.text("stop");
+    info_.reward = settings.text("verifier");
+    if (info_.reward.empty())
       // No default: rules that nobody asked for would be rewarded without a word.
-      throw reader.mistake("verifier",
-                           "verifier is missing; name the one that scores the answers, for example "
-                           "verifier: number");
-    info_.verifier = verifier_;
-    info_.name = "text";
+      throw std::invalid_argument("its verifier has no name");
+    info_.max_action_tokens = settings.integer("max_tokens");
     // Without it an answer ends by the model's end token or by its length.
-    if (!stop.empty()) info_.stop_strings = {stop};
+    if (!stop.empty()) info_.stop_strings = {std::string(stop)};
     info_.needs_dataset = true;
   }
 
-  const EnvironmentInfo& info() const override { return info_; }
+  Info info() const override { return info_; }
 
-  Result<Observation> reset(const Task& task) override {
-    // Of an episode before: a task that cannot be read leaves none running.
-    running_ = false;
-    Result<json> row = parse_json_row(task.data);
-    if (!row) return Failure{"text: the task is " + row.failure().message};
+  tailrace::Observation reset(const tailrace::Task& task) override {
+    Result<json> row = parse_json_row(std::string(task.row));
+    if (!row) throw Failed("text: the task is " + row.failure().message);
     row_ = std::move(row).value();
     const auto prompt = row_.find("prompt");
     if (prompt == row_.end() || !(prompt->is_string() || prompt->is_array()))
-      return Failure{"text: the task has no \"prompt\", a string or a list of messages"};
-    running_ = true;
-    Observation first;
+      throw Failed("text: the task has no \"prompt\", a string or a list of messages");
+    tailrace::Observation first;
     (prompt->is_array() ? first.messages : first.text) = json_of_field(row_, "prompt");
     first.tools = json_of_field(row_, "tools");
     return first;
   }
 
-  Result<StepResult> step(const std::string& action) override {
-    if (!running_) return Failure{"text: step() without a running episode"};
-    StepResult result = scored(action);
-    result.terminated = true;
-    return result;
+  Step step(std::string_view action) override {
+    Step end = Step::terminated();
+    end.evidence = evidence(action);
+    return end;
   }
 
-  Result<StepResult> cut() override {
-    if (!running_) return Failure{"text: cut() without a running episode"};
+  Step cut() override {
     // Nothing was answered; the verifier scores that as it scores any other answer.
-    StepResult result = scored("");
-    result.truncated = true;
-    return result;
+    Step end = Env::cut();
+    end.evidence = evidence("");
+    return end;
   }
 
-  void close() override { running_ = false; }
-
-  std::string sample_action(Rng& rng) override {
+  std::string sample_action(Random& random) override {
     static constexpr const char* kSamples[] = {"The",  "dog", "ran", "to",   "the",
                                                "park", "and", "was", "happy"};
     std::string text;
-    for (int64_t n = 1 + rng.below(12); n > 0; --n)
-      text += std::string(" ") + kSamples[rng.below(9)];
+    for (int64_t n = 1 + random.below(12); n > 0; --n)
+      text += std::string(" ") + kSamples[random.below(9)];
     return text + ".";
   }
 
  private:
-  StepResult scored(const std::string& response) {
-    running_ = false;
-    // The whole row goes along: which of its columns a verifier wants only the verifier knows.
+  // The whole row goes along: which of its columns a verifier wants only the verifier knows.
+  std::string evidence(std::string_view response) {
     row_["response"] = response;
-    StepResult result;
-    result.verifier = verifier_;
     // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
-    result.evidence = json_text(row_);
-    return result;
+    return json_text(row_);
   }
 
-  EnvironmentInfo info_;
-  std::string verifier_;
+  Info info_;
   json row_;
-  bool running_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Environment> make_text_task(const EnvironmentSettings& settings) {
-  return std::make_unique<TextTask>(settings);
+void declare_text_task(Library& library) {
+  library.environment<TextTask>("text", "a dataset prompt, one turn, scored by a verifier")
+      .text("verifier", "who scores the answers, for example number")
+      .text("stop", "a string that ends the response; none: the end of the turn", "")
+      .integer("max_tokens", "of a response, the most that is suggested", 64, 1, 1 << 20);
 }
 
 }  // namespace tailrace::sandbox

@@ -5,15 +5,11 @@
 // required words).
 #pragma once
 
-#include <memory>
-
-#include "sandbox/environment.h"
-#include "sandbox/settings_schema.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
 
-const SettingsSchema& text_settings();
 // A dataset may keep the prompt under another key: env.prompt_key.
-std::unique_ptr<Environment> make_text_task(const EnvironmentSettings& settings);
+void declare_text_task(Library& library);
 
 }  // namespace tailrace::sandbox

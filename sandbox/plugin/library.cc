@@ -163,7 +163,7 @@ MetricList metrics_of(const tr_metric* metrics, uint64_t count) {
   return list;
 }
 
-PluginLibrary::PluginLibrary(fs::path file)
+PluginLibrary::PluginLibrary(fs::path file, decltype(&tailrace_library_1) entry)
     : file_(std::move(file)), file_name_(file_.filename().string()) {
   static const std::string version_text(version());
   host_ = {.size = sizeof host_,
@@ -171,7 +171,7 @@ PluginLibrary::PluginLibrary(fs::path file)
            .version = version_text.c_str(),
            .self = &file_name_,
            .log = log_line};
-  const tr_library* library = open_library(file_, host_);
+  const tr_library* library = entry != nullptr ? entry(&host_) : open_library(file_, host_);
   if (library->abi != TR_ABI)
     throw UserError(
         "{}: it was built with ABI {}, and this Tailrace {} has ABI {}. Build it again "
@@ -188,6 +188,11 @@ PluginLibrary::PluginLibrary(fs::path file)
       entries_of<RewardEntry>(library->rewards, "reward", file_, [](const tr_reward_type& type) {
         return TR_HAS(&type, score) && type.create && type.destroy && type.score;
       });
+}
+
+std::shared_ptr<const PluginLibrary> PluginLibrary::linked(const std::string& name,
+                                                           decltype(&tailrace_library_1) entry) {
+  return std::shared_ptr<const PluginLibrary>(new PluginLibrary(name, entry));
 }
 
 std::shared_ptr<const PluginLibrary> PluginLibrary::load(const fs::path& file) {

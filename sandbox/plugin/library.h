@@ -52,6 +52,9 @@ class PluginLibrary {
   // Once for each file in a process. Throws UserError: no such file, no library, none of
   // Tailrace's, another ABI, a library that refuses or that is not well formed.
   static std::shared_ptr<const PluginLibrary> load(const std::filesystem::path& file);
+  // What this binary has in the same form. `name` stands for its file in messages.
+  static std::shared_ptr<const PluginLibrary> linked(const std::string& name,
+                                                     decltype(&tailrace_library_1) entry);
 
   const std::filesystem::path& file() const { return file_; }
   const std::vector<EnvironmentEntry>& environments() const { return environments_; }
@@ -60,7 +63,8 @@ class PluginLibrary {
   const tr_host& host() const { return host_; }
 
  private:
-  explicit PluginLibrary(std::filesystem::path file);
+  // `entry`: of this binary; none: it is loaded from `file`.
+  explicit PluginLibrary(std::filesystem::path file, decltype(&tailrace_library_1) entry = nullptr);
 
   std::filesystem::path file_;
   std::string file_name_;

@@ -115,12 +115,12 @@ class PluginEnvironment final : public LibraryEnvironment {
   }
 
   // A text that the rest of a run can carry.
-  static std::optional<Failure> too_long(tr_text text, const char* what) {
+  static std::optional<Failure> too_long(tr_text text, const char* what,
+                                         int64_t most = kMostObservationBytes) {
     if (text.data == nullptr && text.bytes > 0)
       return Failure{fmt::format("{} has {} bytes and no data", what, text.bytes)};
-    if (text.bytes <= static_cast<uint64_t>(kMostObservationBytes)) return std::nullopt;
-    return Failure{fmt::format("{} has {} bytes; at most {} are taken", what, text.bytes,
-                               kMostObservationBytes)};
+    if (text.bytes <= static_cast<uint64_t>(most)) return std::nullopt;
+    return Failure{fmt::format("{} has {} bytes; at most {} are taken", what, text.bytes, most)};
   }
 
   static Result<Observation> read_observation(const tr_step& out) {
@@ -136,9 +136,8 @@ class PluginEnvironment final : public LibraryEnvironment {
     if (status != TR_OK) return failure_of(status, out.reason);
     Result<Observation> observation = read_observation(out);
     if (!observation) return observation.failure();
-    for (const auto& [text, what] :
-         {std::pair{out.evidence, "the evidence"}, {out.reason, "the reason of its end"}})
-      if (auto fault = too_long(text, what)) return *fault;
+    if (auto fault = too_long(out.evidence, "the evidence", kMostEvidenceBytes)) return *fault;
+    if (auto fault = too_long(out.reason, "the reason of its end")) return *fault;
     StepResult result{.observation = std::move(observation).value(),
                       .reward = out.reward,
                       .terminated = out.ending == TR_TERMINATED,

@@ -1,7 +1,7 @@
 // An environment of a library in this process, as an Environment.
 //
-// What comes from the library is copied at once and bounded: an observation, action or evidence of
-// more than kMostObservationBytes is a Failure.
+// What comes from the library is copied at once and bounded: an observation or action of more than
+// kMostObservationBytes is a Failure, and evidence of more than kMostEvidenceBytes.
 #pragma once
 
 #include <cstdint>
