@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -216,10 +217,15 @@ void DeadlineExecutor<T>::destroy_apart(std::deque<Job> jobs, Time patience) {
   auto all = std::make_shared<std::deque<Job>>(std::move(jobs));
   auto done = std::make_shared<std::promise<void>>();
   auto is_done = done->get_future();
-  std::thread thread([all = std::move(all), done]() mutable {
-    all.reset();
-    done->set_value();
-  });
+  std::thread thread;
+  try {
+    thread = std::thread([all = std::move(all), done]() mutable {
+      all.reset();
+      done->set_value();
+    });
+  } catch (const std::system_error&) {
+    return;  // the system has no more: they were destroyed here
+  }
   if (is_done.wait_for(patience) == std::future_status::ready) {
     thread.join();
   } else {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <deque>
 #include <future>
@@ -15,7 +14,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -29,21 +27,15 @@
 #include "core/base/error.h"
 #include "core/base/file_descriptor.h"
 #include "kernels/base/mutex.h"
+#include "sandbox/plugin/host_process.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
-
-// The process of a library, and our end of the socket to it.
-struct SessionLoop::Host {
-  FileDescriptor control;
-  pid_t pid = 0;
-};
 
 namespace {
 
 using Number = SessionLoop::Number;
 
-constexpr int kControlFile = 3;  // in the host
 // A fork, or a kill and its wait.
 constexpr Time kHostAnswers = std::chrono::seconds(10);
 // How exactly deadlines are kept, and for how long a loop without calls looks for the next.
@@ -54,83 +46,12 @@ constexpr Time kLastWord = std::chrono::seconds(2);
 // What an event belongs to; sessions have the numbers behind.
 constexpr Number kWake = 0, kControl = 1, kFirstSession = 2;
 
-std::string how_ended(std::optional<int32_t> status) {
-  if (!status) return "has ended";
-  if (WIFSIGNALED(*status))
-    return fmt::format("was ended by signal {} ({})", WTERMSIG(*status),
-                       ::strsignal(WTERMSIG(*status)));
-  return fmt::format("has ended with status {}", WEXITSTATUS(*status));
-}
-
-Result<std::array<FileDescriptor, 2>> socket_pair() {
-  int files[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, files) != 0)
-    return Failure{fmt::format("no socket for the process of a library: {}", ::strerror(errno))};
-  std::array<FileDescriptor, 2> both;
-  both[0] = FileDescriptor(files[0]);
-  both[1] = FileDescriptor(files[1]);
-  return both;
-}
-
 // Each session is a socket, and some systems allow 1,024 where they could allow many more.
 void allow_all_files() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
   files.rlim_cur = files.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &files);
-}
-
-using Host = SessionLoop::Host;
-
-void end_host(Host& host) {
-  host.control.reset();
-  if (host.pid <= 0) return;
-  // It ends by itself at the end of its file, unless the library has made it deaf.
-  ::kill(host.pid, SIGKILL);
-  while (::waitpid(host.pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  host.pid = 0;
-}
-
-// What the library says of itself is read into `said`.
-Result<Host> launch_host(const std::filesystem::path& library, const std::filesystem::path& binary,
-                         Time patience, std::string& said) {
-  auto sockets = socket_pair();
-  if (!sockets) return sockets.failure();
-  auto& [ours, theirs] = sockets.value();
-  const std::string program = binary.string(), file = std::filesystem::absolute(library).string();
-  const std::string control = std::to_string(kControlFile);
-  const std::array<const char*, 5> arguments = {"tailrace", "plugin-host", control.c_str(),
-                                                file.c_str(), nullptr};
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kControlFile);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  Host host;
-  const int error = ::posix_spawn(&host.pid, program.c_str(), &actions, nullptr,
-                                  const_cast<char* const*>(arguments.data()), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return Failure{fmt::format("no process for the library: {}", ::strerror(error))};
-  host.control = std::move(ours);
-  theirs.reset();
-  const auto end = receive_message(host.control.get(), kMostAnswer, patience, said);
-  if (!end) return host;
-  int status = 0;
-  const bool late = *end == SocketEnd::kLate;
-  // A process that closes its socket is about to end; one that goes on without it is killed.
-  for (Time waited{}; !late && host.pid > 0 && waited < kLastWord; waited += kTick) {
-    if (::waitpid(host.pid, &status, WNOHANG) == host.pid) {
-      host.pid = 0;
-    } else {
-      std::this_thread::sleep_for(kTick);
-    }
-  }
-  const bool goes_on = host.pid > 0;
-  end_host(host);
-  if (late)
-    return Failure{fmt::format("it does not say what it has within {:g} s", seconds_of(patience))};
-  if (goes_on) return Failure{"its process closed or spoiled its socket while it was loaded"};
-  return Failure{"its process " + how_ended(status) + " while it was loaded"};
 }
 
 }  // namespace
@@ -365,7 +286,7 @@ struct SessionLoop::State {
   }
 
   // Another file under its name would play something else.
-  Result<Host> launch(std::string& said) const {
+  Result<HostProcess> launch(std::string& said) const {
     const Result<Digest> digest = digest_of_file(file_);
     if (!digest) return digest.failure();
     if (digest.value() != digest_)
@@ -373,7 +294,7 @@ struct SessionLoop::State {
     return launch_host(file_, program_, patience_, said);
   }
 
-  void take_host(Host host) TR_REQUIRES(mutex_) {
+  void take_host(HostProcess host) TR_REQUIRES(mutex_) {
     control_ = std::move(host.control);
     host_ = host.pid;
     (void)::fcntl(control_.get(), F_SETFL, O_NONBLOCK);
@@ -382,7 +303,7 @@ struct SessionLoop::State {
 
   // Without the lock: who begins a call does not wait for their end.
   void end_lost_hosts() {
-    for (Host& host : std::exchange(lost_hosts_, {})) end_host(host);
+    for (HostProcess& host : std::exchange(lost_hosts_, {})) end_host(host);
   }
 
   // Takes as long as a library loads; meanwhile it has no session that could be late.
@@ -621,7 +542,7 @@ struct SessionLoop::State {
   std::optional<std::promise<Result<std::string>>> start_ TR_GUARDED_BY(mutex_);
   // The loop's thread alone.
   Time last_event_{}, last_look_{};
-  std::vector<Host> lost_hosts_;
+  std::vector<HostProcess> lost_hosts_;
   std::array<char, 64 << 10> chunk_;
   std::vector<std::pair<Done, Result<std::string>>> answered_;
 };

@@ -52,8 +52,6 @@ class SessionLoop {
   void release(Number session);
   void release(Number session, const Packer& goodbye, Time timeout);
 
-  struct Host;
-
  private:
   struct State;
 

@@ -61,7 +61,7 @@ int64_t num_broken(const Policy& policy) {
 }
 
 // Samples that failed for good, and whose groups are trained without them (law 3.5).
-int64_t num_missing(const Policy& policy, const Batch& batch) {
+int64_t num_failed_samples(const Policy& policy, const Batch& batch) {
   int64_t sum = 0;
   for (const TaskId& id : batch.tasks) {
     if (const auto task = policy.tasks.find(id); task != policy.tasks.end())
@@ -356,16 +356,17 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
   const auto discarded = static_cast<double>(end.attempts.discarded - start.attempts.discarded);
   const auto failed = static_cast<double>(num_failed(end.attempts) - num_failed(start.attempts));
   const auto all = failed + samples;
-  add_missing(values,
-              {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
-               {"rollout/discarded_frac", samples > 0 ? discarded / samples : 0},
-               {"rollout/resumed_tokens",
-                static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
-               {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
-               {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
-               {"rollout/failed_samples", static_cast<double>(num_missing(policy, batch->second))},
-               {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
-               {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
+  add_missing(
+      values,
+      {{"rollout/infra_failed_frac", all > 0 ? failed / all : 0},
+       {"rollout/discarded_frac", samples > 0 ? discarded / samples : 0},
+       {"rollout/resumed_tokens",
+        static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
+       {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
+       {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
+       {"rollout/failed_samples", static_cast<double>(num_failed_samples(policy, batch->second))},
+       {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
+       {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
   add_missing(values, prompts_by_dataset(policy, batch->second));
   write(version, version - 1, std::move(values));
 }
