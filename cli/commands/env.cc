@@ -18,7 +18,7 @@
 #include "core/base/json_text.h"
 #include "core/text/dataset.h"
 #include "core/text/utf8.h"
-#include "sandbox/plugin/library.h"
+#include "sandbox/plugin/used_library.h"
 
 namespace tailrace {
 namespace {
@@ -105,7 +105,7 @@ void list_all(const Registries& built_in, const std::vector<std::string>& files,
   std::vector<EnvFacts> facts;
   if (files.empty()) facts = facts_of(built_in.environments);
   for (const std::string& file : files)
-    for (EnvFacts& one : facts_of(sandbox::PluginLibrary::load(file)))
+    for (EnvFacts& one : facts_of(*sandbox::UsedLibrary::ask(file)))
       facts.push_back(std::move(one));
   fmt::print("{}", json ? env_facts_json(facts) : env_facts_text(facts));
 }
@@ -148,7 +148,9 @@ std::string checks_json(const std::string& name, const std::vector<EnvCheck>& ch
 
 int check_environment(const Registries& built_in, const EnvArguments& arguments, int64_t episodes,
                       bool json) {
-  // Each check has a process of its own.
+  // One that cannot be loaded shows that in a process of its own, as each check has one.
+  for (const std::string& file : {arguments.source, arguments.reward_plugin})
+    if (is_library_file(file)) (void)sandbox::UsedLibrary::ask(file);
   const NamedEnvironment found = find_environment(built_in, arguments, LibraryUse::kHere);
   const auto settings = read_settings("--set", arguments.settings);
   const EnvCheckPlan plan{.make = [&] { return found.make(settings); },

@@ -1,8 +1,8 @@
 #include "cli/env/list.h"
 
+#include <chrono>
 #include <cmath>
 #include <functional>
-#include <memory>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,6 @@
 #include "core/base/error.h"
 #include "core/base/json_text.h"
 #include "core/text/utf8.h"
-#include "sandbox/plugin/plugin_environment.h"
 
 namespace tailrace {
 namespace {
@@ -20,10 +19,9 @@ using nlohmann::ordered_json;
 using sandbox::Setting;
 using sandbox::SettingType;
 
-void ask_for_info(EnvFacts& facts,
-                  const std::function<std::unique_ptr<sandbox::Environment>()>& make) {
+void ask_for_info(EnvFacts& facts, const std::function<sandbox::EnvironmentInfo()>& ask) {
   try {
-    facts.info = make()->info();
+    facts.info = ask();
   } catch (const UserError& error) {
     facts.why_no_info = error.what();
   }
@@ -103,24 +101,27 @@ std::vector<EnvFacts> facts_of(const sandbox::EnvironmentRegistry& built_in) {
   for (const sandbox::Declaration& one : built_in.list()) {
     EnvFacts& facts =
         all.emplace_back(EnvFacts{.name = one.name, .help = one.help, .settings = one.settings});
-    ask_for_info(facts, [&] { return built_in.make(one.name, {}); });
+    ask_for_info(facts, [&] { return built_in.make(one.name, {})->info(); });
   }
   return all;
 }
 
-std::vector<EnvFacts> facts_of(const std::shared_ptr<const sandbox::PluginLibrary>& library) {
+std::vector<EnvFacts> facts_of(sandbox::UsedLibrary& library) {
+  constexpr Time kPatience = std::chrono::seconds(30);
   std::vector<EnvFacts> all;
-  const std::string file = library->file().string();
-  for (const auto& entry : library->environments()) {
+  const std::string file = library.file().string();
+  const sandbox::LibraryFacts declared = library.facts();
+  for (const sandbox::Declaration& entry : declared.environments) {
     EnvFacts& facts = all.emplace_back(EnvFacts{
         .name = entry.name, .help = entry.help, .library = file, .settings = entry.settings});
     ask_for_info(facts, [&] {
-      return sandbox::make_plugin_environment(
-          library, entry,
-          sandbox::complete_settings(entry.settings, {}, "environment " + entry.name, "settings"));
+      return library.info(
+          entry.name,
+          sandbox::complete_settings(entry.settings, {}, "environment " + entry.name, "settings"),
+          kPatience);
     });
   }
-  for (const auto& entry : library->rewards())
+  for (const sandbox::Declaration& entry : declared.rewards)
     all.push_back(EnvFacts{.name = entry.name,
                            .help = entry.help,
                            .library = file,

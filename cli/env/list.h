@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sandbox/environment.h"
-#include "sandbox/plugin/library.h"
+#include "sandbox/plugin/used_library.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -24,7 +24,8 @@ struct EnvFacts {
 };
 
 std::vector<EnvFacts> facts_of(const sandbox::EnvironmentRegistry& built_in);
-std::vector<EnvFacts> facts_of(const std::shared_ptr<const sandbox::PluginLibrary>& library);
+// Asks it in a process of its own.
+std::vector<EnvFacts> facts_of(sandbox::UsedLibrary& library);
 
 std::string env_facts_text(const std::vector<EnvFacts>& facts);
 std::string env_facts_json(const std::vector<EnvFacts>& facts);  // a list, with a line's end

@@ -18,9 +18,12 @@
 #include "cli/env/check.h"
 #include "cli/env/play.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "reward/verifiers/built_in.h"
 #include "sandbox/builtin/built_in.h"
 #include "tests/cli/run_binary.h"
+#include "tests/core/base/temporary_directory.h"
+#include "tests/sandbox/plugin/plugins.h"
 
 namespace tailrace {
 namespace {
@@ -412,6 +415,18 @@ TEST(Env, AFailedCheckIsExitStatus1) {
       run_binary("env check frozen_grid --episodes 20 --set demo_invalid=1 max_turns=5");
   EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
   EXPECT_NE(result.out.find("FAILED  demonstrator"), std::string::npos) << result.out;
+}
+
+// A file that was copied in part: who loads it dies of it, which a process of its own does.
+TEST(Env, ALibraryThatCannotBeLoadedIsNamedByEachCommand) {
+  const TemporaryDirectory folder;
+  const std::string whole = read_file(sandbox::testing::plugin("maze")).value();
+  const std::string half = folder.write("half.so", whole.substr(0, whole.size() / 4)).string();
+  for (const char* command : {"list", "check", "play"}) {
+    const auto result = run_binary(fmt::format("env {} {}", command, half));
+    EXPECT_EQ(result.exit_code, 2) << command << result.out;
+    EXPECT_NE(result.err.find("half.so: "), std::string::npos) << command << result.err;
+  }
 }
 
 TEST(Env, ExplainsAWrongCall) {
