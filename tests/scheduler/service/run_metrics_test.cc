@@ -75,11 +75,14 @@ TEST(RunMetrics, ARowCountsTheSamplesThatItsGroupsLack) {
   const TaskId trained{.prompt = 3}, filtered{.prompt = 4};
   policy.batches[1].tasks = {trained};
   // What is not needed is not missed, and what failed as a whole is counted as a prompt.
-  policy.tasks[trained].members = {{.phase = Phase::kRewarded, .rests = {}, .reward = 1.0},
-                                   {.phase = Phase::kFailed, .rests = {}},
-                                   {.phase = Phase::kSurplus, .rests = {}},
-                                   {.phase = Phase::kFailed, .rests = {}}};
-  policy.tasks[filtered].members = {{.phase = Phase::kFailed, .rests = {}}};
+  const auto members = [](std::initializer_list<Phase> phases) {
+    std::vector<Member> all;
+    for (const Phase phase : phases) all.emplace_back().phase = phase;
+    return all;
+  };
+  policy.tasks[trained].members =
+      members({Phase::kRewarded, Phase::kFailed, Phase::kSurplus, Phase::kFailed});
+  policy.tasks[filtered].members = members({Phase::kFailed});
   metrics.on_published(policy, {}, {});
   ASSERT_EQ(f.rows().size(), 1u);
   EXPECT_EQ(*f.rows()[0].find("rollout/failed_samples"), 2);
