@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/base/error.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
 
@@ -54,38 +53,6 @@ std::optional<std::string> misfit(const Setting& setting, const std::string& val
 
 }  // namespace
 
-Setting integer_setting(std::string name, std::string help, int64_t fallback, int64_t min,
-                        int64_t max) {
-  return {.name = std::move(name),
-          .help = std::move(help),
-          .type = SettingType::kInteger,
-          .fallback = std::to_string(fallback),
-          .min = static_cast<double>(min),
-          .max = static_cast<double>(max)};
-}
-
-Setting number_setting(std::string name, std::string help, double fallback, double min,
-                       double max) {
-  return {.name = std::move(name),
-          .help = std::move(help),
-          .type = SettingType::kNumber,
-          .fallback = fmt::format("{}", fallback),
-          .min = min,
-          .max = max};
-}
-
-Setting text_setting(std::string name, std::string help, std::string fallback) {
-  return {.name = std::move(name), .help = std::move(help), .fallback = std::move(fallback)};
-}
-
-Setting choice_setting(std::string name, std::string help, std::vector<std::string> choices) {
-  return {.name = std::move(name),
-          .help = std::move(help),
-          .type = SettingType::kChoice,
-          .fallback = choices.front(),
-          .choices = std::move(choices)};
-}
-
 EnvironmentSettings complete_settings(const SettingsSchema& schema,
                                       const EnvironmentSettings& given, std::string_view owner,
                                       std::string_view section) {
@@ -116,6 +83,14 @@ EnvironmentSettings complete_settings(const SettingsSchema& schema,
     whole.emplace_back(setting.name, value);
   }
   return whole;
+}
+
+UserError refused_settings(const EnvironmentSettings& whole, std::string_view owner,
+                           std::string_view section, std::string_view reason) {
+  const UserError error("{}: {}", owner, reason);
+  for (const auto& [name, value] : whole)
+    if (reason.starts_with(name + " ")) return error.about(fmt::format("{}.{}", section, name));
+  return error;
 }
 
 }  // namespace tailrace::sandbox

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
+#include "core/base/error.h"
 #include "sandbox/environment.h"
 
 namespace tailrace::sandbox {
@@ -34,13 +35,6 @@ struct Setting {
 
 using SettingsSchema = std::vector<Setting>;
 
-Setting integer_setting(std::string name, std::string help, int64_t fallback, int64_t min,
-                        int64_t max);
-Setting number_setting(std::string name, std::string help, double fallback, double min, double max);
-Setting text_setting(std::string name, std::string help, std::string fallback);
-// The first one is the fallback.
-Setting choice_setting(std::string name, std::string help, std::vector<std::string> choices);
-
 // An environment or a reward that a config can name, and what may be set of it.
 struct Declaration {
   std::string name, help;
@@ -53,5 +47,10 @@ struct Declaration {
 EnvironmentSettings complete_settings(const SettingsSchema& schema,
                                       const EnvironmentSettings& given, std::string_view owner,
                                       std::string_view section);
+
+// The error of an owner that cannot be made of `whole`, which complete_settings() gave. A reason
+// that begins with the name of a setting is about its key.
+UserError refused_settings(const EnvironmentSettings& whole, std::string_view owner,
+                           std::string_view section, std::string_view reason);
 
 }  // namespace tailrace::sandbox

@@ -12,7 +12,9 @@
 // One object plays one episode at a time; several play at once on several threads. The same task
 // and the same actions give the same episode, or members of a group could not be compared. Throw
 // tailrace::Failed where the environment fails (the episode is tried again), tailrace::TaskBroken
-// where nobody can play this task. step() is only called between reset() and the end of an episode.
+// where nobody can play this task. A constructor that refuses a setting throws; words that begin
+// with the setting's name are shown at its line of the config. step() is only called between
+// reset() and the end of an episode.
 #pragma once
 
 #include <string>
@@ -27,7 +29,7 @@ namespace tailrace {
 
 struct Task {
   uint64_t seed = 0;
-  std::string_view row;  // of the dataset (JSON); empty: draw the task from the seed
+  std::string_view row = {};  // of the dataset (JSON); empty: draw the task from the seed
 };
 
 struct Info {
@@ -226,6 +228,7 @@ inline int32_t env_sample(tr_env* self, uint64_t random, tr_text* out) {
 }
 
 inline int32_t env_demonstrate(tr_env* self, uint64_t random, tr_text* out) {
+  if (self->state != tr_env::State::kRunning) return TR_MISUSE;
   return guarded(self->reason, [&] {
     Random numbers(random);
     self->text = self->env->demonstrate(numbers);

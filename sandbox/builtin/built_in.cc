@@ -12,9 +12,13 @@
 namespace tailrace::sandbox {
 namespace {
 
-// Those that speak the interface of a library outside the tree. Asked once in a process.
+// As a library outside the tree has them. Asked once in a process.
 const tr_library* own_library(const tr_host* host) {
   static Library library(*host);
+  declare_calculator(library);
+  declare_countdown(library);
+  declare_frozen_grid(library);
+  declare_paced(library);
   declare_text_task(library);
   return library.finish("tailrace", "");
 }
@@ -22,21 +26,8 @@ const tr_library* own_library(const tr_host* host) {
 }  // namespace
 
 EnvironmentRegistry built_in_environments() {
-  EnvironmentRegistry registry;
-  registry.add(
-      {"calculator", "arithmetic with a calculator tool, several turns", calculator_settings()},
-      make_calculator);
-  registry.add({"countdown", "reach a target number with each given number once, one turn",
-                countdown_settings()},
-               make_countdown);
-  registry.add(
-      {"frozen_grid", "walk to the goal past holes seen only from next to them, several turns",
-       frozen_grid_settings()},
-      make_frozen_grid);
-  registry.add(
-      {"paced", "repeat a word, over turns whose number and time are settings", paced_settings()},
-      make_paced);
   static const auto library = PluginLibrary::linked("tailrace", own_library);
+  EnvironmentRegistry registry;
   for (const PluginLibrary::EnvironmentEntry& entry : library->environments())
     registry.add(entry,
                  EnvironmentRegistry::Factory(

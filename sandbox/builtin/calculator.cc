@@ -1,32 +1,22 @@
 #include "sandbox/builtin/calculator.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
+#include "core/base/random.h"
 #include "sandbox/builtin/expression.h"
-#include "sandbox/builtin/settings_reader.h"
+#include "tailrace/env.h"
 
 namespace tailrace::sandbox {
-
-const SettingsSchema& calculator_settings() {
-  static const SettingsSchema schema = {
-      integer_setting("max_number", "of all numbers and values", 99, 9, 9999),
-      integer_setting("max_terms", "of a question", 3, 2, 6),
-      integer_setting("max_turns", "of an episode", 4, 2, 100),
-      number_setting("invalid_penalty", "what an action that is none costs", 0.05, 0, 1),
-      choice_setting("score_by",
-                     "rule: the environment scores itself; number: the verifier number does",
-                     {"rule", "number"}),
-      number_setting("demo_tool",
-                     "share of its turns in which the demonstrator uses the calculator; else it "
-                     "answers a near miss",
-                     0.5, 0, 1),
-      number_setting("demo_invalid", "share in which it writes no action", 0.05, 0, 1),
-  };
-  return schema;
-}
 
 namespace {
 
@@ -36,19 +26,16 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-class Calculator final : public Environment {
+class Calculator final : public Env {
  public:
-  explicit Calculator(const EnvironmentSettings& settings) {
-    const SettingsReader reader("calculator", calculator_settings(), settings);
-    max_number_ = reader.integer("max_number");
-    max_terms_ = reader.integer("max_terms");
-    info_.max_turns = reader.integer("max_turns");
-    invalid_penalty_ = reader.number("invalid_penalty");
-    verifier_ = reader.text("score_by") == "number" ? "number" : "";
-    info_.verifier = verifier_;
-    demo_tool_ = reader.number("demo_tool");
-    demo_invalid_ = reader.number("demo_invalid");
-    info_.name = "calculator";
+  explicit Calculator(const Settings& settings)
+      : max_number_(settings.integer("max_number")),
+        max_terms_(settings.integer("max_terms")),
+        invalid_penalty_(settings.number("invalid_penalty")),
+        demo_tool_(settings.number("demo_tool")),
+        demo_invalid_(settings.number("demo_invalid")) {
+    info_.max_turns = settings.integer("max_turns");
+    if (settings.text("score_by") == "number") info_.reward = "number";
     info_.stop_strings = {"\n"};
     // `calc`, max_terms numbers with an operator between each two, the newline, and two more for a
     // pair of brackets.
@@ -58,9 +45,9 @@ class Calculator final : public Environment {
     for (int64_t n = 0; n <= max_number_; ++n) info_.vocabulary.push_back(std::to_string(n));
   }
 
-  const EnvironmentInfo& info() const override { return info_; }
+  Info info() const override { return info_; }
 
-  Result<Observation> reset(const Task& task) override {
+  tailrace::Observation reset(const tailrace::Task& task) override {
     Rng rng(mix({task.seed, 0x6361'6c63}));  // "calc": its own stream
     // A question whose value the vocabulary has no word for could not be answered.
     do {
@@ -68,15 +55,11 @@ class Calculator final : public Environment {
     } while (!(result_ = value_of(question_)));
     shown_ = std::nullopt;
     turns_ = invalid_ = tool_calls_ = 0;
-    running_ = true;
-    return Observation{"solve " + question_ + " >"};
+    return {"solve " + question_ + " >"};
   }
 
-  Result<StepResult> step(const std::string& action) override {
-    if (!running_) return Failure{"calculator: step() without a running episode"};
+  Step step(std::string_view action) override {
     ++turns_;
-    StepResult result;
-    bool success = false;
     // Up to the newline that ends an action: without it max_action_tokens cut the line, and half a
     // number would be another number.
     std::string_view line = action;
@@ -85,54 +68,42 @@ class Calculator final : public Environment {
     } else {
       line = "";  // an unfinished line is no action
     }
-    std::optional<int64_t> answer;
+    Step step;
     if (line.starts_with("calc ")) {
       ++tool_calls_;
       shown_ = value_of(line.substr(5));
-      result.observation.text = (shown_ ? std::to_string(*shown_) : "error") + " >";
-    } else if (line.starts_with("answer ") && (answer = number_of(trimmed(line.substr(7))))) {
-      success = answer == result_;
-      result.terminated = true;
+      step.text = (shown_ ? std::to_string(*shown_) : "error") + " >";
+    } else if (const auto answer = answer_of(line)) {
+      const bool success = answer == result_;
+      // With a verifier the penalties stay with the steps and the score is its own.
+      return end(Step::terminated(success && info_.reward.empty() ? 1 : 0), answer);
     } else {
       ++invalid_;
-      result.reward -= invalid_penalty_;
-      result.observation.text = "what ? >";
+      step.reward -= invalid_penalty_;
+      step.text = "what ? >";
     }
-    // With a verifier the penalties stay with the steps and the score is its own.
-    if (success && verifier_.empty()) result.reward += 1;
-    result.truncated = !result.terminated && turns_ == info_.max_turns;
-    result.metrics = metrics(success);
-    if (result.terminated || result.truncated) finish(result, answer);
-    return result;
+    if (turns_ == info_.max_turns) return end(Step::truncated("max_turns", step.reward), {});
+    step.metrics = metrics(/*success=*/false);
+    return step;
   }
 
-  Result<StepResult> cut() override {
-    if (!running_) return Failure{"calculator: cut() without a running episode"};
-    StepResult result;
-    result.truncated = true;
-    result.metrics = metrics(/*success=*/false);
-    finish(result, std::nullopt);
-    return result;
-  }
+  Step cut() override { return end(Env::cut(), {}); }
 
-  void close() override { running_ = false; }
-
-  std::optional<std::string> demonstrate(Rng& rng) override {
-    if (!running_) return std::nullopt;
-    if (rng.chance(demo_invalid_)) return "answer calc\n";
+  std::string demonstrate(Random& random) override {
+    if (random.chance(demo_invalid_)) return "answer calc\n";
     if (shown_) return "answer " + std::to_string(*shown_) + "\n";
-    if (rng.chance(demo_tool_)) return "calc " + question_ + "\n";
+    if (random.chance(demo_tool_)) return "calc " + question_ + "\n";
     // A near miss, never the answer: one to three above it, or as far below where the vocabulary
     // ends.
-    int64_t miss = *result_ + 1 + rng.below(3);
+    int64_t miss = *result_ + 1 + random.below(3);
     return "answer " + std::to_string(miss <= max_number_ ? miss : miss - 4) + "\n";
   }
 
-  std::string sample_action(Rng& rng) override {
-    std::string number = std::to_string(rng.below(max_number_ + 1));
-    if (rng.chance(0.3)) return "answer " + number + "\n";
-    return "calc " + number + " " + "+-*/"[rng.below(4)] + " " +
-           std::to_string(rng.below(max_number_ + 1)) + "\n";
+  std::string sample_action(Random& random) override {
+    const std::string number = std::to_string(random.below(max_number_ + 1));
+    if (random.chance(0.3)) return "answer " + number + "\n";
+    const char op = "+-*/"[random.below(4)];
+    return "calc " + number + " " + op + " " + std::to_string(random.below(max_number_ + 1)) + "\n";
   }
 
  private:
@@ -141,6 +112,11 @@ class Calculator final : public Environment {
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
     return value;
+  }
+
+  static std::optional<int64_t> answer_of(std::string_view line) {
+    if (!line.starts_with("answer ")) return std::nullopt;
+    return number_of(trimmed(line.substr(7)));
   }
 
   // A whole number from 0 to max_number, which is what the vocabulary has words for.
@@ -162,38 +138,45 @@ class Calculator final : public Environment {
     }
   }
 
-  std::vector<std::pair<std::string, double>> metrics(bool success) const {
+  std::vector<Metric> metrics(bool success) const {
     return {{"success", success ? 1.0 : 0.0},
             {"invalid_actions", static_cast<double>(invalid_)},
             {"tool_calls", static_cast<double>(tool_calls_)}};
   }
 
-  void finish(StepResult& result, std::optional<int64_t> answer) {
-    running_ = false;
-    // Nobody reads it any more, and it would be encoded for nothing.
-    result.observation.text.clear();
-    if (verifier_.empty()) return;
-    result.verifier = verifier_;
-    nlohmann::json evidence = {{"answer", std::to_string(*result_)},
-                               {"response", answer ? std::to_string(*answer) : ""}};
-    result.evidence = json_text(evidence);
+  Step end(Step step, std::optional<int64_t> answer) const {
+    step.metrics = metrics(answer == result_);
+    if (info_.reward.empty()) return step;
+    const nlohmann::json evidence = {{"answer", std::to_string(*result_)},
+                                     {"response", answer ? std::to_string(*answer) : ""}};
+    step.evidence = json_text(evidence);
+    return step;
   }
 
-  EnvironmentInfo info_;
-  int64_t max_number_ = 0, max_terms_ = 0;
-  double invalid_penalty_ = 0, demo_tool_ = 0, demo_invalid_ = 0;
-  std::string verifier_;  // empty: the rule
+  Info info_;  // with Info::reward it does not score itself
+  const int64_t max_number_, max_terms_;
+  const double invalid_penalty_, demo_tool_, demo_invalid_;
   std::string question_;
   std::optional<int64_t> result_;  // of the question; always there after reset()
   std::optional<int64_t> shown_;   // by the last calc
   int64_t turns_ = 0, invalid_ = 0, tool_calls_ = 0;
-  bool running_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Environment> make_calculator(const EnvironmentSettings& settings) {
-  return std::make_unique<Calculator>(settings);
+void declare_calculator(Library& library) {
+  library.environment<Calculator>("calculator", "arithmetic with a calculator tool, several turns")
+      .integer("max_number", "of all numbers and values", 99, 9, 9999)
+      .integer("max_terms", "of a question", 3, 2, 6)
+      .integer("max_turns", "of an episode", 4, 2, 100)
+      .number("invalid_penalty", "what an action that is none costs", 0.05, 0, 1)
+      .choice("score_by", "rule: the environment scores itself; number: the verifier number does",
+              "rule", {"rule", "number"})
+      .number("demo_tool",
+              "share of its turns in which the demonstrator uses the calculator; else it answers a "
+              "near miss",
+              0.5, 0, 1)
+      .number("demo_invalid", "share in which it writes no action", 0.05, 0, 1);
 }
 
 }  // namespace tailrace::sandbox

@@ -9,14 +9,10 @@
 // right answer gives 1.
 #pragma once
 
-#include <memory>
-
-#include "sandbox/environment.h"
-#include "sandbox/settings_schema.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
 
-const SettingsSchema& calculator_settings();
-std::unique_ptr<Environment> make_calculator(const EnvironmentSettings& settings);
+void declare_calculator(Library& library);
 
 }  // namespace tailrace::sandbox

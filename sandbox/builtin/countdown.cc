@@ -1,28 +1,21 @@
 #include "sandbox/builtin/countdown.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
-#include "sandbox/builtin/settings_reader.h"
+#include "core/base/random.h"
+#include "tailrace/env.h"
 
 namespace tailrace::sandbox {
-
-const SettingsSchema& countdown_settings() {
-  static const SettingsSchema schema = {
-      integer_setting("min_numbers", "that a task gives", 3, 2, 6),
-      integer_setting("max_numbers", "the same; where it is not given at least min_numbers", 4, 2,
-                      6),
-      integer_setting("max_number", "the largest of them", 25, 2, 999),
-      integer_setting("max_target", "the largest target", 99, 2, 999),
-      number_setting("demo_solve",
-                     "share of right answers of the demonstrator; else it guesses a formula", 0.6,
-                     0, 1),
-      number_setting("demo_invalid", "share of answers without tags", 0.05, 0, 1),
-  };
-  return schema;
-}
 
 namespace {
 
@@ -62,24 +55,19 @@ struct Puzzle {
   std::string solution;
 };
 
-class Countdown final : public Environment {
+class Countdown final : public Env {
  public:
-  explicit Countdown(const EnvironmentSettings& settings) {
-    const SettingsReader reader("countdown", countdown_settings(), settings);
-    min_numbers_ = reader.integer("min_numbers");
-    // At least min_numbers, so that this one can be raised alone.
-    max_numbers_ = reader.integer("max_numbers");
-    if (!reader.has("max_numbers")) max_numbers_ = std::max(max_numbers_, min_numbers_);
-    max_number_ = reader.integer("max_number");
-    max_target_ = reader.integer("max_target");
-    demo_solve_ = reader.number("demo_solve");
-    demo_invalid_ = reader.number("demo_invalid");
-    if (max_numbers_ < min_numbers_) {
-      throw reader.mistake("max_numbers", "max_numbers is {}, below min_numbers {}", max_numbers_,
-                           min_numbers_);
-    }
-    info_.verifier = "countdown";
-    info_.name = "countdown";
+  explicit Countdown(const Settings& settings)
+      : min_numbers_(settings.integer("min_numbers")),
+        max_numbers_(settings.integer("max_numbers")),
+        max_number_(settings.integer("max_number")),
+        max_target_(settings.integer("max_target")),
+        demo_solve_(settings.number("demo_solve")),
+        demo_invalid_(settings.number("demo_invalid")) {
+    if (max_numbers_ < min_numbers_)
+      throw std::invalid_argument("max_numbers is " + std::to_string(max_numbers_) +
+                                  ", below min_numbers " + std::to_string(min_numbers_));
+    info_.reward = "countdown";
     info_.stop_strings = {"\n"};
     // Numbers, operators between them, two brackets for each inner operator, the tags and the
     // newline.
@@ -91,71 +79,54 @@ class Countdown final : public Environment {
       info_.vocabulary.push_back(std::to_string(n));
   }
 
-  const EnvironmentInfo& info() const override { return info_; }
+  Info info() const override { return info_; }
 
-  Result<Observation> reset(const Task& task) override {
+  tailrace::Observation reset(const tailrace::Task& task) override {
     Rng rng(mix({task.seed, 0x636f'756e'74}));  // "count": its own stream
     puzzle_ = draw(rng);
-    running_ = true;
     std::string text = "numbers";
     for (int64_t n : puzzle_.numbers) text += " " + std::to_string(n);
-    return Observation{text + " target " + std::to_string(puzzle_.target) + " >"};
+    return {text + " target " + std::to_string(puzzle_.target) + " >"};
   }
 
-  Result<StepResult> step(const std::string& action) override {
-    if (!running_) return Failure{"countdown: step() without a running episode"};
-    // The environment does not judge: what counts as a solution is the verifier's to say, for this
-    // and for any dataset of such puzzles.
-    StepResult result = scored(action);
-    result.terminated = true;
-    return result;
+  // The environment does not judge: what counts as a solution is the verifier's to say, for this
+  // and for any dataset of such puzzles.
+  Step step(std::string_view action) override { return end(Step::terminated(), action); }
+
+  Step cut() override { return end(Env::cut(), ""); }
+
+  std::string demonstrate(Random& random) override {
+    if (random.chance(demo_invalid_)) return puzzle_.solution + "\n";
+    if (random.chance(demo_solve_)) return answer(puzzle_.solution);
+    return sample_action(random);
   }
 
-  Result<StepResult> cut() override {
-    if (!running_) return Failure{"countdown: cut() without a running episode"};
-    StepResult result = scored("");
-    result.truncated = true;
-    return result;
-  }
-
-  void close() override { running_ = false; }
-
-  std::optional<std::string> demonstrate(Rng& rng) override {
-    if (!running_) return std::nullopt;
-    if (rng.chance(demo_invalid_)) return puzzle_.solution + "\n";
-    if (rng.chance(demo_solve_)) return answer(puzzle_.solution);
-    return sample_action(rng);
-  }
-
-  std::string sample_action(Rng& rng) override {
+  std::string sample_action(Random& random) override {
     std::vector<int64_t> numbers = puzzle_.numbers;
-    shuffle(numbers, rng);
+    shuffle(numbers, random);
     std::string text;
     for (int64_t n : numbers) {
-      if (!text.empty()) text += std::string(" ") + "+-*/"[rng.below(4)] + " ";
+      if (!text.empty()) text += std::string(" ") + "+-*/"[random.below(4)] + " ";
       text += std::to_string(n);
     }
     return answer(text);
   }
 
  private:
-  StepResult scored(const std::string& response) {
-    running_ = false;
-    nlohmann::json evidence = {
+  Step end(Step step, std::string_view response) const {
+    const nlohmann::json evidence = {
         {"numbers", puzzle_.numbers}, {"target", puzzle_.target}, {"response", response}};
-    StepResult result;
-    result.verifier = "countdown";
     // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
-    result.evidence = json_text(evidence);
-    return result;
+    step.evidence = json_text(evidence);
+    return step;
   }
 
   static std::string answer(const std::string& formula) {
     return "<answer> " + formula + " </answer>\n";
   }
 
-  template <class T>
-  static void shuffle(std::vector<T>& items, Rng& rng) {
+  template <class T, class Numbers>
+  static void shuffle(std::vector<T>& items, Numbers& rng) {
     // Not std::shuffle(), which differs between libraries: a seed means the same puzzle everywhere.
     for (size_t i = items.size(); i > 1; --i)
       std::swap(items[i - 1], items[rng.below(static_cast<int64_t>(i))]);
@@ -187,17 +158,25 @@ class Countdown final : public Environment {
     }
   }
 
-  EnvironmentInfo info_;
-  int64_t min_numbers_ = 0, max_numbers_ = 0, max_number_ = 0, max_target_ = 0;
-  double demo_solve_ = 0, demo_invalid_ = 0;
+  Info info_;
+  const int64_t min_numbers_, max_numbers_, max_number_, max_target_;
+  const double demo_solve_, demo_invalid_;
   Puzzle puzzle_;
-  bool running_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Environment> make_countdown(const EnvironmentSettings& settings) {
-  return std::make_unique<Countdown>(settings);
+void declare_countdown(Library& library) {
+  library
+      .environment<Countdown>("countdown",
+                              "reach a target number with each given number once, one turn")
+      .integer("min_numbers", "that a task gives", 3, 2, 6)
+      .integer("max_numbers", "the same; at least min_numbers", 4, 2, 6)
+      .integer("max_number", "the largest of them", 25, 2, 999)
+      .integer("max_target", "the largest target", 99, 2, 999)
+      .number("demo_solve", "share of right answers of the demonstrator; else it guesses a formula",
+              0.6, 0, 1)
+      .number("demo_invalid", "share of answers without tags", 0.05, 0, 1);
 }
 
 }  // namespace tailrace::sandbox

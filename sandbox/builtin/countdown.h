@@ -6,14 +6,10 @@
 // episode.
 #pragma once
 
-#include <memory>
-
-#include "sandbox/environment.h"
-#include "sandbox/settings_schema.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
 
-const SettingsSchema& countdown_settings();
-std::unique_ptr<Environment> make_countdown(const EnvironmentSettings& settings);
+void declare_countdown(Library& library);
 
 }  // namespace tailrace::sandbox

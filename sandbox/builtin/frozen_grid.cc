@@ -1,26 +1,18 @@
 #include "sandbox/builtin/frozen_grid.h"
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "sandbox/builtin/settings_reader.h"
+#include "core/base/random.h"
+#include "tailrace/env.h"
 
 namespace tailrace::sandbox {
-
-const SettingsSchema& frozen_grid_settings() {
-  static const SettingsSchema schema = {
-      integer_setting("max_turns", "of an episode", 14, 1, 1000),
-      number_setting("invalid_penalty", "what an action that is none costs", 0.05, 0, 1),
-      number_setting("demo_invalid",
-                     "share of its turns in which the demonstrator writes no action", 0.06, 0, 1),
-      number_setting("demo_random", "share in which it goes anywhere", 0.2, 0, 1),
-      number_setting("demo_look",
-                     "share of the others in which it looks where it steps; else it goes straight "
-                     "for the goal, vertically first",
-                     0.4, 0, 1),
-  };
-  return schema;
-}
 
 namespace {
 
@@ -128,16 +120,14 @@ Map draw_map(uint64_t seed) {
   return map;
 }
 
-class FrozenGrid final : public Environment {
+class FrozenGrid final : public Env {
  public:
-  explicit FrozenGrid(const EnvironmentSettings& settings) {
-    const SettingsReader reader("frozen_grid", frozen_grid_settings(), settings);
-    info_.max_turns = reader.integer("max_turns");
-    invalid_penalty_ = reader.number("invalid_penalty");
-    demo_invalid_ = reader.number("demo_invalid");
-    demo_random_ = reader.number("demo_random");
-    demo_look_ = reader.number("demo_look");
-    info_.name = "frozen_grid";
+  explicit FrozenGrid(const Settings& settings)
+      : invalid_penalty_(settings.number("invalid_penalty")),
+        demo_invalid_(settings.number("demo_invalid")),
+        demo_random_(settings.number("demo_random")),
+        demo_look_(settings.number("demo_look")) {
+    info_.max_turns = settings.integer("max_turns");
     info_.stop_strings = {"\n"};
     // A word too many still fits: it is a mistake of its own, not a line that was cut.
     info_.max_action_tokens = 3;
@@ -151,68 +141,59 @@ class FrozenGrid final : public Environment {
     add(kDistractors);
   }
 
-  const EnvironmentInfo& info() const override { return info_; }
+  Info info() const override { return info_; }
 
-  Result<Observation> reset(const Task& task) override {
+  tailrace::Observation reset(const tailrace::Task& task) override {
     map_ = draw_map(task.seed);
     at_ = map_.start;
     visits_ = {};
     visits_[at_] = 1;
     turns_ = invalid_ = 0;
-    running_ = true;
-    return Observation{view()};
+    return {view()};
   }
 
-  Result<StepResult> step(const std::string& action) override {
-    if (!running_) return Failure{"frozen_grid: step() without a running episode"};
-    StepResult result;
+  Step step(std::string_view action) override {
     ++turns_;
+    double reward = 0;
+    std::string heard;
     if (std::optional<Direction> direction = parse(action)) {
       Cell next = neighbour(at_, *direction);
       if (Field<bool>::holds(next)) at_ = next;
       ++visits_[at_];
-      result.observation.text = view();
     } else {
       ++invalid_;
-      result.reward -= invalid_penalty_;
-      result.observation.text = "what ? " + view();
+      reward -= invalid_penalty_;
+      heard = "what ? ";
     }
-    bool success = at_ == map_.goal;
-    if (success) result.reward += 1;
-    result.terminated = success || map_.hole[at_];
-    result.truncated = !result.terminated && turns_ == info_.max_turns;
-    running_ = !result.terminated && !result.truncated;
-    // Nobody reads it any more.
-    if (!running_) result.observation.text.clear();
-    result.metrics = {{"success", success ? 1.0 : 0.0},
-                      {"invalid_actions", static_cast<double>(invalid_)}};
-    return result;
+    if (at_ == map_.goal) return with_metrics(Step::terminated(reward + 1));
+    if (map_.hole[at_]) return with_metrics(Step::terminated(reward));
+    if (turns_ == info_.max_turns) return with_metrics(Step::truncated("max_turns", reward));
+    return with_metrics(Step::observe(heard + view(), reward));
   }
 
-  void close() override { running_ = false; }
-
-  std::optional<std::string> demonstrate(Rng& rng) override {
-    if (!running_) return std::nullopt;
-    if (rng.chance(demo_invalid_)) return invalid_text(rng);
+  std::string demonstrate(Random& random) override {
+    if (random.chance(demo_invalid_)) return invalid_text(random);
     Direction d = straight();
-    if (rng.chance(demo_random_)) {
-      d = kDirections[rng.below(4)];
-    } else if (rng.chance(demo_look_)) {
+    if (random.chance(demo_random_)) {
+      d = kDirections[random.below(4)];
+    } else if (random.chance(demo_look_)) {
       d = careful();
     }
     return std::string(name_of(d)) + "\n";
   }
 
-  std::string sample_action(Rng& rng) override { return std::string(kNames[rng.below(4)]) + "\n"; }
+  std::string sample_action(Random& random) override {
+    return std::string(kNames[random.below(4)]) + "\n";
+  }
 
  private:
-  static std::optional<Direction> parse(const std::string& action) {
-    size_t begin = action.find_first_not_of(' ');
-    if (begin == std::string::npos) return std::nullopt;
+  static std::optional<Direction> parse(std::string_view action) {
+    const size_t begin = action.find_first_not_of(' ');
+    if (begin == std::string_view::npos) return std::nullopt;
     for (Direction d : kDirections) {
       // To the end of the action: "up now" is no move, and neither is "up" without its newline,
       // which max_action_tokens cut.
-      if (action.compare(begin, std::string::npos, std::string(name_of(d)) + "\n") == 0) return d;
+      if (action.substr(begin) == std::string(name_of(d)) + "\n") return d;
     }
     return std::nullopt;
   }
@@ -232,10 +213,16 @@ class FrozenGrid final : public Environment {
     return text + " >";
   }
 
+  Step with_metrics(Step step) const {
+    return std::move(step)
+        .metric("success", at_ == map_.goal ? 1 : 0)
+        .metric("invalid_actions", static_cast<double>(invalid_));
+  }
+
   // One or two words that are no action, so that the newline is within max_action_tokens.
-  std::string invalid_text(Rng& rng) const {
-    std::string text = kDistractors[rng.below(kDistractors.size())];
-    if (rng.chance(0.5)) text += std::string(" ") + kNames[rng.below(4)];
+  static std::string invalid_text(Random& random) {
+    std::string text = kDistractors[random.below(kDistractors.size())];
+    if (random.chance(0.5)) text += std::string(" ") + kNames[random.below(4)];
     return text + "\n";
   }
 
@@ -262,19 +249,29 @@ class FrozenGrid final : public Environment {
     return best.value_or(straight());
   }
 
-  EnvironmentInfo info_;
-  double invalid_penalty_ = 0, demo_invalid_ = 0, demo_random_ = 0, demo_look_ = 0;
+  Info info_;
+  const double invalid_penalty_, demo_invalid_, demo_random_, demo_look_;
   Map map_;
   Cell at_;
   Field<int> visits_;
   int64_t turns_ = 0, invalid_ = 0;
-  bool running_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Environment> make_frozen_grid(const EnvironmentSettings& settings) {
-  return std::make_unique<FrozenGrid>(settings);
+void declare_frozen_grid(Library& library) {
+  library
+      .environment<FrozenGrid>(
+          "frozen_grid", "walk to the goal past holes seen only from next to them, several turns")
+      .integer("max_turns", "of an episode", 14, 1, 1000)
+      .number("invalid_penalty", "what an action that is none costs", 0.05, 0, 1)
+      .number("demo_invalid", "share of its turns in which the demonstrator writes no action", 0.06,
+              0, 1)
+      .number("demo_random", "share in which it goes anywhere", 0.2, 0, 1)
+      .number("demo_look",
+              "share of the others in which it looks where it steps; else it goes straight for the "
+              "goal, vertically first",
+              0.4, 0, 1);
 }
 
 }  // namespace tailrace::sandbox

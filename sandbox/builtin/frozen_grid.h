@@ -17,14 +17,10 @@
 // About 15.7 holes remain.
 #pragma once
 
-#include <memory>
-
-#include "sandbox/environment.h"
-#include "sandbox/settings_schema.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
 
-const SettingsSchema& frozen_grid_settings();
-std::unique_ptr<Environment> make_frozen_grid(const EnvironmentSettings& settings);
+void declare_frozen_grid(Library& library);
 
 }  // namespace tailrace::sandbox

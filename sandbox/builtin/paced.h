@@ -21,14 +21,13 @@
 #include <memory>
 
 #include "core/base/clock.h"
-#include "sandbox/environment.h"
-#include "sandbox/settings_schema.h"
+#include "tailrace/env.h"
+#include "tailrace/library.h"
 
 namespace tailrace::sandbox {
 
-const SettingsSchema& paced_settings();
-std::unique_ptr<Environment> make_paced(const EnvironmentSettings& settings);
-// The clock is borrowed.
-std::unique_ptr<Environment> make_paced_by(const Clock& clock, const EnvironmentSettings& settings);
+void declare_paced(Library& library);
+// One by this clock, which is borrowed.
+std::unique_ptr<Env> make_paced(const Settings& settings, const Clock& clock);
 
 }  // namespace tailrace::sandbox

@@ -151,13 +151,21 @@ class HostedRemote final : public RemoteEnvironment {
   const std::shared_ptr<HostedSession> session_;  // a call's too
 };
 
+// Its process says the owner too.
+UserError refused(const EnvironmentSettings& settings, const std::string& owner,
+                  std::string_view section, const Failure& failure) {
+  std::string_view reason = failure.message;
+  if (reason.starts_with(owner + ": ")) reason.remove_prefix(owner.size() + 2);
+  return refused_settings(settings, owner, section, reason);
+}
+
 }  // namespace
 
 EnvironmentInfo ask_info(const HostedLibrary& library, const std::string& name,
                          const EnvironmentSettings& settings, Time timeout) {
   const auto said = library.open()->call(creation(SessionRequest::kEnvironment, name, settings),
                                          timeout, "create()");
-  if (!said) throw UserError("environment {}: {}", name, said.failure().message);
+  if (!said) throw refused(settings, "environment " + name, "env.settings", said.failure());
   Unpacker answer(said.value());
   EnvironmentInfo info = unpack_info(answer);
   if (!answer.whole()) throw UserError("environment {}: it says what nobody reads", name);
@@ -168,7 +176,7 @@ void prove_reward(const HostedLibrary& library, const std::string& name,
                   const EnvironmentSettings& settings, Time timeout) {
   const auto said =
       library.open()->call(creation(SessionRequest::kReward, name, settings), timeout, "create()");
-  if (!said) throw UserError("reward {}: {}", name, said.failure().message);
+  if (!said) throw refused(settings, "reward " + name, "reward.settings", said.failure());
 }
 
 std::unique_ptr<Environment> make_hosted_environment(std::shared_ptr<const HostedLibrary> library,

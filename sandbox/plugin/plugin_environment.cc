@@ -24,8 +24,8 @@ class PluginEnvironment final : public LibraryEnvironment {
     const int32_t status =
         type_.create(&library_->host(), values.data(), values.size(), &env_, &reason);
     if (status != TR_OK || env_ == nullptr)
-      throw UserError("environment {}: {}", entry.name,
-                      failure_of(status == TR_OK ? TR_FAILED : status, reason).message);
+      throw refused_settings(settings, "environment " + entry.name, "env.settings",
+                             failure_of(status == TR_OK ? TR_FAILED : status, reason).message);
     try {
       read_info(entry.name);
     } catch (...) {

@@ -10,10 +10,16 @@
 
 #include "core/text/tokenizer.h"
 #include "reward/verifiers/built_in.h"
+#include "sandbox/builtin/built_in.h"
 #include "sandbox/environment.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::sandbox {
+
+inline std::unique_ptr<Environment> built_in(const std::string& name,
+                                             const EnvironmentSettings& settings = {}) {
+  return built_in_environments().make(name, settings);
+}
 
 // What a built-in environment cannot be made without.
 inline EnvironmentSettings least_settings(const std::string& name) {

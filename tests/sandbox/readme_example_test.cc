@@ -2,61 +2,67 @@
 #include <algorithm>
 
 #include "core/base/file.h"
+#include "sandbox/plugin/plugin_environment.h"
+#include "tailrace/env.h"
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
 namespace {
 
 // clang-format off
-class GuessNumber final : public Environment {
+class GuessNumber : public tailrace::Env {
  public:
-  const EnvironmentInfo& info() const override { return info_; }
+  explicit GuessNumber(const tailrace::Settings&) {}
 
-  Result<Observation> reset(const Task& task) override {
+  tailrace::Info info() const override {
+    tailrace::Info info;
+    info.max_turns = 3;
+    info.max_action_tokens = 2;
+    info.stop_strings = {"\n"};
+    info.vocabulary = {"\n", ">", "guess", "higher", "lower", "0", "1", "2", "3", "4", "5", "6", "7",
+                       "8", "9"};
+    return info;
+  }
+
+  tailrace::Observation reset(const tailrace::Task& task) override {
     secret_ = static_cast<int>(task.seed % 10);
     low_ = turns_ = 0;
     high_ = 9;
-    running_ = true;
-    return Observation{"guess >"};
+    return {"guess >"};
   }
 
-  Result<StepResult> step(const std::string& action) override {
-    if (!running_) return Failure{"step() without an episode"};
-    StepResult result;
+  tailrace::Step step(std::string_view action) override {
     const int guess = action.empty() ? -1 : action[0] - '0';
-    result.terminated = guess == secret_;
-    result.truncated = !result.terminated && ++turns_ == info_.max_turns;
-    result.reward = result.terminated ? 1.0 : 0.0;
-    result.metrics = {{"success", result.reward}};
+    if (guess == secret_) return tailrace::Step::terminated(1).metric("success", 1);
+    if (++turns_ == 3) return tailrace::Step::truncated("max_turns").metric("success", 0);
     (guess < secret_ ? low_ : high_) = std::clamp(guess + (guess < secret_ ? 1 : -1), low_, high_);
-    if (!result.terminated && !result.truncated)
-      result.observation.text = guess < secret_ ? "higher >" : "lower >";
-    running_ = !result.terminated && !result.truncated;
-    return result;
+    return tailrace::Step::observe(guess < secret_ ? "higher >" : "lower >").metric("success", 0);
   }
-
-  void close() override { running_ = false; }
 
   // For a supervised warm-up: imperfect, so that there is something left to learn.
-  std::optional<std::string> demonstrate(Rng& rng) override {
-    return fmt::format("{}\n", low_ + rng.below(high_ - low_ + 1));
+  std::string demonstrate(tailrace::Random& random) override {
+    return std::to_string(low_ + random.below(high_ - low_ + 1)) + "\n";
   }
-  std::string sample_action(Rng& rng) override { return fmt::format("{}\n", rng.below(10)); }
+  std::string sample_action(tailrace::Random& random) override {
+    return std::to_string(random.below(10)) + "\n";
+  }
 
  private:
-  EnvironmentInfo info_{.name = "guess_number",
-                        .vocabulary = {"\n", ">", "guess", "higher", "lower", "0", "1", "2", "3",
-                                       "4", "5", "6", "7", "8", "9"},
-                        .stop_strings = {"\n"},
-                        .max_turns = 3,
-                        .max_action_tokens = 2};
   int secret_ = 0, low_ = 0, high_ = 9, turns_ = 0;
-  bool running_ = false;
 };
 // clang-format on
 
+const tr_library* library_of_readme(const tr_host* host) {
+  static Library library(*host);
+  library.environment<GuessNumber>("guess_number", "guess a digit from higher and lower");
+  return library.finish("guess_number", "1.0");
+}
+
 TEST(ReadmeExample, KeepsTheContract) {
-  check_environment({.make = [] { return std::make_unique<GuessNumber>(); }});
+  const auto library = PluginLibrary::linked("guess_number", library_of_readme);
+  check_environment({.make = [&] {
+    return make_plugin_environment(library, library->environments().front(), {});
+  }});
 }
 
 TEST(ReadmeExample, IsWhatTheReadmeShows) {

@@ -1,5 +1,3 @@
-#include "sandbox/builtin/calculator.h"
-
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
@@ -8,13 +6,13 @@ namespace {
 class CalculatorEnvironment : public ::testing::Test {
  protected:
   StepResult step(const std::string& action) { return environment_->step(action).value(); }
-  std::unique_ptr<Environment> environment_ = make_calculator({});
+  std::unique_ptr<Environment> environment_ = built_in("calculator");
 };
 
 TEST_F(CalculatorEnvironment, KeepsTheContract) {
-  check_environment({.make = [] { return make_calculator({}); }});
+  check_environment({.make = [] { return built_in("calculator"); }});
   check_environment({.make = [] {
-    return make_calculator({{"score_by", "number"}, {"max_terms", "5"}});
+    return built_in("calculator", {{"score_by", "number"}, {"max_terms", "5"}});
   }});
 }
 
@@ -59,7 +57,7 @@ TEST_F(CalculatorEnvironment, OtherTextCostsATurnAndThePenalty) {
 TEST_F(CalculatorEnvironment, TheDemonstratorIsImperfect) {
   constexpr int kEpisodes = 4000;
   EXPECT_NEAR(demonstrated_success(*environment_, kEpisodes), 0.49976, share_bound(0.5, kEpisodes));
-  auto by_verifier = make_calculator({{"score_by", "number"}});
+  auto by_verifier = built_in("calculator", {{"score_by", "number"}});
   EXPECT_NEAR(demonstrated_success(*by_verifier, kEpisodes), 0.49976, share_bound(0.5, kEpisodes));
 }
 

@@ -1,5 +1,3 @@
-#include "sandbox/builtin/countdown.h"
-
 #include "core/base/error.h"
 #include "tests/sandbox/environment_contract.h"
 
@@ -7,21 +5,22 @@ namespace tailrace::sandbox {
 namespace {
 
 TEST(CountdownEnvironment, KeepsTheContract) {
-  check_environment({.make = [] { return make_countdown({}); }});
+  check_environment({.make = [] { return built_in("countdown"); }});
   check_environment({.make = [] {
-    return make_countdown(
+    return built_in(
+        "countdown",
         {{"min_numbers", "2"}, {"max_numbers", "6"}, {"max_number", "9"}, {"max_target", "30"}});
   }});
 }
 
 TEST(CountdownEnvironment, EveryTaskHasTheSolutionThatTheDemonstratorShows) {
-  auto environment = make_countdown({{"demo_solve", "1"}, {"demo_invalid", "0"}});
+  auto environment = built_in("countdown", {{"demo_solve", "1"}, {"demo_invalid", "0"}});
   EXPECT_EQ(demonstrated_success(*environment, 2000), 1.0);
 }
 
 TEST(CountdownEnvironment, TheDemonstratorIsImperfect) {
   // 0.95 * 0.6 solved, and of the 0.38 guessed a few by luck (shuffled sums): at most a fifth.
-  auto environment = make_countdown({});
+  auto environment = built_in("countdown");
   constexpr int kEpisodes = 4000;
   double success = demonstrated_success(*environment, kEpisodes);
   EXPECT_GT(success, 0.57 - share_bound(0.57, kEpisodes));
@@ -29,8 +28,8 @@ TEST(CountdownEnvironment, TheDemonstratorIsImperfect) {
 }
 
 TEST(CountdownEnvironment, ImpossibleSettingsAreRefused) {
-  EXPECT_THROW(make_countdown({{"min_numbers", "4"}, {"max_numbers", "3"}}), UserError);
-  EXPECT_THROW(make_countdown({{"max_target", "-1"}}), UserError);
+  EXPECT_THROW(built_in("countdown", {{"min_numbers", "4"}, {"max_numbers", "3"}}), UserError);
+  EXPECT_THROW(built_in("countdown", {{"max_target", "-1"}}), UserError);
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "sandbox/builtin/frozen_grid.h"
-
 #include <set>
 #include <sstream>
 
@@ -48,11 +46,11 @@ double walk(Environment& environment, const Task& task, int64_t* turns = nullptr
 }
 
 TEST(FrozenGrid, KeepsTheContract) {
-  check_environment({.make = [] { return make_frozen_grid({}); }});
+  check_environment({.make = [] { return built_in("frozen_grid"); }});
 }
 
 TEST(FrozenGrid, KnowsFortyFourWordsWithTheSpecialTokens) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   std::set<std::string> words(environment->info().vocabulary.begin(),
                               environment->info().vocabulary.end());
   EXPECT_EQ(words.size(), environment->info().vocabulary.size());
@@ -60,7 +58,7 @@ TEST(FrozenGrid, KnowsFortyFourWordsWithTheSpecialTokens) {
 }
 
 TEST(FrozenGrid, AMemorylessCarefulWalkerAlwaysArrives) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   for (int i = 0; i < 2000; ++i) {
     int64_t turns = 0;
     ASSERT_EQ(walk(*environment, {.seed = task_seed(3, i % 2 == 1, i)}, &turns), 1.0) << i;
@@ -72,7 +70,7 @@ TEST(FrozenGrid, AMemorylessCarefulWalkerAlwaysArrives) {
 // A prototype of the same rules gave 0.39 to 0.41; the bound adds the noise of 20,000 episodes to
 // it.
 TEST(FrozenGrid, DemonstrationsSucceedFourTimesInTen) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   constexpr int kEpisodes = 20000;
   EXPECT_NEAR(demonstrated_success(*environment, kEpisodes), 0.40,
               0.01 + share_bound(0.4, kEpisodes));
@@ -80,12 +78,12 @@ TEST(FrozenGrid, DemonstrationsSucceedFourTimesInTen) {
 
 TEST(FrozenGrid, ACarefulDemonstratorIsAlwaysRight) {
   auto environment =
-      make_frozen_grid({{"demo_invalid", "0"}, {"demo_random", "0"}, {"demo_look", "1"}});
+      built_in("frozen_grid", {{"demo_invalid", "0"}, {"demo_random", "0"}, {"demo_look", "1"}});
   EXPECT_GT(demonstrated_success(*environment, 500), 0.99);
 }
 
 TEST(FrozenGrid, InvalidTextStaysPutAndCosts) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   Task task{.seed = 5};
   for (const char* action :
        {"jump\n", "left", "left up\n", "left up down", "LEFT\n", "leftx\n", "left \n", "", "\n"}) {
@@ -98,13 +96,13 @@ TEST(FrozenGrid, InvalidTextStaysPutAndCosts) {
 }
 
 TEST(FrozenGrid, ThePenaltyIsASetting) {
-  auto environment = make_frozen_grid({{"invalid_penalty", "0"}});
+  auto environment = built_in("frozen_grid", {{"invalid_penalty", "0"}});
   environment->reset({.seed = 5}).value();
   EXPECT_EQ(environment->step("jump\n").value().reward, 0);
 }
 
 TEST(FrozenGrid, AWallIsBumpedIntoWithoutPenalty) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   for (uint64_t seed = 0; seed < 200; ++seed) {
     std::string text = environment->reset({.seed = seed}).value().text;
     View view(text);
@@ -120,7 +118,7 @@ TEST(FrozenGrid, AWallIsBumpedIntoWithoutPenalty) {
 }
 
 TEST(FrozenGrid, AHoleEndsTheEpisodeWithNothing) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   int holes = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     View view(environment->reset({.seed = seed}).value().text);
@@ -138,7 +136,7 @@ TEST(FrozenGrid, AHoleEndsTheEpisodeWithNothing) {
 }
 
 TEST(FrozenGrid, FourteenTurnsAreTheLimit) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   environment->reset({.seed = 1}).value();
   for (int turn = 1; turn <= 14; ++turn) {
     StepResult result = environment->step("wait\n").value();
@@ -148,7 +146,7 @@ TEST(FrozenGrid, FourteenTurnsAreTheLimit) {
 }
 
 TEST(FrozenGrid, MapsAreOfManyKinds) {
-  auto environment = make_frozen_grid({});
+  auto environment = built_in("frozen_grid");
   std::set<std::string> views;
   for (uint64_t i = 0; i < 500; ++i) views.insert(environment->reset({.seed = i}).value().text);
   EXPECT_GT(views.size(), 60u);

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "sandbox/plugin/library.h"
+#include "sandbox/settings_schema.h"
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
@@ -21,33 +23,43 @@ std::string word_of(const std::string& observation) {
   return observation.substr(0, observation.find(' ')) + "\n";
 }
 
+std::unique_ptr<Env> paced_by(const Clock& clock, const EnvironmentSettings& settings) {
+  for (const Declaration& declared : built_in_environments().list()) {
+    if (declared.name != "paced") continue;
+    const EnvironmentSettings whole =
+        complete_settings(declared.settings, settings, "environment paced", "env.settings");
+    const PluginValues values(whole);
+    return make_paced(Settings(values.data(), values.size()), clock);
+  }
+  return nullptr;
+}
+
 // Right on every turn; the time that it took.
-Time play_right(Environment& environment, HandClock& clock, uint64_t seed, int64_t* turns,
-                double* reward) {
+Time play_right(Env& environment, HandClock& clock, uint64_t seed, int64_t* turns, double* reward) {
   const Time begin = clock.time;
-  std::string text = environment.reset({.seed = seed}).value().text;
+  std::string text = environment.reset({.seed = seed}).text;
   *turns = 0;
   *reward = 0;
   for (;;) {
-    StepResult result = environment.step(word_of(text)).value();
-    if (result.pending) {
+    const Step step = environment.step(word_of(text));
+    if (step.is_pending) {
       clock.time += milliseconds(1);
       continue;
     }
     ++*turns;
-    *reward += result.reward;
-    if (result.terminated) return clock.time - begin;
-    text = result.observation.text;
+    *reward += step.reward;
+    if (step.ending == TR_TERMINATED) return clock.time - begin;
+    text = step.text;
   }
 }
 
 TEST(Paced, KeepsTheContract) {
-  check_environment({.make = [] { return make_paced({{"turns_sigma", "1"}}); }});
+  check_environment({.make = [] { return built_in("paced", {{"turns_sigma", "1"}}); }});
 }
 
 TEST(Paced, LengthFollowsFromTheSeedAloneAndHasALongTail) {
   HandClock clock;
-  auto environment = make_paced_by(
+  auto environment = paced_by(
       clock, {{"turns", "8"}, {"turns_sigma", "1"}, {"max_turns", "100"}, {"latency_ms", "5"}});
   std::vector<int64_t> lengths;
   for (uint64_t seed = 0; seed < 1001; ++seed) {
@@ -58,7 +70,7 @@ TEST(Paced, LengthFollowsFromTheSeedAloneAndHasALongTail) {
     lengths.push_back(turns);
     if (seed % 100 != 0) continue;
     // Whatever is answered.
-    const Episode wrong = play(*make_paced({{"turns_sigma", "1"}, {"max_turns", "100"}}),
+    const Episode wrong = play(*built_in("paced", {{"turns_sigma", "1"}, {"max_turns", "100"}}),
                                {.seed = seed}, [](int64_t) { return "?\n"; });
     EXPECT_EQ(wrong.turns, turns);
     EXPECT_EQ(wrong.reward, 0);
@@ -84,8 +96,8 @@ TEST(Paced, MembersMayDifferInLength) {
     std::vector<double> logs;
     for (uint64_t member = 0; member < 8; ++member) {
       const auto act = [&](int64_t turn) { return words.at((member >> (turn % 3)) & 1); };
-      const Episode episode = play(*make_paced(settings), {.seed = seed}, act);
-      EXPECT_EQ(play(*make_paced(settings), {.seed = seed}, act).turns, episode.turns);
+      const Episode episode = play(*built_in("paced", settings), {.seed = seed}, act);
+      EXPECT_EQ(play(*built_in("paced", settings), {.seed = seed}, act).turns, episode.turns);
       lengths.push_back(episode.turns);
       endless += episode.turns == 186;
       logs.push_back(std::log(static_cast<double>(episode.turns)));
@@ -108,7 +120,7 @@ TEST(Paced, MembersMayDifferInLength) {
 
 TEST(Paced, WithoutSigmaAllAreEqual) {
   HandClock clock;
-  auto environment = make_paced_by(clock, {{"turns", "5"}, {"latency_ms", "20"}});
+  auto environment = paced_by(clock, {{"turns", "5"}, {"latency_ms", "20"}});
   for (uint64_t seed = 0; seed < 20; ++seed) {
     int64_t turns = 0;
     double reward = 0;
@@ -125,7 +137,7 @@ TEST(Paced, AnAnswerIsPendingUntilItsTimeHasPassed) {
   HandClock clock;
   const EnvironmentSettings settings = {
       {"latency_ms", "50"}, {"latency_sigma", "2"}, {"max_latency_ms", "400"}};
-  auto environment = make_paced_by(clock, settings);
+  auto environment = paced_by(clock, settings);
   std::vector<Time> times;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     int64_t turns = 0;
@@ -141,12 +153,12 @@ TEST(Paced, AnAnswerIsPendingUntilItsTimeHasPassed) {
 
 TEST(Paced, MembersThatActDifferentlyTakeDifferentTimes) {
   HandClock clock;
-  auto environment = make_paced_by(clock, {{"latency_ms", "50"}, {"latency_sigma", "1"}});
+  auto environment = paced_by(clock, {{"latency_ms", "50"}, {"latency_sigma", "1"}});
   const auto second_step_of = [&](const std::string& first_action) {
-    environment->reset({.seed = 3}).value();
-    while (environment->step(first_action).value().pending) clock.time += milliseconds(1);
+    environment->reset({.seed = 3});
+    while (environment->step(first_action).is_pending) clock.time += milliseconds(1);
     const Time begin = clock.time;
-    while (environment->step("red\n").value().pending) clock.time += milliseconds(1);
+    while (environment->step("red\n").is_pending) clock.time += milliseconds(1);
     return clock.time - begin;
   };
   EXPECT_EQ(second_step_of("red\n"), second_step_of("red\n"));
@@ -155,13 +167,20 @@ TEST(Paced, MembersThatActDifferentlyTakeDifferentTimes) {
 
 TEST(Paced, ADemonstrationIsNotWaitedFor) {
   HandClock clock;
-  auto environment = make_paced_by(clock, {{"latency_ms", "50"}, {"demo_right", "1"}});
-  EXPECT_EQ(demonstrated_success(*environment, 100), 1);
-  EXPECT_EQ(clock.time, Time{});
+  auto environment = paced_by(clock, {{"latency_ms", "50"}, {"demo_right", "1"}});
+  Random random(1);
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    environment->reset({.seed = seed});
+    Step step;
+    do step = environment->step(environment->demonstrate(random));
+    while (step.ending == TR_RUNNING && !step.is_pending);
+    EXPECT_EQ(step.ending, TR_TERMINATED);
+    EXPECT_EQ(step.reward, 1);
+  }
 }
 
 TEST(Paced, AnythingButTheWordIsWrong) {
-  auto environment = make_paced({{"turns", "1"}});
+  auto environment = built_in("paced", {{"turns", "1"}});
   const std::string text = environment->reset({.seed = 3}).value().text;
   const std::string right = word_of(text);
   const std::string bare = right.substr(0, right.size() - 1);
@@ -178,7 +197,7 @@ TEST(Paced, AnythingButTheWordIsWrong) {
 
 // One that is cut before its length is drawn has done nothing yet.
 TEST(Paced, OnlyAnEpisodeThatEndedIsASuccess) {
-  auto environment = make_paced({{"member_turns_sigma", "1"}});
+  auto environment = built_in("paced", {{"member_turns_sigma", "1"}});
   environment->reset({.seed = 3}).value();
   EXPECT_EQ(environment->step("?\n").value().metrics[0].second, 0);
 }
@@ -186,7 +205,7 @@ TEST(Paced, OnlyAnEpisodeThatEndedIsASuccess) {
 TEST(Paced, RefusesSettingsThatContradictEachOther) {
   const auto error_of = [](const EnvironmentSettings& settings) -> std::string {
     try {
-      make_paced(settings);
+      built_in("paced", settings);
     } catch (const UserError& e) {
       return e.what();
     }

@@ -1,5 +1,3 @@
-#include "sandbox/builtin/text_task.h"
-
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -7,14 +5,13 @@
 #include "core/base/error.h"
 #include "core/text/dataset.h"
 #include "reward/verifiers/built_in.h"
-#include "sandbox/builtin/built_in.h"
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
 namespace {
 
 std::unique_ptr<Environment> make_text_task(const EnvironmentSettings& settings) {
-  return built_in_environments().make("text", settings);
+  return built_in("text", settings);
 }
 
 TEST(TextTask, KeepsTheContract) {

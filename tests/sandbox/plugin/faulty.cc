@@ -22,7 +22,7 @@ class Faulty : public tailrace::Env {
       : fault_(settings.text("fault")),
         once_(settings.text("once")),
         turns_(settings.integer("max_turns")) {
-    if (fault_ == "construct") throw std::runtime_error("it cannot be made");
+    if (fault_ == "construct") throw std::invalid_argument("fault is construct");
   }
 
   tailrace::Info info() const override {

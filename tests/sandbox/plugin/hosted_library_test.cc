@@ -331,7 +331,21 @@ TEST(HostedLibrary, WhatCannotBeLoadedIsRefusedAsHere) {
   EXPECT_THAT(refusal("without_entry"), HasSubstr("no function tailrace_library_1"));
   EXPECT_THAT(refusal("other_abi"), HasSubstr("built with ABI 2, and this Tailrace"));
   EXPECT_THAT(refusal("refuses"), HasSubstr("refuses to work here"));
-  EXPECT_THROW(hosted(host("faulty"), "faulty", {{"fault", "construct"}}), UserError);
+}
+
+TEST(HostedLibrary, ASettingThatItsConstructorRefusesIsNamedByItsKey) {
+  const auto refusal = [](auto&& make) {
+    try {
+      make();
+    } catch (const UserError& error) {
+      return error.key() + ": " + error.what();
+    }
+    return std::string("made");
+  };
+  const EnvironmentSettings settings = {{"fault", "construct"}};
+  const std::string expected = "env.settings.fault: environment faulty: fault is construct";
+  EXPECT_EQ(refusal([&] { hosted(host("faulty"), "faulty", settings); }), expected);
+  EXPECT_EQ(refusal([&] { testing::make("faulty", "faulty", settings); }), expected);
 }
 
 // What a process of a library says may be anything.

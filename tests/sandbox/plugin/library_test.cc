@@ -111,8 +111,10 @@ TEST(PluginEnvironment, PlaysAsOneOfOurs) {
   EXPECT_EQ(environment->info().max_turns, 3);
   EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"\n"});
   Rng rng(1);
-  EXPECT_TRUE(environment->demonstrate(rng));
+  EXPECT_FALSE(environment->demonstrate(rng));  // no episode
   EXPECT_FALSE(environment->step("go\n"));
+  ASSERT_TRUE(environment->reset({.seed = 7}));
+  EXPECT_TRUE(environment->demonstrate(rng));
   const auto played = play(*environment, 7);
   ASSERT_TRUE(played);
   EXPECT_EQ(played.value().text, "seed 7 |at 1 |at 2 |");
