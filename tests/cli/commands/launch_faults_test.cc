@@ -6,6 +6,7 @@
 #include "scheduler/state/archive.h"
 #include "scheduler/state/describe.h"
 #include "scheduler/store/journal.h"
+#include "scheduler/store/snapshot.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/core/base/environment_variable.h"
 
@@ -35,9 +36,8 @@ class LaunchFaults : public LaunchTest {
     const auto begin = scheduler::restore(first);
     ASSERT_TRUE(begin) << begin.failure().message;
     scheduler::State state = *begin.value().state;
-    for (int64_t number = 1;; ++number) {
-      const fs::path file = paths().journal() / fmt::format("journal-{:06}.log", number);
-      if (!fs::exists(file)) return;
+    // A scheduler that was killed between the snapshot and the journal of a pair has left none.
+    for (const auto& [number, file] : scheduler::journals(paths().journal())) {
       const auto journal = scheduler::read_journal(file, nullptr);
       ASSERT_TRUE(journal) << journal.failure().message;
       for (const auto& entry : journal.value().entries) {
