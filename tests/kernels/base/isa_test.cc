@@ -33,7 +33,7 @@ TEST_F(IsaTest, RefusesANameThatNobodyHas) {
 TEST_F(IsaTest, IsFixedForTheLifeOfTheProcess) {
   const Isa first = isa();
   for (const Isa wider : {Isa::kAvx2, Isa::kAvx512})
-    if (wider > first) EXPECT_FALSE(is_available(wider));
+    EXPECT_TRUE(wider <= first || !is_available(wider));
   ::setenv("TAILRACE_ISA", "portable", 1);
   EXPECT_EQ(isa(), first);
 }
