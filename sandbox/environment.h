@@ -1,5 +1,6 @@
-// The environment interface: value types only, GEM-like reset / step / close, so that a plugin ABI
-// can be a thin wrapper around it.
+// An environment as those have it who play one. Authors write tailrace::Env (tailrace/env.h), and
+// this is what becomes of it (plugin/plugin_environment.h): value types only, GEM-like reset / step
+// / close.
 //
 // An environment is one episode at a time: reset() begins one, step() takes an action, close() ends
 // it. It must be deterministic: the same Task gives the same episode for the same actions (members

@@ -1,7 +1,6 @@
 #include "sandbox/settings_schema.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -89,7 +88,8 @@ UserError refused_settings(const EnvironmentSettings& whole, std::string_view ow
                            std::string_view section, std::string_view reason) {
   const UserError error("{}: {}", owner, reason);
   for (const auto& [name, value] : whole)
-    if (reason.starts_with(name + " ")) return error.about(fmt::format("{}.{}", section, name));
+    if (reason.starts_with(name + " ") || reason.starts_with(name + ":"))
+      return error.about(fmt::format("{}.{}", section, name));
   return error;
 }
 

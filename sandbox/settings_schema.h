@@ -49,7 +49,7 @@ EnvironmentSettings complete_settings(const SettingsSchema& schema,
                                       std::string_view section);
 
 // The error of an owner that cannot be made of `whole`, which complete_settings() gave. A reason
-// that begins with the name of a setting is about its key.
+// that begins with the name of a setting, and a blank or a colon, is about its key.
 UserError refused_settings(const EnvironmentSettings& whole, std::string_view owner,
                            std::string_view section, std::string_view reason);
 

@@ -441,7 +441,9 @@ Result<std::optional<PlayedEpisode>> demonstrate(const Course& course, Environme
 
 Seen check_demonstrator(const Course& course) {
   const Made environment = course.make();
-  double shown = 0, random = 0;
+  struct Sums {
+    double success = 0, reward = 0;
+  } shown, random;
   int64_t i = 0;
   for (; course.goes_on(i); ++i) {
     const auto demonstrated = demonstrate(course, *environment, i);
@@ -451,19 +453,25 @@ Seen check_demonstrator(const Course& course) {
                     : failed_in(i, "the demonstrator has no first answer");
     const auto played = course.play(*environment, i);
     if (!played) return failed_in(i, played.failure().message);
-    for (const auto& [sum, episode] :
+    for (const auto& [sums, episode] :
          {std::pair{&shown, &*demonstrated.value()}, std::pair{&random, &played.value()}}) {
       const auto success = success_of(*episode, *course.plan().verifiers);
       if (!success) return failed_in(i, success.failure().message);
-      *sum += success.value();
+      sums->success += success.value();
+      sums->reward += episode->reward();
     }
   }
   const auto count = static_cast<double>(i);
-  const std::string seen =
+  std::string seen =
       fmt::format("its demonstrator succeeds in {:.3g} of {} episodes, random actions in {:.3g}",
-                  shown / count, i, random / count);
+                  shown.success / count, i, random.success / count);
+  if (shown.success > random.success) return ok(seen);
   // Where every legal action is right, nobody can be better.
-  if (shown > random || (shown == count && random == count)) return ok(seen);
+  if (shown.success == count && random.success == count) return ok(seen);
+  // A long task may be beyond both, and the way there not.
+  if (shown.success == 0 && random.success == 0 && shown.reward > random.reward)
+    return ok(fmt::format("{}; its mean reward is {:.3g}, theirs {:.3g}", seen,
+                          shown.reward / count, random.reward / count));
   return failed(seen);
 }
 

@@ -168,8 +168,11 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
       all.libraries.push_back(library);
       libraries[id] = library;
     } catch (const UserError& error) {
-      // That of a setting is its own.
-      throw error.key().empty() ? error.about(how.key) : error;
+      // That of a setting is its own, where it is given.
+      const bool is_placed = std::ranges::any_of(how.reward_settings, [&](const auto& setting) {
+        return error.key() == join_key("reward.settings", setting.first);
+      });
+      throw is_placed ? error : UserError("{}", error.what()).about(how.key);
     }
   }
   if (!options.reward.plugin.empty() &&

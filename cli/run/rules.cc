@@ -224,12 +224,15 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
     source = registries.environments.source(dataset.env, dataset.settings);
     check_verifier(dataset, key("settings"), source->info(), *registries.verifiers);
   } catch (const UserError& error) {
-    // An environment knows its settings by the section `env`.
+    // An environment knows its settings by the section `env`, and it may refuse one that is its
+    // own fallback: that stands nowhere in the file.
     constexpr std::string_view kSettings = "env.settings.";
-    if (error.key().starts_with(kSettings))
-      throw UserError("{}", error.what())
-          .about(join_key(key("settings"), error.key().substr(kSettings.size())));
-    throw error.about(key("env"));
+    if (!error.key().starts_with(kSettings)) throw error.about(key("env"));
+    const std::string name = error.key().substr(kSettings.size());
+    const bool is_given = std::ranges::any_of(
+        dataset.settings, [&](const auto& setting) { return setting.first == name; });
+    throw UserError("{}", error.what())
+        .about(is_given ? join_key(key("settings"), name) : key("env"));
   }
   const sandbox::EnvironmentInfo& info = source->info();
   const bool trains = dataset.ratio > 0;

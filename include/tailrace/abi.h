@@ -121,7 +121,8 @@ typedef struct tr_env_type {
   const char* name;
   const char* help;
   const tr_setting* const* settings; /* null-terminated; null: none */
-  /* Not TR_OK: `reason`, which may begin with the name of a setting and a colon. */
+  /* Not TR_OK: `reason`. One that begins with the name of a setting, and a blank or a colon, is
+     shown at its line of the config. */
   int32_t (*create)(const tr_host*, const tr_setting_value*, uint64_t count, tr_env** made,
                     tr_text* reason);
   void (*destroy)(tr_env*);
@@ -131,10 +132,11 @@ typedef struct tr_env_type {
   /* Who plays ends the episode at a limit of turns or tokens: the last answer, TR_TRUNCATED. */
   int32_t (*cut)(tr_env*, tr_step*);
   int32_t (*close)(tr_env*);
-  int32_t (*sample_action)(tr_env*, uint64_t random, tr_text*); /* some legal action */
+  int32_t (*sample_action)(tr_env*, uint64_t random,
+                           tr_text*); /* some legal action, also outside of an episode */
 
   /* Optional. score: behind the end of an episode, what judging it takes; its reward comes on top.
-     demonstrate: what an imperfect demonstrator would answer now. */
+     demonstrate: what an imperfect demonstrator would answer now, in an episode alone. */
   int32_t (*score)(tr_env*, tr_step*);
   int32_t (*demonstrate)(tr_env*, uint64_t random, tr_text*);
   /* Nobody calls these yet. */

@@ -100,12 +100,14 @@ class Env {
   // steps gave; where a reward scores, give it the evidence that there is.
   virtual Step cut() { return Step::truncated("a limit of the player's"); }
   virtual void close() {}
-  virtual std::string sample_action(Random& random) = 0;  // some legal action
+  // Some legal action, also outside of an episode.
+  virtual std::string sample_action(Random& random) = 0;
 
   // Optional. Behind the end of an episode, where judging it takes time: its reward comes on top,
   // and its metrics take the place of those before.
   virtual Step score() { return {}; }
-  // Optional: what an imperfect demonstrator would answer now, for a supervised warm-up.
+  // Optional: what an imperfect demonstrator would answer now, for a supervised warm-up. In an
+  // episode alone.
   virtual std::string demonstrate(Random& /*random*/) { return {}; }
 };
 

@@ -59,7 +59,12 @@ class Settings {
     return std::strtoll(std::string(text(name)).c_str(), nullptr, 10);
   }
   double number(std::string_view name) const {
-    return std::strtod(std::string(text(name)).c_str(), nullptr);
+    // Not strtod(), which would read 0.5 by the rules of a locale.
+    std::string_view digits = text(name);
+    if (!digits.empty() && digits.front() == '+') digits.remove_prefix(1);
+    double value = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
   }
   bool boolean(std::string_view name) const { return text(name) == "true"; }
 

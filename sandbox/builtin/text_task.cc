@@ -24,7 +24,7 @@ class TextTask final : public Env {
     info_.reward = settings.text("verifier");
     if (info_.reward.empty())
       // No default: rules that nobody asked for would be rewarded without a word.
-      throw std::invalid_argument("its verifier has no name");
+      throw std::invalid_argument("verifier has no name; name one, for example number");
     info_.max_action_tokens = settings.integer("max_tokens");
     // Without it an answer ends by the model's end token or by its length.
     if (!stop.empty()) info_.stop_strings = {std::string(stop)};

@@ -46,6 +46,16 @@ TEST(EnvironmentRegistry, NamesTheNearestNameOrSetting) {
             "(default rule)");
 }
 
+TEST(Settings, ARefusalThatBeginsWithANameIsAboutItsKey) {
+  const EnvironmentSettings whole = {{"size", "4"}, {"size_of_exit", "2"}};
+  const auto key_of = [&](const char* reason) {
+    return refused_settings(whole, "environment maze", "env.settings", reason).key();
+  };
+  EXPECT_EQ(key_of("size is 4, below 5"), "env.settings.size");
+  EXPECT_EQ(key_of("size_of_exit: must be odd"), "env.settings.size_of_exit");
+  EXPECT_EQ(key_of("sizes do not fit"), "");
+}
+
 TEST(EnvironmentRegistry, ANameIsTakenOnce) {
   EnvironmentRegistry registry = built_in_environments();
   EXPECT_THROW(registry.add({"text", "again", {}}, EnvironmentRegistry::Factory()), UserError);

@@ -390,13 +390,21 @@ TEST(RunApart, SaysHowTheProcessEnded) {
 // ---- the command
 
 TEST(Env, ChecksBuiltInEnvironments) {
-  for (const char* name : {"frozen_grid", "calculator"}) {
+  for (const char* name : {"frozen_grid", "calculator", "countdown", "paced"}) {
     const auto result = run_binary(std::string("env check ") + name + " --episodes 50");
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     EXPECT_EQ(result.out.find("FAILED"), std::string::npos) << result.out;
     EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 12) << result.out;
     EXPECT_EQ(result.out.find("ok      made"), 0u) << result.out;
   }
+}
+
+// None of them succeeds in a hundred turns; the demonstrator repeats more of the words.
+TEST(Env, ADemonstratorMayBeBetterWithoutSuccess) {
+  const auto result = run_binary("env check paced --episodes 20 --set turns=100 max_turns=100");
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_NE(result.out.find("random actions in 0; its mean reward is 0.5"), std::string::npos)
+      << result.out;
 }
 
 TEST(Env, ChecksAsJson) {

@@ -403,6 +403,13 @@ TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
   EXPECT_EQ(error_of({"env.name=countdown", "env.settings={min_numbers: 4, max_numbers: 3}"}),
             "override env.settings={min_numbers: 4, max_numbers: 3}: environment countdown: "
             "max_numbers is 3, below min_numbers 4");
+  // What is wrong is a fallback, which stands nowhere.
+  EXPECT_EQ(error_of({"env.name=countdown", "env.settings={min_numbers: 5}"}),
+            "override env.name=countdown: environment countdown: max_numbers is 4, below "
+            "min_numbers 5");
+  EXPECT_EQ(error_of({"env.name=text", "env.settings={verifier: ''}"}),
+            "override env.settings={verifier: ''}: environment text: verifier has no name; name "
+            "one, for example number");
   EXPECT_EQ(error_of({"sft.data=x.jsonl", "sft.demonstrations=3"}),
             "override sft.data=x.jsonl: sft.data and sft.demonstrations are both set; the warm-up "
             "learns from one of them.");

@@ -151,6 +151,15 @@ TEST(Paced, AnAnswerIsPendingUntilItsTimeHasPassed) {
             *std::min_element(times.begin(), times.end()) * 3 / 2);
 }
 
+TEST(Paced, AsTheEngineHasItAnAnswerIsPendingToo) {
+  const auto environment = built_in("paced", {{"latency_ms", "20"}});
+  const std::string action = word_of(environment->reset({.seed = 1}).value().text);
+  EXPECT_TRUE(environment->step(action).value().pending);
+  Result<StepResult> step = environment->step(action);
+  while (step.value().pending) step = environment->step(action);
+  EXPECT_EQ(step.value().metrics[1].second, 0);
+}
+
 TEST(Paced, MembersThatActDifferentlyTakeDifferentTimes) {
   HandClock clock;
   auto environment = paced_by(clock, {{"latency_ms", "50"}, {"latency_sigma", "1"}});
