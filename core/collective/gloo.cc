@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <future>
 #include <mutex>
@@ -34,6 +35,8 @@ constexpr std::chrono::milliseconds kBeat{100};
 constexpr std::chrono::seconds kConnect{15};
 // After a rank has gone, for what still comes from the others.
 constexpr std::chrono::seconds kGrace{2};
+// For those that still read when this rank is done.
+constexpr std::chrono::seconds kFarewell{10};
 
 // Gloo tells of a connection that closes to who waits for a message that has not begun: not where
 // one was half sent or half read. So one more receive waits for a message that no rank sends, and
@@ -88,6 +91,7 @@ class GlooCollective : public Collective {
   }
 
   ~GlooCollective() override {
+    if (watch_ && !lost_ && std::uncaught_exceptions() == 0) farewell();
     // Gloo's thread tells a buffer of its connection's end, and may still be about it when the one
     // that waited goes on: no connection is left before the buffers go.
     if (watch_) context_->closeConnections();
@@ -163,6 +167,31 @@ class GlooCollective : public Collective {
   }
 
   using Buffer = gloo::transport::UnboundBuffer;
+
+  // Gloo resets a connection that it closes, and what the other side has not read yet is lost with
+  // it: also of a call that has returned here. So a rank goes when the others have said that they
+  // have all, when one of them is gone, or when it has waited long enough.
+  void farewell() {
+    constexpr uint64_t kTag = ~uint64_t{1};
+    try {
+      std::vector<std::byte> words(static_cast<size_t>(size()));
+      const auto buffer = open(words.data(), words.size());
+      run([&] {
+        const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+        for (int other = 0; other < size(); ++other) {
+          if (other == rank()) continue;
+          buffer->recv(other, kTag, static_cast<size_t>(other), 1);
+          buffer->send(other, kTag, static_cast<size_t>(rank()), 1);
+        }
+        for (int others = size() - 1; others > 0; --others)
+          buffer->waitRecv(std::max(std::chrono::milliseconds(1),
+                                    std::chrono::floor<std::chrono::milliseconds>(
+                                        deadline - std::chrono::steady_clock::now())));
+      });
+    } catch (const std::exception&) {
+      // It goes all the same.
+    }
+  }
 
   // Runs what blocks on a thread of its own, so that the caller's pulse goes on.
   template <class Call>

@@ -33,7 +33,8 @@ void arrive(const GlooOptions& options);
 std::optional<int> missing_rank(const GlooOptions& options);
 
 // Connects with all ranks. Throws RankLost when one does not come within `timeout` or 15 s,
-// whichever is less: one that has said that it is here may have died since.
+// whichever is less: one that has said that it is here may have died since. Whoever destroys what
+// it gets waits up to 10 s for ranks that are still within a call.
 std::unique_ptr<Collective> join_ranks(const GlooOptions& options);
 
 }  // namespace tailrace

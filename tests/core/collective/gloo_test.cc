@@ -150,6 +150,39 @@ TEST(Gloo, OneThatIsKilledIsNoticedByWhoWaitsForAnother) {
   for (const pid_t child : children) ::waitpid(child, nullptr, 0);
 }
 
+// It has been heard by nobody when the rank that said it is done.
+TEST(Gloo, WhatOneSaidBeforeItWentIsHeard) {
+  const TemporaryDirectory folder;
+  const auto join = [&](int rank) {
+    return join_ranks({.folder = folder.path(), .rank = rank, .size = 2, .timeout = 60s});
+  };
+  // More than the other side of a connection takes before it is read, and less than both sides.
+  std::vector<std::byte> bytes(size_t{400} << 10, std::byte(42));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<std::byte> heard(bytes.size());
+    try {
+      join(1)->broadcast(heard);
+    } catch (const RankLost&) {
+      std::_Exit(1);
+    }
+    std::_Exit(heard == bytes ? 0 : 2);
+  }
+  auto group = join(0);
+  std::this_thread::sleep_for(200ms);  // it waits to read by then
+  ::kill(child, SIGSTOP);
+  group->broadcast(bytes);
+  const auto waker = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(300ms);
+    ::kill(child, SIGCONT);
+  });
+  group.reset();
+  waker.wait();
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 // A message is half sent, or half read. The deadline is beyond that of the test.
 TEST(Gloo, OneThatIsKilledInTheMiddleOfAMessageIsNoticedToo) {
   for (const int own : {0, 1}) {
