@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "sandbox/plugin/message.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
