@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/view/signal.h"
+
 namespace tailrace {
 namespace {
 
