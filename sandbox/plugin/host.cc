@@ -29,7 +29,7 @@
 namespace tailrace::sandbox {
 namespace {
 
-// Of one session: its address space, open files, the largest file.
+// Of one session: its address space beside what its host has, open files, the largest file.
 constexpr rlim_t kSessionMemory = rlim_t{2} << 30, kSessionFiles = 256,
                  kSessionFileBytes = rlim_t{1} << 30;
 
@@ -166,6 +166,14 @@ void limit(__rlimit_resource resource, rlim_t most) {
   (void)::setrlimit(resource, &both);
 }
 
+// What is mapped already, here and by the library: it is not the session's. 0: it cannot be read.
+uint64_t address_space() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0;
+  file >> pages;
+  return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 // The child of a session; does not return.
 [[noreturn]] void play_session(const std::shared_ptr<const PluginLibrary>& library, int control,
                                int socket, pid_t host) {
@@ -174,7 +182,7 @@ void limit(__rlimit_resource resource, rlim_t most) {
   if (::getppid() != host) ::_exit(1);
   ::close(control);
   limit(RLIMIT_CORE, 0);
-  limit(RLIMIT_AS, kSessionMemory);
+  limit(RLIMIT_AS, address_space() + kSessionMemory);
   limit(RLIMIT_NOFILE, kSessionFiles);
   limit(RLIMIT_FSIZE, kSessionFileBytes);
   Session(library, socket).serve();

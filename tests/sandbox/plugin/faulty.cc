@@ -75,10 +75,15 @@ class Faulty : public tailrace::Env {
     std::random_device random;
     if (random() % 20 == 0) fail(kFaults[random() % 6]);
   }
+  // By the signal itself, also where a sanitizer would say something first.
+  static void crash() {
+    std::signal(SIGSEGV, SIG_DFL);
+    std::raise(SIGSEGV);
+  }
   void fail(const std::string& fault) {
     if (fault == "throw") throw std::runtime_error("a bad day");
     if (fault == "failed") throw tailrace::Failed("out of luck");
-    if (fault == "crash") std::raise(SIGSEGV);
+    if (fault == "crash") crash();
     if (fault == "exit") ::_exit(7);
     if (fault == "hang")
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
