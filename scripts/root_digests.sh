@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Plays three short runs on the CPU and prints a line `NAME DIGEST` for each: the root digest of the
+# Plays short runs on the CPU and prints a line `NAME DIGEST` for each: the root digest of the
 # weights that it ends with (design rule 4). Two builds that print the same lines train the same
 # weights bit for bit; a change that should leave the arithmetic alone is held against the lines of
 # the commit before it. Lines of machines whose numerics class differs may differ, and the class
 # stands in the first line for that reason.
 #
-#   scripts/root_digests.sh [BINARY]     # build/tailrace; half a minute on two cores
+#   scripts/root_digests.sh [BINARY]     # build/tailrace; a minute on two cores
 #   diff <(scripts/root_digests.sh OLD) <(scripts/root_digests.sh NEW)
 set -euo pipefail
 binary=$(realpath "${1:-"$(dirname "$0")/../build/tailrace"}")
@@ -16,7 +16,7 @@ trap 'rm -rf "$folder"' EXIT
 # All parts of a run, and each once or twice: warm-up, steps, an evaluation, a checkpoint.
 play() {
   local name=$1 config=$2 steps=4
-  "$binary" launch "$config" --run-dir "$folder/$name" run.steps=$steps sft.demonstrations=1000 \
+  "$binary" launch "$config" --run-dir "$folder/$name" run.steps=$steps \
     rollout.prompts_per_step=16 eval.prompts=32 eval.interval_steps=2 checkpoint.interval_steps=2 \
     "${@:3}" >"$folder/$name.txt" 2>&1 || { cat "$folder/$name.txt" >&2; return 1; }
   value "$folder/$name/weights/p0-v$steps.json" root
@@ -24,8 +24,10 @@ play() {
 # Of a key of a manifest, which holds it once.
 value() { sed -n 's/.*"'"$2"'": *"\([^"]*\)".*/\1/p' "$1"; }
 
-root=$(play quickstart quickstart.yaml)
+root=$(play quickstart quickstart.yaml sft.demonstrations=1000)
 echo "class $(value "$folder/quickstart/weights/p0-v4.json" numerics_class)"
 echo "quickstart $root"
-echo "calculator $(play calculator calculator.yaml)"
-echo "mixed $(play mixed mixed.yaml)"
+echo "calculator $(play calculator calculator.yaml sft.demonstrations=1000)"
+echo "mixed $(play mixed mixed.yaml sft.demonstrations=1000)"
+echo "experts $(play experts quickstart.yaml model.create.experts=4 sft.demonstrations=1000)"
+echo "bf16 $(play bf16 tinystories.yaml model.compute=bf16)"
