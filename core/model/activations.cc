@@ -7,7 +7,7 @@
 namespace tailrace {
 namespace {
 
-// Floats a token of each array of a layer, in the order of Activations::Layer.
+// Floats a token of each array of a layer, in the order of Activations::Arrays::Layer.
 struct RowSizes {
   int64_t hidden, qkv, attended, lse, product, product_inv_rms;
 
@@ -22,10 +22,6 @@ struct RowSizes {
 
 Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
   return {memory.data(), rows, cols};
-}
-
-size_t aligned_bytes(int64_t tokens, int64_t floats) {
-  return Workspace::aligned(static_cast<size_t>(tokens * floats) * sizeof(float));
 }
 
 }  // namespace
@@ -57,11 +53,6 @@ MlpMemory::MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_to
       expert_weights(workspace.take<float>(max_tokens * sizes.choices)),
       chosen(workspace.take<int32_t>(max_tokens * sizes.choices)) {}
 
-size_t MlpMemory::bytes(const MlpSizes& sizes, int64_t max_tokens) {
-  return aligned_bytes(max_tokens, sizes.gate_up) + aligned_bytes(max_tokens, sizes.router) +
-         2 * aligned_bytes(max_tokens, sizes.choices);
-}
-
 void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
                      LayerActivations& kept) const {
   const MlpSizes sizes(config, layer);
@@ -75,30 +66,10 @@ void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
   kept.chosen = chosen.first(static_cast<size_t>(tokens * sizes.choices));
 }
 
-int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
+Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens) {
   const RowSizes row(config);
-  // Rounded up one by one, as take() does.
-  auto bytes_of = [&](int64_t floats) {
-    return static_cast<int64_t>(aligned_bytes(max_tokens, floats));
-  };
-  const int64_t layer = 2 * bytes_of(row.hidden) + 2 * bytes_of(1) + bytes_of(row.qkv) +
-                        bytes_of(row.attended) + bytes_of(row.lse) + 2 * bytes_of(row.product) +
-                        2 * bytes_of(row.product_inv_rms);
-  int64_t bytes = config.num_layers * layer + bytes_of(row.hidden) + bytes_of(1);
-  for (int64_t i = 0; i < config.num_layers; ++i)
-    bytes += static_cast<int64_t>(MlpMemory::bytes(MlpSizes(config, i), max_tokens));
-  return bytes;
-}
-
-Activations::Activations(const ModelConfig& config, int64_t max_tokens)
-    : config_(config),
-      max_tokens_(max_tokens),
-      buffer_(static_cast<size_t>(bytes(config, max_tokens))) {
-  const RowSizes row(config);
-  // As many takes, of the same sizes, as bytes() counts.
-  Workspace memory({buffer_.data(), buffer_.size()});
   auto take = [&](int64_t floats) { return memory.take<float>(max_tokens * floats); };
-  layers_.reserve(static_cast<size_t>(config.num_layers));
+  layers.reserve(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     Layer layer;
     layer.input = take(row.hidden);
@@ -113,11 +84,25 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     layer.down_product = take(row.product);
     layer.down_inv_rms = take(row.product_inv_rms);
     layer.mlp = MlpMemory(memory, MlpSizes(config, i), max_tokens);
-    layers_.push_back(layer);
+    layers.push_back(layer);
   }
   // Room for every token: a batch may want the logits of all of them.
-  final_rows_ = take(row.hidden);
-  final_inv_rms_ = take(1);
+  final_rows = take(row.hidden);
+  final_inv_rms = take(1);
+}
+
+int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
+  Workspace memory = Workspace::measuring();
+  Arrays(memory, config, max_tokens);
+  return static_cast<int64_t>(memory.peak());
+}
+
+Activations::Activations(const ModelConfig& config, int64_t max_tokens)
+    : config_(config),
+      max_tokens_(max_tokens),
+      buffer_(static_cast<size_t>(bytes(config, max_tokens))) {
+  Workspace memory({buffer_.data(), buffer_.size()});
+  arrays_ = Arrays(memory, config, max_tokens);
 }
 
 void Activations::begin(int64_t num_tokens, int64_t num_logit_rows) {
@@ -129,7 +114,7 @@ void Activations::begin(int64_t num_tokens, int64_t num_logit_rows) {
 
 LayerActivations Activations::layer(int64_t index) const {
   const RowSizes row(config_);
-  const Layer& layer = layers_[static_cast<size_t>(index)];
+  const Arrays::Layer& layer = arrays_.layers[static_cast<size_t>(index)];
   const auto count = static_cast<size_t>(num_tokens_);
   LayerActivations kept = {.input = rows_of(layer.input, num_tokens_, row.hidden),
                            .input_inv_rms = layer.input_inv_rms.first(count),
@@ -149,11 +134,11 @@ LayerActivations Activations::layer(int64_t index) const {
 }
 
 Matrix Activations::final_rows() const {
-  return rows_of(final_rows_, num_logit_rows_, config_.hidden_size);
+  return rows_of(arrays_.final_rows, num_logit_rows_, config_.hidden_size);
 }
 
 std::span<float> Activations::final_inv_rms() const {
-  return final_inv_rms_.first(static_cast<size_t>(num_logit_rows_));
+  return arrays_.final_inv_rms.first(static_cast<size_t>(num_logit_rows_));
 }
 
 }  // namespace tailrace

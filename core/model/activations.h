@@ -58,7 +58,6 @@ struct MlpMemory {
 
   MlpMemory() = default;
   MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens);
-  static size_t bytes(const MlpSizes& sizes, int64_t max_tokens);
   // As `layer` sees it.
   void view(const ModelConfig& config, int64_t layer, int64_t tokens, LayerActivations& kept) const;
 };
@@ -83,17 +82,24 @@ class Activations {
   static int64_t bytes(const ModelConfig& config, int64_t max_tokens);
 
  private:
-  struct Layer {
-    std::span<float> input, input_inv_rms, qkv, attended, lse, middle, mlp_inv_rms;
-    std::span<float> o_product, o_inv_rms, down_product, down_inv_rms;
-    MlpMemory mlp;
+  // Taken from `memory` in order; from one that measures for bytes().
+  struct Arrays {
+    struct Layer {
+      std::span<float> input, input_inv_rms, qkv, attended, lse, middle, mlp_inv_rms;
+      std::span<float> o_product, o_inv_rms, down_product, down_inv_rms;
+      MlpMemory mlp;
+    };
+    std::vector<Layer> layers;
+    std::span<float> final_rows, final_inv_rms;
+
+    Arrays() = default;
+    Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens);
   };
 
   ModelConfig config_;
   int64_t max_tokens_, num_tokens_ = 0, num_logit_rows_ = 0;
   Buffer buffer_;
-  std::vector<Layer> layers_;
-  std::span<float> final_rows_, final_inv_rms_;
+  Arrays arrays_;
 };
 
 }  // namespace tailrace

@@ -14,10 +14,6 @@
 namespace tailrace {
 namespace {
 
-size_t matrix_bytes(int64_t rows, int64_t cols) {
-  return Workspace::aligned(static_cast<size_t>(rows * cols) * sizeof(float));
-}
-
 // The columns of a qkv matrix [tokens, qkv_size].
 template <class T>
 struct Qkv {
@@ -44,48 +40,44 @@ struct GateUp {
 Matrix take_qk(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
   return take_matrix(workspace, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size());
 }
-size_t qk_bytes(const ModelConfig& c, int64_t tokens) {
-  return c.qk_norm ? matrix_bytes(tokens, c.q_size() + c.kv_size()) : 0;
-}
 
 int num_rotated_heads(const ModelConfig& c) {
   return static_cast<int>(c.num_heads + c.num_kv_heads);
 }
-AttentionHeads attention_heads(const ModelConfig& c, int64_t layer) {
+AttentionHeads attention_heads(const LayerPass& pass) {
+  const ModelConfig& c = pass.config;
   return {.num_heads = static_cast<int>(c.num_heads),
           .scale = 1.0f / std::sqrt(static_cast<float>(c.attention_scalar > 0 ? c.attention_scalar
                                                                               : c.head_dim)),
-          .window = static_cast<int>(c.window(layer))};
+          .window = static_cast<int>(c.window(pass.layer))};
 }
 float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
 
 // Queries and keys as attention reads them. With qk_norm they are made from the product, which
 // backward needs as it is, in `rotated` [tokens, q_size + kv_size]; else in the product's place.
-Matrix rotate(const Stream& stream, const LayerPass& pass, std::span<const float> q_norm,
-              std::span<const float> k_norm, Matrix product, Matrix rotated,
-              std::span<float> inv_rms) {
+Matrix rotate(const LayerPass& pass, Matrix product, Matrix rotated, std::span<float> inv_rms) {
   const ModelConfig& c = pass.config;
   if (c.qk_norm) {
     const int64_t q = c.q_size();
     const auto q_heads = static_cast<size_t>(inv_rms.empty() ? 0 : product.rows * c.num_heads);
-    rms_norm(stream, {.x = product.slice_cols(0, q),
-                      .weight = q_norm,
-                      .eps = norm_eps(c),
-                      .y = rotated.slice_cols(0, q),
-                      .inv_rms = inv_rms.first(q_heads)});
-    rms_norm(stream, {.x = product.slice_cols(q, product.cols),
-                      .weight = k_norm,
-                      .eps = norm_eps(c),
-                      .y = rotated.slice_cols(q, rotated.cols),
-                      .inv_rms = inv_rms.subspan(q_heads)});
+    rms_norm(pass.stream, {.x = product.slice_cols(0, q),
+                           .weight = pass.weights.q_norm,
+                           .eps = norm_eps(c),
+                           .y = rotated.slice_cols(0, q),
+                           .inv_rms = inv_rms.first(q_heads)});
+    rms_norm(pass.stream, {.x = product.slice_cols(q, product.cols),
+                           .weight = pass.weights.k_norm,
+                           .eps = norm_eps(c),
+                           .y = rotated.slice_cols(q, rotated.cols),
+                           .inv_rms = inv_rms.subspan(q_heads)});
   } else {
     rotated = product;
   }
-  rope(stream, {.x = rotated,
-                .num_heads = num_rotated_heads(c),
-                .positions = pass.batch.sequences.positions,
-                .table = pass.rope_table,
-                .inverse = false});
+  rope(pass.stream, {.x = rotated,
+                     .num_heads = num_rotated_heads(c),
+                     .positions = pass.batch.sequences.positions,
+                     .table = pass.rope_table,
+                     .inverse = false});
   return rotated;
 }
 
@@ -99,324 +91,360 @@ struct Half {
   std::span<const float> post_norm;  // empty: there is none
   std::span<float> product_inv_rms;
 };
-Half attention_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
-  return {kept.input,     weights.input_norm, kept.input_inv_rms,
-          kept.o_product, weights.o_norm,     kept.o_inv_rms};
+Half attention_half(const LayerPass& pass) {
+  return {pass.kept.input,     pass.weights.input_norm, pass.kept.input_inv_rms,
+          pass.kept.o_product, pass.weights.o_norm,     pass.kept.o_inv_rms};
 }
-Half mlp_half(const PackedWeights::Layer& weights, const LayerActivations& kept) {
-  return {kept.middle,       weights.mlp_norm,  kept.mlp_inv_rms,
-          kept.down_product, weights.down_norm, kept.down_inv_rms};
+Half mlp_half(const LayerPass& pass) {
+  return {pass.kept.middle,       pass.weights.mlp_norm,  pass.kept.mlp_inv_rms,
+          pass.kept.down_product, pass.weights.down_norm, pass.kept.down_inv_rms};
 }
 
 // f(normed, y) fills y.
 template <class F>
-void forward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
-                  const Half& half, Matrix output, const F& f) {
-  Workspace::Scope scope(workspace);
-  Matrix normed = take_matrix(workspace, half.input.rows, c.hidden_size);
-  rms_norm(stream, {.x = half.input,
-                    .weight = half.norm,
-                    .eps = norm_eps(c),
-                    .y = normed,
-                    .inv_rms = half.inv_rms});
+void forward_half(const LayerPass& pass, const Half& half, Matrix output, const F& f) {
+  const ModelConfig& c = pass.config;
+  Workspace::Scope scope(pass.workspace);
+  Matrix normed = take_matrix(pass.workspace, half.input.rows, c.hidden_size);
+  rms_norm(pass.stream, {.x = half.input,
+                         .weight = half.norm,
+                         .eps = norm_eps(c),
+                         .y = normed,
+                         .inv_rms = half.inv_rms});
   // In the output's place where nobody keeps it.
   const Matrix product = half.product.cols > 0 ? half.product : output;
   f(normed, product);
   if (!half.post_norm.empty())
-    rms_norm(stream, {.x = product,
-                      .weight = half.post_norm,
-                      .eps = norm_eps(c),
-                      .y = output,
-                      .inv_rms = half.product_inv_rms});
+    rms_norm(pass.stream, {.x = product,
+                           .weight = half.post_norm,
+                           .eps = norm_eps(c),
+                           .y = output,
+                           .inv_rms = half.product_inv_rms});
   // The residual stream is added to the finished product and is not where its sum starts: one
   // rounding, at the same place in every pass.
-  add(stream, {.x = half.input, .y = output});
+  add(pass.stream, {.x = half.input, .y = output});
 }
+
+struct BackwardHalf {
+  Matrix normed, dnormed;
+
+  BackwardHalf(Workspace& workspace, const ModelConfig& c, int64_t tokens)
+      : normed(take_matrix(workspace, tokens, c.hidden_size)),
+        dnormed(take_matrix(workspace, tokens, c.hidden_size)) {}
+};
 
 // f(normed, dy, dnormed) reads dy, the gradient to what its forward pass filled, before it writes
 // dnormed.
 template <class F>
-void backward_half(const Stream& stream, Workspace& workspace, const ModelConfig& c,
-                   const Half& half, std::span<float> dnorm, std::span<float> dpost_norm, Matrix dx,
-                   const F& f) {
-  Workspace::Scope scope(workspace);
-  Matrix normed = take_matrix(workspace, dx.rows, c.hidden_size);
-  Matrix dnormed = take_matrix(workspace, dx.rows, c.hidden_size);
-  rms_norm(stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
+void backward_half(const LayerPass& pass, const Half& half, std::span<float> dnorm,
+                   std::span<float> dpost_norm, Matrix dx, const F& f) {
+  const ModelConfig& c = pass.config;
+  Workspace::Scope scope(pass.workspace);
+  const auto [normed, dnormed] = BackwardHalf(pass.workspace, c, dx.rows);
+  rms_norm(pass.stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
   if (!half.post_norm.empty())
-    rms_norm_backward(stream, {.x = half.product,
-                               .weight = half.post_norm,
-                               .inv_rms = half.product_inv_rms,
-                               .dy = dx,
-                               .dx = dnormed,
-                               .accumulate = false,
-                               .dweight = dpost_norm});
+    rms_norm_backward(pass.stream, {.x = half.product,
+                                    .weight = half.post_norm,
+                                    .inv_rms = half.product_inv_rms,
+                                    .dy = dx,
+                                    .dx = dnormed,
+                                    .accumulate = false,
+                                    .dweight = dpost_norm});
   f(normed, half.post_norm.empty() ? dx : dnormed, dnormed);
   // dx already is the gradient of the residual path, which goes past this half unchanged; the
   // half's own is added to it.
-  rms_norm_backward(stream, {.x = half.input,
-                             .weight = half.norm,
-                             .inv_rms = half.inv_rms,
-                             .dy = dnormed,
-                             .dx = dx,
-                             .accumulate = true,
-                             .dweight = dnorm});
+  rms_norm_backward(pass.stream, {.x = half.input,
+                                  .weight = half.norm,
+                                  .inv_rms = half.inv_rms,
+                                  .dy = dnormed,
+                                  .dx = dx,
+                                  .accumulate = true,
+                                  .dweight = dnorm});
 }
 
-void forward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                       int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                       const LayerActivations& kept, ConstMatrix normed, Matrix y) {
+void forward_attention(const LayerPass& pass, ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
-  Workspace::Scope scope(workspace);
+  Workspace::Scope scope(pass.workspace);
   // One product for q, k and v: the rows of the input are read once, and few large products keep
   // threads busier than many small ones.
-  linear(stream, {.x = normed, .weight = weights.qkv, .bias = weights.qkv_bias, .y = kept.qkv});
-  const Qkv<float> qkv(c, kept.qkv);
-  const Matrix qk = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk,
-                           take_qk(workspace, c, kept.qkv.rows), {});
+  linear(
+      pass.stream,
+      {.x = normed, .weight = pass.weights.qkv, .bias = pass.weights.qkv_bias, .y = pass.kept.qkv});
+  const Qkv<float> qkv(c, pass.kept.qkv);
+  const Matrix qk = rotate(pass, qkv.qk, take_qk(pass.workspace, c, pass.kept.qkv.rows), {});
   // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
   // training thus have one path, and the same bits.
-  kv_write(stream,
-           {.k = qk.slice_cols(c.q_size(), qk.cols), .v = qkv.v, .batch = sequences, .kv = kv});
-  attention(stream, workspace,
+  kv_write(
+      pass.stream,
+      {.k = qk.slice_cols(c.q_size(), qk.cols), .v = qkv.v, .batch = sequences, .kv = pass.kv});
+  attention(pass.stream, pass.workspace,
             {.q = qk.slice_cols(0, c.q_size()),
-             .heads = attention_heads(c, layer),
+             .heads = attention_heads(pass),
              .batch = sequences,
-             .kv = kv,
+             .kv = pass.kv,
              .max_context = pass.batch.max_context,
-             .out = kept.attended,
-             .lse = kept.lse});
-  linear(stream, {.x = kept.attended, .weight = weights.o, .bias = weights.o_bias, .y = y});
+             .out = pass.kept.attended,
+             .lse = pass.kept.lse});
+  linear(pass.stream,
+         {.x = pass.kept.attended, .weight = pass.weights.o, .bias = pass.weights.o_bias, .y = y});
 }
 
-void forward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                       const PackedWeights::Layer& weights, const LayerActivations& kept,
-                       ConstMatrix normed, Matrix y) {
+void forward_dense_mlp(const LayerPass& pass, ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
-  Workspace::Scope scope(workspace);
-  Matrix product = take_matrix(workspace, normed.rows, c.intermediate_size);
-  linear(stream,
-         {.x = normed, .weight = weights.gate_up, .bias = weights.gate_up_bias, .y = kept.gate_up});
-  const GateUp<float> halves(kept.gate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
-  linear(stream, {.x = product, .weight = weights.down, .bias = weights.down_bias, .y = y});
+  Workspace::Scope scope(pass.workspace);
+  Matrix product = take_matrix(pass.workspace, normed.rows, c.intermediate_size);
+  linear(pass.stream, {.x = normed,
+                       .weight = pass.weights.gate_up,
+                       .bias = pass.weights.gate_up_bias,
+                       .y = pass.kept.gate_up});
+  const GateUp<float> halves(pass.kept.gate_up);
+  swiglu(pass.stream,
+         {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
+  linear(pass.stream,
+         {.x = product, .weight = pass.weights.down, .bias = pass.weights.down_bias, .y = y});
 }
 
 // The choices of a batch, sorted by expert.
 struct Groups {
   std::span<int32_t> offsets, tokens, rows;
 
-  Groups(const Stream& stream, Workspace& workspace, const ModelConfig& c,
-         std::span<const int32_t> chosen)
+  Groups(Workspace& workspace, const ModelConfig& c, int64_t max_tokens)
       : offsets(workspace.take<int32_t>(c.num_experts + 1)),
-        tokens(workspace.take<int32_t>(std::ssize(chosen))),
-        rows(workspace.take<int32_t>(std::ssize(chosen))) {
-    group_by_expert(stream, {.chosen = chosen,
-                             .experts_per_token = c.experts_per_token,
-                             .offsets = offsets,
-                             .tokens = tokens,
-                             .rows = rows});
-  }
-  static size_t bytes(const ModelConfig& c, int64_t max_tokens) {
-    return matrix_bytes(1, c.num_experts + 1) + 2 * matrix_bytes(max_tokens, c.experts_per_token);
-  }
+        tokens(workspace.take<int32_t>(max_tokens * c.experts_per_token)),
+        rows(workspace.take<int32_t>(max_tokens * c.experts_per_token)) {}
 };
+void group(const LayerPass& pass, const Groups& groups) {
+  group_by_expert(pass.stream, {.chosen = pass.kept.chosen,
+                                .experts_per_token = pass.config.experts_per_token,
+                                .offsets = groups.offsets,
+                                .tokens = groups.tokens,
+                                .rows = groups.rows});
+}
 
 // What the batch says of a layer's choices.
-MatrixView<const int32_t> given_choices(const LayerPass& pass, int64_t layer) {
+MatrixView<const int32_t> given_choices(const LayerPass& pass) {
   if (pass.batch.choices.rows == 0) return {};
-  const int64_t k = pass.config.experts_per_token, index = pass.config.sparse_index(layer);
+  const int64_t k = pass.config.experts_per_token, index = pass.config.sparse_index(pass.layer);
   return pass.batch.choices.slice_cols(index * k, (index + 1) * k);
 }
 
-void forward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                     int64_t layer, const PackedWeights::Layer& weights,
-                     const LayerActivations& kept, ConstMatrix normed, Matrix y) {
+struct ForwardExperts {
+  Matrix wide, product;  // a row for each choice
+  Groups groups;
+
+  ForwardExperts(Workspace& workspace, const ModelConfig& c, int64_t tokens)
+      : wide(take_matrix(workspace, tokens * c.experts_per_token, c.hidden_size)),
+        product(take_matrix(workspace, tokens * c.experts_per_token, c.expert_size)),
+        groups(workspace, c, tokens) {}
+};
+void forward_experts(const LayerPass& pass, ConstMatrix normed, Matrix y) {
   const ModelConfig& c = pass.config;
-  const int64_t choices = normed.rows * c.experts_per_token;
-  Workspace::Scope scope(workspace);
-  Matrix wide = take_matrix(workspace, choices, c.hidden_size);  // a row for each choice
-  Matrix product = take_matrix(workspace, choices, c.expert_size);
-  linear(stream, {.x = normed, .weight = weights.router, .y = kept.router});
-  route(stream, {.logits = kept.router,
-                 .choice_bias = weights.choice_bias,
-                 .given = given_choices(pass, layer),
-                 .normalised = c.normalised_experts,
-                 .probabilities = kept.router,
-                 .chosen = kept.chosen,
-                 .weights = kept.expert_weights});
-  const Groups groups(stream, workspace, c, kept.chosen);
-  gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  Workspace::Scope scope(pass.workspace);
+  const auto [wide, product, groups] = ForwardExperts(pass.workspace, c, normed.rows);
+  linear(pass.stream, {.x = normed, .weight = pass.weights.router, .y = pass.kept.router});
+  route(pass.stream, {.logits = pass.kept.router,
+                      .choice_bias = pass.weights.choice_bias,
+                      .given = given_choices(pass),
+                      .normalised = c.normalised_experts,
+                      .probabilities = pass.kept.router,
+                      .chosen = pass.kept.chosen,
+                      .weights = pass.kept.expert_weights});
+  group(pass, groups);
+  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  grouped_linear(pass.stream, {.x = wide,
+                               .weights = pass.weights.expert_gate_up,
+                               .offsets = groups.offsets,
+                               .y = pass.kept.gate_up});
+  const GateUp<float> halves(pass.kept.gate_up);
+  swiglu(pass.stream,
+         {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   grouped_linear(
-      stream,
-      {.x = wide, .weights = weights.expert_gate_up, .offsets = groups.offsets, .y = kept.gate_up});
-  const GateUp<float> halves(kept.gate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
-  grouped_linear(
-      stream, {.x = product, .weights = weights.expert_down, .offsets = groups.offsets, .y = wide});
-  weighted_sum(stream, {.x = wide, .rows = groups.rows, .weights = kept.expert_weights, .y = y});
+      pass.stream,
+      {.x = product, .weights = pass.weights.expert_down, .offsets = groups.offsets, .y = wide});
+  weighted_sum(pass.stream,
+               {.x = wide, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y});
 }
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
-void backward_linear(const Stream& stream, Workspace& workspace, ConstMatrix dy, ConstMatrix x,
-                     const Weight& weight, Matrix dweight, std::span<float> dbias, Matrix dx) {
-  linear_grad_weight(stream, workspace, {.dy = dy, .x = x, .dweight = dweight});
-  if (!dbias.empty()) linear_grad_bias(stream, {.dy = dy, .dbias = dbias});
-  linear_grad_input(stream, workspace, {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
+void backward_linear(const LayerPass& pass, ConstMatrix dy, ConstMatrix x, const Weight& weight,
+                     Matrix dweight, std::span<float> dbias, Matrix dx) {
+  linear_grad_weight(pass.stream, pass.workspace, {.dy = dy, .x = x, .dweight = dweight});
+  if (!dbias.empty()) linear_grad_bias(pass.stream, {.dy = dy, .dbias = dbias});
+  linear_grad_input(pass.stream, pass.workspace,
+                    {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
 }
 
-void backward_dense_mlp(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                        const PackedWeights::Layer& weights, const LayerActivations& kept,
-                        const LayerTensors<float>& gradients, ConstMatrix normed, ConstMatrix dy,
-                        Matrix dnormed) {
-  const ModelConfig& c = pass.config;
-  Workspace::Scope scope(workspace);
-  // Made again rather than kept: it is as wide as gate or up, and one elementwise op.
-  Matrix product = take_matrix(workspace, dy.rows, c.intermediate_size);
-  Matrix dgate_up = take_matrix(workspace, dy.rows, 2 * c.intermediate_size);
+struct BackwardDense {
+  Matrix product, dgate_up;
 
-  const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
+  BackwardDense(Workspace& workspace, const ModelConfig& c, int64_t tokens)
+      : product(take_matrix(workspace, tokens, c.intermediate_size)),
+        dgate_up(take_matrix(workspace, tokens, 2 * c.intermediate_size)) {}
+};
+void backward_dense_mlp(const LayerPass& pass, const LayerTensors<float>& gradients,
+                        ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+  const ModelConfig& c = pass.config;
+  Workspace::Scope scope(pass.workspace);
+  // The product is made again rather than kept: it is as wide as gate or up, and one elementwise
+  // op.
+  const auto [product, dgate_up] = BackwardDense(pass.workspace, c, dy.rows);
+  const GateUp<float> halves(pass.kept.gate_up), dhalves(dgate_up);
+  swiglu(pass.stream,
+         {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // The gradient to the product lies where the gradient to the gate will be.
-  backward_linear(stream, workspace, dy, product, weights.down, gradients.down, gradients.down_bias,
+  backward_linear(pass, dy, product, pass.weights.down, gradients.down, gradients.down_bias,
                   dhalves.gate);
-  swiglu_backward(stream, {.gate = halves.gate,
-                           .up = halves.up,
-                           .dy = dhalves.gate,
-                           .dgate = dhalves.gate,
-                           .dup = dhalves.up,
-                           .activation = c.activation});
-  backward_linear(stream, workspace, dgate_up, normed, weights.gate_up, gradients.gate_up,
+  swiglu_backward(pass.stream, {.gate = halves.gate,
+                                .up = halves.up,
+                                .dy = dhalves.gate,
+                                .dgate = dhalves.gate,
+                                .dup = dhalves.up,
+                                .activation = c.activation});
+  backward_linear(pass, dgate_up, normed, pass.weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
 }
 
-void backward_experts(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                      const PackedWeights::Layer& weights, const LayerActivations& kept,
-                      const LayerBalance& balance, const LayerTensors<float>& gradients,
-                      ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+struct BackwardExperts {
+  Matrix product, dgate_up, wide;
+  Matrix dlogits, dweights, dbalance;  // the last by sequence
+  Groups groups;
+
+  BackwardExperts(Workspace& workspace, const ModelConfig& c, int64_t tokens, int64_t sequences)
+      : product(take_matrix(workspace, tokens * c.experts_per_token, c.expert_size)),
+        dgate_up(take_matrix(workspace, tokens * c.experts_per_token, 2 * c.expert_size)),
+        wide(take_matrix(workspace, tokens * c.experts_per_token, c.hidden_size)),
+        dlogits(take_matrix(workspace, tokens, c.num_experts)),
+        dweights(take_matrix(workspace, tokens, c.experts_per_token)),
+        dbalance(take_matrix(workspace, sequences, c.num_experts)),
+        groups(workspace, c, tokens) {}
+};
+void backward_experts(const LayerPass& pass, const LayerBalance& balance,
+                      const LayerTensors<float>& gradients, ConstMatrix normed, ConstMatrix dy,
+                      Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
-  const int64_t tokens = dy.rows, choices = tokens * c.experts_per_token;
-  Workspace::Scope scope(workspace);
-  Matrix product = take_matrix(workspace, choices, c.expert_size);
-  Matrix dgate_up = take_matrix(workspace, choices, 2 * c.expert_size);
-  Matrix wide = take_matrix(workspace, choices, c.hidden_size);
-  Matrix dlogits = take_matrix(workspace, tokens, c.num_experts);
-  Matrix dweights = take_matrix(workspace, tokens, c.experts_per_token);
-  Matrix dbalance =
-      take_matrix(workspace, balance.scale != 0 ? std::ssize(sequences) - 1 : 0, c.num_experts);
-  const Groups groups(stream, workspace, c, kept.chosen);
+  Workspace::Scope scope(pass.workspace);
+  const auto [product, dgate_up, wide, dlogits, dweights, dbalance, groups] = BackwardExperts(
+      pass.workspace, c, dy.rows, balance.scale != 0 ? std::ssize(sequences) - 1 : 0);
+  group(pass, groups);
   if (!balance.choices.empty())
-    expert_balance(stream, {.probabilities = kept.router,
-                            .chosen = kept.chosen,
-                            .sequence_offsets = sequences,
-                            .scale = balance.scale,
-                            .gradient = dbalance,
-                            .choices = balance.choices,
-                            .losses = balance.losses});
+    expert_balance(pass.stream, {.probabilities = pass.kept.router,
+                                 .chosen = pass.kept.chosen,
+                                 .sequence_offsets = sequences,
+                                 .scale = balance.scale,
+                                 .gradient = dbalance,
+                                 .choices = balance.choices,
+                                 .losses = balance.losses});
 
-  const GateUp<float> halves(kept.gate_up), dhalves(dgate_up);
-  swiglu(stream, {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
+  const GateUp<float> halves(pass.kept.gate_up), dhalves(dgate_up);
+  swiglu(pass.stream,
+         {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // Every choice of a token gets the token's gradient, and its weight comes in where products are
   // narrow: (w dy) W = w (dy W).
-  gather_rows(stream, {.x = dy, .rows = groups.tokens, .y = wide});
-  grouped_grad_input(
-      stream, workspace,
-      {.dy = wide, .weights = weights.expert_down, .offsets = groups.offsets, .dx = dhalves.gate});
-  weight_backward(stream, {.h = product,
-                           .dh = dhalves.gate,
-                           .rows = groups.rows,
-                           .weights = kept.expert_weights,
-                           .dweights = dweights});
+  gather_rows(pass.stream, {.x = dy, .rows = groups.tokens, .y = wide});
+  grouped_grad_input(pass.stream, pass.workspace,
+                     {.dy = wide,
+                      .weights = pass.weights.expert_down,
+                      .offsets = groups.offsets,
+                      .dx = dhalves.gate});
+  weight_backward(pass.stream, {.h = product,
+                                .dh = dhalves.gate,
+                                .rows = groups.rows,
+                                .weights = pass.kept.expert_weights,
+                                .dweights = dweights});
   grouped_grad_weight(
-      stream, workspace,
+      pass.stream, pass.workspace,
       {.dy = wide, .x = product, .offsets = groups.offsets, .dweights = gradients.expert_down});
-  swiglu_backward(stream, {.gate = halves.gate,
-                           .up = halves.up,
-                           .dy = dhalves.gate,
-                           .dgate = dhalves.gate,
-                           .dup = dhalves.up,
-                           .activation = c.activation});
+  swiglu_backward(pass.stream, {.gate = halves.gate,
+                                .up = halves.up,
+                                .dy = dhalves.gate,
+                                .dgate = dhalves.gate,
+                                .dup = dhalves.up,
+                                .activation = c.activation});
 
-  gather_rows(stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = wide});
   grouped_grad_weight(
-      stream, workspace,
+      pass.stream, pass.workspace,
       {.dy = dgate_up, .x = wide, .offsets = groups.offsets, .dweights = gradients.expert_gate_up});
-  grouped_grad_input(
-      stream, workspace,
-      {.dy = dgate_up, .weights = weights.expert_gate_up, .offsets = groups.offsets, .dx = wide});
-  weighted_sum(stream, {.x = wide, .rows = groups.rows, .y = dnormed});
-  route_backward(stream, {.probabilities = kept.router,
-                          .chosen = kept.chosen,
-                          .dweights = dweights,
-                          .normalised = c.normalised_experts,
-                          .balance = dbalance,
-                          .sequence_offsets = sequences,
-                          .dlogits = dlogits});
-  linear_grad_weight(stream, workspace, {.dy = dlogits, .x = normed, .dweight = gradients.router});
-  linear_grad_input(stream, workspace,
-                    {.dy = dlogits, .weight = weights.router, .dx = dnormed, .accumulate = true});
+  grouped_grad_input(pass.stream, pass.workspace,
+                     {.dy = dgate_up,
+                      .weights = pass.weights.expert_gate_up,
+                      .offsets = groups.offsets,
+                      .dx = wide});
+  weighted_sum(pass.stream, {.x = wide, .rows = groups.rows, .y = dnormed});
+  route_backward(pass.stream, {.probabilities = pass.kept.router,
+                               .chosen = pass.kept.chosen,
+                               .dweights = dweights,
+                               .normalised = c.normalised_experts,
+                               .balance = dbalance,
+                               .sequence_offsets = sequences,
+                               .dlogits = dlogits});
+  linear_grad_weight(pass.stream, pass.workspace,
+                     {.dy = dlogits, .x = normed, .dweight = gradients.router});
+  linear_grad_input(
+      pass.stream, pass.workspace,
+      {.dy = dlogits, .weight = pass.weights.router, .dx = dnormed, .accumulate = true});
 }
 
-void backward_attention(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                        int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                        const LayerActivations& kept, const LayerTensors<float>& gradients,
+struct BackwardAttention {
+  Matrix dqkv, qk;              // the second as take_qk() has it
+  std::span<float> qk_inv_rms;  // with qk_norm
+
+  BackwardAttention(Workspace& workspace, const ModelConfig& c, int64_t tokens)
+      : dqkv(take_matrix(workspace, tokens, c.qkv_size())),
+        qk(take_qk(workspace, c, tokens)),
+        qk_inv_rms(workspace.take<float>(c.qk_norm ? tokens * num_rotated_heads(c) : 0)) {}
+};
+void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradients,
                         ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
-  Workspace::Scope scope(workspace);
-  Matrix dqkv = take_matrix(workspace, dy.rows, kept.qkv.cols);
+  Workspace::Scope scope(pass.workspace);
+  const auto [dqkv, qk, inv_rms] = BackwardAttention(pass.workspace, c, dy.rows);
 
-  const Qkv<float> qkv(c, kept.qkv), gradient(c, dqkv);
+  const Qkv<float> qkv(c, pass.kept.qkv), gradient(c, dqkv);
   Matrix q = qkv.q;
-  std::span<float> inv_rms;
-  if (c.qk_norm) {
-    // Made again rather than kept, as normalised inputs are.
-    inv_rms = workspace.take<float>(dy.rows * num_rotated_heads(c));
-    q = rotate(stream, pass, weights.q_norm, weights.k_norm, qkv.qk, take_qk(workspace, c, dy.rows),
-               inv_rms)
-            .slice_cols(0, c.q_size());
-  }
+  // Made again rather than kept, as normalised inputs are.
+  if (c.qk_norm) q = rotate(pass, qkv.qk, qk, inv_rms).slice_cols(0, c.q_size());
   // The gradient to what attention returned lies where the gradient to q will be.
-  backward_linear(stream, workspace, dy, kept.attended, weights.o, gradients.o, gradients.o_bias,
+  backward_linear(pass, dy, pass.kept.attended, pass.weights.o, gradients.o, gradients.o_bias,
                   gradient.q);
-  attention_backward(stream, workspace,
+  attention_backward(pass.stream, pass.workspace,
                      {.q = q,
-                      .out = kept.attended,
-                      .lse = kept.lse,
+                      .out = pass.kept.attended,
+                      .lse = pass.kept.lse,
                       .dout = gradient.q,
-                      .heads = attention_heads(c, layer),
+                      .heads = attention_heads(pass),
                       .batch = sequences,
-                      .kv = kv,
+                      .kv = pass.kv,
                       .max_context = pass.batch.max_context,
                       .dq = gradient.q,
                       .dk = gradient.k,
                       .dv = gradient.v});
-  rope(stream, {.x = gradient.qk,
-                .num_heads = num_rotated_heads(c),
-                .positions = sequences.positions,
-                .table = pass.rope_table,
-                .inverse = true});
+  rope(pass.stream, {.x = gradient.qk,
+                     .num_heads = num_rotated_heads(c),
+                     .positions = sequences.positions,
+                     .table = pass.rope_table,
+                     .inverse = true});
   if (c.qk_norm) {
     const auto q_heads = static_cast<size_t>(dy.rows * c.num_heads);
-    rms_norm_backward(stream, {.x = qkv.q,
-                               .weight = weights.q_norm,
-                               .inv_rms = inv_rms.first(q_heads),
-                               .dy = gradient.q,
-                               .dx = gradient.q,
-                               .accumulate = false,
-                               .dweight = gradients.q_norm});
-    rms_norm_backward(stream, {.x = qkv.k,
-                               .weight = weights.k_norm,
-                               .inv_rms = inv_rms.subspan(q_heads),
-                               .dy = gradient.k,
-                               .dx = gradient.k,
-                               .accumulate = false,
-                               .dweight = gradients.k_norm});
+    rms_norm_backward(pass.stream, {.x = qkv.q,
+                                    .weight = pass.weights.q_norm,
+                                    .inv_rms = inv_rms.first(q_heads),
+                                    .dy = gradient.q,
+                                    .dx = gradient.q,
+                                    .accumulate = false,
+                                    .dweight = gradients.q_norm});
+    rms_norm_backward(pass.stream, {.x = qkv.k,
+                                    .weight = pass.weights.k_norm,
+                                    .inv_rms = inv_rms.subspan(q_heads),
+                                    .dy = gradient.k,
+                                    .dx = gradient.k,
+                                    .accumulate = false,
+                                    .dweight = gradients.k_norm});
   }
-  backward_linear(stream, workspace, dqkv, normed, weights.qkv, gradients.qkv, gradients.qkv_bias,
-                  dnormed);
+  backward_linear(pass, dqkv, normed, pass.weights.qkv, gradients.qkv, gradients.qkv_bias, dnormed);
 }
 
 size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
@@ -425,92 +453,91 @@ size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
                                    max_context);
 }
 
-}  // namespace
-
-void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass, int64_t layer,
-                   const PackedWeights::Layer& weights, const KvLayer& kv,
-                   const LayerActivations& kept, Matrix output) {
-  const ModelConfig& c = pass.config;
-  forward_half(stream, workspace, c, attention_half(weights, kept), kept.middle,
-               [&](ConstMatrix normed, Matrix y) {
-                 forward_attention(stream, workspace, pass, layer, weights, kv, kept, normed, y);
-               });
-  forward_half(stream, workspace, c, mlp_half(weights, kept), output,
-               [&](ConstMatrix normed, Matrix y) {
-                 if (c.is_sparse(layer)) {
-                   forward_experts(stream, workspace, pass, layer, weights, kept, normed, y);
-                 } else {
-                   forward_dense_mlp(stream, workspace, pass, weights, kept, normed, y);
-                 }
-               });
+// The scratch that an op takes for itself.
+void leave_room(Workspace& memory, size_t bytes) {
+  Workspace::Scope scope(memory);
+  memory.take<std::byte>(static_cast<int64_t>(bytes));
 }
 
-void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                    int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                    const LayerActivations& kept, const LayerBalance& balance,
+}  // namespace
+
+void forward_layer(const LayerPass& pass, Matrix output) {
+  const ModelConfig& c = pass.config;
+  forward_half(pass, attention_half(pass), pass.kept.middle,
+               [&](ConstMatrix normed, Matrix y) { forward_attention(pass, normed, y); });
+  forward_half(pass, mlp_half(pass), output, [&](ConstMatrix normed, Matrix y) {
+    if (c.is_sparse(pass.layer)) {
+      forward_experts(pass, normed, y);
+    } else {
+      forward_dense_mlp(pass, normed, y);
+    }
+  });
+}
+
+void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                     const LayerTensors<float>& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
-  backward_half(stream, workspace, c, mlp_half(weights, kept), gradients.mlp_norm,
-                gradients.down_norm, dx, [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
-                  if (c.is_sparse(layer)) {
-                    backward_experts(stream, workspace, pass, weights, kept, balance, gradients,
-                                     normed, dy, dnormed);
+  backward_half(pass, mlp_half(pass), gradients.mlp_norm, gradients.down_norm, dx,
+                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                  if (c.is_sparse(pass.layer)) {
+                    backward_experts(pass, balance, gradients, normed, dy, dnormed);
                   } else {
-                    backward_dense_mlp(stream, workspace, pass, weights, kept, gradients, normed,
-                                       dy, dnormed);
+                    backward_dense_mlp(pass, gradients, normed, dy, dnormed);
                   }
                 });
-  backward_half(stream, workspace, c, attention_half(weights, kept), gradients.input_norm,
-                gradients.o_norm, dx, [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
-                  backward_attention(stream, workspace, pass, layer, weights, kv, kept, gradients,
-                                     normed, dy, dnormed);
+  backward_half(pass, attention_half(pass), gradients.input_norm, gradients.o_norm, dx,
+                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                  backward_attention(pass, gradients, normed, dy, dnormed);
                 });
 }
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                      int num_threads) {
-  const int64_t choices = max_tokens * config.experts_per_token;
-  // All but the normalised input.
-  const size_t experts = config.num_experts == 0 ? 0
-                                                 : matrix_bytes(choices, config.hidden_size) +
-                                                       matrix_bytes(choices, config.expert_size) +
-                                                       Groups::bytes(config, max_tokens);
-  // The halves of a layer run one after the other, each beside its normalised input.
-  const size_t normed = matrix_bytes(max_tokens, config.hidden_size);
-  return normed +
-         std::max({qk_bytes(config, max_tokens) + attention_bytes(config, max_context, num_threads),
-                   matrix_bytes(max_tokens, config.intermediate_size), experts});
+  Workspace memory = Workspace::measuring();
+  take_matrix(memory, max_tokens, config.hidden_size);  // the normalised input of a half
+  {
+    Workspace::Scope scope(memory);
+    take_qk(memory, config, max_tokens);
+    leave_room(memory, attention_bytes(config, max_context, num_threads));
+  }
+  {
+    Workspace::Scope scope(memory);
+    take_matrix(memory, max_tokens, config.intermediate_size);
+  }
+  if (config.num_experts > 0) {
+    Workspace::Scope scope(memory);
+    ForwardExperts(memory, config, max_tokens);
+  }
+  return memory.peak();
 }
 
 size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
                                       int max_context, int num_threads) {
-  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
-  const int64_t q = config.q_size(), qkv = config.qkv_size();
-  const size_t norms = 2 * matrix_bytes(max_tokens, hidden);
-  const size_t mlp = matrix_bytes(max_tokens, ffn) + matrix_bytes(max_tokens, 2 * ffn) +
-                     std::max(linear_grad_workspace_bytes(max_tokens, hidden, ffn),
-                              linear_grad_workspace_bytes(max_tokens, 2 * ffn, hidden));
-  const int64_t choices = max_tokens * config.experts_per_token, size = config.expert_size;
-  const size_t experts =
-      config.num_experts == 0
-          ? 0
-          : matrix_bytes(choices, size) + matrix_bytes(choices, 2 * size) +
-                // The gradients to the router's probabilities: of tokens, and of sequences, which
-                // have at least one.
-                matrix_bytes(choices, hidden) + 2 * matrix_bytes(max_tokens, config.num_experts) +
-                matrix_bytes(max_tokens, config.experts_per_token) +
-                Groups::bytes(config, max_tokens) +
-                std::max({linear_grad_workspace_bytes(max_tokens, hidden, size),
-                          linear_grad_workspace_bytes(max_tokens, 2 * size, hidden),
-                          linear_grad_workspace_bytes(max_tokens, config.num_experts, hidden)});
-  const size_t qk_norms = config.qk_norm ? qk_bytes(config, max_tokens) +
-                                               matrix_bytes(max_tokens, num_rotated_heads(config))
-                                         : 0;
-  const size_t attention = matrix_bytes(max_tokens, qkv) + qk_norms +
-                           std::max({linear_grad_workspace_bytes(max_tokens, hidden, q),
-                                     linear_grad_workspace_bytes(max_tokens, qkv, hidden),
-                                     attention_bytes(config, max_context, num_threads)});
-  return norms + std::max({mlp, experts, attention});
+  Workspace memory = Workspace::measuring();
+  const auto leave_room_for_gradients = [&](int64_t out, int64_t in) {
+    leave_room(memory, linear_grad_workspace_bytes(max_tokens, out, in));
+  };
+  const int64_t hidden = config.hidden_size;
+  BackwardHalf(memory, config, max_tokens);
+  {
+    Workspace::Scope scope(memory);
+    BackwardDense(memory, config, max_tokens);
+    leave_room_for_gradients(hidden, config.intermediate_size);
+    leave_room_for_gradients(2 * config.intermediate_size, hidden);
+  }
+  if (config.num_experts > 0) {
+    Workspace::Scope scope(memory);
+    BackwardExperts(memory, config, max_tokens, /*sequences=*/max_tokens);
+    leave_room_for_gradients(hidden, config.expert_size);
+    leave_room_for_gradients(2 * config.expert_size, hidden);
+    leave_room_for_gradients(config.num_experts, hidden);
+  }
+  Workspace::Scope scope(memory);
+  BackwardAttention(memory, config, max_tokens);
+  leave_room_for_gradients(hidden, config.q_size());
+  leave_room_for_gradients(config.qkv_size(), hidden);
+  leave_room(memory, attention_bytes(config, max_context, num_threads));
+  return memory.peak();
 }
 
 }  // namespace tailrace

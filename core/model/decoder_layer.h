@@ -23,11 +23,17 @@
 
 namespace tailrace {
 
-// What all layers of one pass share, and the angles of this one; borrows everything.
+// One layer in one pass: where it runs, what it reads, and what it keeps. Borrows everything.
 struct LayerPass {
+  const Stream& stream;
+  Workspace& workspace;
   const ModelConfig& config;
   const ForwardBatch& batch;
-  ConstMatrix rope_table;  // [positions, head_dim]
+  ConstMatrix rope_table;  // [positions, head_dim] the angles of this layer
+  int64_t layer = 0;
+  const PackedWeights::Layer& weights;
+  KvLayer kv;
+  LayerActivations kept;
 };
 
 // What a sparse layer of a backward pass does for balance (expert_loads.h).
@@ -37,19 +43,14 @@ struct LayerBalance {
   std::span<double> losses = {};  // both empty: nobody asks
 };
 
-// Layer number `layer`. Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and
-// the new residual stream into `output` [tokens, hidden]. output may be kept.input when nobody
-// needs that any more.
-void forward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass, int64_t layer,
-                   const PackedWeights::Layer& weights, const KvLayer& kv,
-                   const LayerActivations& kept, Matrix output);
+// Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and the new residual stream
+// into `output` [tokens, hidden]. output may be kept.input when nobody needs that any more.
+void forward_layer(const LayerPass& pass, Matrix output);
 
 // `dx` [tokens, hidden] is the gradient to the layer's output and becomes the gradient to its
 // input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
 // forward_layer().
-void backward_layer(const Stream& stream, Workspace& workspace, const LayerPass& pass,
-                    int64_t layer, const PackedWeights::Layer& weights, const KvLayer& kv,
-                    const LayerActivations& kept, const LayerBalance& balance,
+void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                     const LayerTensors<float>& gradients, Matrix dx);
 
 size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,

@@ -13,15 +13,20 @@ namespace {
 
 // Scratch for a pass that keeps nothing: all layers use the same memory, and the residual stream
 // goes back and forth between two pieces of it.
-LayerActivations take_layer(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
-  return {.input = take_matrix(workspace, tokens, c.hidden_size),
-          .input_inv_rms = {},
-          .qkv = take_matrix(workspace, tokens, c.qkv_size()),
-          .attended = take_matrix(workspace, tokens, c.q_size()),
-          .lse = {},
-          .middle = take_matrix(workspace, tokens, c.hidden_size),
-          .mlp_inv_rms = {}};
-}
+struct ScratchLayer {
+  LayerActivations kept;
+  MlpMemory mlp;
+
+  ScratchLayer(Workspace& workspace, const ModelConfig& c, int64_t tokens)
+      : kept{.input = take_matrix(workspace, tokens, c.hidden_size),
+             .input_inv_rms = {},
+             .qkv = take_matrix(workspace, tokens, c.qkv_size()),
+             .attended = take_matrix(workspace, tokens, c.q_size()),
+             .lse = {},
+             .middle = take_matrix(workspace, tokens, c.hidden_size),
+             .mlp_inv_rms = {}},
+        mlp(workspace, MlpSizes::largest(c), tokens) {}
+};
 
 // The experts of a sparse layer, to where the pass has written its keys and values.
 void keep_choices(const AttentionBatch& batch, int64_t sparse_layer, const LayerActivations& kept,
@@ -83,16 +88,15 @@ ConstMatrix Model::rope(int64_t layer) const {
 
 size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_context,
                               int num_threads) {
-  auto bytes = [&](int64_t cols) {
-    return Workspace::aligned(static_cast<size_t>(max_tokens * cols) * sizeof(float));
-  };
-  const size_t scratch_layer = 2 * bytes(c.hidden_size) + bytes(c.qkv_size()) + bytes(c.q_size()) +
-                               MlpMemory::bytes(MlpSizes::largest(c), max_tokens);
-  const size_t forward =
-      scratch_layer + forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
-  const size_t backward = 2 * bytes(c.hidden_size) +
-                          backward_layer_workspace_bytes(c, max_tokens, max_context, num_threads);
-  return std::max(forward, backward);
+  Workspace forward = Workspace::measuring(), backward = Workspace::measuring();
+  ScratchLayer(forward, c, max_tokens);
+  forward.take<std::byte>(
+      static_cast<int64_t>(forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads)));
+  // The gradient to the residual stream; that to the final rows lies where the layers' scratch is.
+  take_matrix(backward, max_tokens, c.hidden_size);
+  backward.take<std::byte>(static_cast<int64_t>(
+      backward_layer_workspace_bytes(c, max_tokens, max_context, num_threads)));
+  return std::max(forward.peak(), backward.peak());
 }
 
 void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
@@ -129,8 +133,9 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   LayerActivations kept;
   MlpMemory mlp;
   if (sink == nullptr) {
-    kept = take_layer(workspace, config_, tokens);
-    mlp = MlpMemory(workspace, MlpSizes::largest(config_), tokens);
+    const ScratchLayer scratch(workspace, config_, tokens);
+    kept = scratch.kept;
+    mlp = scratch.mlp;
   } else {
     sink->begin(tokens, batch.num_logit_rows());
     kept = sink->layer(0);
@@ -151,9 +156,16 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     } else {
       mlp.view(config_, i, tokens, kept);
     }
-    const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
-    forward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)], kv.layer(i),
-                  kept, output);
+    forward_layer({.stream = stream,
+                   .workspace = workspace,
+                   .config = config_,
+                   .batch = batch,
+                   .rope_table = rope(i),
+                   .layer = i,
+                   .weights = weights.layers()[static_cast<size_t>(i)],
+                   .kv = kv.layer(i),
+                   .kept = kept},
+                  output);
     if (config_.is_sparse(i) && kv.keeps_choices())
       keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
   }
@@ -211,10 +223,16 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                                batch.choices.slice_cols(sparse_layer * k, (sparse_layer + 1) * k));
       }
     }
-    const LayerPass pass{.config = config_, .batch = batch, .rope_table = rope(i)};
-    backward_layer(stream, workspace, pass, i, weights.layers()[static_cast<size_t>(i)],
-                   kv.layer(i), activations.layer(i), layer_balance,
-                   layer_tensors(config_, gradients, i), dx);
+    backward_layer({.stream = stream,
+                    .workspace = workspace,
+                    .config = config_,
+                    .batch = batch,
+                    .rope_table = rope(i),
+                    .layer = i,
+                    .weights = weights.layers()[static_cast<size_t>(i)],
+                    .kv = kv.layer(i),
+                    .kept = activations.layer(i)},
+                   layer_balance, layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(stream, {.ids = batch.token_ids,

@@ -51,20 +51,27 @@ class Buffer {
 };
 
 // A stack of scratch memory over borrowed bytes. take() never fails softly: a workspace that is too
-// small is our own bug, because its size came from a ..._workspace_bytes() function.
+// small is our own bug, because its size came from a ..._workspace_bytes() function. One that
+// measures has no memory: it gives spans without data, and its peak() is the size that is needed.
+// So the code that takes scratch says its size too.
 //
 // Thread: one at a time; ops divide what they took among their threads.
 class Workspace {
  public:
   explicit Workspace(std::span<std::byte> memory) : memory_(memory) {}
+  static Workspace measuring() {
+    Workspace workspace({});
+    workspace.measures_ = true;
+    return workspace;
+  }
 
   // Uninitialised, aligned to kMemoryAlignment.
   template <class T>
   std::span<T> take(int64_t count) {
     size_t bytes = aligned(static_cast<size_t>(count) * sizeof(T));
-    TR_CHECK(used_ + bytes <= memory_.size(), "workspace of {} bytes: {} used, {} wanted",
-             memory_.size(), used_, bytes);
-    auto* start = reinterpret_cast<T*>(memory_.data() + used_);
+    TR_CHECK(measures_ || used_ + bytes <= memory_.size(),
+             "workspace of {} bytes: {} used, {} wanted", memory_.size(), used_, bytes);
+    auto* start = measures_ ? nullptr : reinterpret_cast<T*>(memory_.data() + used_);
     used_ += bytes;
     if (used_ > peak_) peak_ = used_;
     return {start, static_cast<size_t>(count)};
@@ -91,6 +98,7 @@ class Workspace {
  private:
   std::span<std::byte> memory_;
   size_t used_ = 0, peak_ = 0;
+  bool measures_ = false;
 };
 
 }  // namespace tailrace

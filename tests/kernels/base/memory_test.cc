@@ -61,6 +61,25 @@ TEST(Workspace, GivesAlignedPiecesAndTakesThemBackAtTheEndOfAScope) {
   EXPECT_EQ(workspace.peak(), 3 * kMemoryAlignment);
 }
 
+// What the same takes need of one that has memory.
+TEST(Workspace, ThatMeasuresSaysWhatIsNeeded) {
+  const auto take = [](Workspace& workspace) {
+    workspace.take<float>(1);
+    for (const int64_t count : {9, 100, 3}) {
+      Workspace::Scope scope(workspace);
+      workspace.take<double>(count);
+    }
+    return workspace.take<float>(0).data();
+  };
+  Workspace measured = Workspace::measuring();
+  EXPECT_EQ(take(measured), nullptr);
+  EXPECT_EQ(measured.used(), kMemoryAlignment);
+  Buffer buffer(measured.peak());
+  Workspace workspace(buffer.as<std::byte>());
+  take(workspace);
+  EXPECT_EQ(workspace.peak(), measured.peak());
+}
+
 TEST(WorkspaceDeathTest, NamesTheSizesWhenItIsTooSmall) {
   Buffer buffer(64);
   Workspace workspace(buffer.as<std::byte>());
