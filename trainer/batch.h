@@ -39,7 +39,7 @@ struct TrainSequence {
   std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
   // Set by the trainer; ref only with a reference policy.
   std::vector<float> old_logprobs, ref_logprobs;
-  // With SamplingMask::kKeep, of truncated sampling: the set of each target, as PackedSets has it.
+  // With SamplingMask::kKeep, of truncated sampling: the set of each target, as KeptSets has it.
   std::vector<int64_t> kept_offsets;
   std::vector<TokenId> kept_ids;
   // With RouterReplay::kReplay: the experts of each token, or kChoose where nothing was drawn from

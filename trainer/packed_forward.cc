@@ -121,9 +121,11 @@ PackedForward::~PackedForward() = default;
 void PackedForward::build(std::span<const PackedSequence> sequences) {
   builder_.clear();
   target_ids_.clear();
-  kept_.clear();
+  kept_offsets_.clear();
+  kept_ids_.clear();
   const bool has_sets = std::ranges::any_of(
-      sequences, [](const PackedSequence& sequence) { return !sequence.kept.offsets.empty(); });
+      sequences, [](const PackedSequence& sequence) { return !sequence.kept.empty(); });
+  if (has_sets) kept_offsets_.push_back(0);
   std::vector<int32_t> blocks, logit_offsets;
   int next_block = 0;
   for (const PackedSequence& sequence : sequences) {
@@ -145,7 +147,11 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
     }
     builder_.add(sequence.tokens, 0, blocks, logit_offsets, sequence.choices);
     if (!has_sets) continue;
-    for (size_t i = 0; i < sequence.targets.size(); ++i) kept_.push_back(sequence.kept.set(i));
+    for (size_t i = 0; i < sequence.targets.size(); ++i) {
+      const auto set = sequence.kept.of(i);
+      kept_ids_.insert(kept_ids_.end(), set.begin(), set.end());
+      kept_offsets_.push_back(std::ssize(kept_ids_));
+    }
   }
   TR_CHECK(builder_.num_tokens() <= max_tokens_ && next_block <= kv_.num_blocks(),
            "{} tokens, {} blocks", builder_.num_tokens(), next_block);
@@ -157,7 +163,7 @@ LogprobHead PackedForward::head(const PackedWeights& weights, ConstMatrix hidden
           .weight = weights.head(),
           .targets = target_ids_,
           .inv_temperature = inv_temperature_,
-          .kept = kept_};
+          .kept = {kept_offsets_, kept_ids_}};
 }
 
 PackedForward::Output PackedForward::forward(const Stream& stream, const PackedWeights& weights,

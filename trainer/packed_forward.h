@@ -23,27 +23,15 @@
 
 namespace tailrace {
 
-// Of each target of a sequence the ids that its draw was made from, ascending; borrowed. Empty:
-// from the whole vocabulary, all of them.
-struct PackedSets {
-  std::span<const int64_t> offsets = {};  // [targets + 1] in ids
-  std::span<const TokenId> ids = {};
-
-  std::span<const TokenId> set(size_t target) const {
-    if (offsets.empty()) return {};
-    const auto begin = static_cast<size_t>(offsets[target]);
-    return ids.subspan(begin, static_cast<size_t>(offsets[target + 1]) - begin);
-  }
-};
-
 // One sequence to run; borrows its tokens, until backward() if that comes. At least one target.
 struct PackedSequence {
   std::span<const TokenId> tokens = {};  // all of its context; ids within the vocabulary
   // Ascending positions >= 1 whose log-probability is wanted.
   std::span<const int32_t> targets = {};
   float inv_temperature = 1;
-  // The log-probability is that of a draw from the set of the target (kernels/ops/log_softmax.h).
-  PackedSets kept = {};
+  // [targets] The log-probability is that of a draw from the set of the target
+  // (kernels/ops/log_softmax.h).
+  KeptSets kept = {};
   // The experts that its tokens go to, as ForwardBatch has them; no rows: they choose.
   MatrixView<const int32_t> choices = {};
 };
@@ -109,8 +97,9 @@ class PackedForward {
   Buffer workspace_, hidden_, dhidden_;
   Buffer logprob_, lse_, entropy_;   // [max_tokens]
   std::vector<TokenId> target_ids_;  // [targets] of the last forward()
-  // The same; empty when none has a set. Views of the sequences.
-  std::vector<std::span<const TokenId>> kept_;
+  // Their sets, as KeptSets has them; empty when none has one.
+  std::vector<int64_t> kept_offsets_;
+  std::vector<TokenId> kept_ids_;
   float inv_temperature_ = 1;
   Wants last_;
 };

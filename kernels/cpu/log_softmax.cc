@@ -109,16 +109,17 @@ float sum_kept(const float* logits, std::span<const int32_t> kept, float inv_tem
   return sum_blocks<false>(std::ssize(kept), inv_temperature, block_at).lse;
 }
 
-std::span<const int32_t> set_of(KeptSets kept, size_t row) {
-  return kept.empty() ? std::span<const int32_t>() : kept[row];
-}
-
-void check_sets(KeptSets kept, int64_t rows, int64_t vocab) {
-  TR_CHECK(kept.empty() || std::ssize(kept) == rows, "{} rows, {} sets", rows, kept.size());
+void check_sets(const KeptSets& kept, int64_t rows, int64_t vocab) {
+  if (kept.empty()) return;
+  TR_CHECK(kept.rows() == rows && kept.offsets.front() >= 0 &&
+               kept.offsets.back() <= std::ssize(kept.ids) && std::ranges::is_sorted(kept.offsets),
+           "{} rows, {} sets of {} ids", rows, kept.rows(), kept.ids.size());
   // They ascend, so that the ends say it of all.
-  for (std::span<const int32_t> set : kept)
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    const auto set = kept.of(r);
     TR_CHECK(set.empty() || (set.front() >= 0 && set.back() < vocab), "ids {}..{} of {}",
              set.front(), set.back(), vocab);
+  }
 }
 
 int64_t chunk_rows(int64_t rows, int64_t vocab) {
@@ -226,17 +227,18 @@ void softmax_weights(const Stream&, const SoftmaxWeights& args) {
 }
 
 void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
-  const auto [logits, kept, inv_temperature, kept_lse] = args;
-  TR_CHECK(std::ssize(kept) == logits.rows && kept_lse.size() == kept.size(),
-           "{} rows, {} sets, lse [{}]", logits.rows, kept.size(), kept_lse.size());
+  const auto& [logits, kept, inv_temperature, kept_lse] = args;
+  TR_CHECK(kept.rows() == logits.rows && std::ssize(kept_lse) == logits.rows,
+           "{} rows, {} sets, lse [{}]", logits.rows, kept.rows(), kept_lse.size());
   check_sets(kept, logits.rows, logits.cols);
   parallel_for(
       stream, logits.rows, log_softmax_grain(logits.cols), [&](int64_t begin, int64_t end) {
         WorkPulse pulse;
         for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
-          if (kept[r].empty()) continue;
-          kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), kept[r], inv_temperature);
-          pulse.add(std::ssize(kept[r]) * kLogitWork);
+          const auto set = kept.of(r);
+          if (set.empty()) continue;
+          kept_lse[r] = sum_kept(logits.row(static_cast<int64_t>(r)), set, inv_temperature);
+          pulse.add(std::ssize(set) * kLogitWork);
         }
       });
 }
@@ -270,7 +272,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
       for (int64_t r = begin; r < end; ++r) {
         const auto i = static_cast<size_t>(first + r);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
-        const auto set = set_of(head.kept, i);
+        const auto set = head.kept.of(i);
         RowSum sum = sum_row(z.row(r), vocab, inv_temperature, !entropy.empty());
         lse[i] = sum.lse;
         if (!entropy.empty()) entropy[i] = sum.entropy;
@@ -335,7 +337,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
         const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
         TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
         const bool has_entropy = !dentropy.empty();
-        grad_row(z.row(r), vocab, targets[i], set_of(head.kept, i),
+        grad_row(z.row(r), vocab, targets[i], head.kept.of(i),
                  {.inv_temperature = head.inv_temperature,
                   .lse = lse[i],
                   .entropy = has_entropy ? entropy[i] : 0,

@@ -24,9 +24,24 @@ namespace tailrace {
 
 constexpr int64_t kVocabBlock = 512;
 
-// Of each row the ids of K, ascending; a row without ids has the whole vocabulary. Empty: all rows
-// have. Borrowed.
-using KeptSets = std::span<const std::span<const int32_t>>;
+// Of each row the ids of K, ascending and one behind the other; a row without ids has the whole
+// vocabulary. Borrowed.
+struct KeptSets {
+  std::span<const int64_t> offsets = {};  // [rows + 1] in ids; empty: all rows have the whole
+  std::span<const int32_t> ids = {};
+
+  bool empty() const { return offsets.empty(); }
+  int64_t rows() const { return empty() ? 0 : std::ssize(offsets) - 1; }
+  std::span<const int32_t> of(size_t row) const {
+    if (empty()) return {};
+    const auto begin = static_cast<size_t>(offsets[row]);
+    return ids.subspan(begin, static_cast<size_t>(offsets[row + 1]) - begin);
+  }
+  KeptSets slice(int64_t begin, int64_t end) const {
+    if (empty()) return {};
+    return {offsets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin) + 1), ids};
+  }
+};
 
 // The logarithm of the share of the probability that K has. Rounding alone could put it above 0.
 inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - lse, 0.0f); }

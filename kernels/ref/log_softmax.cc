@@ -45,10 +45,10 @@ Row head_row(const LogprobHead& head, ConstMatrix weight, int64_t row) {
     logits.push_back(z);
   }
   const Distribution all = softmax(logits, head.inv_temperature);
-  if (head.kept.empty() || head.kept[static_cast<size_t>(row)].empty()) return {all, all};
+  const auto set = head.kept.of(static_cast<size_t>(row));
+  if (set.empty()) return {all, all};
   std::vector<double> masked(logits.size(), -std::numeric_limits<double>::infinity());
-  for (int32_t id : head.kept[static_cast<size_t>(row)])
-    masked[static_cast<size_t>(id)] = logits[static_cast<size_t>(id)];
+  for (int32_t id : set) masked[static_cast<size_t>(id)] = logits[static_cast<size_t>(id)];
   return {all, softmax(masked, head.inv_temperature)};
 }
 
@@ -64,12 +64,12 @@ void log_sum_exp(ConstMatrix logits, float inv_temperature, std::span<float> lse
   }
 }
 
-void kept_log_sum_exp(ConstMatrix logits, KeptSets kept, float inv_temperature,
+void kept_log_sum_exp(ConstMatrix logits, const KeptSets& kept, float inv_temperature,
                       std::span<float> kept_lse) {
   for (int64_t r = 0; r < logits.rows; ++r) {
     const auto i = static_cast<size_t>(r);
     std::vector<double> members;
-    for (int32_t id : kept[i]) members.push_back(logits.row(r)[id]);
+    for (int32_t id : kept.of(i)) members.push_back(logits.row(r)[id]);
     if (!members.empty()) kept_lse[i] = static_cast<float>(softmax(members, inv_temperature).lse);
   }
 }

@@ -62,7 +62,7 @@ void attention_backward(ConstMatrix q, ConstMatrix dout, const AttentionHeads& a
 
 void log_sum_exp(ConstMatrix logits, float inv_temperature, std::span<float> lse,
                  std::span<float> entropy);
-void kept_log_sum_exp(ConstMatrix logits, KeptSets kept, float inv_temperature,
+void kept_log_sum_exp(ConstMatrix logits, const KeptSets& kept, float inv_temperature,
                       std::span<float> kept_lse);
 // head.weight and gradient.lse are not read.
 void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRows& out);

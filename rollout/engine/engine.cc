@@ -36,15 +36,12 @@ int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& opt
 }
 
 size_t workspace_bytes(const ModelConfig& config, const EngineOptions& options, int num_threads) {
-  const int64_t rows = max_logit_rows(options), chunk = logit_rows_per_chunk(config, options);
-  const int64_t logit_floats = chunk * config.num_ids();
-  size_t bytes = Model::workspace_bytes(config, options.max_batch_tokens,
-                                        static_cast<int>(options.max_context_tokens), num_threads);
-  // 3: logits with the sampler's weights and ids. 4: lse, kept_lse, logprobs and drawn. Each is
-  // aligned by itself.
-  for (int64_t floats : {rows * config.hidden_size, 3 * logit_floats, 4 * chunk})
-    bytes += Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)) + 4 * kMemoryAlignment;
-  return bytes;
+  Workspace memory = Workspace::measuring();
+  EngineArrays(memory, config, options);
+  memory.take<std::byte>(static_cast<int64_t>(
+      Model::workspace_bytes(config, options.max_batch_tokens,
+                             static_cast<int>(options.max_context_tokens), num_threads)));
+  return memory.peak();
 }
 
 // Calls f(begin, end, inv_temperature). The ops take one temperature: rows that share theirs with
@@ -59,6 +56,18 @@ void for_each_temperature(std::span<Sequence* const> rows, const F& f) {
 }
 
 }  // namespace
+
+EngineArrays::EngineArrays(Workspace& memory, const ModelConfig& config,
+                           const EngineOptions& options)
+    : hidden(take_matrix(memory, max_logit_rows(options), config.hidden_size)),
+      logits(take_matrix(memory, logit_rows_per_chunk(config, options), config.num_ids())),
+      sampler_weights(memory.take<float>(logits.rows * logits.cols)),
+      sampler_ids(memory.take<int32_t>(logits.rows * logits.cols)),
+      lse(memory.take<float>(logits.rows)),
+      kept_lse(memory.take<float>(logits.rows)),
+      logprobs(memory.take<float>(logits.rows)),
+      drawn(memory.take<int32_t>(logits.rows)),
+      kept_offsets(memory.take<int64_t>(logits.rows + 1)) {}
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
@@ -110,30 +119,15 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       stream_(stream),
       clock_(clock),
       max_context_(options.max_context_tokens),
-      max_rows_(max_logit_rows(options)),
-      rows_per_chunk_(logit_rows_per_chunk(model.config(), options)),
       kv_(model.config(), num_kv_blocks(model.config(), options),
           static_cast<int>(options.block_tokens), options.keep_choices),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),
       builder_(blocks_per_sequence(options)),
-      workspace_({}) {
-  const ModelConfig& config = model.config();
-  int64_t hidden_floats = max_rows_ * config.hidden_size;
-  int64_t logit_floats = rows_per_chunk_ * config.num_ids();
-  // The large buffers are taken once, so that a run that starts does not die of memory hours later.
-  memory_ = Buffer(workspace_bytes(config, options, num_threads(stream)), stream.device);
-  workspace_ = Workspace({memory_.data(), memory_.size()});
-  hidden_ = {workspace_.take<float>(hidden_floats).data(), max_rows_, config.hidden_size};
-  logits_ = {workspace_.take<float>(logit_floats).data(), rows_per_chunk_, config.num_ids()};
-  sampler_weights_ = workspace_.take<float>(logit_floats);
-  sampler_ids_ = workspace_.take<int32_t>(logit_floats);
-  lse_ = workspace_.take<float>(rows_per_chunk_);
-  kept_lse_ = workspace_.take<float>(rows_per_chunk_);
-  logprobs_ = workspace_.take<float>(rows_per_chunk_);
-  drawn_ = workspace_.take<int32_t>(rows_per_chunk_);
-  kept_.resize(static_cast<size_t>(rows_per_chunk_));
-}
+      // Taken once, so that a run that starts does not die of memory hours later.
+      memory_(workspace_bytes(model.config(), options, num_threads(stream)), stream.device),
+      workspace_({memory_.data(), memory_.size()}),
+      arrays_(workspace_, model.config(), options) {}
 
 Engine::~Engine() {
   for (auto& [id, sequence] : sessions_) planner_.remove(*sequence);
@@ -244,7 +238,7 @@ void Engine::forward() {
   Workspace::Scope scope(workspace_);
   auto num_rows = static_cast<int64_t>(rows_.size());
   model_.forward(stream_, workspace_, *weights_, builder_.batch(), kv_,
-                 hidden_.slice_rows(0, num_rows), /*sink=*/nullptr);
+                 arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
   for (Sequence* sequence : planner_.running()) {
     planner_.computed(*sequence);
     if (kv_.keeps_choices()) record_choices(*sequence);
@@ -271,17 +265,18 @@ void Engine::forget_choices(Sequence& sequence) {
 
 void Engine::sample() {
   auto num_rows = static_cast<int64_t>(rows_.size());
-  for (int64_t begin = 0; begin < num_rows; begin += rows_per_chunk_) {
-    int64_t end = std::min(begin + rows_per_chunk_, num_rows);
-    Matrix logits = logits_.slice_rows(0, end - begin);
+  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
+    int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
+    Matrix logits = arrays_.logits.slice_rows(0, end - begin);
     // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
     // depend on its neighbours.
-    linear(stream_, {.x = hidden_.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
+    linear(stream_,
+           {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
     std::span<Sequence* const> rows(rows_.data() + begin, static_cast<size_t>(end - begin));
     draw(rows, logits);
     for (size_t i = 0; i < rows.size(); ++i) {
       Sequence& sequence = *rows[i];
-      sequence.tokens.push_back(drawn_[i]);
+      sequence.tokens.push_back(arrays_.drawn[i]);
       sequence.sampled.push_back(drawn_token(sequence, i));
       ++stats_.sampled_tokens;
       if (auto reason = reason_to_stop(sequence)) {
@@ -297,10 +292,11 @@ void Engine::sample() {
 
 GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) const {
   // The version token by token: an install may come between two of them.
-  GeneratedToken token{drawn_[row], logprobs_[row], gate_.version()};
-  if (kept_[row].empty()) return token;
-  token.log_mass = log_mass(kept_lse_[row], lse_[row]);
-  if (sequence.wants_kept) token.kept.assign(kept_[row].begin(), kept_[row].end());
+  GeneratedToken token{arrays_.drawn[row], arrays_.logprobs[row], gate_.version()};
+  const auto kept = kept_.of(row);
+  if (kept.empty()) return token;
+  token.log_mass = log_mass(arrays_.kept_lse[row], arrays_.lse[row]);
+  if (sequence.wants_kept) token.kept.assign(kept.begin(), kept.end());
   return token;
 }
 
@@ -309,40 +305,56 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
   for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
     log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
                           .inv_temperature = inv_temperature,
-                          .lse = lse_.subspan(begin, end - begin)});
+                          .lse = arrays_.lse.subspan(begin, end - begin)});
   });
   int64_t vocab = logits.cols;
   for (int64_t row = 0; row < count; ++row) {
     // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
-    if (!std::isfinite(lse_[row]))
+    if (!std::isfinite(arrays_.lse[row]))
       throw UserError("the weights of version {} give logits that are not finite (at position {})",
                       gate_.version(), rows[row]->length());
   }
   parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
     for (int64_t row = from; row < to; ++row) {
       const Sequence& sequence = *rows[row];
-      SamplerScratch scratch{sampler_weights_.subspan(row * vocab, vocab),
-                             sampler_ids_.subspan(row * vocab, vocab)};
+      SamplerScratch scratch{arrays_.sampler_weights.subspan(row * vocab, vocab),
+                             arrays_.sampler_ids.subspan(row * vocab, vocab)};
       // The number belongs to (key, absolute position of the new token): neither the batch nor a
       // preemption can change a draw.
       const auto [token, kept] =
           sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
                        sample_uniform(sequence.key, sequence.length()), scratch);
-      drawn_[row] = token;
-      kept_[row] = kept;
+      arrays_.drawn[row] = token;
+      arrays_.kept_offsets[row + 1] = std::ssize(kept);
       // The expression of linear_logprob(), term by term. Written in another way it would round in
       // another way, and the trainer would see a mismatch where there is none.
-      logprobs_[row] = logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse_[row];
+      arrays_.logprobs[row] =
+          logits.row(row)[token] * inverse_temperature(sequence.sampling) - arrays_.lse[row];
     }
   });
-  const KeptSets kept(kept_.data(), rows.size());
-  if (std::ranges::all_of(kept, [](const auto& set) { return set.empty(); })) return;
+  kept_ = join_sets(count, vocab);
+  if (kept_.empty()) return;
   for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
     kept_log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
-                               .kept = kept.subspan(begin, end - begin),
+                               .kept = kept_.slice(begin, end),
                                .inv_temperature = inv_temperature,
-                               .kept_lse = kept_lse_.subspan(begin, end - begin)});
+                               .kept_lse = arrays_.kept_lse.subspan(begin, end - begin)});
   });
+}
+
+// Of the rows that were drawn. A set lies where its row's part of sampler_ids begins, and goes to
+// where the one before it ends, which is never behind that.
+KeptSets Engine::join_sets(int64_t rows, int64_t vocab) {
+  const std::span<int32_t> ids = arrays_.sampler_ids;
+  arrays_.kept_offsets[0] = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t& end = arrays_.kept_offsets[row + 1];
+    const auto set = ids.subspan(row * vocab, end);
+    end += arrays_.kept_offsets[row];
+    std::ranges::copy(set, ids.begin() + arrays_.kept_offsets[row]);
+  }
+  if (arrays_.kept_offsets[rows] == 0) return {};
+  return {arrays_.kept_offsets.first(rows + 1), ids};
 }
 
 std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) const {

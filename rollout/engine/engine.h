@@ -21,6 +21,7 @@
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/ops/log_softmax.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/options.h"
 #include "rollout/engine/stop_matcher.h"
@@ -51,6 +52,21 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
 // Throws as num_kv_blocks().
 std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
                                       int num_threads);
+
+// What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
+// their rows.
+struct EngineArrays {
+  Matrix hidden;                     // [rows that want logits, hidden]
+  Matrix logits;                     // [rows of a chunk, vocab]
+  std::span<float> sampler_weights;  // [rows of a chunk * vocab]
+  std::span<int32_t> sampler_ids;    // the same
+  std::span<float> lse, kept_lse;    // [rows of a chunk]; the second of rows that are truncated
+  std::span<float> logprobs;         // [rows of a chunk]
+  std::span<int32_t> drawn;          // the same
+  std::span<int64_t> kept_offsets;   // [rows of a chunk + 1] in sampler_ids
+
+  EngineArrays(Workspace& memory, const ModelConfig& config, const EngineOptions& options);
+};
 
 // A request that does not leave room for one more token in the context (a prompt or an observation
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
@@ -93,6 +109,7 @@ class Engine final : public Generator {
   void forget_choices(Sequence& sequence);
   void sample();
   void draw(std::span<Sequence* const> rows, ConstMatrix logits);
+  KeptSets join_sets(int64_t rows, int64_t vocab);
   GeneratedToken drawn_token(const Sequence& sequence, size_t row) const;
   std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
   const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
@@ -101,7 +118,7 @@ class Engine final : public Generator {
   const text::Tokenizer* tokenizer_;
   Stream stream_;
   const Clock& clock_;
-  int64_t max_context_, max_rows_, rows_per_chunk_;
+  int64_t max_context_;
   std::shared_ptr<const PackedWeights> weights_;
   WeightGate gate_;
   KvCache kv_;
@@ -110,14 +127,8 @@ class Engine final : public Generator {
   BatchBuilder builder_;
   Buffer memory_;
   Workspace workspace_;
-  Matrix hidden_, logits_;            // [max_rows, hidden], [rows_per_chunk, vocab]
-  std::span<float> lse_, logprobs_;   // [rows_per_chunk]
-  std::span<float> kept_lse_;         // the same; of rows that are truncated
-  std::span<int32_t> drawn_;          // [rows_per_chunk]
-  std::span<float> sampler_weights_;  // [rows_per_chunk * vocab]
-  std::span<int32_t> sampler_ids_;    // the same
-  // What the rows of a chunk were drawn from, in sampler_ids_; empty: the whole vocabulary.
-  std::vector<std::span<const int32_t>> kept_;
+  EngineArrays arrays_;
+  KeptSets kept_;                  // what the rows of a chunk were drawn from
   std::vector<Sequence*> rows_;    // who wants logits, in the order of the rows
   std::vector<Generation> ready_;  // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;

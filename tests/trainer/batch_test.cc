@@ -103,8 +103,8 @@ TEST(Batch, TruncationIsInTheBehaviourAndUnderKeepInThePolicyToo) {
         EXPECT_EQ(s.behaviour_logprobs[k], drawn);
         const bool keep = mask == SamplingMask::kKeep;
         EXPECT_EQ(s.recorded_logprobs[k], keep ? drawn : segment.logprobs[at]);
-        EXPECT_EQ(packed.kept.set(k).size(), keep ? 3u : 0u);
-        EXPECT_EQ(std::ranges::count(packed.kept.set(k), segment.tokens[at]), keep ? 1 : 0);
+        EXPECT_EQ(packed.kept.of(k).size(), keep ? 3u : 0u);
+        EXPECT_EQ(std::ranges::count(packed.kept.of(k), segment.tokens[at]), keep ? 1 : 0);
       }
     }
   }
@@ -291,7 +291,7 @@ TEST(Batch, TokensBeyondTheStalenessBoundAreNoTargets) {
       EXPECT_EQ(y.recorded_logprobs[next], a.recorded_logprobs[k]);
       EXPECT_EQ(y.advantages[next], a.advantages[k]);
       EXPECT_EQ(y.turns[next], a.turns[k]);
-      EXPECT_TRUE(std::ranges::equal(y_packed.kept.set(next), a_packed.kept.set(k)));
+      EXPECT_TRUE(std::ranges::equal(y_packed.kept.of(next), a_packed.kept.of(k)));
       ++next;
     }
     EXPECT_EQ(next, y.targets.size());

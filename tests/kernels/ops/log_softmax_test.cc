@@ -15,12 +15,27 @@ namespace {
 
 using namespace op_testing;
 
+// KeptSets of sets by row.
+struct FlatSets {
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> ids;
+
+  FlatSets() = default;
+  explicit FlatSets(const std::vector<std::vector<int32_t>>& sets) : offsets{0} {
+    for (const auto& set : sets) {
+      ids.insert(ids.end(), set.begin(), set.end());
+      offsets.push_back(std::ssize(ids));
+    }
+  }
+  KeptSets view() const { return {offsets, ids}; }
+};
+
 // Rows of a head with its packed weight.
 struct Head {
   GuardedMatrix hidden, weight;
   std::vector<int32_t> targets;
   std::vector<std::vector<int32_t>> sets;  // of kept ids; empty: none
-  std::vector<std::span<const int32_t>> views;
+  FlatSets flat;
   Packed packed;
 
   Head(int64_t rows, int64_t vocab, int64_t dim, Rng& rng)
@@ -41,7 +56,7 @@ struct Head {
       ids.insert(targets[r]);
       sets.push_back(r % 4 == 3 ? std::vector<int32_t>() : std::vector(ids.begin(), ids.end()));
     }
-    views.assign(sets.begin(), sets.end());
+    flat = FlatSets(sets);
   }
 
   LogprobHead op(float inv_temperature) {
@@ -49,7 +64,7 @@ struct Head {
             .weight = packed.weight,
             .targets = targets,
             .inv_temperature = inv_temperature,
-            .kept = views};
+            .kept = flat.view()};
   }
 };
 
@@ -125,12 +140,13 @@ TEST(KeptLogSumExp, OfTheWholeVocabularyIsTheLogSumExp) {
     GuardedMatrix logits(9, vocab, rng, 5);
     std::vector<int32_t> all(static_cast<size_t>(vocab));
     std::iota(all.begin(), all.end(), 0);
-    const std::vector<std::span<const int32_t>> kept(9, all);
+    const FlatSets kept(std::vector(9, all));
     std::vector<float> lse(9), kept_lse(9);
     log_sum_exp(Stream{}, {.logits = logits.view(), .inv_temperature = 0.7f, .lse = lse});
-    kept_log_sum_exp(
-        Stream{},
-        {.logits = logits.view(), .kept = kept, .inv_temperature = 0.7f, .kept_lse = kept_lse});
+    kept_log_sum_exp(Stream{}, {.logits = logits.view(),
+                                .kept = kept.view(),
+                                .inv_temperature = 0.7f,
+                                .kept_lse = kept_lse});
     expect_same_bits(as_row(kept_lse), as_row(lse), "lse");
     for (size_t r = 0; r < 9; ++r) EXPECT_EQ(log_mass(kept_lse[r], lse[r]), 0.0f);
   }
@@ -143,13 +159,15 @@ TEST(KeptLogSumExp, AgreesWithTheReferenceForAnyThreads) {
     head.truncate(rng);
     GuardedMatrix logits(40, vocab, rng, 5);
     std::vector<float> expected(40, -7), one(expected), many(expected);
-    ref::kept_log_sum_exp(logits.view(), head.views, 1.3f, expected);
-    kept_log_sum_exp(
-        Stream{},
-        {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = one});
-    kept_log_sum_exp(
-        TestStream(3).get(),
-        {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = many});
+    ref::kept_log_sum_exp(logits.view(), head.flat.view(), 1.3f, expected);
+    kept_log_sum_exp(Stream{}, {.logits = logits.view(),
+                                .kept = head.flat.view(),
+                                .inv_temperature = 1.3f,
+                                .kept_lse = one});
+    kept_log_sum_exp(TestStream(3).get(), {.logits = logits.view(),
+                                           .kept = head.flat.view(),
+                                           .inv_temperature = 1.3f,
+                                           .kept_lse = many});
     // As of LogSumExp; of rows without a set nothing is said.
     const double tolerance = 6 * kUnit * 40 + (static_cast<double>(vocab) / 16 + 20) * kUnit;
     expect_close(as_row(one), as_row(expected), tolerance, "lse");
@@ -164,14 +182,15 @@ TEST(LogSumExp, BeatsByItsWork) {
   const GuardedMatrix logits(rows, vocab);
   std::vector<int32_t> all(static_cast<size_t>(vocab));
   std::iota(all.begin(), all.end(), 0);
-  const std::vector<std::span<const int32_t>> kept(static_cast<size_t>(rows), all);
-  std::vector<float> lse(kept.size());
+  const FlatSets kept(std::vector(static_cast<size_t>(rows), all));
+  std::vector<float> lse(static_cast<size_t>(rows));
   expect_beats(rows * vocab * 16, 1, vocab * 16, [&](const Stream& stream) {
     log_sum_exp(stream, {.logits = logits.view(), .inv_temperature = 1, .lse = lse});
   });
   expect_beats(rows * vocab * 16, 1, vocab * 16, [&](const Stream& stream) {
     kept_log_sum_exp(
-        stream, {.logits = logits.view(), .kept = kept, .inv_temperature = 1, .kept_lse = lse});
+        stream,
+        {.logits = logits.view(), .kept = kept.view(), .inv_temperature = 1, .kept_lse = lse});
   });
 }
 
@@ -210,9 +229,10 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
   std::vector<float> lse(900), kept_lse(900), separate(900), drawn(900);
   linear(Stream{}, {.x = head.hidden.view(), .weight = head.packed.weight, .y = logits.view()});
   log_sum_exp(Stream{}, {.logits = logits.view(), .inv_temperature = 1.3f, .lse = lse});
-  kept_log_sum_exp(
-      Stream{},
-      {.logits = logits.view(), .kept = head.views, .inv_temperature = 1.3f, .kept_lse = kept_lse});
+  kept_log_sum_exp(Stream{}, {.logits = logits.view(),
+                              .kept = head.flat.view(),
+                              .inv_temperature = 1.3f,
+                              .kept_lse = kept_lse});
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     separate[i] = logits.at(r, head.targets[i]) * 1.3f - lse[i];
@@ -233,7 +253,7 @@ TEST(LinearLogprob, HasTheBitsOfLinearThenLogSumExp) {
       linear_logprob(stream.get(), workspace.get(), {.head = op, .out = fused.op()});
       expect_same_bits(as_row(fused.logprob), as_row(std::span(separate).first(n)), "logprob");
       expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");
-      op.kept = KeptSets(head.views).first(n);
+      op.kept = head.flat.view().slice(0, count);
       linear_logprob(stream.get(), workspace.get(), {.head = op, .out = fused.op()});
       expect_same_bits(as_row(fused.logprob), as_row(std::span(drawn).first(n)), "of a draw");
       expect_same_bits(as_row(fused.lse), as_row(std::span(lse).first(n)), "lse");

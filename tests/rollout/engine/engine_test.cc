@@ -582,10 +582,14 @@ TEST(Engine, RecordsWhatTruncationKept) {
     const Generation &answer = answers[session], &without = answers[session + 100];
     const float inv_temperature = inverse_temperature(all[session]);
     expect_teacher_forced(model, prompt, answer, inv_temperature);
-    std::vector<std::span<const int32_t>> sets(prompt.size() - 1);
-    for (const GeneratedToken& token : answer.tokens) sets.push_back(token.kept);
+    std::vector<int64_t> offsets(prompt.size());  // those of the prompt have no sets
+    std::vector<TokenId> ids;
+    for (const GeneratedToken& token : answer.tokens) {
+      ids.insert(ids.end(), token.kept.begin(), token.kept.end());
+      offsets.push_back(std::ssize(ids));
+    }
     const std::vector<float> drawn =
-        teacher_forced(model, context_of(prompt, answer), inv_temperature, sets);
+        teacher_forced(model, context_of(prompt, answer), inv_temperature, {offsets, ids});
     const bool cuts = truncates(all[session], 61);
     EXPECT_EQ(cuts, session < 5 || session == 6);
     double cut = 0;
