@@ -172,7 +172,7 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   TR_CHECK(!sequences.empty() && (!wants.backward || activations_ != nullptr));
   build(sequences);
   last_ = wants;
-  Workspace workspace({workspace_.data(), workspace_.size()});
+  Workspace workspace(workspace_);
   Matrix hidden(hidden_.as<float>().data(), static_cast<int64_t>(target_ids_.size()),
                 model_.config().hidden_size);
   model_.forward(stream, workspace, weights, builder_.batch(), kv_, hidden,
@@ -190,7 +190,7 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
   TR_CHECK(last_.backward && dlogprob.size() == target_ids_.size(), "{} gradients, {} targets",
            dlogprob.size(), target_ids_.size());
   TR_CHECK(dentropy.empty() || last_.entropy);
-  Workspace workspace({workspace_.data(), workspace_.size()});
+  Workspace workspace(workspace_);
   auto targets = static_cast<int64_t>(target_ids_.size());
   Matrix hidden(hidden_.as<float>().data(), targets, model_.config().hidden_size);
   Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);

@@ -150,7 +150,7 @@ class TrainStep {
   // Returns the mean loss.
   double forward(Phases& phases) {
     const ForwardBatch batch = builder_.batch();
-    Workspace workspace({scratch_.data(), scratch_.size()});
+    Workspace workspace(scratch_);
     phases.time("forward", [&] {
       model_.forward(stream_, workspace, *weights_, batch, kv_, rows_of(hidden_),
                      activations_.get());
@@ -164,7 +164,7 @@ class TrainStep {
   }
 
   void backward(Phases& phases) {
-    Workspace workspace({scratch_.data(), scratch_.size()});
+    Workspace workspace(scratch_);
     phases.time("clear", [&] { std::ranges::fill(gradients_.flat(), 0.0f); });
     phases.time("head backward", [&] {
       linear_logprob_backward(stream_, workspace,

@@ -48,7 +48,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   const Stream& stream = bench.stream();
   Buffer scratch(
       attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   const AttentionHeads args{
       .num_heads = heads, .scale = 1 / std::sqrt(static_cast<float>(head_dim)), .window = window};
   // Two products a score, q . k and p v, of head_dim multiply-adds in each head.

@@ -359,7 +359,7 @@ void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, i
   const AttentionBatch batch{positions, offsets, tables, static_cast<int>(blocks)};
   Buffer scratch(
       attention_workspace_bytes(bench.num_threads(), heads, kv_heads, head_dim, context));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   const AttentionHeads args{.num_heads = heads,
                             .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
   const Matrix wanted_lse = queries == 1 ? Matrix() : lse.view;

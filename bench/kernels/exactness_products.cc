@@ -310,7 +310,7 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   };
   RandomMatrix dy(rows, shape.out, rng), dx(rows, shape.in, rng), again(rows, shape.in, rng);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   float* panels = scratch.as<float>().data();
   Buffer partials(static_cast<size_t>((bench.num_threads() - 1) * rows * shape.in) * sizeof(float));
   const auto exact = [&](int64_t) {
@@ -359,7 +359,7 @@ void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, int64_
   const Matrix dw(sums.as<float>().data(), shape.out, shape.in);
   const Matrix again(other.as<float>().data(), shape.out, shape.in);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   TokenScratch free_scratch(bench.num_threads(), rows, shape.out, shape.in);
   const auto exact = [&](int64_t) {
     linear_grad_weight(stream, workspace, {.dy = dy.view, .x = x.view, .dweight = dw});

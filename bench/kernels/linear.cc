@@ -18,7 +18,7 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
       dw(out, in, rng);
   const PackedMatrix packed(bench.stream(), w.view), bf16(bench.stream(), w.view, Dtype::kBF16);
   Buffer scratch(linear_grad_workspace_bytes(tokens, out, in));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   const double flops = 2.0 * static_cast<double>(tokens * in * out);
 
   const auto forward = [&] {

@@ -110,7 +110,7 @@ void bench_head(KernelHarness& bench, int64_t tokens, int64_t dim, int64_t vocab
       dlogprob(logprob.size(), 0.5f);
   const PackedMatrix packed(stream, weight.view);
   Buffer scratch(linear_logprob_workspace_bytes(tokens, vocab, dim));
-  Workspace workspace(scratch.as<std::byte>());
+  Workspace workspace(scratch);
   std::vector<int32_t> targets(static_cast<size_t>(tokens));
   for (size_t i = 0; i < targets.size(); ++i)
     targets[i] = static_cast<int32_t>(i % static_cast<size_t>(vocab));

@@ -128,7 +128,7 @@ class EngineUnderTest {
     Buffer scratch(
         std::max(model_.workspace_bytes(rows, builder.batch().max_context, pool_.num_threads()),
                  linear_logprob_workspace_bytes(rows, config.vocab_size, config.hidden_size)));
-    Workspace workspace(scratch.as<std::byte>());
+    Workspace workspace(scratch);
     Buffer memory(static_cast<size_t>(rows * config.hidden_size) * sizeof(float));
     const Matrix hidden(memory.as<float>().data(), rows, config.hidden_size);
     model_.forward(stream(), workspace, *weights_, builder.batch(), kv, hidden, nullptr);

@@ -76,7 +76,7 @@ class Scorer {
     builder_->clear();
     // All blocks of the sequence in every piece: the cache keeps what earlier pieces have written.
     builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
-    Workspace workspace({memory_.data(), memory_.size()});
+    Workspace workspace(memory_);
     Matrix hidden(hidden_.data(), rows, config.hidden_size);
     loaded_.model().forward(loaded_.stream(), workspace, loaded_.weights(), builder_->batch(), *kv_,
                             hidden, nullptr);

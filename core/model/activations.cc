@@ -101,7 +101,7 @@ Activations::Activations(const ModelConfig& config, int64_t max_tokens)
     : config_(config),
       max_tokens_(max_tokens),
       buffer_(static_cast<size_t>(bytes(config, max_tokens))) {
-  Workspace memory({buffer_.data(), buffer_.size()});
+  Workspace memory(buffer_);
   arrays_ = Arrays(memory, config, max_tokens);
 }
 

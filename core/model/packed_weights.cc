@@ -72,7 +72,7 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
 }
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
-  Workspace memory({buffer_.data(), buffer_.size()});  // hands out the same places every time
+  Workspace memory(buffer_);  // hands out the same places every time
   const float norm_offset = config_.offset_norms ? 1.0f : 0.0f;
   const auto place = [&](const TensorShape& shape, const auto& from, auto& to) {
     const bool is_norm = shape.kind == ParameterKind::kNorm;

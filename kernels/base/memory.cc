@@ -1,6 +1,7 @@
 #include "kernels/base/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -25,21 +26,53 @@ void count(int64_t bytes) {
   }
 }
 
-}  // namespace
-
-Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
-  TR_CHECK(device.kind == DeviceKind::kCpu, "this build has memory of the CPU only");
-  if (num_bytes == 0) return;
-  size_t padded = Workspace::aligned(num_bytes);
-  data_ = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, padded));
-  if (data_ == nullptr) throw std::bad_alloc();
-  count(static_cast<int64_t>(padded));
+std::byte* allocate_on_cpu(size_t bytes, int /*index*/) {
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, bytes));
   // Also touches every page: memory that the machine does not have is missed here, where a Buffer
   // is made, and not in the middle of an op.
-  for (size_t at = 0; at < padded; at += kPiece) {
+  for (size_t at = 0; memory != nullptr && at < bytes; at += kPiece) {
     beat();
-    std::memset(data_ + at, 0, std::min(kPiece, padded - at));
+    std::memset(memory + at, 0, std::min(kPiece, bytes - at));
   }
+  return memory;
+}
+
+// By kind.
+constinit std::array<DeviceMemory, 2> g_memory = {
+    DeviceMemory{.allocate = allocate_on_cpu,
+                 .release = [](std::byte* memory, int) { std::free(memory); },
+                 .copy = [](const Stream&, std::byte* to, const std::byte* from,
+                            size_t bytes) { std::memcpy(to, from, bytes); }},
+    DeviceMemory{}};
+
+const DeviceMemory& memory_of(DeviceKind kind) {
+  const DeviceMemory& memory = g_memory[static_cast<size_t>(kind)];
+  TR_CHECK(memory.allocate != nullptr, "this build has memory of the CPU only");
+  return memory;
+}
+
+}  // namespace
+
+void provide_memory(DeviceKind kind, const DeviceMemory& memory) {
+  g_memory[static_cast<size_t>(kind)] = memory;
+}
+
+void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from) {
+  TR_CHECK(to.size == from.size, "{} bytes to a place for {}", from.size, to.size);
+  for (const Device device : {to.device, from.device})
+    TR_CHECK(device.kind == DeviceKind::kCpu || device == stream.device,
+             "memory of device {} in a stream of device {}", device.index, stream.device.index);
+  if (to.size == 0) return;
+  memory_of(stream.device.kind).copy(stream, to.data, from.data, to.size);
+}
+
+Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
+  const DeviceMemory& memory = memory_of(device.kind);
+  if (num_bytes == 0) return;
+  const size_t padded = Workspace::aligned(num_bytes);
+  data_ = memory.allocate(padded, device.index);
+  if (data_ == nullptr) throw std::bad_alloc();
+  count(static_cast<int64_t>(padded));
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
@@ -58,7 +91,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
   count(-static_cast<int64_t>(Workspace::aligned(size_)));
-  std::free(data_);
+  memory_of(device_.kind).release(data_, device_.index);
 }
 
 int64_t Buffer::total_bytes() { return g_total.load(std::memory_order_relaxed); }

@@ -1,7 +1,9 @@
-// Memory of a device: an owning Buffer, and the Workspace that ops take scratch from.
+// Memory of a device: an owning Buffer, copies between devices, and the Workspace that ops take
+// scratch from.
 //
 // Ops allocate nothing. A caller asks an op (or Model) for its workspace size, owns one Buffer of
-// that size, and passes a Workspace over it.
+// that size, and passes a Workspace over it. Only memory of the CPU can be read and written here;
+// that of another device goes through copy().
 #pragma once
 
 #include <cstddef>
@@ -15,6 +17,46 @@ namespace tailrace {
 
 constexpr size_t kMemoryAlignment = 64;  // bytes; one cache line, one AVX-512 register
 
+// Borrowed bytes of a device.
+template <class Byte>
+struct DeviceSpan {
+  Device device;
+  Byte* data = nullptr;
+  size_t size = 0;
+
+  operator DeviceSpan<const Byte>() const { return {device, data, size}; }  // NOLINT
+  DeviceSpan part(size_t begin, size_t count) const {
+    TR_CHECK(begin <= size && count <= size - begin, "{} bytes from {} of {}", count, begin, size);
+    return {device, data + begin, count};
+  }
+};
+using DeviceBytes = DeviceSpan<std::byte>;
+using ConstDeviceBytes = DeviceSpan<const std::byte>;
+
+template <class T>
+DeviceBytes bytes_of(std::span<T> host) {
+  return {{}, reinterpret_cast<std::byte*>(host.data()), host.size_bytes()};
+}
+template <class T>
+ConstDeviceBytes bytes_of(std::span<const T> host) {
+  return {{}, reinterpret_cast<const std::byte*>(host.data()), host.size_bytes()};
+}
+
+// How memory of one kind of device is had.
+struct DeviceMemory {
+  // Aligned to kMemoryAlignment and zero-filled; null: none is left.
+  std::byte* (*allocate)(size_t bytes, int index) = nullptr;
+  void (*release)(std::byte* memory, int index) = nullptr;
+  // In the order of the stream. Either side may be memory of the CPU, which must then stay until
+  // the stream has come so far.
+  void (*copy)(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes) = nullptr;
+};
+// A backend's, before the first Buffer of that kind is made. Without it there is none.
+void provide_memory(DeviceKind kind, const DeviceMemory& memory);
+
+// Sizes are equal. Each side is memory of the stream's device or of the CPU.
+void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from);
+
 // Aligned zero-filled bytes. Move-only. 0 bytes are allowed.
 class Buffer {
  public:
@@ -24,9 +66,22 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  std::byte* data() { return data_; }
-  const std::byte* data() const { return data_; }
+  Device device() const { return device_; }
   size_t size() const { return size_; }
+  DeviceBytes bytes() { return {device_, data_, size_}; }
+  ConstDeviceBytes bytes() const { return {device_, data_, size_}; }
+
+  // Of the CPU alone.
+  std::byte* data() { return check_host(), data_; }
+  const std::byte* data() const { return check_host(), data_; }
+  template <class T>
+  std::span<T> as() {
+    return {reinterpret_cast<T*>(data()), size_ / sizeof(T)};
+  }
+  template <class T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(data()), size_ / sizeof(T)};
+  }
 
   // Of all Buffers of this process: the bytes that they hold, padding included, and the most that
   // they held at once since begin_peak(). Plans of memory are proved by it; nothing is decided by
@@ -35,16 +90,11 @@ class Buffer {
   static int64_t peak_bytes();
   static void begin_peak();
 
-  template <class T>
-  std::span<T> as() {
-    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
-  }
-  template <class T>
-  std::span<const T> as() const {
-    return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)};
+ private:
+  void check_host() const {
+    TR_CHECK(device_.kind == DeviceKind::kCpu, "memory of a device is read by copy()");
   }
 
- private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   Device device_;
@@ -59,6 +109,7 @@ class Buffer {
 class Workspace {
  public:
   explicit Workspace(std::span<std::byte> memory) : memory_(memory) {}
+  explicit Workspace(Buffer& buffer) : memory_(buffer.bytes().data, buffer.size()) {}
   static Workspace measuring() {
     Workspace workspace({});
     workspace.measures_ = true;

@@ -178,7 +178,7 @@ void record_choices(const PolicyTrainer& trainer, std::vector<Trajectory>& traje
       BatchBuilder builder(1);
       builder.add(segment.tokens, 0, blocks, rows);
       Buffer memory(model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1));
-      Workspace workspace({memory.data(), memory.size()});
+      Workspace workspace(memory);
       model.forward({}, workspace, packed, builder.batch(), kv,
                     Matrix(hidden.data(), 1, config.hidden_size), nullptr);
       for (int i = 0; i < num_drawn_from(segment); ++i) {

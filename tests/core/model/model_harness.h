@@ -78,7 +78,7 @@ class Rig {
   }
   void init(uint64_t seed);
   const PackedWeights& weights() const { return *weights_; }
-  Workspace workspace() { return Workspace({scratch_.data(), scratch_.size()}); }
+  Workspace workspace() { return Workspace(scratch_); }
   const Activations& activations() const { return *activations_; }
 
  private:

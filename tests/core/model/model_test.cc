@@ -121,7 +121,7 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
                                         {sparse_config(), 3}}) {
     Rig rig(config, threads, /*block_tokens=*/16, /*max_tokens=*/kTokens);
     Buffer memory(rig.model.workspace_bytes(kTokens, kTokens, threads));
-    Workspace workspace({memory.data(), memory.size()});
+    Workspace workspace(memory);
     const std::vector<Tokens> sequences = {Tokens(kTokens, 3)};
     rig.forward_whole(sequences, Rig::Rows::kAll, /*keep=*/true);
     const ForwardBatch batch = rig.builder.batch();
@@ -176,7 +176,7 @@ TEST(Model, KeepsPositionsForTheContextsThatComeAlone) {
   const std::vector<float> whole(rig.hidden().data,
                                  rig.hidden().data + rig.hidden().rows * rig.hidden().cols);
   Buffer memory(cut.workspace_bytes(40, 40, 1));
-  Workspace workspace({memory.data(), memory.size()});
+  Workspace workspace(memory);
   cut.forward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv, rig.hidden(),
               /*sink=*/nullptr);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), rig.hidden().data)) << "other bits";

@@ -1,6 +1,11 @@
 #include "kernels/base/memory.h"
 
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -45,9 +50,72 @@ TEST(Buffer, CountsWhatIsHeldAndTheMostOfIt) {
   EXPECT_EQ(Buffer::peak_bytes(), before);
 }
 
+// A device whose memory the host cannot read: what is stored there is stored inverted.
+struct InvertedMemory {
+  static constexpr Device kDevice{DeviceKind::kCuda, 3};
+  static inline std::set<const std::byte*> owned;
+
+  static std::byte* allocate(size_t bytes, int index) {
+    EXPECT_EQ(index, kDevice.index);
+    if (bytes > 1 << 16) return nullptr;
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, bytes));
+    std::memset(memory, 0xFF, bytes);
+    owned.insert(memory);
+    return memory;
+  }
+  static void release(std::byte* memory, int) {
+    owned.erase(memory);
+    std::free(memory);
+  }
+  // Whether it lies in a piece that was allocated here; pieces are whole in these tests.
+  static bool is_own(const std::byte* memory) {
+    const auto next = owned.upper_bound(memory);
+    return next != owned.begin() && memory < *std::prev(next) + 256;
+  }
+  static void copy(const Stream&, std::byte* to, const std::byte* from, size_t bytes) {
+    const bool inverts = is_own(to) != is_own(from);
+    for (size_t i = 0; i < bytes; ++i) to[i] = inverts ? ~from[i] : from[i];
+  }
+};
+
+TEST(Buffer, OfADeviceIsReadByCopies) {
+  provide_memory(DeviceKind::kCuda, {.allocate = InvertedMemory::allocate,
+                                     .release = InvertedMemory::release,
+                                     .copy = InvertedMemory::copy});
+  const Device device = InvertedMemory::kDevice;
+  const Stream stream{.device = device};
+  {
+    Buffer there(256, device), again(256, device);
+    std::vector<int> values(64), back(64, -1);
+    copy(stream, bytes_of(std::span(back)), there.bytes());
+    EXPECT_EQ(back, values);  // zero-filled
+    std::iota(values.begin(), values.end(), 7);
+    copy(stream, there.bytes(), bytes_of(std::span(values)));
+    copy(stream, again.bytes(), there.bytes());
+    copy(stream, bytes_of(std::span(back)), again.bytes());
+    EXPECT_EQ(back, values);
+    copy(stream, bytes_of(std::span(back).first(2)), again.bytes().part(40, 8));
+    EXPECT_EQ(back[0], 17);
+    EXPECT_EQ(back[1], 18);
+    EXPECT_THROW(Buffer(1 << 20, device), std::bad_alloc);
+    EXPECT_DEATH((void)there.data(), "memory of a device is read by copy");
+    EXPECT_DEATH((void)there.as<float>(), "memory of a device is read by copy");
+    EXPECT_DEATH(copy(Stream{}, there.bytes(), again.bytes()), "memory of device 3 in a stream");
+    EXPECT_DEATH(copy(stream, there.bytes(), again.bytes().part(0, 8)),
+                 "8 bytes to a place for 256");
+    EXPECT_DEATH((void)there.bytes().part(250, 8), "8 bytes from 250 of 256");
+  }
+  EXPECT_TRUE(InvertedMemory::owned.empty());
+  provide_memory(DeviceKind::kCuda, {});
+}
+
+TEST(BufferDeathTest, OfADeviceThatIsNotThereIsRefused) {
+  EXPECT_DEATH(Buffer(8, {DeviceKind::kCuda, 0}), "memory of the CPU only");
+}
+
 TEST(Workspace, GivesAlignedPiecesAndTakesThemBackAtTheEndOfAScope) {
   Buffer buffer(4 * kMemoryAlignment);
-  Workspace workspace(buffer.as<std::byte>());
+  Workspace workspace(buffer);
   auto first = workspace.take<float>(1);
   {
     Workspace::Scope scope(workspace);
@@ -75,14 +143,14 @@ TEST(Workspace, ThatMeasuresSaysWhatIsNeeded) {
   EXPECT_EQ(take(measured), nullptr);
   EXPECT_EQ(measured.used(), kMemoryAlignment);
   Buffer buffer(measured.peak());
-  Workspace workspace(buffer.as<std::byte>());
+  Workspace workspace(buffer);
   take(workspace);
   EXPECT_EQ(workspace.peak(), measured.peak());
 }
 
 TEST(WorkspaceDeathTest, NamesTheSizesWhenItIsTooSmall) {
   Buffer buffer(64);
-  Workspace workspace(buffer.as<std::byte>());
+  Workspace workspace(buffer);
   EXPECT_DEATH(workspace.take<float>(17), "workspace of 64 bytes: 0 used, 128 wanted");
 }
 

@@ -179,7 +179,7 @@ void expect_beats(int64_t work, int64_t loops, int64_t round, const Op& op) {
 // Exactly the bytes that an op's ..._workspace_bytes() asked for, filled with NaN.
 class TestWorkspace {
  public:
-  explicit TestWorkspace(size_t bytes) : buffer_(bytes), workspace_({buffer_.data(), bytes}) {
+  explicit TestWorkspace(size_t bytes) : buffer_(bytes), workspace_(buffer_) {
     for (float& x : buffer_.as<float>()) x = NAN;
   }
   Workspace& get() { return workspace_; }

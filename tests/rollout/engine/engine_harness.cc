@@ -98,7 +98,7 @@ TeacherForced training_pass(const TestModel& model, const std::vector<TokenId>& 
   builder.add(tokens, /*first_position=*/0, blocks, rows);
   Buffer memory(model.model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1) +
                 linear_logprob_workspace_bytes(length, config.vocab_size, config.hidden_size));
-  Workspace workspace({memory.data(), memory.size()});
+  Workspace workspace(memory);
   std::vector<float> hidden(static_cast<size_t>(length * config.hidden_size));
   Matrix view(hidden.data(), length - 1, config.hidden_size);
   auto weights = model.pack();
