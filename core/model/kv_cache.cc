@@ -65,29 +65,15 @@ KvLayer KvCache::layer(int64_t index) const {
           .head_dim = static_cast<int>(config_.head_dim)};
 }
 
-void KvCache::copy_block(int from, int to, int tokens) {
+void KvCache::copy_block(const Stream& stream, int from, int to, int tokens) {
   TR_CHECK(from >= 0 && from < num_blocks_ && to >= 0 && to < num_blocks_,
            "from {} to {} of {} blocks", from, to, num_blocks_);
   TR_CHECK(tokens >= 0 && tokens <= block_tokens_, "{} tokens of a block of {}", tokens,
            block_tokens_);
   for (int position = 0; keeps_choices_ && position < tokens; ++position)
     std::ranges::copy(choices(from, position), choices(to, position).begin());
-  for (int64_t index = 0; index < config_.num_layers; ++index) {
-    const KvLayer kv = layer(index);
-    const float* keys = kv.keys + from * block_floats();
-    float* new_keys = kv.keys + to * block_floats();
-    for (int64_t row = 0; row < config_.kv_size(); ++row) {  // positions are innermost
-      std::copy_n(keys + row * block_tokens_, tokens, new_keys + row * block_tokens_);
-    }
-    // A head at a time: the first positions of every head lie apart.
-    const float* values = kv.values + from * block_floats();
-    float* new_values = kv.values + to * block_floats();
-    const int64_t head_floats = block_tokens_ * config_.head_dim;
-    for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
-      std::copy_n(values + head * head_floats, tokens * config_.head_dim,
-                  new_values + head * head_floats);
-    }
-  }
+  for (int64_t index = 0; index < config_.num_layers; ++index)
+    kv_copy(stream, {.kv = layer(index), .from = from, .to = to, .tokens = tokens});
 }
 
 }  // namespace tailrace

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/model/model_config.h"
+#include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/ops/attention.h"
 
@@ -24,7 +25,7 @@ class KvCache {
   int num_blocks() const { return num_blocks_; }
   int block_tokens() const { return block_tokens_; }
   // Copies the first `tokens` positions of a block in every layer (copy-on-write of a shared tail).
-  void copy_block(int from, int to, int tokens);
+  void copy_block(const Stream& stream, int from, int to, int tokens);
   bool keeps_choices() const { return keeps_choices_; }
   // Of one position, [sparse layers * k].
   std::span<uint16_t> choices(int block, int position);

@@ -345,6 +345,24 @@ void kv_write(const Stream& stream, const KvWrite& args) {
   });
 }
 
+void kv_copy(const Stream& /*stream*/, const KvCopy& args) {
+  const auto [kv, from, to, tokens] = args;
+  TR_CHECK(from >= 0 && to >= 0 && from != to && tokens >= 0 && tokens <= kv.block_tokens,
+           "{} tokens of a block of {}, from {} to {}", tokens, kv.block_tokens, from, to);
+  const int64_t head_floats = int64_t{kv.head_dim} * kv.block_tokens;
+  const int64_t block_floats = head_floats * kv.num_kv_heads;
+  const float* keys = kv.keys + from * block_floats;
+  float* new_keys = kv.keys + to * block_floats;
+  for (int64_t row = 0; row < int64_t{kv.num_kv_heads} * kv.head_dim; ++row)  // positions innermost
+    std::copy_n(keys + row * kv.block_tokens, tokens, new_keys + row * kv.block_tokens);
+  // A head at a time: the first positions of every head lie apart.
+  const float* values = kv.values + from * block_floats;
+  float* new_values = kv.values + to * block_floats;
+  for (int64_t head = 0; head < kv.num_kv_heads; ++head)
+    std::copy_n(values + head * head_floats, int64_t{tokens} * kv.head_dim,
+                new_values + head * head_floats);
+}
+
 void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
   const auto [q, heads, batch, kv, max_context, out, lse] = args;
   check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);

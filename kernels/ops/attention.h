@@ -64,6 +64,13 @@ struct KvWrite {
 };
 void kv_write(const Stream& stream, const KvWrite& args);
 
+// The first `tokens` positions of block `from`, keys and values, to block `to`, another one.
+struct KvCopy {
+  KvLayer kv;
+  int from = 0, to = 0, tokens = 0;
+};
+void kv_copy(const Stream& stream, const KvCopy& args);
+
 // out[t] = softmax(scale * q[t] . K[f..p]) V[f..p] per head, f = first_seen(p); with g = heads /
 // kv_heads, head h reads kv head h / g.
 //

@@ -79,6 +79,25 @@ void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const K
   });
 }
 
+void kv_copy(const KvCopy& args) {
+  const KvLayer& kv = args.kv;
+  // [blocks, heads, dim, positions] and [blocks, heads, positions, dim]
+  const auto key = [&](int64_t block, int64_t h, int64_t d, int64_t p) -> float& {
+    return kv.keys[((block * kv.num_kv_heads + h) * kv.head_dim + d) * kv.block_tokens + p];
+  };
+  const auto value = [&](int64_t block, int64_t h, int64_t d, int64_t p) -> float& {
+    return kv.values[((block * kv.num_kv_heads + h) * kv.block_tokens + p) * kv.head_dim + d];
+  };
+  for (int h = 0; h < kv.num_kv_heads; ++h) {
+    for (int d = 0; d < kv.head_dim; ++d) {
+      for (int p = 0; p < args.tokens; ++p) {
+        key(args.to, h, d, p) = key(args.from, h, d, p);
+        value(args.to, h, d, p) = value(args.from, h, d, p);
+      }
+    }
+  }
+}
+
 void attention(ConstMatrix q, const AttentionHeads& args, const AttentionBatch& batch,
                const KvLayer& kv, Matrix out, Matrix lse) {
   const int64_t dim = kv.head_dim, group = args.num_heads / kv.num_kv_heads;

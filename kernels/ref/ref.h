@@ -53,6 +53,7 @@ void weighted_sum(const WeightedSum& args);
 void weight_backward(const WeightBackward& args);
 
 void kv_write(ConstMatrix k, ConstMatrix v, const AttentionBatch& batch, const KvLayer& kv);
+void kv_copy(const KvCopy& args);
 void attention(ConstMatrix q, const AttentionHeads& args, const AttentionBatch& batch,
                const KvLayer& kv, Matrix out, Matrix lse);
 // Recomputes the probabilities itself: it needs neither `out` nor `lse`.

@@ -17,7 +17,7 @@ std::span<const TokenId> prompt_of(const Sequence& sequence) {
 
 }  // namespace
 
-BatchPlanner::BatchPlanner(KvCache& kv, Limits limits)
+BatchPlanner::BatchPlanner(const KvCache& kv, Limits limits)
     : kv_(kv), limits_(limits), pool_(kv.num_blocks()), prefixes_(kv.block_tokens()) {}
 
 int BatchPlanner::blocks_for(int64_t tokens) const {
@@ -72,6 +72,7 @@ void BatchPlanner::remove(Sequence& sequence) {
 }
 
 void BatchPlanner::plan(bool may_admit) {
+  copies_.clear();
   budget_ = limits_.max_batch_tokens;
   for (Sequence* sequence : running_) sequence->planned = 0;
   // Decoding first: it needs one token a sequence and ends episodes, which is what gives blocks
@@ -149,7 +150,9 @@ bool BatchPlanner::try_start_cold(Sequence& sequence, bool forced) {
     if (!make_room(need, /*from_waiting=*/true, &sequence)) return false;
   }
   BlockPool::Lease fresh = *pool_.try_take(need);
-  if (match.tail_tokens > 0) kv_.copy_block(match.tail.ids()[0], fresh.ids()[0], match.tail_tokens);
+  // The tail may be given to another sequence within this plan: copies come before what is written.
+  if (match.tail_tokens > 0)
+    copies_.push_back({match.tail.ids()[0], fresh.ids()[0], match.tail_tokens});
   sequence.blocks = std::move(match.blocks);
   sequence.blocks.append(std::move(fresh));
   sequence.num_computed = match.num_tokens;

@@ -67,7 +67,7 @@ class BatchPlanner {
     int64_t max_batch_tokens = 0;
     int64_t max_sequences = 0;
   };
-  BatchPlanner(KvCache& kv, Limits limits);  // borrows the cache
+  BatchPlanner(const KvCache& kv, Limits limits);  // borrows the cache
   BatchPlanner(const BatchPlanner&) = delete;
 
   // Sequences must not move while they are known here. All must be removed before the planner dies.
@@ -77,6 +77,12 @@ class BatchPlanner {
 
   // Sets `planned` of all running sequences (0: not in this pass) after admitting queued ones.
   void plan(bool may_admit);
+  // What must be copied before the pass that was planned, in this order: the tail of a prefix that
+  // another sequence writes on in.
+  struct BlockCopy {
+    int from = 0, to = 0, tokens = 0;
+  };
+  const std::vector<BlockCopy>& copies() const { return copies_; }
   const std::vector<Sequence*>& running() const { return running_; }  // older first
   // The pass is over: the planned tokens of a sequence have KV now.
   void computed(Sequence& sequence);
@@ -106,11 +112,12 @@ class BatchPlanner {
   void preempt(Sequence& sequence);
   void stop_leading(Sequence& sequence);
 
-  KvCache& kv_;
+  const KvCache& kv_;
   Limits limits_;
   BlockPool pool_;
   PrefixCache prefixes_;  // after the pool: its leases die first
   std::vector<Sequence*> running_;
+  std::vector<BlockCopy> copies_;
   ByOrder warm_, cold_;                              // queued, with and without KV
   ByOrder idle_;                                     // idle sessions that hold KV
   std::unordered_map<uint64_t, Sequence*> leaders_;  // by prompt_key

@@ -63,11 +63,11 @@ EngineArrays::EngineArrays(Workspace& memory, const ModelConfig& config,
       logits(take_matrix(memory, logit_rows_per_chunk(config, options), config.num_ids())),
       sampler_weights(memory.take<float>(logits.rows * logits.cols)),
       sampler_ids(memory.take<int32_t>(logits.rows * logits.cols)),
-      lse(memory.take<float>(logits.rows)),
-      kept_lse(memory.take<float>(logits.rows)),
-      logprobs(memory.take<float>(logits.rows)),
-      drawn(memory.take<int32_t>(logits.rows)),
-      kept_offsets(memory.take<int64_t>(logits.rows + 1)) {}
+      drawn(memory.take<int32_t>(hidden.rows)),
+      lse(memory.take<float>(hidden.rows)),
+      kept_lse(memory.take<float>(hidden.rows)),
+      logprobs(memory.take<float>(hidden.rows)),
+      kept_offsets(memory.take<int64_t>(hidden.rows + 1)) {}
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
@@ -126,7 +126,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       builder_(blocks_per_sequence(options)),
       // Taken once, so that a run that starts does not die of memory hours later.
       memory_(workspace_bytes(model.config(), options, num_threads(stream)), stream.device),
-      workspace_({memory_.data(), memory_.size()}),
+      workspace_(memory_),
       arrays_(workspace_, model.config(), options) {}
 
 Engine::~Engine() {
@@ -208,15 +208,16 @@ EngineStats Engine::stats() const {
 std::vector<Generation> Engine::step() {
   if (gate_.may_step()) {
     Time start = clock_.now();
-    planner_.plan(gate_.may_admit());
-    forward();
-    sample();
+    plan();
+    enqueue();
+    collect();
     stats_.busy_seconds += seconds_of(clock_.now() - start);
   }
   return std::exchange(ready_, {});
 }
 
-void Engine::forward() {
+void Engine::plan() {
+  planner_.plan(gate_.may_admit());
   builder_.clear();
   rows_.clear();
   for (Sequence* sequence : planner_.running()) {
@@ -233,15 +234,54 @@ void Engine::forward() {
     bool decodes = sequence->planned == 1 && !sequence->sampled.empty();
     (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += sequence->planned;
   }
+  if (builder_.num_tokens() > 0) ++stats_.steps;
+}
+
+void Engine::enqueue() {
+  for (const auto& [from, to, tokens] : planner_.copies())
+    kv_.copy_block(stream_, from, to, tokens);
   if (builder_.num_tokens() == 0) return;
-  ++stats_.steps;
   Workspace::Scope scope(workspace_);
-  auto num_rows = static_cast<int64_t>(rows_.size());
+  const auto num_rows = static_cast<int64_t>(rows_.size());
   model_.forward(stream_, workspace_, *weights_, builder_.batch(), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
+  kept_ids_.clear();
+  arrays_.kept_offsets[0] = 0;
+  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
+    const int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
+    const Matrix logits = arrays_.logits.slice_rows(0, end - begin);
+    // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
+    // depend on its neighbours.
+    linear(stream_,
+           {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
+    draw(begin, logits);
+  }
+}
+
+void Engine::collect() {
+  if (builder_.num_tokens() == 0) return;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
+    if (!std::isfinite(arrays_.lse[row]))
+      throw UserError("the weights of version {} give logits that are not finite (at position {})",
+                      gate_.version(), rows_[row]->length());
+  }
   for (Sequence* sequence : planner_.running()) {
     planner_.computed(*sequence);
     if (kv_.keeps_choices()) record_choices(*sequence);
+  }
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    Sequence& sequence = *rows_[row];
+    sequence.tokens.push_back(arrays_.drawn[row]);
+    sequence.sampled.push_back(drawn_token(sequence, row));
+    ++stats_.sampled_tokens;
+    if (auto reason = reason_to_stop(sequence)) {
+      planner_.finish(sequence);
+      ready_.push_back(
+          {sequence.session, std::move(sequence.sampled), *reason, std::move(sequence.choices)});
+      sequence.sampled.clear();
+      sequence.choices.clear();
+    }
   }
 }
 
@@ -263,59 +303,31 @@ void Engine::forget_choices(Sequence& sequence) {
   sequence.choices.clear();
 }
 
-void Engine::sample() {
-  auto num_rows = static_cast<int64_t>(rows_.size());
-  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
-    int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
-    Matrix logits = arrays_.logits.slice_rows(0, end - begin);
-    // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
-    // depend on its neighbours.
-    linear(stream_,
-           {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
-    std::span<Sequence* const> rows(rows_.data() + begin, static_cast<size_t>(end - begin));
-    draw(rows, logits);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      Sequence& sequence = *rows[i];
-      sequence.tokens.push_back(arrays_.drawn[i]);
-      sequence.sampled.push_back(drawn_token(sequence, i));
-      ++stats_.sampled_tokens;
-      if (auto reason = reason_to_stop(sequence)) {
-        planner_.finish(sequence);
-        ready_.push_back(
-            {sequence.session, std::move(sequence.sampled), *reason, std::move(sequence.choices)});
-        sequence.sampled.clear();
-        sequence.choices.clear();
-      }
-    }
-  }
-}
-
 GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) const {
   // The version token by token: an install may come between two of them.
   GeneratedToken token{arrays_.drawn[row], arrays_.logprobs[row], gate_.version()};
-  const auto kept = kept_.of(row);
+  const auto kept = KeptSets{arrays_.kept_offsets, kept_ids_}.of(row);
   if (kept.empty()) return token;
   token.log_mass = log_mass(arrays_.kept_lse[row], arrays_.lse[row]);
   if (sequence.wants_kept) token.kept.assign(kept.begin(), kept.end());
   return token;
 }
 
-void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
-  auto count = static_cast<int64_t>(rows.size());
-  for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
-    log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
+// Of the rows from `begin` on, which these logits are of.
+void Engine::draw(int64_t begin, ConstMatrix logits) {
+  const int64_t count = logits.rows, vocab = logits.cols;
+  const auto rows = std::span<Sequence* const>(rows_).subspan(begin, count);
+  const auto lse = arrays_.lse.subspan(begin, count);
+  const auto offsets = arrays_.kept_offsets.subspan(begin, count + 1);
+  for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
+    log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
                           .inv_temperature = inv_temperature,
-                          .lse = arrays_.lse.subspan(begin, end - begin)});
+                          .lse = lse.subspan(from, to - from)});
   });
-  int64_t vocab = logits.cols;
-  for (int64_t row = 0; row < count; ++row) {
-    // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
-    if (!std::isfinite(arrays_.lse[row]))
-      throw UserError("the weights of version {} give logits that are not finite (at position {})",
-                      gate_.version(), rows[row]->length());
-  }
   parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
     for (int64_t row = from; row < to; ++row) {
+      offsets[row + 1] = 0;
+      if (!std::isfinite(lse[row])) continue;  // collect() refuses it
       const Sequence& sequence = *rows[row];
       SamplerScratch scratch{arrays_.sampler_weights.subspan(row * vocab, vocab),
                              arrays_.sampler_ids.subspan(row * vocab, vocab)};
@@ -324,37 +336,28 @@ void Engine::draw(std::span<Sequence* const> rows, ConstMatrix logits) {
       const auto [token, kept] =
           sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
                        sample_uniform(sequence.key, sequence.length()), scratch);
-      arrays_.drawn[row] = token;
-      arrays_.kept_offsets[row + 1] = std::ssize(kept);
+      arrays_.drawn[begin + row] = token;
+      offsets[row + 1] = std::ssize(kept);
       // The expression of linear_logprob(), term by term. Written in another way it would round in
       // another way, and the trainer would see a mismatch where there is none.
-      arrays_.logprobs[row] =
-          logits.row(row)[token] * inverse_temperature(sequence.sampling) - arrays_.lse[row];
+      arrays_.logprobs[begin + row] =
+          logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse[row];
     }
   });
-  kept_ = join_sets(count, vocab);
-  if (kept_.empty()) return;
-  for_each_temperature(rows, [&](int64_t begin, int64_t end, float inv_temperature) {
-    kept_log_sum_exp(stream_, {.logits = logits.slice_rows(begin, end),
-                               .kept = kept_.slice(begin, end),
-                               .inv_temperature = inv_temperature,
-                               .kept_lse = arrays_.kept_lse.subspan(begin, end - begin)});
-  });
-}
-
-// Of the rows that were drawn. A set lies where its row's part of sampler_ids begins, and goes to
-// where the one before it ends, which is never behind that.
-KeptSets Engine::join_sets(int64_t rows, int64_t vocab) {
-  const std::span<int32_t> ids = arrays_.sampler_ids;
-  arrays_.kept_offsets[0] = 0;
-  for (int64_t row = 0; row < rows; ++row) {
-    int64_t& end = arrays_.kept_offsets[row + 1];
-    const auto set = ids.subspan(row * vocab, end);
-    end += arrays_.kept_offsets[row];
-    std::ranges::copy(set, ids.begin() + arrays_.kept_offsets[row]);
+  // The sampler left a set where its row's part of the ids begins.
+  for (int64_t row = 0; row < count; ++row) {
+    const auto set = arrays_.sampler_ids.subspan(row * vocab, offsets[row + 1]);
+    kept_ids_.insert(kept_ids_.end(), set.begin(), set.end());
+    offsets[row + 1] = std::ssize(kept_ids_);
   }
-  if (arrays_.kept_offsets[rows] == 0) return {};
-  return {arrays_.kept_offsets.first(rows + 1), ids};
+  if (offsets[count] == offsets[0]) return;
+  const KeptSets kept{offsets, kept_ids_};
+  for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
+    kept_log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
+                               .kept = kept.slice(from, to),
+                               .inv_temperature = inv_temperature,
+                               .kept_lse = arrays_.kept_lse.subspan(begin + from, to - from)});
+  });
 }
 
 std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) const {

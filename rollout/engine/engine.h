@@ -54,16 +54,16 @@ std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOpt
                                       int num_threads);
 
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
-// their rows.
+// rows, and what is drawn from them is kept of all rows that want logits.
 struct EngineArrays {
-  Matrix hidden;                     // [rows that want logits, hidden]
+  Matrix hidden;                     // [rows, hidden]
   Matrix logits;                     // [rows of a chunk, vocab]
   std::span<float> sampler_weights;  // [rows of a chunk * vocab]
   std::span<int32_t> sampler_ids;    // the same
-  std::span<float> lse, kept_lse;    // [rows of a chunk]; the second of rows that are truncated
-  std::span<float> logprobs;         // [rows of a chunk]
-  std::span<int32_t> drawn;          // the same
-  std::span<int64_t> kept_offsets;   // [rows of a chunk + 1] in sampler_ids
+  std::span<int32_t> drawn;          // [rows]
+  std::span<float> lse, kept_lse;    // [rows]; the second of rows that are truncated
+  std::span<float> logprobs;         // [rows]
+  std::span<int64_t> kept_offsets;   // [rows + 1] of the ids that rows were drawn from
 
   EngineArrays(Workspace& memory, const ModelConfig& config, const EngineOptions& options);
 };
@@ -104,12 +104,14 @@ class Engine final : public Generator {
   int num_cached_blocks() const { return planner_.num_cached_blocks(); }
 
  private:
-  void forward();
+  // A step: what the pass computes and for whom; the work itself, which reads nothing of what it
+  // gives; then what was drawn, and what becomes of it.
+  void plan();
+  void enqueue();
+  void collect();
+  void draw(int64_t begin, ConstMatrix logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
-  void sample();
-  void draw(std::span<Sequence* const> rows, ConstMatrix logits);
-  KeptSets join_sets(int64_t rows, int64_t vocab);
   GeneratedToken drawn_token(const Sequence& sequence, size_t row) const;
   std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
   const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
@@ -128,7 +130,7 @@ class Engine final : public Generator {
   Buffer memory_;
   Workspace workspace_;
   EngineArrays arrays_;
-  KeptSets kept_;                  // what the rows of a chunk were drawn from
+  std::vector<int32_t> kept_ids_;  // of all rows, as arrays_.kept_offsets says
   std::vector<Sequence*> rows_;    // who wants logits, in the order of the rows
   std::vector<Generation> ready_;  // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;

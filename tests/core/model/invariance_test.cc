@@ -249,7 +249,7 @@ TEST_P(Invariance, ASharedPrefixAndACopiedBlockChangeNothing) {
   rig.builder.clear();
   rig.builder.add(prompt, 0, blocks_a, {});
   rig.forward(rig.builder);
-  rig.kv.copy_block(9, 7, 21 - 16);
+  rig.kv.copy_block(Stream{}, 9, 7, 21 - 16);
   rig.builder.clear();
   std::vector<int32_t> wanted(20);
   std::iota(wanted.begin(), wanted.end(), 0);

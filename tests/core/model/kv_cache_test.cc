@@ -36,7 +36,7 @@ TEST(KvCache, CopyBlockCopiesTheWantedPositionsInEveryLayer) {
     return copy;
   }();
 
-  kv.copy_block(/*from=*/2, /*to=*/0, /*tokens=*/5);
+  kv.copy_block(Stream{}, /*from=*/2, /*to=*/0, /*tokens=*/5);
 
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const KvLayer got = kv.layer(i), old = before.layer(i);
@@ -66,7 +66,7 @@ TEST(KvCache, CopyBlockTakesChoicesAlong) {
   for (int block = 0; block < 2; ++block)
     for (int p = 0; p < 8; ++p)
       for (uint16_t& id : kv.choices(block, p)) id = next++;
-  kv.copy_block(/*from=*/1, /*to=*/0, /*tokens=*/5);
+  kv.copy_block(Stream{}, /*from=*/1, /*to=*/0, /*tokens=*/5);
   for (int p = 0; p < 8; ++p) EXPECT_EQ(kv.choices(0, p)[2], (p < 5 ? 8 + p : p) * 6 + 2) << p;
 }
 

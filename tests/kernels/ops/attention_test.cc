@@ -208,6 +208,34 @@ double output_tolerance(const Case& c, int n) {
   return ((dim + 4) * score * 2 + n + 16) * kUnit * v;
 }
 
+TEST(KvCopy, TakesThePositionsOfABlockAndNoOthers) {
+  Rng rng(21);
+  for (const auto& [kv_heads, head_dim, block_tokens] :
+       {std::tuple{1, 2, 8}, {3, 5, 16}, {2, 64, 32}, {1, 128, 128}}) {
+    const size_t floats = static_cast<size_t>(4 * kv_heads * head_dim * block_tokens);
+    for (const int tokens : {0, 1, block_tokens - 3, block_tokens}) {
+      std::vector<float> keys(floats), values(floats);
+      for (size_t i = 0; i < floats; ++i) {
+        keys[i] = static_cast<float>(rng() % 1000);
+        values[i] = static_cast<float>(rng() % 1000);
+      }
+      std::vector<float> expected_keys = keys, expected_values = values;
+      KvLayer kv{.keys = keys.data(),
+                 .values = values.data(),
+                 .block_tokens = block_tokens,
+                 .num_kv_heads = kv_heads,
+                 .head_dim = head_dim};
+      KvCopy copied{.kv = kv, .from = 3, .to = 1, .tokens = tokens};
+      kv_copy(Stream{}, copied);
+      copied.kv.keys = expected_keys.data();
+      copied.kv.values = expected_values.data();
+      ref::kv_copy(copied);
+      EXPECT_EQ(keys, expected_keys) << head_dim << ", " << tokens;
+      EXPECT_EQ(values, expected_values) << head_dim << ", " << tokens;
+    }
+  }
+}
+
 TEST(Attention, AgreesWithTheReference) {
   Rng rng(1);
   for (const Geometry& g : kGeometries) {
