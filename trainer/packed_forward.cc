@@ -39,6 +39,16 @@ size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int64_t ma
                   linear_logprob_workspace_bytes(max_tokens, config.num_ids(), config.hidden_size));
 }
 
+BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
+                     int64_t max_sequence_tokens) {
+  return {.tokens = buffer_tokens(limits, max_sequence_tokens),
+          .sequences = limits.max_sequences,
+          .blocks_per_sequence = blocks_for(max_sequence_tokens),
+          .choices_per_token = config.expert_shape().per_token(),
+          .vocab = config.vocab_size,
+          .blocks = num_blocks(limits, max_sequence_tokens)};
+}
+
 // One float a token, and one of each element of its hidden state.
 size_t row_bytes(int64_t max_tokens) {
   return Workspace::aligned(static_cast<size_t>(max_tokens) * sizeof(float));
@@ -82,7 +92,7 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
       limits_(limits),
       max_sequence_tokens_(max_sequence_tokens),
       max_tokens_(buffer_tokens(limits, max_sequence_tokens)),
-      builder_(blocks_for(max_sequence_tokens)),
+      builder_(batch_room(model.config(), limits, max_sequence_tokens)),
       kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens) {
   const ModelConfig& config = model.config();
   TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
@@ -103,7 +113,8 @@ std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const P
                                               int num_threads) {
   const int64_t tokens = buffer_tokens(limits, max_sequence_tokens);
   const size_t rows =
-      3 * row_bytes(tokens) + (with_backward ? 2 : 1) * hidden_bytes(config, tokens);
+      3 * row_bytes(tokens) + (with_backward ? 2 : 1) * hidden_bytes(config, tokens) +
+      static_cast<size_t>(BatchBuilder::bytes(batch_room(config, limits, max_sequence_tokens)));
   std::vector<MemoryItem> items = {
       {fmt::format("workspace of {} tokens", tokens),
        static_cast<int64_t>(workspace_bytes(config, tokens, max_sequence_tokens, num_threads) +
@@ -175,7 +186,7 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   Workspace workspace(workspace_);
   Matrix hidden(hidden_.as<float>().data(), static_cast<int64_t>(target_ids_.size()),
                 model_.config().hidden_size);
-  model_.forward(stream, workspace, weights, builder_.batch(), kv_, hidden,
+  model_.forward(stream, workspace, weights, builder_.batch(stream), kv_, hidden,
                  wants.backward ? activations_.get() : nullptr);
   std::span<float> entropy = wants.entropy ? rows(entropy_) : std::span<float>{};
   linear_logprob(stream, workspace,
@@ -205,7 +216,7 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                                         .dhidden = dhidden,
                                         .dweight = gradients.matrix(model_.head_name())
                                                        .slice_rows(0, model_.config().num_ids())}});
-  model_.backward(stream, workspace, weights, builder_.batch(), kv_, *activations_, dhidden,
+  model_.backward(stream, workspace, weights, builder_.batch(stream), kv_, *activations_, dhidden,
                   gradients, balance);
 }
 

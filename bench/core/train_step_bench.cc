@@ -66,7 +66,11 @@ class TrainStep {
         v_(model_.layout()),
         kv_(model_.config(), static_cast<int>(options.sequences * blocks_of(options.length)),
             kBlockTokens),
-        builder_(static_cast<int>(blocks_of(options.length))) {
+        builder_({.tokens = options.sequences * options.length,
+                  .sequences = options.sequences,
+                  .blocks_per_sequence = static_cast<int>(blocks_of(options.length)),
+                  .vocab = model_.config().vocab_size,
+                  .blocks = kv_.num_blocks()}) {
     const ModelConfig& c = model_.config();
     init_parameters(c, /*seed=*/1, parameters_);
     weights_ = std::make_unique<PackedWeights>(stream_, c, parameters_);

@@ -122,7 +122,11 @@ class EngineUnderTest {
     std::vector<int32_t> block_ids(static_cast<size_t>(blocks)), wanted(static_cast<size_t>(rows));
     std::iota(block_ids.begin(), block_ids.end(), 0);
     std::iota(wanted.begin(), wanted.end(), 0);
-    BatchBuilder builder(blocks);
+    BatchBuilder builder({.tokens = rows,
+                          .sequences = 1,
+                          .blocks_per_sequence = blocks,
+                          .vocab = config.vocab_size,
+                          .blocks = blocks});
     builder.add(std::span(tokens).first(wanted.size()), 0, block_ids, wanted);
     KvCache kv(config, blocks, kBlockTokens);
     Buffer scratch(

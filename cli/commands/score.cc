@@ -58,7 +58,11 @@ class Scorer {
     blocks_.resize(static_cast<size_t>(blocks));
     std::iota(blocks_.begin(), blocks_.end(), 0);
     kv_ = std::make_unique<KvCache>(config, blocks, kBlockTokens);
-    builder_ = std::make_unique<BatchBuilder>(blocks);
+    builder_ = std::make_unique<BatchBuilder>(BatchRoom{.tokens = kChunk,
+                                                        .sequences = 1,
+                                                        .blocks_per_sequence = blocks,
+                                                        .vocab = config.vocab_size,
+                                                        .blocks = blocks});
     size_t forward =
         loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
     size_t head = linear_logprob_workspace_bytes(kChunk, config.num_ids(), config.hidden_size);
@@ -78,8 +82,8 @@ class Scorer {
     builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
     Workspace workspace(memory_);
     Matrix hidden(hidden_.data(), rows, config.hidden_size);
-    loaded_.model().forward(loaded_.stream(), workspace, loaded_.weights(), builder_->batch(), *kv_,
-                            hidden, nullptr);
+    loaded_.model().forward(loaded_.stream(), workspace, loaded_.weights(),
+                            builder_->batch(loaded_.stream()), *kv_, hidden, nullptr);
 
     // The last token of the sequence predicts nothing.
     int64_t predicting = end == ids.size() ? rows - 1 : rows;

@@ -7,70 +7,115 @@
 
 namespace tailrace {
 
-BatchBuilder::BatchBuilder(int max_blocks_per_sequence) : max_blocks_(max_blocks_per_sequence) {
-  TR_CHECK(max_blocks_ >= 1, "{} blocks a sequence", max_blocks_);
+BatchBuilder::Arrays::Arrays(Workspace& memory, const BatchRoom& room)
+    : token_ids(memory.take<int32_t>(room.tokens)),
+      positions(memory.take<int32_t>(room.tokens)),
+      logit_rows(memory.take<int32_t>(room.tokens)),
+      seq_offsets(memory.take<int32_t>(room.sequences + 1)),
+      choices(memory.take<int32_t>(room.tokens * room.choices_per_token)),
+      block_tables(memory.take<int32_t>(room.sequences * room.blocks_per_sequence)) {}
+
+BatchBuilder::Arrays BatchBuilder::Arrays::of(Buffer& memory, const BatchRoom& room) {
+  Workspace workspace(memory);
+  return {workspace, room};
+}
+
+int64_t BatchBuilder::bytes(const BatchRoom& room) {
+  Workspace memory = Workspace::measuring();
+  Arrays(memory, room);
+  return static_cast<int64_t>(memory.peak());
+}
+
+BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
+    : room_(room),
+      memory_(static_cast<size_t>(bytes(room))),
+      arrays_(Arrays::of(memory_, room)),
+      on_device_(device == Device{} ? 0 : memory_.size(), device) {
+  TR_CHECK(room.blocks_per_sequence >= 1, "{} blocks a sequence", room.blocks_per_sequence);
+  clear();
 }
 
 void BatchBuilder::clear() {
+  num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
   max_context_ = 0;
-  token_ids_.clear();
-  positions_.clear();
-  // The 0 before the first sequence: one offset more than there are sequences.
-  seq_offsets_.assign(1, 0);
-  block_tables_.clear();
-  logit_rows_.clear();
-  choices_.clear();
-  choices_per_token_ = 0;
+  gives_choices_ = false;
+  // One offset more than there are sequences.
+  arrays_.seq_offsets[0] = 0;
 }
 
 void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
                        std::span<const int32_t> blocks, std::span<const int32_t> logit_offsets,
                        MatrixView<const int32_t> choices) {
-  TR_CHECK(!tokens.empty() && first_position >= 0, "{} tokens from position {}", tokens.size(),
-           first_position);
-  TR_CHECK(static_cast<int>(blocks.size()) <= max_blocks_, "{} blocks, room for {}", blocks.size(),
-           max_blocks_);
-  const auto first_row = static_cast<int32_t>(token_ids_.size());
-  token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
+  const auto count = std::ssize(tokens);
+  TR_CHECK(count > 0 && first_position >= 0, "{} tokens from position {}", count, first_position);
+  TR_CHECK(num_tokens_ + count <= room_.tokens && num_sequences_ < room_.sequences,
+           "{} tokens behind {} in {} sequences, room for {} in {}", count, num_tokens_,
+           num_sequences_, room_.tokens, room_.sequences);
+  TR_CHECK(std::ssize(blocks) <= room_.blocks_per_sequence, "{} blocks, room for {}", blocks.size(),
+           room_.blocks_per_sequence);
+  // Either would be read behind a table.
+  for (const int32_t id : tokens)
+    TR_CHECK(id >= 0 && id < room_.vocab, "token {} of a vocabulary of {}", id, room_.vocab);
+  for (const int32_t block : blocks)
+    TR_CHECK(block >= -1 && block < room_.blocks, "block {} of {}", block, room_.blocks);
+
+  const auto first_row = static_cast<size_t>(num_tokens_);
+  std::ranges::copy(tokens, arrays_.token_ids.begin() + num_tokens_);
   for (size_t i = 0; i < tokens.size(); ++i)
-    positions_.push_back(first_position + static_cast<int32_t>(i));
-  seq_offsets_.push_back(static_cast<int32_t>(token_ids_.size()));
-  block_tables_.insert(block_tables_.end(), blocks.begin(), blocks.end());
-  // One width for all; -1 is no block. num_sequences() counts this one already, by its offset
-  // above.
-  block_tables_.resize(static_cast<size_t>(num_sequences()) * static_cast<size_t>(max_blocks_), -1);
+    arrays_.positions[first_row + i] = first_position + static_cast<int32_t>(i);
   for (const int32_t offset : logit_offsets) {
-    TR_CHECK(offset >= 0 && offset < static_cast<int32_t>(tokens.size()),
-             "logit offset {} of {} tokens", offset, tokens.size());
+    TR_CHECK(offset >= 0 && offset < count, "logit offset {} of {} tokens", offset, count);
+    const auto row = static_cast<int32_t>(num_tokens_) + offset;
     // Ascending, so that no row is wanted twice: backward scatters to them.
-    TR_CHECK(logit_rows_.empty() || logit_rows_.back() < first_row + offset,
-             "logit offsets must ascend");
-    logit_rows_.push_back(first_row + offset);
+    TR_CHECK(
+        num_logit_rows_ == 0 || arrays_.logit_rows[static_cast<size_t>(num_logit_rows_) - 1] < row,
+        "logit offsets must ascend");
+    arrays_.logit_rows[static_cast<size_t>(num_logit_rows_++)] = row;
   }
-  max_context_ = std::max(max_context_, first_position + static_cast<int>(tokens.size()));
-  if (choices.rows > 0) {
-    TR_CHECK(choices.rows == std::ssize(tokens) && choices.cols >= 1 &&
-                 (choices_per_token_ == 0 || choices_per_token_ == choices.cols),
-             "choices [{}, {}] of {} tokens", choices.rows, choices.cols, tokens.size());
-    choices_per_token_ = choices.cols;
-    // Those before it that were given none choose for themselves.
-    choices_.resize(static_cast<size_t>(first_row * choices.cols), kChoose);
-    for (int64_t t = 0; t < choices.rows; ++t)
-      choices_.insert(choices_.end(), choices.row(t), choices.row(t) + choices.cols);
+  // One width for all; -1 is no block.
+  const auto table =
+      arrays_.block_tables.subspan(static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence),
+                                   static_cast<size_t>(room_.blocks_per_sequence));
+  std::ranges::fill(std::ranges::copy(blocks, table.begin()).out, table.end(), -1);
+
+  const auto per_token = static_cast<size_t>(room_.choices_per_token);
+  // Whoever is given none chooses for itself, also before the first that is given any.
+  const auto own = arrays_.choices.subspan(first_row * per_token, tokens.size() * per_token);
+  if (choices.rows == 0) {
+    std::ranges::fill(own, kChoose);
+  } else {
+    TR_CHECK(choices.rows == count && choices.cols == room_.choices_per_token,
+             "choices [{}, {}] of {} tokens, {} a token", choices.rows, choices.cols, count,
+             room_.choices_per_token);
+    for (int64_t t = 0; t < count; ++t)
+      std::copy_n(choices.row(t), choices.cols, own.begin() + t * choices.cols);
+    gives_choices_ = true;
   }
-  choices_.resize(static_cast<size_t>(num_tokens() * choices_per_token_), kChoose);
+  num_tokens_ += count;
+  ++num_sequences_;
+  arrays_.seq_offsets[static_cast<size_t>(num_sequences_)] = static_cast<int32_t>(num_tokens_);
+  max_context_ = std::max(max_context_, first_position + static_cast<int>(count));
 }
 
-ForwardBatch BatchBuilder::batch() const {
-  const bool given = choices_per_token_ > 0;
-  return {.token_ids = token_ids_,
-          .sequences = {.positions = positions_,
-                        .seq_offsets = seq_offsets_,
-                        .block_tables = block_tables_,
-                        .max_blocks = max_blocks_},
-          .logit_rows = logit_rows_,
+ForwardBatch BatchBuilder::batch(const Stream& stream) const {
+  const auto tokens = static_cast<size_t>(num_tokens_);
+  const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);
+  if (on_device_.size() > 0) {
+    const auto* end = reinterpret_cast<const std::byte*>(arrays_.block_tables.data() + tables);
+    const auto used = static_cast<size_t>(end - memory_.data());
+    copy(stream, on_device_.bytes().part(0, used), memory_.bytes().part(0, used));
+  }
+  const Arrays arrays = on_device_.size() > 0 ? Arrays::of(on_device_, room_) : arrays_;
+  return {.token_ids = arrays.token_ids.first(tokens),
+          .sequences = {.positions = arrays.positions.first(tokens),
+                        .seq_offsets =
+                            arrays.seq_offsets.first(static_cast<size_t>(num_sequences_) + 1),
+                        .block_tables = arrays.block_tables.first(tables),
+                        .max_blocks = room_.blocks_per_sequence},
+          .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
           .max_context = max_context_,
-          .choices = {choices_.data(), given ? num_tokens() : 0, choices_per_token_}};
+          .choices = {arrays.choices.data(), gives_choices_ ? num_tokens_ : 0,
+                      room_.choices_per_token}};
 }
 
 }  // namespace tailrace

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/ops/attention.h"
 
@@ -24,29 +25,52 @@ struct ForwardBatch {
   int64_t num_logit_rows() const { return static_cast<int64_t>(logit_rows.size()); }
 };
 
-// Owns the arrays of a ForwardBatch and fills them sequence by sequence. A builder that is cleared
-// and filled again allocates nothing once it has held the largest batch.
+// The most that a batch holds, and what its numbers may be.
+struct BatchRoom {
+  int64_t tokens = 0, sequences = 0;
+  int blocks_per_sequence = 1;
+  int64_t choices_per_token = 0;  // where a batch gives any: sparse layers * k
+  int64_t vocab = 0, blocks = 0;  // ids of tokens and of KV blocks lie below them
+};
+
+// Owns the arrays of a ForwardBatch, side by side in one piece of memory, and fills them sequence
+// by sequence. On a device other than the CPU they are filled here and copied there in one piece.
+// Allocates nothing once it is made.
 class BatchBuilder {
  public:
-  explicit BatchBuilder(int max_blocks_per_sequence);
+  explicit BatchBuilder(const BatchRoom& room, Device device = {});
+  static int64_t bytes(const BatchRoom& room);  // here, and as many on another device
   void clear();
   // Appends tokens at positions first_position, first_position + 1, ... of a sequence whose KV
   // lives in `blocks`; wants the logits of the rows listed in `logit_offsets` (indices into
   // `tokens`, ascending). `choices` [tokens, sparse layers * k] as ForwardBatch has them, or no
-  // rows: the tokens choose for themselves.
+  // rows: the tokens choose for themselves. What does not fit, or is no id, is our own mistake: who
+  // takes tokens from outside has checked them.
   void add(std::span<const int32_t> tokens, int32_t first_position, std::span<const int32_t> blocks,
            std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {});
-  int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
-  int64_t num_sequences() const { return static_cast<int64_t>(seq_offsets_.size()) - 1; }
-  ForwardBatch batch() const;  // views into this builder, until the next change
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t num_logit_rows() const { return num_logit_rows_; }
+  int max_context() const { return max_context_; }
+  // Views until the next change, once the stream of the device has come so far.
+  ForwardBatch batch(const Stream& stream = {}) const;
 
  private:
-  int max_blocks_;
+  // In this order, so that what is filled ends early.
+  struct Arrays {
+    std::span<int32_t> token_ids, positions, logit_rows, seq_offsets, choices, block_tables;
+
+    Arrays(Workspace& memory, const BatchRoom& room);
+    static Arrays of(Buffer& memory, const BatchRoom& room);
+  };
+
+  BatchRoom room_;
+  Buffer memory_;
+  Arrays arrays_;
+  mutable Buffer on_device_;  // of no bytes where the device is the CPU
+  int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
   int max_context_ = 0;
-  std::vector<int32_t> token_ids_, positions_, seq_offsets_{0}, block_tables_, logit_rows_;
-  // [tokens, choices_per_token_]; none before the first sequence that was given any.
-  std::vector<int32_t> choices_;
-  int64_t choices_per_token_ = 0;
+  bool gives_choices_ = false;
 };
 
 }  // namespace tailrace

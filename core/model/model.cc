@@ -99,32 +99,23 @@ size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_
   return std::max(forward.peak(), backward.peak());
 }
 
-void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
+void Model::check_batch(const ForwardBatch& batch) const {
   const AttentionBatch& sequences = batch.sequences;
   TR_CHECK(sequences.num_tokens() == batch.num_tokens(), "{} positions for {} tokens",
            sequences.num_tokens(), batch.num_tokens());
   TR_CHECK(batch.max_context <= max_context_, "context {} of a model for {}", batch.max_context,
            max_context_);
-  // Who built the batch has checked what came from outside; here a bad id is our bug, and would
-  // read behind the table.
-  for (const int32_t id : batch.token_ids) {
-    TR_CHECK(id >= 0 && id < config_.vocab_size, "token {} of a vocabulary of {}", id,
-             config_.vocab_size);
-  }
   TR_CHECK(batch.choices.rows == 0 ||
                (batch.choices.rows == batch.num_tokens() &&
                 batch.choices.cols == config_.num_sparse_layers() * config_.experts_per_token),
            "choices [{}, {}] for {} tokens, {} sparse layers", batch.choices.rows,
            batch.choices.cols, batch.num_tokens(), config_.num_sparse_layers());
-  for (const int32_t block : sequences.block_tables) {
-    TR_CHECK(block >= -1 && block < kv.num_blocks(), "block {} of {}", block, kv.num_blocks());
-  }
 }
 
 void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                     const ForwardBatch& batch, KvCache& kv, Matrix hidden,
                     Activations* sink) const {
-  check_batch(batch, kv);
+  check_batch(batch);
   TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
            "hidden [{}, {}] for {} logit rows", hidden.rows, hidden.cols, batch.num_logit_rows());
   const int64_t tokens = batch.num_tokens();

@@ -44,6 +44,14 @@ size_t workspace_bytes(const ModelConfig& config, const EngineOptions& options, 
   return memory.peak();
 }
 
+BatchRoom batch_room(const ModelConfig& config, const EngineOptions& options, int num_blocks) {
+  return {.tokens = options.max_batch_tokens,
+          .sequences = max_logit_rows(options),
+          .blocks_per_sequence = blocks_per_sequence(options),
+          .vocab = config.vocab_size,
+          .blocks = num_blocks};
+}
+
 // Calls f(begin, end, inv_temperature). The ops take one temperature: rows that share theirs with
 // the next ones go together.
 template <class F>
@@ -105,11 +113,12 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
 
 std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
                                       int num_threads) {
-  return {
-      {"KV cache", KvCache::bytes(config, num_kv_blocks(config, options),
-                                  static_cast<int>(options.block_tokens), options.keep_choices)},
-      {fmt::format("workspace of {} tokens", options.max_batch_tokens),
-       static_cast<int64_t>(workspace_bytes(config, options, num_threads))}};
+  const int num_blocks = num_kv_blocks(config, options);
+  return {{"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
+                                      options.keep_choices)},
+          {fmt::format("workspace of {} tokens", options.max_batch_tokens),
+           static_cast<int64_t>(workspace_bytes(config, options, num_threads)) +
+               BatchBuilder::bytes(batch_room(config, options, num_blocks))}};
 }
 
 Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
@@ -123,7 +132,7 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
           static_cast<int>(options.block_tokens), options.keep_choices),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),
-      builder_(blocks_per_sequence(options)),
+      builder_(batch_room(model.config(), options, kv_.num_blocks()), stream.device),
       // Taken once, so that a run that starts does not die of memory hours later.
       memory_(workspace_bytes(model.config(), options, num_threads(stream)), stream.device),
       workspace_(memory_),
@@ -243,7 +252,7 @@ void Engine::enqueue() {
   if (builder_.num_tokens() == 0) return;
   Workspace::Scope scope(workspace_);
   const auto num_rows = static_cast<int64_t>(rows_.size());
-  model_.forward(stream_, workspace_, *weights_, builder_.batch(), kv_,
+  model_.forward(stream_, workspace_, *weights_, builder_.batch(stream_), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
   kept_ids_.clear();
   arrays_.kept_offsets[0] = 0;

@@ -175,7 +175,8 @@ void record_choices(const PolicyTrainer& trainer, std::vector<Trajectory>& traje
     for (Segment& segment : t.segments) {
       const auto length = std::ssize(segment.tokens);
       const std::vector<int32_t> blocks = {0}, rows = {0};
-      BatchBuilder builder(1);
+      BatchBuilder builder(
+          {.tokens = length, .sequences = 1, .vocab = config.vocab_size, .blocks = 1});
       builder.add(segment.tokens, 0, blocks, rows);
       Buffer memory(model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1));
       Workspace workspace(memory);

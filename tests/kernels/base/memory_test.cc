@@ -1,13 +1,12 @@
 #include "kernels/base/memory.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <numeric>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/kernels/base/inverted_memory.h"
 
 namespace tailrace {
 namespace {
@@ -50,38 +49,8 @@ TEST(Buffer, CountsWhatIsHeldAndTheMostOfIt) {
   EXPECT_EQ(Buffer::peak_bytes(), before);
 }
 
-// A device whose memory the host cannot read: what is stored there is stored inverted.
-struct InvertedMemory {
-  static constexpr Device kDevice{DeviceKind::kCuda, 3};
-  static inline std::set<const std::byte*> owned;
-
-  static std::byte* allocate(size_t bytes, int index) {
-    EXPECT_EQ(index, kDevice.index);
-    if (bytes > 1 << 16) return nullptr;
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, bytes));
-    std::memset(memory, 0xFF, bytes);
-    owned.insert(memory);
-    return memory;
-  }
-  static void release(std::byte* memory, int) {
-    owned.erase(memory);
-    std::free(memory);
-  }
-  // Whether it lies in a piece that was allocated here; pieces are whole in these tests.
-  static bool is_own(const std::byte* memory) {
-    const auto next = owned.upper_bound(memory);
-    return next != owned.begin() && memory < *std::prev(next) + 256;
-  }
-  static void copy(const Stream&, std::byte* to, const std::byte* from, size_t bytes) {
-    const bool inverts = is_own(to) != is_own(from);
-    for (size_t i = 0; i < bytes; ++i) to[i] = inverts ? ~from[i] : from[i];
-  }
-};
-
 TEST(Buffer, OfADeviceIsReadByCopies) {
-  provide_memory(DeviceKind::kCuda, {.allocate = InvertedMemory::allocate,
-                                     .release = InvertedMemory::release,
-                                     .copy = InvertedMemory::copy});
+  const InvertedMemory::Provided provided;
   const Device device = InvertedMemory::kDevice;
   const Stream stream{.device = device};
   {
@@ -106,7 +75,6 @@ TEST(Buffer, OfADeviceIsReadByCopies) {
     EXPECT_DEATH((void)there.bytes().part(250, 8), "8 bytes from 250 of 256");
   }
   EXPECT_TRUE(InvertedMemory::owned.empty());
-  provide_memory(DeviceKind::kCuda, {});
 }
 
 TEST(BufferDeathTest, OfADeviceThatIsNotThereIsRefused) {

@@ -94,7 +94,11 @@ TeacherForced training_pass(const TestModel& model, const std::vector<TokenId>& 
   // Backwards, so that a place in memory is not a position.
   for (int i = num_blocks - 1; i >= 0; --i) blocks.push_back(i);
   for (int32_t row = 0; row + 1 < length; ++row) rows.push_back(row);
-  BatchBuilder builder(num_blocks);
+  BatchBuilder builder({.tokens = length,
+                        .sequences = 1,
+                        .blocks_per_sequence = num_blocks,
+                        .vocab = config.vocab_size,
+                        .blocks = num_blocks});
   builder.add(tokens, /*first_position=*/0, blocks, rows);
   Buffer memory(model.model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1) +
                 linear_logprob_workspace_bytes(length, config.vocab_size, config.hidden_size));
