@@ -59,9 +59,10 @@ size_t hidden_bytes(const ModelConfig& config, int64_t max_tokens) {
 
 }  // namespace
 
-PackLimits pack_limits(int64_t microbatch_tokens) {
+PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens) {
+  const int64_t mean = std::max(kMinMeanTokens, max_sequence_tokens / 1024);
   return {.max_tokens = microbatch_tokens,
-          .max_sequences = std::max<int64_t>(1, microbatch_tokens / kMinMeanTokens)};
+          .max_sequences = std::max<int64_t>(1, microbatch_tokens / mean)};
 }
 
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,

@@ -42,7 +42,8 @@ struct PackLimits {
   int64_t max_tokens = 0;
   int64_t max_sequences = 0;
 };
-PackLimits pack_limits(int64_t microbatch_tokens);
+// Sequences are on average longer where the longest is very long: each takes a row of block ids.
+PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens);
 
 // Cuts [0, sequences.size()) into ranges [begin, end), in order, as full as the limits allow.
 // Sequences of different temperatures do not share a range: the head has one temperature a call.

@@ -131,7 +131,8 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       model_(config, max_sequence_tokens),
       parameters_(model_.layout()),
       packed_(stream_, config, parameters_, compute),
-      forward_(model_, pack_limits(train.microbatch_tokens), max_sequence_tokens,
+      forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
+               max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)),
       update_loads_(config),
       step_loads_(config) {
@@ -166,9 +167,9 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
       {"AdamW moments", Optimizer::bytes(layout)}};
   // Never trained, so it has no second form.
   if (extras.keeps_reference) items.push_back({"reference weights, packed (algo.kl)", packed});
-  for (MemoryItem& item :
-       PackedForward::memory(config, pack_limits(train.microbatch_tokens), max_sequence_tokens,
-                             /*with_backward=*/true, threads))
+  for (MemoryItem& item : PackedForward::memory(
+           config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
+           /*with_backward=*/true, threads))
     items.push_back(std::move(item));
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;

@@ -87,10 +87,10 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
             : "algo.correction weighs tokens by the share that was kept"));
     return;
   }
-  // The trainer has the bytes, what they say, and the batch made of it; a worker has an episode and
-  // its bytes.
+  // The trainer has the bytes, what they say, the batch made of it, and its micro-batch; a worker
+  // has an episode and its bytes.
   plan.trainer.push_back({"kept sets of a step, at most (algo.sampling_mask)",
-                          kept_sets_bytes(o, config, plan.samples_per_step, 3), /*certain=*/false});
+                          kept_sets_bytes(o, config, plan.samples_per_step, 4), /*certain=*/false});
   const int64_t running = std::min(o.rollout.engine.max_sequences, plan.samples_in_flight);
   plan.rollout_worker.push_back({"kept sets, at most (algo.sampling_mask)",
                                  kept_sets_bytes(o, config, running, 2),

@@ -1,6 +1,7 @@
 #include "core/model/forward_batch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/ops/router.h"
@@ -12,8 +13,8 @@ BatchBuilder::Arrays::Arrays(Workspace& memory, const BatchRoom& room)
       positions(memory.take<int32_t>(room.tokens)),
       logit_rows(memory.take<int32_t>(room.tokens)),
       seq_offsets(memory.take<int32_t>(room.sequences + 1)),
-      choices(memory.take<int32_t>(room.tokens * room.choices_per_token)),
-      block_tables(memory.take<int32_t>(room.sequences * room.blocks_per_sequence)) {}
+      block_tables(memory.take<int32_t>(room.sequences * room.blocks_per_sequence)),
+      choices(memory.take<int32_t>(room.tokens * room.choices_per_token)) {}
 
 BatchBuilder::Arrays BatchBuilder::Arrays::of(Buffer& memory, const BatchRoom& room) {
   Workspace workspace(memory);
@@ -38,7 +39,7 @@ BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
 void BatchBuilder::clear() {
   num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
   max_context_ = 0;
-  gives_choices_ = false;
+  gives_choices_ = is_copied_ = false;
   // One offset more than there are sequences.
   arrays_.seq_offsets[0] = 0;
 }
@@ -78,19 +79,22 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
                                    static_cast<size_t>(room_.blocks_per_sequence));
   std::ranges::fill(std::ranges::copy(blocks, table.begin()).out, table.end(), -1);
 
-  const auto per_token = static_cast<size_t>(room_.choices_per_token);
-  // Whoever is given none chooses for itself, also before the first that is given any.
-  const auto own = arrays_.choices.subspan(first_row * per_token, tokens.size() * per_token);
-  if (choices.rows == 0) {
-    std::ranges::fill(own, kChoose);
-  } else {
+  if (choices.rows > 0) {
     TR_CHECK(choices.rows == count && choices.cols == room_.choices_per_token,
              "choices [{}, {}] of {} tokens, {} a token", choices.rows, choices.cols, count,
              room_.choices_per_token);
-    for (int64_t t = 0; t < count; ++t)
-      std::copy_n(choices.row(t), choices.cols, own.begin() + t * choices.cols);
+    // Those before it that were given none choose for themselves.
+    if (!gives_choices_)
+      std::fill_n(arrays_.choices.begin(), num_tokens_ * room_.choices_per_token, kChoose);
     gives_choices_ = true;
   }
+  if (gives_choices_) {
+    const auto own = arrays_.choices.begin() + num_tokens_ * room_.choices_per_token;
+    std::fill_n(own, count * room_.choices_per_token, kChoose);
+    for (int64_t t = 0; t < choices.rows; ++t)
+      std::copy_n(choices.row(t), choices.cols, own + t * choices.cols);
+  }
+  is_copied_ = false;
   num_tokens_ += count;
   ++num_sequences_;
   arrays_.seq_offsets[static_cast<size_t>(num_sequences_)] = static_cast<int32_t>(num_tokens_);
@@ -100,9 +104,11 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
 ForwardBatch BatchBuilder::batch(const Stream& stream) const {
   const auto tokens = static_cast<size_t>(num_tokens_);
   const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);
-  if (on_device_.size() > 0) {
-    const auto* end = reinterpret_cast<const std::byte*>(arrays_.block_tables.data() + tables);
-    const auto used = static_cast<size_t>(end - memory_.data());
+  if (on_device_.size() > 0 && !std::exchange(is_copied_, true)) {
+    const int32_t* end = gives_choices_
+                             ? arrays_.choices.data() + num_tokens_ * room_.choices_per_token
+                             : arrays_.block_tables.data() + tables;
+    const auto used = static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - memory_.data());
     copy(stream, on_device_.bytes().part(0, used), memory_.bytes().part(0, used));
   }
   const Arrays arrays = on_device_.size() > 0 ? Arrays::of(on_device_, room_) : arrays_;
@@ -114,6 +120,8 @@ ForwardBatch BatchBuilder::batch(const Stream& stream) const {
                         .max_blocks = room_.blocks_per_sequence},
           .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
           .max_context = max_context_,
+          .vocab = room_.vocab,
+          .blocks = room_.blocks,
           .choices = {arrays.choices.data(), gives_choices_ ? num_tokens_ : 0,
                       room_.choices_per_token}};
 }

@@ -17,6 +17,7 @@ struct ForwardBatch {
   AttentionBatch sequences;             // positions, sequence offsets, KV block tables
   std::span<const int32_t> logit_rows;  // rows whose hidden state is wanted, ascending
   int max_context = 0;                  // largest position + 1
+  int64_t vocab = 0, blocks = 0;        // ids of tokens and of KV blocks lie below them
   // The experts that tokens go to in place of those that they would choose; row t holds k ascending
   // ids of each sparse layer, or kChoose throughout. [tokens, sparse layers * k], or no rows.
   MatrixView<const int32_t> choices = {};
@@ -56,9 +57,9 @@ class BatchBuilder {
   ForwardBatch batch(const Stream& stream = {}) const;
 
  private:
-  // In this order, so that what is filled ends early.
+  // In this order: a batch without choices ends before them.
   struct Arrays {
-    std::span<int32_t> token_ids, positions, logit_rows, seq_offsets, choices, block_tables;
+    std::span<int32_t> token_ids, positions, logit_rows, seq_offsets, block_tables, choices;
 
     Arrays(Workspace& memory, const BatchRoom& room);
     static Arrays of(Buffer& memory, const BatchRoom& room);
@@ -68,6 +69,7 @@ class BatchBuilder {
   Buffer memory_;
   Arrays arrays_;
   mutable Buffer on_device_;  // of no bytes where the device is the CPU
+  mutable bool is_copied_ = false;
   int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
   int max_context_ = 0;
   bool gives_choices_ = false;

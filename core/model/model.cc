@@ -99,12 +99,16 @@ size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_
   return std::max(forward.peak(), backward.peak());
 }
 
-void Model::check_batch(const ForwardBatch& batch) const {
+void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
   const AttentionBatch& sequences = batch.sequences;
   TR_CHECK(sequences.num_tokens() == batch.num_tokens(), "{} positions for {} tokens",
            sequences.num_tokens(), batch.num_tokens());
   TR_CHECK(batch.max_context <= max_context_, "context {} of a model for {}", batch.max_context,
            max_context_);
+  // Its builder has looked at each id; a larger one would be read behind a table.
+  TR_CHECK(batch.vocab <= config_.vocab_size && batch.blocks <= kv.num_blocks(),
+           "a batch for {} tokens and {} blocks, a model of {}, a cache of {}", batch.vocab,
+           batch.blocks, config_.vocab_size, kv.num_blocks());
   TR_CHECK(batch.choices.rows == 0 ||
                (batch.choices.rows == batch.num_tokens() &&
                 batch.choices.cols == config_.num_sparse_layers() * config_.experts_per_token),
@@ -115,7 +119,7 @@ void Model::check_batch(const ForwardBatch& batch) const {
 void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                     const ForwardBatch& batch, KvCache& kv, Matrix hidden,
                     Activations* sink) const {
-  check_batch(batch);
+  check_batch(batch, kv);
   TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
            "hidden [{}, {}] for {} logit rows", hidden.rows, hidden.cols, batch.num_logit_rows());
   const int64_t tokens = batch.num_tokens();

@@ -63,7 +63,7 @@ class Model {
   std::string_view head_name() const { return tailrace::head_name(config_); }
 
  private:
-  void check_batch(const ForwardBatch& batch) const;
+  void check_batch(const ForwardBatch& batch, const KvCache& kv) const;
   ConstMatrix rope(int64_t layer) const;
 
   ModelConfig config_;

@@ -75,7 +75,8 @@ EngineArrays::EngineArrays(Workspace& memory, const ModelConfig& config,
       lse(memory.take<float>(hidden.rows)),
       kept_lse(memory.take<float>(hidden.rows)),
       logprobs(memory.take<float>(hidden.rows)),
-      kept_offsets(memory.take<int64_t>(hidden.rows + 1)) {}
+      kept_counts(memory.take<int32_t>(hidden.rows)),
+      kept_offsets(memory.take<int64_t>(logits.rows + 1)) {}
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
@@ -254,8 +255,7 @@ void Engine::enqueue() {
   const auto num_rows = static_cast<int64_t>(rows_.size());
   model_.forward(stream_, workspace_, *weights_, builder_.batch(stream_), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
-  kept_ids_.clear();
-  arrays_.kept_offsets[0] = 0;
+  kept_.resize(rows_.size());
   for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
     const int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
     const Matrix logits = arrays_.logits.slice_rows(0, end - begin);
@@ -312,13 +312,12 @@ void Engine::forget_choices(Sequence& sequence) {
   sequence.choices.clear();
 }
 
-GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) const {
+GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) {
   // The version token by token: an install may come between two of them.
   GeneratedToken token{arrays_.drawn[row], arrays_.logprobs[row], gate_.version()};
-  const auto kept = KeptSets{arrays_.kept_offsets, kept_ids_}.of(row);
-  if (kept.empty()) return token;
+  if (arrays_.kept_counts[row] == 0) return token;
   token.log_mass = log_mass(arrays_.kept_lse[row], arrays_.lse[row]);
-  if (sequence.wants_kept) token.kept.assign(kept.begin(), kept.end());
+  if (sequence.wants_kept) token.kept = std::move(kept_[row]);
   return token;
 }
 
@@ -327,7 +326,7 @@ void Engine::draw(int64_t begin, ConstMatrix logits) {
   const int64_t count = logits.rows, vocab = logits.cols;
   const auto rows = std::span<Sequence* const>(rows_).subspan(begin, count);
   const auto lse = arrays_.lse.subspan(begin, count);
-  const auto offsets = arrays_.kept_offsets.subspan(begin, count + 1);
+  const auto kept_counts = arrays_.kept_counts.subspan(begin, count);
   for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
     log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
                           .inv_temperature = inv_temperature,
@@ -335,7 +334,7 @@ void Engine::draw(int64_t begin, ConstMatrix logits) {
   });
   parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
     for (int64_t row = from; row < to; ++row) {
-      offsets[row + 1] = 0;
+      kept_counts[row] = 0;
       if (!std::isfinite(lse[row])) continue;  // collect() refuses it
       const Sequence& sequence = *rows[row];
       SamplerScratch scratch{arrays_.sampler_weights.subspan(row * vocab, vocab),
@@ -346,21 +345,26 @@ void Engine::draw(int64_t begin, ConstMatrix logits) {
           sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
                        sample_uniform(sequence.key, sequence.length()), scratch);
       arrays_.drawn[begin + row] = token;
-      offsets[row + 1] = std::ssize(kept);
+      kept_counts[row] = static_cast<int32_t>(kept.size());
       // The expression of linear_logprob(), term by term. Written in another way it would round in
       // another way, and the trainer would see a mismatch where there is none.
       arrays_.logprobs[begin + row] =
           logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse[row];
     }
   });
-  // The sampler left a set where its row's part of the ids begins.
+  // A set lies where its row's part of the ids begins, and goes to where the one before it ends,
+  // which is never behind that.
+  const std::span<int32_t> ids = arrays_.sampler_ids;
+  const std::span<int64_t> offsets = arrays_.kept_offsets.first(count + 1);
+  offsets[0] = 0;
   for (int64_t row = 0; row < count; ++row) {
-    const auto set = arrays_.sampler_ids.subspan(row * vocab, offsets[row + 1]);
-    kept_ids_.insert(kept_ids_.end(), set.begin(), set.end());
-    offsets[row + 1] = std::ssize(kept_ids_);
+    const auto set = ids.subspan(row * vocab, kept_counts[row]);
+    if (rows[row]->wants_kept) kept_[begin + row].assign(set.begin(), set.end());
+    std::ranges::copy(set, ids.begin() + offsets[row]);
+    offsets[row + 1] = offsets[row] + kept_counts[row];
   }
-  if (offsets[count] == offsets[0]) return;
-  const KeptSets kept{offsets, kept_ids_};
+  if (offsets[count] == 0) return;
+  const KeptSets kept{offsets, ids};
   for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
     kept_log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
                                .kept = kept.slice(from, to),

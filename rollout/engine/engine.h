@@ -63,7 +63,8 @@ struct EngineArrays {
   std::span<int32_t> drawn;          // [rows]
   std::span<float> lse, kept_lse;    // [rows]; the second of rows that are truncated
   std::span<float> logprobs;         // [rows]
-  std::span<int64_t> kept_offsets;   // [rows + 1] of the ids that rows were drawn from
+  std::span<int32_t> kept_counts;    // [rows] ids that a row was drawn from; 0: all of them
+  std::span<int64_t> kept_offsets;   // [rows of a chunk + 1] of those ids, in sampler_ids
 
   EngineArrays(Workspace& memory, const ModelConfig& config, const EngineOptions& options);
 };
@@ -104,15 +105,15 @@ class Engine final : public Generator {
   int num_cached_blocks() const { return planner_.num_cached_blocks(); }
 
  private:
-  // A step: what the pass computes and for whom; the work itself, which reads nothing of what it
-  // gives; then what was drawn, and what becomes of it.
+  // A step: what the pass computes and for whom; the work itself, of which only the host's sampler
+  // reads anything; then what was drawn, and what becomes of it. None comes between two of them.
   void plan();
   void enqueue();
   void collect();
   void draw(int64_t begin, ConstMatrix logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
-  GeneratedToken drawn_token(const Sequence& sequence, size_t row) const;
+  GeneratedToken drawn_token(const Sequence& sequence, size_t row);
   std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
   const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
 
@@ -130,9 +131,9 @@ class Engine final : public Generator {
   Buffer memory_;
   Workspace workspace_;
   EngineArrays arrays_;
-  std::vector<int32_t> kept_ids_;  // of all rows, as arrays_.kept_offsets says
-  std::vector<Sequence*> rows_;    // who wants logits, in the order of the rows
-  std::vector<Generation> ready_;  // finished outside a forward pass
+  std::vector<std::vector<TokenId>> kept_;  // what rows were drawn from that want to know
+  std::vector<Sequence*> rows_;             // who wants logits, in the order of the rows
+  std::vector<Generation> ready_;           // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;
   EngineStats stats_;
 };

@@ -611,6 +611,39 @@ TEST(Engine, RecordsWhatTruncationKept) {
   }
 }
 
+// With 29 rows of logits at a time, as a large vocabulary has them.
+TEST(Engine, DrawsTheSameWhateverChunkOfLogitsARowIsIn) {
+  ModelConfig config = tiny_config();
+  config.vocab_size = 140'000;
+  TestModel model(config);
+  const auto answers_of = [&](const EngineSetup& setup) {
+    TestEngine engine(model, setup);
+    for (SessionId session = 0; session < 70; ++session) {
+      GenerateRequest request =
+          request_of(session, random_tokens(3, config.vocab_size, session + 1), 3);
+      if (session % 3 == 1) request.sampling = truncated(0.7, 8, 1, 0);
+      if (session % 3 == 2) request.sampling = truncated(1.5, 20, 0.9, 0.05);
+      request.sampling.max_new_tokens = 3;
+      request.wants_kept = session % 2 == 0;
+      engine->submit(request);
+    }
+    return engine.finish();
+  };
+  Answers together = answers_of({.max_batch_tokens = 256, .max_sequences = 70, .num_threads = 2});
+  Answers apart = answers_of({.max_batch_tokens = 16, .max_sequences = 5});
+  for (SessionId session = 0; session < 70; ++session) {
+    SCOPED_TRACE(session);
+    expect_equal(together[session], apart[session]);
+    for (size_t i = 0; i < together[session].tokens.size(); ++i) {
+      const GeneratedToken &a = together[session].tokens[i], &b = apart[session].tokens[i];
+      EXPECT_EQ(a.log_mass, b.log_mass);
+      EXPECT_EQ(a.log_mass < 0, session % 3 != 0);
+      EXPECT_EQ(a.kept, b.kept);
+      EXPECT_EQ(a.kept.empty(), session % 2 != 0 || session % 3 == 0);
+    }
+  }
+}
+
 TEST(Engine, AnswersGreedilyAtTemperatureZero) {
   TestModel model(tiny_config());
   TestEngine engine(model);
@@ -776,6 +809,27 @@ TEST(Engine, RefusesToDrawFromLogitsThatAreNotFinite) {
       EXPECT_EQ(std::string(error.what()),
                 "the weights of version 0 give logits that are not finite (at position 3)");
     }
+  }
+}
+
+// One row of several, whose neighbours are drawn from sets.
+TEST(Engine, RefusesARowThatIsNotFiniteAmongOthers) {
+  TestModel model(tiny_config());
+  std::ranges::fill(std::span(model.parameters.matrix(kEmbeddingName).row(60), 32),
+                    std::numeric_limits<float>::quiet_NaN());
+  TestEngine engine(model);
+  for (SessionId session = 0; session < 5; ++session) {
+    GenerateRequest request = request_of(session, {0, 1, 2}, 4);
+    if (session == 2) request.new_tokens = {0, 60};
+    request.sampling = truncated(0.7, 8, 1, 0);
+    engine->submit(request);
+  }
+  try {
+    engine.finish();
+    FAIL() << "it drew a token";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "the weights of version 0 give logits that are not finite (at position 2)");
   }
 }
 
