@@ -51,8 +51,6 @@ class BatchBuilder {
            std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {});
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return num_sequences_; }
-  int64_t num_logit_rows() const { return num_logit_rows_; }
-  int max_context() const { return max_context_; }
   // Views until the next change, once the stream of the device has come so far.
   ForwardBatch batch(const Stream& stream = {}) const;
 

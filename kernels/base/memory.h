@@ -66,7 +66,6 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  Device device() const { return device_; }
   size_t size() const { return size_; }
   DeviceBytes bytes() { return {device_, data_, size_}; }
   ConstDeviceBytes bytes() const { return {device_, data_, size_}; }

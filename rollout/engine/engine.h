@@ -21,7 +21,6 @@
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
-#include "kernels/ops/log_softmax.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/options.h"
 #include "rollout/engine/stop_matcher.h"

@@ -795,6 +795,16 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
   }
 }
 
+// What finish() is refused with.
+std::string refusal_of(TestEngine& engine) {
+  try {
+    engine.finish();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "it drew a token";
+}
+
 TEST(Engine, RefusesToDrawFromLogitsThatAreNotFinite) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -802,13 +812,8 @@ TEST(Engine, RefusesToDrawFromLogitsThatAreNotFinite) {
     model.parameters.vector(kFinalNormName)[0] = bad;
     TestEngine engine(model);
     engine->submit(request_of(1, {0, 1, 2}, 4));
-    try {
-      engine.finish();
-      FAIL() << "it drew a token";
-    } catch (const UserError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "the weights of version 0 give logits that are not finite (at position 3)");
-    }
+    EXPECT_EQ(refusal_of(engine),
+              "the weights of version 0 give logits that are not finite (at position 3)");
   }
 }
 
@@ -824,13 +829,8 @@ TEST(Engine, RefusesARowThatIsNotFiniteAmongOthers) {
     request.sampling = truncated(0.7, 8, 1, 0);
     engine->submit(request);
   }
-  try {
-    engine.finish();
-    FAIL() << "it drew a token";
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "the weights of version 0 give logits that are not finite (at position 2)");
-  }
+  EXPECT_EQ(refusal_of(engine),
+            "the weights of version 0 give logits that are not finite (at position 2)");
 }
 
 }  // namespace
