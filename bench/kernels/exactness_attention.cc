@@ -70,7 +70,7 @@ void add_values(const Pass& pass, const float* weights, int64_t begin, int64_t e
   }
   for (int64_t at = begin; at < end; at += kBlockTokens) {
     const int64_t count = std::min<int64_t>(kBlockTokens, end - at);
-    const float* values = pass.kv.values + pass.block(at) + col;
+    const float* values = pass.kv.host_values() + pass.block(at) + col;
     const float* w = weights + (at - begin);
     int64_t j = 0;
 #pragma GCC unroll 2
@@ -120,7 +120,7 @@ void attend(const Pass& pass, const float* queries, const Queries& block, int64_
   for (int64_t first = begin; first < end; first += kStretch) {
     const int64_t last = std::min(end, first + kStretch);
     const auto group_at = [&](int64_t i) {
-      return ColumnGroup{.first = pass.kv.keys + pass.block(first + i * kLanes)};
+      return ColumnGroup{.first = pass.kv.host_keys() + pass.block(first + i * kLanes)};
     };
     attention_tiles::score_all<kCount, false>(queries, head_dim,
                                               (last - first + kLanes - 1) / kLanes, group_at,

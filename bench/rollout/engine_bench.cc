@@ -166,9 +166,9 @@ double product_rate(int threads) {
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const Stopwatch watch;
-    linear(stream, {.x = {x.as<float>().data(), kRows, kSize},
+    linear(stream, {.x = Matrix(x.as<float>().data(), kRows, kSize),
                     .weight = packed,
-                    .y = {y.as<float>().data(), kRows, kSize}});
+                    .y = Matrix(y.as<float>().data(), kRows, kSize)});
     // The best of twenty, as a limit has to be.
     best = std::max(best, 2.0 * kRows * kSize * kSize / watch.seconds());
   }

@@ -20,8 +20,9 @@ struct RowSizes {
         product_inv_rms(c.post_norms ? 1 : 0) {}
 };
 
+Matrix rows_of(float* memory, int64_t rows, int64_t cols) { return {memory, rows, cols}; }
 Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
-  return {memory.data(), rows, cols};
+  return rows_of(memory.data(), rows, cols);
 }
 
 }  // namespace
@@ -47,8 +48,9 @@ MlpSizes MlpSizes::largest(const ModelConfig& config) {
   return largest;
 }
 
-MlpMemory::MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens)
-    : gate_up(workspace.take<float>(max_tokens * sizes.gate_up)),
+MlpMemory::MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens,
+                     const Placement& placement)
+    : gate_up(take_tensor(workspace, placement, max_tokens, sizes.gate_up, placement.operands)),
       router(workspace.take<float>(max_tokens * sizes.router)),
       expert_weights(workspace.take<float>(max_tokens * sizes.choices)),
       chosen(workspace.take<int32_t>(max_tokens * sizes.choices)) {}
@@ -57,10 +59,11 @@ void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
                      LayerActivations& kept) const {
   const MlpSizes sizes(config, layer);
   if (!config.is_sparse(layer)) {
-    kept.gate_up = rows_of(gate_up, tokens, sizes.gate_up);
+    kept.gate_up = tensor_at({gate_up.device, gate_up.dtype}, gate_up.data, tokens, sizes.gate_up,
+                             gate_up.dtype);
     return;
   }
-  kept.gate_up = rows_of(gate_up, tokens * sizes.choices, 2 * config.expert_size);
+  kept.gate_up = rows_of(gate_up.host().data, tokens * sizes.choices, 2 * config.expert_size);
   kept.router = rows_of(router, tokens, sizes.router);
   kept.expert_weights = rows_of(expert_weights, tokens, sizes.choices);
   kept.chosen = chosen.first(static_cast<size_t>(tokens * sizes.choices));

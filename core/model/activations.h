@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 
@@ -23,17 +24,17 @@ inline Matrix take_matrix(Workspace& workspace, int64_t rows, int64_t cols) {
 // What one decoder layer computes on its way, `tokens` rows each. In a forward pass that keeps
 // nothing the views lie in scratch memory, and those that only backward reads are empty.
 struct LayerActivations {
-  Matrix input;                    // [tokens, hidden] residual stream before the layer
+  Tensor input;                    // [tokens, hidden] residual stream before the layer
   std::span<float> input_inv_rms;  // [tokens] or empty
-  Matrix qkv;                      // [tokens, qkv_size]; q and k rotated, unless qk_norm
-  Matrix attended;                 // [tokens, q_size]
+  Tensor qkv;                      // [tokens, qkv_size]; q and k rotated, unless qk_norm
+  Tensor attended;                 // [tokens, q_size]
   Matrix lse;                      // [tokens, heads] or no data
-  Matrix middle;                   // [tokens, hidden] residual stream after attention
+  Tensor middle;                   // [tokens, hidden] residual stream after attention
   std::span<float> mlp_inv_rms;    // [tokens] or empty
   // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
-  Matrix gate_up = {};
+  Tensor gate_up = {};
   // What the halves of a layer give, where it is normalised before it is added.
-  Matrix o_product = {}, down_product = {};            // [tokens, hidden] or empty
+  Tensor o_product = {}, down_product = {};            // [tokens, hidden] or empty
   std::span<float> o_inv_rms = {}, down_inv_rms = {};  // [tokens] or empty
   // Of a sparse layer alone.
   Matrix router = {};              // [tokens, experts] probabilities
@@ -53,11 +54,13 @@ struct MlpSizes {
 
 // Memory for the MLP of one layer or, of the largest sizes, of all of them in turn.
 struct MlpMemory {
-  std::span<float> gate_up, router, expert_weights;
+  Tensor gate_up;  // [tokens, floats a token]
+  std::span<float> router, expert_weights;
   std::span<int32_t> chosen;
 
   MlpMemory() = default;
-  MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens);
+  MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens,
+            const Placement& placement = {});
   // As `layer` sees it.
   void view(const ModelConfig& config, int64_t layer, int64_t tokens, LayerActivations& kept) const;
 };

@@ -15,12 +15,11 @@ namespace tailrace {
 namespace {
 
 // The columns of a qkv matrix [tokens, qkv_size].
-template <class T>
 struct Qkv {
-  MatrixView<T> q, k, v;
-  MatrixView<T> qk;  // q and k together: both turn by the same angles
+  Matrix q, k, v;
+  Matrix qk;  // q and k together: both turn by the same angles
 
-  Qkv(const ModelConfig& c, MatrixView<T> qkv) {
+  Qkv(const ModelConfig& c, Matrix qkv) {
     const int64_t q_end = c.q_size(), k_end = q_end + c.kv_size();
     q = qkv.slice_cols(0, q_end);
     k = qkv.slice_cols(q_end, k_end);
@@ -29,16 +28,18 @@ struct Qkv {
   }
 };
 
-template <class T>
+template <class View>
 struct GateUp {
-  MatrixView<T> gate, up;
-  explicit GateUp(MatrixView<T> both)
+  View gate, up;
+  explicit GateUp(View both)
       : gate(both.slice_cols(0, both.cols / 2)), up(both.slice_cols(both.cols / 2, both.cols)) {}
 };
 
 // Room for normalised queries and keys, where they are.
-Matrix take_qk(Workspace& workspace, const ModelConfig& c, int64_t tokens) {
-  return take_matrix(workspace, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size());
+Tensor take_qk(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+               int64_t tokens) {
+  return take_tensor(workspace, placement, c.qk_norm ? tokens : 0, c.q_size() + c.kv_size(),
+                     placement.operands);
 }
 
 int num_rotated_heads(const ModelConfig& c) {
@@ -53,41 +54,13 @@ AttentionHeads attention_heads(const LayerPass& pass) {
 }
 float norm_eps(const ModelConfig& c) { return static_cast<float>(c.rms_norm_eps); }
 
-// Queries and keys as attention reads them. With qk_norm they are made from the product, which
-// backward needs as it is, in `rotated` [tokens, q_size + kv_size]; else in the product's place.
-Matrix rotate(const LayerPass& pass, Matrix product, Matrix rotated, std::span<float> inv_rms) {
-  const ModelConfig& c = pass.config;
-  if (c.qk_norm) {
-    const int64_t q = c.q_size();
-    const auto q_heads = static_cast<size_t>(inv_rms.empty() ? 0 : product.rows * c.num_heads);
-    rms_norm(pass.stream, {.x = product.slice_cols(0, q),
-                           .weight = pass.weights.q_norm,
-                           .eps = norm_eps(c),
-                           .y = rotated.slice_cols(0, q),
-                           .inv_rms = inv_rms.first(q_heads)});
-    rms_norm(pass.stream, {.x = product.slice_cols(q, product.cols),
-                           .weight = pass.weights.k_norm,
-                           .eps = norm_eps(c),
-                           .y = rotated.slice_cols(q, rotated.cols),
-                           .inv_rms = inv_rms.subspan(q_heads)});
-  } else {
-    rotated = product;
-  }
-  rope(pass.stream, {.x = rotated,
-                     .num_heads = num_rotated_heads(c),
-                     .positions = pass.batch.sequences.positions,
-                     .table = pass.rope_table,
-                     .inverse = false});
-  return rotated;
-}
-
 // One half of a layer, output = input + f(RMSNorm(input)), or input + RMSNorm(f(RMSNorm(input)));
 // what is kept of it.
 struct Half {
-  ConstMatrix input;
+  ConstTensor input;
   std::span<const float> norm;
   std::span<float> inv_rms;
-  Matrix product;                    // of f
+  Tensor product;                    // of f
   std::span<const float> post_norm;  // empty: there is none
   std::span<float> product_inv_rms;
 };
@@ -100,29 +73,24 @@ Half mlp_half(const LayerPass& pass) {
           pass.kept.down_product, pass.weights.down_norm, pass.kept.down_inv_rms};
 }
 
-// f(normed, y) fills y.
-template <class F>
-void forward_half(const LayerPass& pass, const Half& half, Matrix output, const F& f) {
-  const ModelConfig& c = pass.config;
-  Workspace::Scope scope(pass.workspace);
-  Matrix normed = take_matrix(pass.workspace, half.input.rows, c.hidden_size);
-  rms_norm(pass.stream, {.x = half.input,
-                         .weight = half.norm,
-                         .eps = norm_eps(c),
-                         .y = normed,
-                         .inv_rms = half.inv_rms});
-  // In the output's place where nobody keeps it.
-  const Matrix product = half.product.cols > 0 ? half.product : output;
-  f(normed, product);
-  if (!half.post_norm.empty())
-    rms_norm(pass.stream, {.x = product,
-                           .weight = half.post_norm,
-                           .eps = norm_eps(c),
-                           .y = output,
-                           .inv_rms = half.product_inv_rms});
-  // The residual stream is added to the finished product and is not where its sum starts: one
-  // rounding, at the same place in every pass.
-  add(pass.stream, {.x = half.input, .y = output});
+// The operand of a product, [tokens, cols].
+Tensor take_operand(const LayerPass& pass, int64_t cols) {
+  return take_tensor(pass.workspace, pass.placement, pass.batch.num_tokens(), cols,
+                     pass.placement.operands);
+}
+
+// Where f leaves what it gives: in the output's place where nobody keeps it.
+Tensor product_of(const Half& half, Tensor output) {
+  return half.product.cols > 0 ? half.product : output;
+}
+// What is added to the half's input, in `output` at the end.
+void finish_product(const LayerPass& pass, const Half& half, Tensor output) {
+  if (half.post_norm.empty()) return;
+  rms_norm(pass.stream, {.x = product_of(half, output),
+                         .weight = half.post_norm,
+                         .eps = norm_eps(pass.config),
+                         .y = output,
+                         .inv_rms = half.product_inv_rms});
 }
 
 struct BackwardHalf {
@@ -143,7 +111,7 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
   const auto [normed, dnormed] = BackwardHalf(pass.workspace, c, dx.rows);
   rms_norm(pass.stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
   if (!half.post_norm.empty())
-    rms_norm_backward(pass.stream, {.x = half.product,
+    rms_norm_backward(pass.stream, {.x = half.product.host(),
                                     .weight = half.post_norm,
                                     .inv_rms = half.product_inv_rms,
                                     .dy = dx,
@@ -153,7 +121,7 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
   f(normed, half.post_norm.empty() ? dx : dnormed, dnormed);
   // dx already is the gradient of the residual path, which goes past this half unchanged; the
   // half's own is added to it.
-  rms_norm_backward(pass.stream, {.x = half.input,
+  rms_norm_backward(pass.stream, {.x = half.input.host(),
                                   .weight = half.norm,
                                   .inv_rms = half.inv_rms,
                                   .dy = dnormed,
@@ -162,7 +130,7 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
                                   .dweight = dnorm});
 }
 
-void forward_attention(const LayerPass& pass, ConstMatrix normed, Matrix y) {
+void forward_attention(const LayerPass& pass, ConstTensor normed, Tensor y) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(pass.workspace);
@@ -171,13 +139,20 @@ void forward_attention(const LayerPass& pass, ConstMatrix normed, Matrix y) {
   linear(
       pass.stream,
       {.x = normed, .weight = pass.weights.qkv, .bias = pass.weights.qkv_bias, .y = pass.kept.qkv});
-  const Qkv<float> qkv(c, pass.kept.qkv);
-  const Matrix qk = rotate(pass, qkv.qk, take_qk(pass.workspace, c, pass.kept.qkv.rows), {});
+  // With norms backward needs the product as it is; else queries and keys turn in its place.
+  Tensor qk = pass.kept.qkv.slice_cols(0, c.q_size() + c.kv_size());
+  if (c.qk_norm) qk = take_qk(pass.workspace, pass.placement, c, normed.rows);
   // Attention reads the keys and values of this very pass from the cache too. Prefill, decode and
   // training thus have one path, and the same bits.
-  kv_write(
-      pass.stream,
-      {.k = qk.slice_cols(c.q_size(), qk.cols), .v = qkv.v, .batch = sequences, .kv = pass.kv});
+  cache_qkv(pass.stream, {.qkv = pass.kept.qkv,
+                          .num_heads = static_cast<int>(c.num_heads),
+                          .q_norm = pass.weights.q_norm,
+                          .k_norm = pass.weights.k_norm,
+                          .eps = norm_eps(c),
+                          .table = pass.rope_table,
+                          .batch = sequences,
+                          .kv = pass.kv,
+                          .qk = qk});
   attention(pass.stream, pass.workspace,
             {.q = qk.slice_cols(0, c.q_size()),
              .heads = attention_heads(pass),
@@ -190,15 +165,15 @@ void forward_attention(const LayerPass& pass, ConstMatrix normed, Matrix y) {
          {.x = pass.kept.attended, .weight = pass.weights.o, .bias = pass.weights.o_bias, .y = y});
 }
 
-void forward_dense_mlp(const LayerPass& pass, ConstMatrix normed, Matrix y) {
+void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
-  Matrix product = take_matrix(pass.workspace, normed.rows, c.intermediate_size);
+  const Tensor product = take_operand(pass, c.intermediate_size);
   linear(pass.stream, {.x = normed,
                        .weight = pass.weights.gate_up,
                        .bias = pass.weights.gate_up_bias,
                        .y = pass.kept.gate_up});
-  const GateUp<float> halves(pass.kept.gate_up);
+  const GateUp<Tensor> halves(pass.kept.gate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   linear(pass.stream,
@@ -238,7 +213,7 @@ struct ForwardExperts {
         product(take_matrix(workspace, tokens * c.experts_per_token, c.expert_size)),
         groups(workspace, c, tokens) {}
 };
-void forward_experts(const LayerPass& pass, ConstMatrix normed, Matrix y) {
+void forward_experts(const LayerPass& pass, ConstTensor normed, Tensor y) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
   const auto [wide, product, groups] = ForwardExperts(pass.workspace, c, normed.rows);
@@ -255,15 +230,16 @@ void forward_experts(const LayerPass& pass, ConstMatrix normed, Matrix y) {
   grouped_linear(pass.stream, {.x = wide,
                                .weights = pass.weights.expert_gate_up,
                                .offsets = groups.offsets,
-                               .y = pass.kept.gate_up});
-  const GateUp<float> halves(pass.kept.gate_up);
+                               .y = pass.kept.gate_up.host()});
+  const GateUp<Matrix> halves(pass.kept.gate_up.host());
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   grouped_linear(
       pass.stream,
       {.x = product, .weights = pass.weights.expert_down, .offsets = groups.offsets, .y = wide});
-  weighted_sum(pass.stream,
-               {.x = wide, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y});
+  weighted_sum(
+      pass.stream,
+      {.x = wide, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y.host()});
 }
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
@@ -289,7 +265,7 @@ void backward_dense_mlp(const LayerPass& pass, const LayerTensors<float>& gradie
   // The product is made again rather than kept: it is as wide as gate or up, and one elementwise
   // op.
   const auto [product, dgate_up] = BackwardDense(pass.workspace, c, dy.rows);
-  const GateUp<float> halves(pass.kept.gate_up), dhalves(dgate_up);
+  const GateUp<Matrix> halves(pass.kept.gate_up.host()), dhalves(dgate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // The gradient to the product lies where the gradient to the gate will be.
@@ -337,7 +313,7 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                  .choices = balance.choices,
                                  .losses = balance.losses});
 
-  const GateUp<float> halves(pass.kept.gate_up), dhalves(dgate_up);
+  const GateUp<Matrix> halves(pass.kept.gate_up.host()), dhalves(dgate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // Every choice of a token gets the token's gradient, and its weight comes in where products are
@@ -393,9 +369,35 @@ struct BackwardAttention {
 
   BackwardAttention(Workspace& workspace, const ModelConfig& c, int64_t tokens)
       : dqkv(take_matrix(workspace, tokens, c.qkv_size())),
-        qk(take_qk(workspace, c, tokens)),
+        qk(take_qk(workspace, {}, c, tokens).host()),
         qk_inv_rms(workspace.take<float>(c.qk_norm ? tokens * num_rotated_heads(c) : 0)) {}
 };
+// Queries as attention read them, in `rotated` [tokens, q_size + kv_size]. With qk_norm they are
+// made again rather than kept, as normalised inputs are.
+Matrix queries(const LayerPass& pass, const Qkv& product, Matrix rotated,
+               std::span<float> inv_rms) {
+  const ModelConfig& c = pass.config;
+  if (!c.qk_norm) return product.q;
+  const int64_t q = c.q_size();
+  const auto q_heads = static_cast<size_t>(product.q.rows * c.num_heads);
+  rms_norm(pass.stream, {.x = product.q,
+                         .weight = pass.weights.q_norm,
+                         .eps = norm_eps(c),
+                         .y = rotated.slice_cols(0, q),
+                         .inv_rms = inv_rms.first(q_heads)});
+  rms_norm(pass.stream, {.x = product.k,
+                         .weight = pass.weights.k_norm,
+                         .eps = norm_eps(c),
+                         .y = rotated.slice_cols(q, rotated.cols),
+                         .inv_rms = inv_rms.subspan(q_heads)});
+  rope(pass.stream, {.x = rotated,
+                     .num_heads = num_rotated_heads(c),
+                     .positions = pass.batch.sequences.positions,
+                     .table = pass.rope_table.host(),
+                     .inverse = false});
+  return rotated.slice_cols(0, q);
+}
+
 void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradients,
                         ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
@@ -403,16 +405,14 @@ void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradie
   Workspace::Scope scope(pass.workspace);
   const auto [dqkv, qk, inv_rms] = BackwardAttention(pass.workspace, c, dy.rows);
 
-  const Qkv<float> qkv(c, pass.kept.qkv), gradient(c, dqkv);
-  Matrix q = qkv.q;
-  // Made again rather than kept, as normalised inputs are.
-  if (c.qk_norm) q = rotate(pass, qkv.qk, qk, inv_rms).slice_cols(0, c.q_size());
+  const Qkv qkv(c, pass.kept.qkv.host()), gradient(c, dqkv);
+  const Matrix q = queries(pass, qkv, qk, inv_rms);
   // The gradient to what attention returned lies where the gradient to q will be.
-  backward_linear(pass, dy, pass.kept.attended, pass.weights.o, gradients.o, gradients.o_bias,
-                  gradient.q);
+  backward_linear(pass, dy, pass.kept.attended.host(), pass.weights.o, gradients.o,
+                  gradients.o_bias, gradient.q);
   attention_backward(pass.stream, pass.workspace,
                      {.q = q,
-                      .out = pass.kept.attended,
+                      .out = pass.kept.attended.host(),
                       .lse = pass.kept.lse,
                       .dout = gradient.q,
                       .heads = attention_heads(pass),
@@ -425,7 +425,7 @@ void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradie
   rope(pass.stream, {.x = gradient.qk,
                      .num_heads = num_rotated_heads(c),
                      .positions = sequences.positions,
-                     .table = pass.rope_table,
+                     .table = pass.rope_table.host(),
                      .inverse = true});
   if (c.qk_norm) {
     const auto q_heads = static_cast<size_t>(dy.rows * c.num_heads);
@@ -447,10 +447,10 @@ void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradie
   backward_linear(pass, dqkv, normed, pass.weights.qkv, gradients.qkv, gradients.qkv_bias, dnormed);
 }
 
-size_t attention_bytes(const ModelConfig& c, int max_context, int num_threads) {
-  return attention_workspace_bytes(num_threads, static_cast<int>(c.num_heads),
+size_t attention_bytes(const ModelConfig& c, const PassRoom& room) {
+  return attention_workspace_bytes(room.num_threads, static_cast<int>(c.num_heads),
                                    static_cast<int>(c.num_kv_heads), static_cast<int>(c.head_dim),
-                                   max_context);
+                                   room.context, room.tokens, room.placement.device);
 }
 
 // The scratch that an op takes for itself.
@@ -461,17 +461,35 @@ void leave_room(Workspace& memory, size_t bytes) {
 
 }  // namespace
 
-void forward_layer(const LayerPass& pass, Matrix output) {
+void forward_layer(const LayerPass& pass, Tensor output) {
   const ModelConfig& c = pass.config;
-  forward_half(pass, attention_half(pass), pass.kept.middle,
-               [&](ConstMatrix normed, Matrix y) { forward_attention(pass, normed, y); });
-  forward_half(pass, mlp_half(pass), output, [&](ConstMatrix normed, Matrix y) {
-    if (c.is_sparse(pass.layer)) {
-      forward_experts(pass, normed, y);
-    } else {
-      forward_dense_mlp(pass, normed, y);
-    }
-  });
+  const Half attention = attention_half(pass), mlp = mlp_half(pass);
+  const Tensor middle = pass.kept.middle;
+  Workspace::Scope scope(pass.workspace);
+  const Tensor normed = take_operand(pass, c.hidden_size);
+  rms_norm(pass.stream, {.x = attention.input,
+                         .weight = attention.norm,
+                         .eps = norm_eps(c),
+                         .y = normed,
+                         .inv_rms = attention.inv_rms});
+  forward_attention(pass, normed, product_of(attention, middle));
+  finish_product(pass, attention, middle);
+  // The residual stream is added to the finished product and is not where its sum starts: one
+  // rounding, at the same place in every pass.
+  rms_norm(pass.stream, {.x = middle,
+                         .weight = mlp.norm,
+                         .eps = norm_eps(c),
+                         .y = normed,
+                         .inv_rms = mlp.inv_rms,
+                         .residual = attention.input,
+                         .sum = middle});
+  if (c.is_sparse(pass.layer)) {
+    forward_experts(pass, normed, product_of(mlp, output));
+  } else {
+    forward_dense_mlp(pass, normed, product_of(mlp, output));
+  }
+  finish_product(pass, mlp, output);
+  add(pass.stream, {.x = middle, .y = output});
 }
 
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
@@ -491,29 +509,31 @@ void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                 });
 }
 
-size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
-                                     int num_threads) {
+size_t forward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& room) {
   Workspace memory = Workspace::measuring();
-  take_matrix(memory, max_tokens, config.hidden_size);  // the normalised input of a half
+  const auto take = [&](int64_t cols) {
+    take_tensor(memory, room.placement, room.tokens, cols, room.placement.operands);
+  };
+  take(config.hidden_size);  // the normalised input of a half
   {
     Workspace::Scope scope(memory);
-    take_qk(memory, config, max_tokens);
-    leave_room(memory, attention_bytes(config, max_context, num_threads));
+    take_qk(memory, room.placement, config, room.tokens);
+    leave_room(memory, attention_bytes(config, room));
   }
   {
     Workspace::Scope scope(memory);
-    take_matrix(memory, max_tokens, config.intermediate_size);
+    take(config.intermediate_size);
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
-    ForwardExperts(memory, config, max_tokens);
+    ForwardExperts(memory, config, room.tokens);
   }
   return memory.peak();
 }
 
-size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
-                                      int max_context, int num_threads) {
+size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& room) {
   Workspace memory = Workspace::measuring();
+  const int64_t max_tokens = room.tokens;
   const auto leave_room_for_gradients = [&](int64_t out, int64_t in) {
     leave_room(memory, linear_grad_workspace_bytes(max_tokens, out, in));
   };
@@ -536,7 +556,7 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tok
   BackwardAttention(memory, config, max_tokens);
   leave_room_for_gradients(hidden, config.q_size());
   leave_room_for_gradients(config.qkv_size(), hidden);
-  leave_room(memory, attention_bytes(config, max_context, num_threads));
+  leave_room(memory, attention_bytes(config, room));
   return memory.peak();
 }
 

@@ -16,6 +16,7 @@
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
@@ -28,8 +29,9 @@ struct LayerPass {
   const Stream& stream;
   Workspace& workspace;
   const ModelConfig& config;
+  const Placement& placement;
   const ForwardBatch& batch;
-  ConstMatrix rope_table;  // [positions, head_dim] the angles of this layer
+  ConstTensor rope_table;  // [positions, head_dim] the angles of this layer
   int64_t layer = 0;
   const PackedWeights::Layer& weights;
   KvLayer kv;
@@ -45,7 +47,7 @@ struct LayerBalance {
 
 // Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and the new residual stream
 // into `output` [tokens, hidden]. output may be kept.input when nobody needs that any more.
-void forward_layer(const LayerPass& pass, Matrix output);
+void forward_layer(const LayerPass& pass, Tensor output);
 
 // `dx` [tokens, hidden] is the gradient to the layer's output and becomes the gradient to its
 // input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
@@ -53,9 +55,13 @@ void forward_layer(const LayerPass& pass, Matrix output);
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                     const LayerTensors<float>& gradients, Matrix dx);
 
-size_t forward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
-                                     int num_threads);
-size_t backward_layer_workspace_bytes(const ModelConfig& config, int64_t max_tokens,
-                                      int max_context, int num_threads);
+// How large passes get, and where they run. Threads are those of a stream of the CPU.
+struct PassRoom {
+  int64_t tokens = 0;
+  int context = 0, num_threads = 1;
+  Placement placement = {};
+};
+size_t forward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& room);
+size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& room);
 
 }  // namespace tailrace

@@ -51,7 +51,7 @@ class BatchBuilder {
            std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {});
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return num_sequences_; }
-  // Views until the next change, once the stream of the device has come so far.
+  // Views until the next change, which waits until the stream of the device has come so far.
   ForwardBatch batch(const Stream& stream = {}) const;
 
  private:
@@ -69,7 +69,7 @@ class BatchBuilder {
   mutable Buffer on_device_;  // of no bytes where the device is the CPU
   mutable bool is_copied_ = false;
   int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
-  int max_context_ = 0;
+  int max_context_ = 0, max_rows_ = 0;
   bool gives_choices_ = false;
 };
 

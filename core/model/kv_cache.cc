@@ -15,28 +15,31 @@ int64_t choices_per_token(const ModelConfig& config) {
 
 }  // namespace
 
-KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices)
+KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices,
+                 const Placement& placement)
     : config_(config),
       num_blocks_(num_blocks),
       block_tokens_(block_tokens),
-      keeps_choices_(keeps_choices) {
+      keeps_choices_(keeps_choices),
+      placement_(placement) {
   TR_CHECK(num_blocks >= 1, "{} blocks", num_blocks);
   TR_CHECK(block_tokens >= 8 && block_tokens <= 128 &&
                std::has_single_bit(static_cast<unsigned>(block_tokens)),
            "block_tokens {} is no power of two from 8 to 128", block_tokens);
-  const int64_t own = bytes(config, num_blocks, block_tokens);
-  buffer_ = Buffer(static_cast<size_t>(own));
-  choices_ =
-      Buffer(static_cast<size_t>(bytes(config, num_blocks, block_tokens, keeps_choices) - own));
+  const int64_t own = bytes(config, num_blocks, block_tokens, false, placement);
+  buffer_ = Buffer(static_cast<size_t>(own), placement.device);
+  choices_ = Buffer(
+      static_cast<size_t>(bytes(config, num_blocks, block_tokens, keeps_choices, placement) - own));
 }
 
 int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens,
-                       bool keeps_choices) {
-  return num_blocks * bytes_per_block(config, block_tokens, keeps_choices);
+                       bool keeps_choices, const Placement& placement) {
+  return num_blocks * bytes_per_block(config, block_tokens, keeps_choices, placement);
 }
 
-int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens, bool keeps_choices) {
-  const int64_t kv = 2 * config.num_layers * config.kv_size() * static_cast<int64_t>(sizeof(float));
+int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens, bool keeps_choices,
+                                 const Placement& placement) {
+  const int64_t kv = 2 * config.num_layers * config.kv_size() * size_of(placement.operands);
   const int64_t choices = choices_per_token(config) * static_cast<int64_t>(sizeof(uint16_t));
   return block_tokens * (kv + (keeps_choices ? choices : 0));
 }
@@ -51,18 +54,22 @@ std::span<uint16_t> KvCache::choices(int block, int position) {
                                          static_cast<size_t>(size));
 }
 
-int64_t KvCache::block_floats() const { return config_.kv_size() * block_tokens_; }
+int64_t KvCache::block_bytes() const {
+  return config_.kv_size() * block_tokens_ * size_of(placement_.operands);
+}
 
 KvLayer KvCache::layer(int64_t index) const {
   TR_CHECK(index >= 0 && index < config_.num_layers, "layer {} of {}", index, config_.num_layers);
   // A layer's keys of all blocks, then its values: attention walks one layer at a time.
-  const int64_t part = num_blocks_ * block_floats();
-  float* keys = buffer_.as<float>().data() + 2 * index * part;
+  const int64_t part = num_blocks_ * block_bytes();
+  std::byte* keys = buffer_.bytes().data + 2 * index * part;
   return {.keys = keys,
           .values = keys + part,
           .block_tokens = block_tokens_,
           .num_kv_heads = static_cast<int>(config_.num_kv_heads),
-          .head_dim = static_cast<int>(config_.head_dim)};
+          .head_dim = static_cast<int>(config_.head_dim),
+          .dtype = placement_.operands,
+          .device = placement_.device};
 }
 
 void KvCache::copy_block(const Stream& stream, int from, int to, int tokens) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/ops/attention.h"
@@ -20,7 +21,8 @@ class KvCache {
  public:
   // block_tokens: a power of two from 8 to 128.
   // keeps_choices: Model::forward() leaves the experts of each position here.
-  KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices = false);
+  KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices = false,
+          const Placement& placement = {});
   KvLayer layer(int64_t index) const;
   int num_blocks() const { return num_blocks_; }
   int block_tokens() const { return block_tokens_; }
@@ -30,16 +32,17 @@ class KvCache {
   // Of one position, [sparse layers * k].
   std::span<uint16_t> choices(int block, int position);
   static int64_t bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens,
-                       bool keeps_choices = false);
+                       bool keeps_choices = false, const Placement& placement = {});
   static int64_t bytes_per_block(const ModelConfig& config, int block_tokens,
-                                 bool keeps_choices = false);
+                                 bool keeps_choices = false, const Placement& placement = {});
 
  private:
-  int64_t block_floats() const;  // keys of one block of one layer; as many values
+  int64_t block_bytes() const;  // keys of one block of one layer; as many values
 
   ModelConfig config_;
   int num_blocks_, block_tokens_;
   bool keeps_choices_;
+  Placement placement_;
   mutable Buffer buffer_;  // a KvLayer is a writable view that also readers use
   Buffer choices_;
 };

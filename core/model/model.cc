@@ -11,21 +11,28 @@
 namespace tailrace {
 namespace {
 
+// Rows of the residual stream.
+Tensor take_stream(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+                   int64_t rows) {
+  return take_tensor(workspace, placement, rows, c.hidden_size, Dtype::kF32);
+}
+
 // Scratch for a pass that keeps nothing: all layers use the same memory, and the residual stream
 // goes back and forth between two pieces of it.
 struct ScratchLayer {
   LayerActivations kept;
   MlpMemory mlp;
 
-  ScratchLayer(Workspace& workspace, const ModelConfig& c, int64_t tokens)
-      : kept{.input = take_matrix(workspace, tokens, c.hidden_size),
+  ScratchLayer(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+               int64_t tokens)
+      : kept{.input = take_stream(workspace, placement, c, tokens),
              .input_inv_rms = {},
-             .qkv = take_matrix(workspace, tokens, c.qkv_size()),
-             .attended = take_matrix(workspace, tokens, c.q_size()),
+             .qkv = take_tensor(workspace, placement, tokens, c.qkv_size(), placement.operands),
+             .attended = take_tensor(workspace, placement, tokens, c.q_size(), placement.operands),
              .lse = {},
-             .middle = take_matrix(workspace, tokens, c.hidden_size),
+             .middle = take_stream(workspace, placement, c, tokens),
              .mlp_inv_rms = {}},
-        mlp(workspace, MlpSizes::largest(c), tokens) {}
+        mlp(workspace, MlpSizes::largest(c), tokens, placement) {}
 };
 
 // The experts of a sparse layer, to where the pass has written its keys and values.
@@ -58,20 +65,29 @@ int64_t context_of(const ModelConfig& config, int64_t max_context) {
 
 }  // namespace
 
-Model::Model(ModelConfig config, int64_t max_context)
+Model::Model(ModelConfig config, int64_t max_context, const Placement& placement)
     : config_(validated(std::move(config))),
       layout_(config_),
       max_context_(context_of(config_, max_context)),
+      placement_(placement),
       rope_table_(static_cast<size_t>(bytes(config_, max_context))) {
   // For all positions at once, so that a token's angle is a table row whatever batch it comes in.
   const std::span<float> tables = rope_table_.as<float>();
   rope_table(Stream{}, {.inv_freq = config_.inv_freq(),
                         .scale = config_.rope_scaling.attention_factor,
                         .table = {tables.data(), max_context_, config_.head_dim}});
-  if (config_.local_rope_theta == 0) return;
-  float* local = tables.data() + max_context_ * config_.head_dim;
-  rope_table(Stream{}, {.inv_freq = config_.local_inv_freq(),
-                        .table = {local, max_context_, config_.head_dim}});
+  if (config_.local_rope_theta != 0) {
+    float* local = tables.data() + max_context_ * config_.head_dim;
+    rope_table(Stream{}, {.inv_freq = config_.local_inv_freq(),
+                          .table = {local, max_context_, config_.head_dim}});
+  }
+  if (placement_.device == Device{}) return;
+  // Angles are computed on the CPU, in double.
+  const Stream stream{.device = placement_.device};
+  Buffer on_device(rope_table_.size(), placement_.device);
+  copy(stream, on_device.bytes(), rope_table_.bytes());
+  wait(stream);
+  rope_table_ = std::move(on_device);
 }
 
 int64_t Model::bytes(const ModelConfig& config, int64_t max_context) {
@@ -80,22 +96,23 @@ int64_t Model::bytes(const ModelConfig& config, int64_t max_context) {
   return static_cast<int64_t>(Workspace::aligned(static_cast<size_t>(floats) * sizeof(float)));
 }
 
-ConstMatrix Model::rope(int64_t layer) const {
-  const float* first = rope_table_.as<float>().data();
-  const int64_t begin = config_.has_local_rope(layer) ? max_context_ * config_.head_dim : 0;
-  return {first + begin, max_context_, config_.head_dim};
+ConstTensor Model::rope(int64_t layer) const {
+  const ConstTensor tables(rope_table_.bytes().data, 2 * max_context_, config_.head_dim,
+                           Dtype::kF32, placement_.device);
+  const int64_t begin = config_.has_local_rope(layer) ? max_context_ : 0;
+  return tables.slice_rows(begin, begin + max_context_);
 }
 
 size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_context,
-                              int num_threads) {
+                              int num_threads, const Placement& placement) {
+  const PassRoom room{max_tokens, max_context, num_threads, placement};
   Workspace forward = Workspace::measuring(), backward = Workspace::measuring();
-  ScratchLayer(forward, c, max_tokens);
-  forward.take<std::byte>(
-      static_cast<int64_t>(forward_layer_workspace_bytes(c, max_tokens, max_context, num_threads)));
+  ScratchLayer(forward, placement, c, max_tokens);
+  forward.take<std::byte>(static_cast<int64_t>(forward_layer_workspace_bytes(c, room)));
+  if (placement.device.kind != DeviceKind::kCpu) return forward.peak();
   // The gradient to the residual stream; that to the final rows lies where the layers' scratch is.
   take_matrix(backward, max_tokens, c.hidden_size);
-  backward.take<std::byte>(static_cast<int64_t>(
-      backward_layer_workspace_bytes(c, max_tokens, max_context, num_threads)));
+  backward.take<std::byte>(static_cast<int64_t>(backward_layer_workspace_bytes(c, room)));
   return std::max(forward.peak(), backward.peak());
 }
 
@@ -117,7 +134,7 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
 }
 
 void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
-                    const ForwardBatch& batch, KvCache& kv, Matrix hidden,
+                    const ForwardBatch& batch, KvCache& kv, Tensor hidden,
                     Activations* sink) const {
   check_batch(batch, kv);
   TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
@@ -128,7 +145,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
   LayerActivations kept;
   MlpMemory mlp;
   if (sink == nullptr) {
-    const ScratchLayer scratch(workspace, config_, tokens);
+    const ScratchLayer scratch(workspace, placement_, config_, tokens);
     kept = scratch.kept;
     mlp = scratch.mlp;
   } else {
@@ -141,19 +158,20 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
                      .y = kept.input,
                      .scale = weights.embedding_scale()});
   // Without a sink a layer writes over its own input, which forward_layer() has read by then.
-  Matrix output = kept.input;
+  Tensor output = kept.input;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     if (sink != nullptr) {
       kept = sink->layer(i);
       // The last layer has no successor to write into; only its wanted rows are kept, below.
       output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
-                                          : take_matrix(workspace, tokens, config_.hidden_size);
+                                          : take_stream(workspace, placement_, config_, tokens);
     } else {
       mlp.view(config_, i, tokens, kept);
     }
     forward_layer({.stream = stream,
                    .workspace = workspace,
                    .config = config_,
+                   .placement = placement_,
                    .batch = batch,
                    .rope_table = rope(i),
                    .layer = i,
@@ -165,9 +183,11 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
       keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
   }
 
-  Matrix rows = sink != nullptr ? sink->final_rows() : hidden;
   // Before the final norm: a piece of a long prompt wants no row at all, a decode step one a
   // sequence.
+  const int64_t num_rows = batch.num_logit_rows();
+  const Tensor rows =
+      sink != nullptr ? sink->final_rows() : take_stream(workspace, placement_, config_, num_rows);
   gather_rows(stream, {.x = output, .rows = batch.logit_rows, .y = rows});
   rms_norm(stream, {.x = rows,
                     .weight = weights.final_norm(),
@@ -221,6 +241,7 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
     backward_layer({.stream = stream,
                     .workspace = workspace,
                     .config = config_,
+                    .placement = placement_,
                     .batch = batch,
                     .rope_table = rope(i),
                     .layer = i,

@@ -13,6 +13,7 @@
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
@@ -23,29 +24,32 @@ namespace tailrace {
 // caller.
 class Model {
  public:
-  // `max_context`: the longest that will come; 0: all of the config's positions. Throws UserError
-  // when the sizes do not fit each other.
-  explicit Model(ModelConfig config, int64_t max_context = 0);
+  // `max_context`: the longest that will come; 0: all of the config's positions. Weights, cache and
+  // batches of its passes are those of `placement`. Throws UserError when the sizes do not fit each
+  // other.
+  explicit Model(ModelConfig config, int64_t max_context = 0, const Placement& placement = {});
   Model(const Model&) = delete;  // Parameters borrow its layout
 
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return layout_; }
+  const Placement& placement() const { return placement_; }
 
   // Scratch for forward() and backward() of up to `max_tokens` rows; `num_threads` of the stream.
   size_t workspace_bytes(int64_t max_tokens, int max_context, int num_threads) const {
-    return workspace_bytes(config_, max_tokens, max_context, num_threads);
+    return workspace_bytes(config_, max_tokens, max_context, num_threads, placement_);
   }
   static size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
-                                int num_threads);
+                                int num_threads, const Placement& placement = {});
   // Of the model itself: the tables of rotary positions.
   static int64_t bytes(const ModelConfig& config, int64_t max_context = 0);
   int64_t max_context() const { return max_context_; }
 
   // Writes KV of all rows into `kv` and the final-norm hidden state of batch.logit_rows into
-  // `hidden` [logit_rows, hidden_size]; the experts of all rows too where `kv` keeps them. Keeps
-  // activations in `sink` when it is not null. Allocates nothing. No tokens are allowed.
+  // `hidden` [logit_rows, hidden_size], an operand; the experts of all rows too where `kv` keeps
+  // them. Keeps activations in `sink` when it is not null. Allocates nothing. No tokens are
+  // allowed.
   void forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
-               const ForwardBatch& batch, KvCache& kv, Matrix hidden, Activations* sink) const;
+               const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink) const;
 
   // Adds the gradient of all parameters to `gradients`, given dhidden [logit_rows, hidden_size].
   // The batch and the weights are those of forward(), every sequence whole, `kv` untouched since.
@@ -64,11 +68,12 @@ class Model {
 
  private:
   void check_batch(const ForwardBatch& batch, const KvCache& kv) const;
-  ConstMatrix rope(int64_t layer) const;
+  ConstTensor rope(int64_t layer) const;
 
   ModelConfig config_;
   ParameterLayout layout_;
   int64_t max_context_;
+  Placement placement_;
   // [1 or 2, max_context, head_dim]; the second of layers with has_local_rope()
   Buffer rope_table_;
 };

@@ -1,45 +1,56 @@
 #include "core/model/packed_weights.h"
 
-#include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "kernels/base/check.h"
 
 namespace tailrace {
 namespace {
 
-size_t packed_bytes(ConstMatrix master, Dtype dtype) {
-  return weight_bytes(dtype, master.rows, master.cols);
+size_t packed_bytes(const TensorShape& shape, Dtype dtype, Device device) {
+  return shape.cols == 0 ? static_cast<size_t>(shape.rows) * sizeof(float)
+                         : static_cast<size_t>(shape.count) *
+                               weight_bytes(dtype, shape.rows, shape.cols, device);
 }
-size_t packed_bytes(const TensorShape& shape, Dtype dtype) {
-  return shape.cols == 0
-             ? static_cast<size_t>(shape.rows) * sizeof(float)
-             : static_cast<size_t>(shape.count) * weight_bytes(dtype, shape.rows, shape.cols);
-}
+
+// Where tensors go, one behind the other, and in which form.
+struct Packing {
+  const Stream& stream;
+  Workspace& memory;
+  Dtype dtype;
+};
 
 // `offset` is added to a vector.
-void pack(const Stream&, Workspace& memory, std::span<const float> values, Dtype, float offset,
+void pack(const Packing& packing, std::span<const float> values, float offset,
           std::span<const float>& packed) {
-  const std::span<float> copy = memory.take<float>(std::ssize(values));
-  std::ranges::transform(values, copy.begin(), [=](float value) { return value + offset; });
-  packed = copy;
+  const std::span<float> place = packing.memory.take<float>(std::ssize(values));
+  packed = place;
+  std::vector<float> sums(values.begin(), values.end());
+  for (float& value : sums) value += offset;
+  copy(packing.stream,
+       {packing.stream.device, reinterpret_cast<std::byte*>(place.data()), place.size_bytes()},
+       bytes_of(std::span<const float>(sums)));
+  wait(packing.stream);
 }
 
-void pack(const Stream& stream, Workspace& memory, ConstMatrix master, Dtype dtype, float,
-          Weight& packed) {
-  const auto bytes = static_cast<int64_t>(packed_bytes(master, dtype));
-  packed = pack_weight(stream, master, dtype, memory.take<std::byte>(bytes));
+void pack(const Packing& packing, ConstMatrix master, float, Weight& packed) {
+  const auto bytes = static_cast<int64_t>(
+      weight_bytes(packing.dtype, master.rows, master.cols, packing.stream.device));
+  packed =
+      pack_weight(packing.stream, master, packing.dtype, packing.memory.take<std::byte>(bytes));
 }
 
 // One behind the other, without a gap: a packed weight ends with a whole cache line.
-void pack(const Stream& stream, Workspace& memory, MatrixStack<const float> master, Dtype dtype,
-          float, WeightStack& packed) {
+void pack(const Packing& packing, MatrixStack<const float> master, float, WeightStack& packed) {
+  const Dtype dtype = packing.dtype;
   packed = {.first = {.dtype = dtype, .out = master.rows, .in = master.cols},
             .count = master.count,
-            .bytes = weight_bytes(dtype, master.rows, master.cols)};
+            .bytes = weight_bytes(dtype, master.rows, master.cols, packing.stream.device)};
   for (int64_t i = 0; i < master.count; ++i) {
-    const Weight weight = pack_weight(stream, master.at(i), dtype,
-                                      memory.take<std::byte>(static_cast<int64_t>(packed.bytes)));
+    Weight weight;
+    pack(packing, master.at(i), 0, weight);
     if (i == 0) packed.first = weight;
   }
 }
@@ -50,15 +61,15 @@ PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,
                              const Parameters& parameters, Dtype dtype)
     : config_(config),
       dtype_(dtype),
-      buffer_(static_cast<size_t>(bytes(config, dtype)), stream.device),
+      buffer_(static_cast<size_t>(bytes(config, dtype, stream.device)), stream.device),
       layers_(static_cast<size_t>(config.num_layers)) {
   repack(stream, parameters);
 }
 
-int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
+int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device device) {
   size_t bytes = 0;
   const auto count = [&](const TensorShape& shape) {
-    bytes += Workspace::aligned(packed_bytes(shape, dtype));
+    bytes += Workspace::aligned(packed_bytes(shape, dtype, device));
   };
   // The same tensors as repack(), since the buffer is as large as their sum.
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -74,9 +85,10 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype) {
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
   Workspace memory(buffer_);  // hands out the same places every time
   const float norm_offset = config_.offset_norms ? 1.0f : 0.0f;
+  const Packing packing{stream, memory, dtype_};
   const auto place = [&](const TensorShape& shape, const auto& from, auto& to) {
     const bool is_norm = shape.kind == ParameterKind::kNorm;
-    pack(stream, memory, from, dtype_, is_norm ? norm_offset : 0.0f, to);
+    pack(packing, from, is_norm ? norm_offset : 0.0f, to);
   };
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const auto shapes = layer_shapes(config_, i);

@@ -15,10 +15,10 @@
 
 namespace tailrace {
 
-// Made once, after each install or update; keeps its own copy of everything that forward() and
-// backward() read. Matrices are of one dtype, the few values of norms and biases float32; those of
-// norms are the factors themselves (ModelConfig::offset_norms). A tied head and its embeddings are
-// one Weight.
+// Made once, after each install or update; keeps its own copy, on the stream's device, of
+// everything that forward() and backward() read. Matrices are of one dtype, the few values of norms
+// and biases float32; those of norms are the factors themselves (ModelConfig::offset_norms). A tied
+// head and its embeddings are one Weight.
 //
 // Thread: may be shared while nobody repacks.
 class PackedWeights {
@@ -26,7 +26,7 @@ class PackedWeights {
   PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters,
                 Dtype dtype = Dtype::kF32);
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
-  static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32);
+  static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32, Device device = {});
 
   using Layer = LayerOf<std::span<const float>, Weight, WeightStack>;
   const std::vector<Layer>& layers() const { return layers_; }

@@ -5,7 +5,9 @@
 
 #include <string_view>
 
+#ifndef __CUDACC__
 #include <fmt/format.h>
+#endif
 
 namespace tailrace {
 
@@ -14,8 +16,16 @@ namespace tailrace {
 
 }  // namespace tailrace
 
+#ifdef __CUDACC__  // which does not read fmt: without the values
+#define TR_CHECK(condition, ...)                                            \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      ::tailrace::check_failed(__FILE__, __LINE__, #condition, "on a GPU"); \
+  } while (false)
+#else
 #define TR_CHECK(condition, ...)                                                               \
   do {                                                                                         \
     if (!(condition)) [[unlikely]]                                                             \
       ::tailrace::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
+#endif

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 
@@ -31,13 +32,20 @@ constexpr int64_t size_of(Dtype dtype) {
 
 // The upper half of a float: its sign, its exponent, 7 bits of its fraction.
 struct Bf16 {
-  uint16_t bits = 0;
+  uint16_t bits;
 };
 
-inline float to_float(float x) { return x; }
-inline float to_float(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+template <class T>
+constexpr Dtype dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return Dtype::kF32;
+  if constexpr (std::is_same_v<T, Bf16>) return Dtype::kBF16;
+  if constexpr (std::is_same_v<T, int32_t>) return Dtype::kI32;
+}
+
+constexpr float to_float(float x) { return x; }
+constexpr float to_float(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 // To the nearest, of two the even one; NaN stays NaN.
-inline Bf16 to_bf16(float x) {
+constexpr Bf16 to_bf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;

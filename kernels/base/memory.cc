@@ -42,7 +42,8 @@ constinit std::array<DeviceMemory, 2> g_memory = {
     DeviceMemory{.allocate = allocate_on_cpu,
                  .release = [](std::byte* memory, int) { std::free(memory); },
                  .copy = [](const Stream&, std::byte* to, const std::byte* from,
-                            size_t bytes) { std::memcpy(to, from, bytes); }},
+                            size_t bytes) { std::memcpy(to, from, bytes); },
+                 .wait = [](const Stream&) {}},
     DeviceMemory{}};
 
 const DeviceMemory& memory_of(DeviceKind kind) {
@@ -66,6 +67,8 @@ void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from) {
   memory_of(stream.device.kind).copy(stream, to.data, from.data, to.size);
 }
 
+void wait(const Stream& stream) { memory_of(stream.device.kind).wait(stream); }
+
 Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
   const DeviceMemory& memory = memory_of(device.kind);
   if (num_bytes == 0) return;
@@ -75,23 +78,43 @@ Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(devi
   count(static_cast<int64_t>(padded));
 }
 
+Buffer Buffer::pinned(size_t num_bytes, Device device) {
+  const DeviceMemory& memory = memory_of(device.kind);
+  if (memory.allocate_pinned == nullptr || num_bytes == 0) return Buffer(num_bytes);
+  const size_t padded = Workspace::aligned(num_bytes);
+  Buffer buffer;
+  buffer.data_ = memory.allocate_pinned(padded);
+  if (buffer.data_ == nullptr) throw std::bad_alloc();
+  std::memset(buffer.data_, 0, padded);
+  buffer.size_ = num_bytes;
+  buffer.pinned_for_ = device.kind;
+  count(static_cast<int64_t>(padded));
+  return buffer;
+}
+
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      device_(other.device_) {}
+      device_(other.device_),
+      pinned_for_(other.pinned_for_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   // A swap and no free: what this one held goes when `other` dies.
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(device_, other.device_);
+  std::swap(pinned_for_, other.pinned_for_);
   return *this;
 }
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
   count(-static_cast<int64_t>(Workspace::aligned(size_)));
-  memory_of(device_.kind).release(data_, device_.index);
+  if (pinned_for_ != DeviceKind::kCpu) {
+    memory_of(pinned_for_).release_pinned(data_);
+  } else {
+    memory_of(device_.kind).release(data_, device_.index);
+  }
 }
 
 int64_t Buffer::total_bytes() { return g_total.load(std::memory_order_relaxed); }

@@ -47,21 +47,30 @@ struct DeviceMemory {
   // Aligned to kMemoryAlignment and zero-filled; null: none is left.
   std::byte* (*allocate)(size_t bytes, int index) = nullptr;
   void (*release)(std::byte* memory, int index) = nullptr;
-  // In the order of the stream. Either side may be memory of the CPU, which must then stay until
-  // the stream has come so far.
+  // In the order of the stream. Either side may be memory of the CPU, which must then stay as it is
+  // until the stream has come so far.
   void (*copy)(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes) = nullptr;
+  // Until all that was asked of the stream is done.
+  void (*wait)(const Stream& stream) = nullptr;
+  // Memory of the CPU that copies reach without a detour, zero-filled or not; null: none is left.
+  std::byte* (*allocate_pinned)(size_t bytes) = nullptr;
+  void (*release_pinned)(std::byte* memory) = nullptr;
 };
 // A backend's, before the first Buffer of that kind is made. Without it there is none.
 void provide_memory(DeviceKind kind, const DeviceMemory& memory);
 
 // Sizes are equal. Each side is memory of the stream's device or of the CPU.
 void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from);
+// Until the ops and copies of the stream are done. On the CPU they are.
+void wait(const Stream& stream);
 
 // Aligned zero-filled bytes. Move-only. 0 bytes are allowed.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t num_bytes, Device device = {});
+  // Of the CPU, for copies from and to `device`.
+  static Buffer pinned(size_t num_bytes, Device device);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -97,6 +106,7 @@ class Buffer {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   Device device_;
+  DeviceKind pinned_for_ = DeviceKind::kCpu;
 };
 
 // A stack of scratch memory over borrowed bytes. take() never fails softly: a workspace that is too
@@ -107,13 +117,16 @@ class Buffer {
 // Thread: one at a time; ops divide what they took among their threads.
 class Workspace {
  public:
-  explicit Workspace(std::span<std::byte> memory) : memory_(memory) {}
-  explicit Workspace(Buffer& buffer) : memory_(buffer.bytes().data, buffer.size()) {}
+  explicit Workspace(std::span<std::byte> memory, Device device = {})
+      : memory_(memory), device_(device) {}
+  explicit Workspace(Buffer& buffer) : Workspace(buffer.bytes()) {}
+  explicit Workspace(DeviceBytes bytes) : Workspace({bytes.data, bytes.size}, bytes.device) {}
   static Workspace measuring() {
-    Workspace workspace({});
+    Workspace workspace(std::span<std::byte>{});
     workspace.measures_ = true;
     return workspace;
   }
+  Device device() const { return device_; }
 
   // Uninitialised, aligned to kMemoryAlignment.
   template <class T>
@@ -147,6 +160,7 @@ class Workspace {
 
  private:
   std::span<std::byte> memory_;
+  Device device_;
   size_t used_ = 0, peak_ = 0;
   bool measures_ = false;
 };

@@ -32,6 +32,8 @@ struct Sequence {
   const KvLayer& kv;
   int64_t index = 0;
   int kv_head = 0;
+  float* all_keys = kv.host_keys();
+  float* all_values = kv.host_values();
 
   int64_t row_begin() const { return batch.seq_offsets[static_cast<size_t>(index)]; }
   int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
@@ -45,8 +47,8 @@ struct Sequence {
     TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
     return int64_t{id} * kv.num_kv_heads + kv_head;
   }
-  float* keys(int64_t i) const { return kv.keys + block(i) * kv.head_dim * kv.block_tokens; }
-  float* values(int64_t i) const { return kv.values + block(i) * kv.head_dim * kv.block_tokens; }
+  float* keys(int64_t i) const { return all_keys + block(i) * kv.head_dim * kv.block_tokens; }
+  float* values(int64_t i) const { return all_values + block(i) * kv.head_dim * kv.block_tokens; }
 
   // Keys of positions [16 i, 16 i + 16), of which [first_seen, context) are used. With blocks of 8
   // the second half may not exist yet, and the first not any more.
@@ -345,26 +347,62 @@ void kv_write(const Stream& stream, const KvWrite& args) {
   });
 }
 
+void cache_qkv(const Stream& stream, const CacheQkv& args) {
+  const ConstMatrix qkv = args.qkv.host();
+  const Matrix qk = args.qk.host();
+  const int64_t dim = args.kv.head_dim, q = args.num_heads * dim;
+  const int64_t k = q + args.kv.num_kv_heads * dim;
+  TR_CHECK(qk.rows == qkv.rows && qk.cols == k && qkv.cols == k + args.kv.num_kv_heads * dim,
+           "qkv [{}, {}], qk [{}, {}], {} and {} heads of {}", qkv.rows, qkv.cols, qk.rows, qk.cols,
+           args.num_heads, args.kv.num_kv_heads, dim);
+  if (!args.q_norm.empty()) {
+    cpu::rms_norm(stream, {.x = qkv.slice_cols(0, q),
+                           .weight = args.q_norm,
+                           .eps = args.eps,
+                           .y = qk.slice_cols(0, q)});
+    cpu::rms_norm(stream, {.x = qkv.slice_cols(q, k),
+                           .weight = args.k_norm,
+                           .eps = args.eps,
+                           .y = qk.slice_cols(q, k)});
+  } else {
+    TR_CHECK(qk.data == qkv.data, "without norms they are turned where they are");
+  }
+  cpu::rope(stream, {.x = qk,
+                     .num_heads = args.num_heads + args.kv.num_kv_heads,
+                     .positions = args.batch.positions,
+                     .table = args.table.host()});
+  cpu::kv_write(stream, {.k = qk.slice_cols(q, k),
+                         .v = qkv.slice_cols(k, qkv.cols),
+                         .batch = args.batch,
+                         .kv = args.kv});
+}
+
 void kv_copy(const Stream& /*stream*/, const KvCopy& args) {
   const auto [kv, from, to, tokens] = args;
   TR_CHECK(from >= 0 && to >= 0 && from != to && tokens >= 0 && tokens <= kv.block_tokens,
            "{} tokens of a block of {}, from {} to {}", tokens, kv.block_tokens, from, to);
   const int64_t head_floats = int64_t{kv.head_dim} * kv.block_tokens;
   const int64_t block_floats = head_floats * kv.num_kv_heads;
-  const float* keys = kv.keys + from * block_floats;
-  float* new_keys = kv.keys + to * block_floats;
+  const float* keys = kv.host_keys() + from * block_floats;
+  float* new_keys = kv.host_keys() + to * block_floats;
   for (int64_t row = 0; row < int64_t{kv.num_kv_heads} * kv.head_dim; ++row)  // positions innermost
     std::copy_n(keys + row * kv.block_tokens, tokens, new_keys + row * kv.block_tokens);
   // A head at a time: the first positions of every head lie apart.
-  const float* values = kv.values + from * block_floats;
-  float* new_values = kv.values + to * block_floats;
+  const float* values = kv.host_values() + from * block_floats;
+  float* new_values = kv.host_values() + to * block_floats;
   for (int64_t head = 0; head < kv.num_kv_heads; ++head)
     std::copy_n(values + head * head_floats, int64_t{tokens} * kv.head_dim,
                 new_values + head * head_floats);
 }
 
 void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
-  const auto [q, heads, batch, kv, max_context, out, lse] = args;
+  const ConstMatrix q = args.q.host();
+  const Matrix out = args.out.host();
+  const Matrix lse = args.lse.data == nullptr ? Matrix() : args.lse.host();
+  const AttentionHeads& heads = args.heads;
+  const AttentionBatch& batch = args.batch;
+  const KvLayer& kv = args.kv;
+  const int max_context = args.max_context;
   check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && out.cols == q.cols);
   TR_CHECK(lse.data == nullptr || (lse.rows == q.rows && lse.cols == heads.num_heads));

@@ -29,7 +29,8 @@ void scaled_row(const T* panels, int64_t dim, int64_t row, float scale, float* o
 }  // namespace
 
 void embedding(const Stream& stream, const Embedding& args) {
-  const auto& [table, ids, y, scale] = args;
+  const auto& [table, ids, target, scale] = args;
+  const Matrix y = target.host();
   TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
            table.out, table.in, ids.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, embedding_grain(table.in), [&](int64_t begin, int64_t end) {
@@ -70,7 +71,9 @@ void embedding_backward(const Stream& stream, const EmbeddingBackward& args) {
 }
 
 void gather_rows(const Stream& stream, const GatherRows& args) {
-  const auto [x, rows, y] = args;
+  const ConstMatrix x = args.x.host();
+  const std::span<const int32_t> rows = args.rows;
+  const Matrix y = args.y.host();
   TR_CHECK(y.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
@@ -100,7 +103,8 @@ void scatter_rows(const Stream& stream, const ScatterRows& args) {
 }
 
 void add(const Stream& stream, const Add& args) {
-  const auto [x, y] = args;
+  const ConstMatrix x = args.x.host();
+  const Matrix y = args.y.host();
   TR_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);
   parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {

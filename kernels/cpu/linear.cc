@@ -41,7 +41,10 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
 }
 
 void linear(const Stream& stream, const Linear& args) {
-  const auto [x, weight, bias, y] = args;
+  const ConstMatrix x = args.x.host();
+  const Matrix y = args.y.host();
+  const Weight& weight = args.weight;
+  const std::span<const float> bias = args.bias;
   TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
            "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
            y.cols);

@@ -191,7 +191,9 @@ void grad_row(float* logits, int64_t vocab, int32_t target, std::span<const int3
 }  // namespace
 
 void log_sum_exp(const Stream& stream, const LogSumExp& args) {
-  const auto [logits, inv_temperature, lse, entropy] = args;
+  const ConstMatrix logits = args.logits.host();
+  const float inv_temperature = args.inv_temperature;
+  const std::span<float> lse = args.lse, entropy = args.entropy;
   TR_CHECK(static_cast<int64_t>(lse.size()) == logits.rows, "{} rows, lse [{}]", logits.rows,
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
@@ -227,7 +229,10 @@ void softmax_weights(const Stream&, const SoftmaxWeights& args) {
 }
 
 void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
-  const auto& [logits, kept, inv_temperature, kept_lse] = args;
+  const ConstMatrix logits = args.logits.host();
+  const KeptSets& kept = args.kept;
+  const float inv_temperature = args.inv_temperature;
+  const std::span<float> kept_lse = args.kept_lse;
   TR_CHECK(kept.rows() == logits.rows && std::ssize(kept_lse) == logits.rows,
            "{} rows, {} sets, lse [{}]", logits.rows, kept.rows(), kept_lse.size());
   check_sets(kept, logits.rows, logits.cols);
@@ -245,7 +250,7 @@ void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
 
 void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogprob& args) {
   const auto [head, out] = args;
-  const ConstMatrix hidden = head.hidden;
+  const ConstMatrix hidden = head.hidden.host();
   const std::span<const int32_t> targets = head.targets;
   const float inv_temperature = head.inv_temperature;
   const std::span<float> logprob = out.logprob, lse = out.lse, entropy = out.entropy;
@@ -288,7 +293,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
 void linear_logprob_backward(const Stream& stream, Workspace& workspace,
                              const LinearLogprobBackward& args) {
   const auto [head, gradient] = args;
-  const ConstMatrix hidden = head.hidden;
+  const ConstMatrix hidden = head.hidden.host();
   const Matrix dhidden = gradient.dhidden;
   const std::span<const int32_t> targets = head.targets;
   const std::span<const float> lse = gradient.lse, entropy = gradient.entropy,

@@ -25,10 +25,33 @@ int64_t num_heads(ConstMatrix x, std::span<const float> weight) {
   return x.cols / dim;
 }
 
+// `sum`, filled.
+ConstMatrix add_residual(const Stream& stream, ConstMatrix x, ConstMatrix residual, Matrix sum) {
+  TR_CHECK(residual.rows == x.rows && residual.cols == x.cols && sum.rows == x.rows &&
+               sum.cols == x.cols,
+           "x [{}, {}], residual [{}, {}], sum [{}, {}]", x.rows, x.cols, residual.rows,
+           residual.cols, sum.rows, sum.cols);
+  parallel_for(stream, x.rows, rms_norm_grain(x.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t i = 0; i < x.cols; i += kLanes) {
+        const int64_t left = x.cols - i;
+        simd::store(
+            sum.row(t) + i,
+            simd::add(simd::load(x.row(t) + i, left), simd::load(residual.row(t) + i, left)), left);
+      }
+  });
+  return sum;
+}
+
 }  // namespace
 
 void rms_norm(const Stream& stream, const RmsNorm& args) {
-  const auto [x, weight, eps, y, inv_rms] = args;
+  const std::span<const float> weight = args.weight;
+  const std::span<float> inv_rms = args.inv_rms;
+  const float eps = args.eps;
+  ConstMatrix x = args.x.host();
+  const Matrix y = args.y.host();
+  if (args.residual.rows > 0) x = add_residual(stream, x, args.residual.host(), args.sum.host());
   const auto dim = static_cast<int64_t>(weight.size());
   const int64_t heads = num_heads(x, weight);
   TR_CHECK(y.rows == x.rows && y.cols == x.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,

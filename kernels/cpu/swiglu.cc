@@ -31,14 +31,15 @@ TR_INLINE Slope slope_of(GateActivation activation, Vec16 g) {
 }  // namespace
 
 void swiglu(const Stream& stream, const Swiglu& args) {
-  const auto& [gate, up, y, activation] = args;
+  const ConstMatrix gate = args.gate.host(), up = args.up.host();
+  const Matrix y = args.y.host();
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && y.rows == gate.rows && up.cols == dim && y.cols == dim);
   parallel_for(stream, gate.rows, swiglu_grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < dim; i += kLanes) {
         Vec16 g = simd::load(gate.row(t) + i, dim - i), u = simd::load(up.row(t) + i, dim - i);
-        const Vec16 s = slope_of(activation, g).sigmoid;
+        const Vec16 s = slope_of(args.activation, g).sigmoid;
         simd::store(y.row(t) + i, simd::mul(simd::mul(g, s), u), dim - i);
       }
     }

@@ -1,29 +1,30 @@
-// The public names of the ops: each runs on the backend of its stream's device.
-//
-// A second backend becomes a second function pointer of run(), so that an op that lacks it does not
-// compile; sizes become the larger of the two.
+// The public names of the ops: each runs on the backend of its stream's device. The CPU is always
+// there; another backend is a table that whoever starts the process has provided.
+#include <array>
 #include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/base/isa.h"
 #include "kernels/cpu/isa_paths.h"
 #include "kernels/ops/all.h"
+#include "kernels/ops/op_table.h"
 
 namespace tailrace {
 namespace {
 
+constinit std::array<OpTable, 2> g_tables = {};  // by kind; that of the CPU stays empty
+
+const OpTable& table_of(Device device) {
+  const OpTable& table = g_tables[static_cast<size_t>(device.kind)];
+  TR_CHECK(table.linear != nullptr, "this process has no ops for a GPU");
+  return table;
+}
+bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
+
 // type_identity keeps the arguments out of the deduction: the op's own signature decides.
 template <class R, class... Parameters>
-R run(R (*const (&cpu)[3])(const Stream&, Parameters...), const Stream& stream,
-      std::type_identity_t<Parameters>... arguments) {
-  TR_CHECK(stream.device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
-  return cpu[static_cast<size_t>(isa())](stream, arguments...);
-}
-
-// What needs no stream: sizes.
-template <class R, class... Parameters>
-R ask(R (*const (&cpu)[3])(Parameters...), std::type_identity_t<Parameters>... arguments) {
-  return cpu[static_cast<size_t>(isa())](arguments...);
+R on_cpu(R (*const (&paths)[3])(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  return paths[static_cast<size_t>(isa())](arguments...);
 }
 
 // An op in the order of Isa.
@@ -37,33 +38,65 @@ R ask(R (*const (&cpu)[3])(Parameters...), std::type_identity_t<Parameters>... a
 
 }  // namespace
 
-#define TR_OP(op, Args) \
-  void op(const Stream& stream, const Args& args) { run(TR_PATHS(op), stream, args); }
+void provide_ops(DeviceKind kind, const OpTable& table) {
+  TR_CHECK(kind != DeviceKind::kCpu, "the ops of the CPU are chosen by its instruction set");
+  g_tables[static_cast<size_t>(kind)] = table;
+}
+
+#define TR_OP(op, Args)                                                          \
+  void op(const Stream& stream, const Args& args) {                              \
+    if (!is_cpu(stream.device)) return table_of(stream.device).op(stream, args); \
+    on_cpu(TR_PATHS(op), stream, args);                                          \
+  }
+#define TR_OP_SCRATCH(op, Args)                                                             \
+  void op(const Stream& stream, Workspace& workspace, const Args& args) {                   \
+    if (!is_cpu(stream.device)) return table_of(stream.device).op(stream, workspace, args); \
+    on_cpu(TR_PATHS(op), stream, workspace, args);                                          \
+  }
+#include "kernels/ops/forward.inc"
+#undef TR_OP
+#undef TR_OP_SCRATCH
+
+#define TR_OP(op, Args)                                            \
+  void op(const Stream& stream, const Args& args) {                \
+    TR_CHECK(is_cpu(stream.device), #op " runs on the CPU alone"); \
+    on_cpu(TR_PATHS(op), stream, args);                            \
+  }
 #define TR_OP_SCRATCH(op, Args)                                           \
   void op(const Stream& stream, Workspace& workspace, const Args& args) { \
-    run(TR_PATHS(op), stream, workspace, args);                           \
+    TR_CHECK(is_cpu(stream.device), #op " runs on the CPU alone");        \
+    on_cpu(TR_PATHS(op), stream, workspace, args);                        \
   }
-#include "kernels/ops/ops.inc"
+#include "kernels/ops/cpu.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
 Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
                    std::span<std::byte> memory) {
-  return run(TR_PATHS(pack_weight), stream, master, dtype, memory);
+  Weight weight = is_cpu(stream.device)
+                      ? on_cpu(TR_PATHS(pack_weight), stream, master, dtype, memory)
+                      : table_of(stream.device).pack_weight(stream, master, dtype, memory);
+  weight.device = stream.device;
+  return weight;
 }
-size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
-  return ask(TR_PATHS(weight_bytes), dtype, out, in);
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device) {
+  if (!is_cpu(device)) return table_of(device).weight_bytes(dtype, out, in);
+  return on_cpu(TR_PATHS(weight_bytes), dtype, out, in);
 }
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
-  return ask(TR_PATHS(linear_grad_workspace_bytes), tokens, out, in);
+  return on_cpu(TR_PATHS(linear_grad_workspace_bytes), tokens, out, in);
 }
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
-                                 int max_context) {
-  return ask(TR_PATHS(attention_workspace_bytes), num_threads, num_heads, num_kv_heads, head_dim,
-             max_context);
+                                 int max_context, int64_t rows, Device device) {
+  if (!is_cpu(device))
+    return table_of(device).attention_workspace_bytes(rows, num_heads, num_kv_heads, head_dim,
+                                                      max_context);
+  return on_cpu(TR_PATHS(attention_workspace_bytes), num_threads, num_heads, num_kv_heads, head_dim,
+                max_context);
 }
-size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) {
-  return ask(TR_PATHS(linear_logprob_workspace_bytes), rows, vocab, dim);
+size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim, Device device) {
+  if (!is_cpu(device)) return table_of(device).linear_logprob_workspace_bytes(rows, vocab, dim);
+  return on_cpu(TR_PATHS(linear_logprob_workspace_bytes), rows, vocab, dim);
 }
 
 }  // namespace tailrace

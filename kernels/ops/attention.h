@@ -32,14 +32,35 @@ struct AttentionHeads {
 };
 
 // The cache of one layer, head_dim <= kMaxHeadDim. A block holds `block_tokens` (a power of
-// two, 8..128) consecutive positions. Positions are innermost in the keys, because scores vectorise
-// over them.
-//   keys    [blocks, kv_heads, head_dim, block_tokens]
+// two, 8..128) consecutive positions.
+//   keys    [blocks, kv_heads, head_dim, block_tokens] on the CPU, where scores vectorise over
+//           positions; [blocks, kv_heads, block_tokens, head_dim] on a GPU
 //   values  [blocks, kv_heads, block_tokens, head_dim]
 struct KvLayer {
-  float* keys = nullptr;
-  float* values = nullptr;
+  void* keys = nullptr;
+  void* values = nullptr;
   int block_tokens = 0, num_kv_heads = 0, head_dim = 0;
+  Dtype dtype = Dtype::kF32;  // float32 on the CPU, float32 or bfloat16 on a GPU
+  Device device = {};
+
+  float* host_keys() const { return keys_on<float>({}); }
+  float* host_values() const { return values_on<float>({}); }
+  // For code that runs on `where`.
+  template <class T>
+  T* keys_on(Device where) const {
+    return check<T>(where), static_cast<T*>(keys);
+  }
+  template <class T>
+  T* values_on(Device where) const {
+    return check<T>(where), static_cast<T*>(values);
+  }
+
+ private:
+  template <class T>
+  void check(Device where) const {
+    TR_CHECK(device == where && dtype == dtype_of<T>(), "a cache of device {}, dtype {}",
+             device.index, static_cast<int>(dtype));
+  }
 };
 
 // Which rows of a batch belong to which sequence, and where each sequence keeps its KV.
@@ -51,6 +72,7 @@ struct AttentionBatch {
   // [sequences, max_blocks] block ids; unused entries are -1
   std::span<const int32_t> block_tables;
   int max_blocks = 0;
+  int max_rows = 0;  // of one sequence, or any number above
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(seq_offsets.size()) - 1; }
@@ -63,6 +85,26 @@ struct KvWrite {
   KvLayer kv;
 };
 void kv_write(const Stream& stream, const KvWrite& args);
+
+// What attention reads, from the product of a layer: queries and keys normalised by head (RmsNorm,
+// where there are weights), then turned by the angles of their positions (Rope), into `qk`; keys
+// and values into the cache (KvWrite).
+//
+//   qkv    [tokens, (heads + 2 kv_heads) * head_dim] q, then k, then v
+//   q_norm, k_norm  [head_dim], or both empty
+//   table  [positions, head_dim] float32
+//   qk     [tokens, (heads + kv_heads) * head_dim]; may be those columns of qkv without norms
+struct CacheQkv {
+  ConstTensor qkv;
+  int num_heads = 0;
+  std::span<const float> q_norm = {}, k_norm = {};
+  float eps = 0;
+  ConstTensor table;
+  AttentionBatch batch;
+  KvLayer kv;
+  Tensor qk;
+};
+void cache_qkv(const Stream& stream, const CacheQkv& args);
 
 // The first `tokens` positions of block `from`, keys and values, to block `to`, another one.
 struct KvCopy {
@@ -79,12 +121,12 @@ void kv_copy(const Stream& stream, const KvCopy& args);
 //   wanted
 // `max_context`: largest position + 1 in the batch, or any number above.
 struct Attention {
-  ConstMatrix q;
+  ConstTensor q;
   AttentionHeads heads;
   AttentionBatch batch;
   KvLayer kv;
   int max_context = 0;
-  Matrix out, lse = {};
+  Tensor out, lse = {};
 };
 void attention(const Stream& stream, Workspace& workspace, const Attention& args);
 
@@ -101,8 +143,9 @@ struct AttentionBackward {
 };
 void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args);
 
-// Enough for forward and backward with up to `num_threads` threads.
+// Enough for forward and backward with up to `num_threads` threads; on a GPU, where they do not
+// count, for forward with up to `rows` rows.
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
-                                 int max_context);
+                                 int max_context, int64_t rows = 0, Device device = {});
 
 }  // namespace tailrace

@@ -14,7 +14,7 @@ namespace tailrace {
 struct Embedding {
   Weight table;
   std::span<const int32_t> ids;
-  Matrix y;
+  Tensor y;
   float scale = 1;
 };
 void embedding(const Stream& stream, const Embedding& args);
@@ -31,9 +31,9 @@ void embedding_backward(const Stream& stream, const EmbeddingBackward& args);
 
 // y[r] = x[rows[r]];  x [n, dim], y [rows.size(), dim]
 struct GatherRows {
-  ConstMatrix x;
+  ConstTensor x;
   std::span<const int32_t> rows;
-  Matrix y;
+  Tensor y;
 };
 void gather_rows(const Stream& stream, const GatherRows& args);
 
@@ -47,8 +47,8 @@ void scatter_rows(const Stream& stream, const ScatterRows& args);
 
 // y[t, i] += x[t, i]
 struct Add {
-  ConstMatrix x;
-  Matrix y;
+  ConstTensor x;
+  Tensor y;
 };
 void add(const Stream& stream, const Add& args);
 

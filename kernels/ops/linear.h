@@ -27,12 +27,14 @@ struct Weight {
   Dtype dtype = Dtype::kF32;
   const std::byte* data = nullptr;
   int64_t out = 0, in = 0;
+  Device device = {};
 };
 
 // Bytes that pack_weight() writes (out is padded to whole panels).
-size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device = {});
 
-// memory [weight_bytes(dtype, master.rows, master.cols)], aligned to kMemoryAlignment.
+// `master` is memory of the CPU, `memory` [weight_bytes()] of the stream's device, aligned to
+// kMemoryAlignment. Done when it returns.
 Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
                    std::span<std::byte> memory);
 
@@ -41,10 +43,10 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
 // tokens == 0 is allowed.
 struct Linear {
-  ConstMatrix x;
+  ConstTensor x;
   Weight weight;
   std::span<const float> bias = {};
-  Matrix y;
+  Tensor y;
 };
 void linear(const Stream& stream, const Linear& args);
 

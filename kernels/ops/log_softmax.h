@@ -48,7 +48,7 @@ inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - ls
 
 // Of each row of logits [rows, vocab]: lse, and entropy (nats) when not empty.
 struct LogSumExp {
-  ConstMatrix logits;
+  ConstTensor logits;
   float inv_temperature = 1;
   std::span<float> lse, entropy = {};
 };
@@ -66,7 +66,7 @@ void softmax_weights(const Stream& stream, const SoftmaxWeights& args);
 // lse_K of each row of logits [rows, vocab] that has a set; the others are left as they are.
 //   kept, kept_lse [rows]
 struct KeptLogSumExp {
-  ConstMatrix logits;
+  ConstTensor logits;
   KeptSets kept;
   float inv_temperature = 1;
   std::span<float> kept_lse;
@@ -75,7 +75,7 @@ void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args);
 
 // The head of a model over some rows: logits = hidden W^T.
 struct LogprobHead {
-  ConstMatrix hidden;                // [rows, dim]
+  ConstTensor hidden;                // [rows, dim]
   Weight weight;                     // [vocab, dim]
   std::span<const int32_t> targets;  // [rows] token ids
   float inv_temperature = 1;
@@ -114,6 +114,6 @@ struct LinearLogprobBackward {
 void linear_logprob_backward(const Stream& stream, Workspace& workspace,
                              const LinearLogprobBackward& args);
 
-size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
+size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim, Device device = {});
 
 }  // namespace tailrace

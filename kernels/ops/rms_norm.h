@@ -14,13 +14,17 @@ namespace tailrace {
 //   x, y    [tokens, heads * dim]; y may be x itself
 //   weight  [dim]
 //   inv_rms [tokens * heads], written when not empty: 1 / sqrt(...), what backward needs
-// Sums are float32, 16 interleaved lanes joined in a fixed tree. tokens == 0 is allowed.
+// With `residual` (where it has rows) the sum x + residual is what is normalised, and goes to
+// `sum`; both [tokens, heads * dim] float32, and sum may be x or residual. Sums are float32, 16
+// interleaved lanes joined in a fixed tree. tokens == 0 is allowed.
 struct RmsNorm {
-  ConstMatrix x;
+  ConstTensor x;
   std::span<const float> weight;
   float eps = 0;
-  Matrix y;
+  Tensor y;
   std::span<float> inv_rms = {};
+  ConstTensor residual = {};
+  Tensor sum = {};
 };
 void rms_norm(const Stream& stream, const RmsNorm& args);
 

@@ -16,8 +16,8 @@ enum class GateActivation : uint8_t {
 
 // y = activation(gate) * up;  gate, up, y [tokens, dim]; y may be gate or up.
 struct Swiglu {
-  ConstMatrix gate, up;
-  Matrix y;
+  ConstTensor gate, up;
+  Tensor y;
   GateActivation activation = GateActivation::kSilu;
 };
 void swiglu(const Stream& stream, const Swiglu& args);

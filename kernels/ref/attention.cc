@@ -23,8 +23,8 @@ Place place(const AttentionBatch& batch, const KvLayer& kv, int64_t sequence, in
   const int64_t id =
       batch.block_tables[static_cast<size_t>(sequence * batch.max_blocks + position / bt)];
   const int64_t block = (id * kv.num_kv_heads + kv_head) * kv.head_dim * bt;
-  return {.key = kv.keys + block + position % bt,
-          .value = kv.values + block + position % bt * kv.head_dim};
+  return {.key = kv.host_keys() + block + position % bt,
+          .value = kv.host_values() + block + position % bt * kv.head_dim};
 }
 
 // Calls visit(sequence, row) for each row of the batch.
@@ -83,10 +83,11 @@ void kv_copy(const KvCopy& args) {
   const KvLayer& kv = args.kv;
   // [blocks, heads, dim, positions] and [blocks, heads, positions, dim]
   const auto key = [&](int64_t block, int64_t h, int64_t d, int64_t p) -> float& {
-    return kv.keys[((block * kv.num_kv_heads + h) * kv.head_dim + d) * kv.block_tokens + p];
+    return kv.host_keys()[((block * kv.num_kv_heads + h) * kv.head_dim + d) * kv.block_tokens + p];
   };
   const auto value = [&](int64_t block, int64_t h, int64_t d, int64_t p) -> float& {
-    return kv.values[((block * kv.num_kv_heads + h) * kv.block_tokens + p) * kv.head_dim + d];
+    return kv
+        .host_values()[((block * kv.num_kv_heads + h) * kv.block_tokens + p) * kv.head_dim + d];
   };
   for (int h = 0; h < kv.num_kv_heads; ++h) {
     for (int d = 0; d < kv.head_dim; ++d) {

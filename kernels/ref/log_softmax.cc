@@ -41,7 +41,7 @@ Row head_row(const LogprobHead& head, ConstMatrix weight, int64_t row) {
   for (int64_t o = 0; o < weight.rows; ++o) {
     double z = 0;
     for (int64_t i = 0; i < weight.cols; ++i)
-      z += double{head.hidden.row(row)[i]} * weight.row(o)[i];
+      z += double{head.hidden.host().row(row)[i]} * weight.row(o)[i];
     logits.push_back(z);
   }
   const Distribution all = softmax(logits, head.inv_temperature);
@@ -86,7 +86,7 @@ void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRo
 
 void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
                              const LogprobGradient& gradient) {
-  const ConstMatrix hidden = head.hidden;
+  const ConstMatrix hidden = head.hidden.host();
   const Matrix dhidden = gradient.dhidden, dweight = gradient.dweight;
   std::vector<double> sums(static_cast<size_t>(dweight.rows * dweight.cols));
   for (int64_t r = 0; r < hidden.rows; ++r) {

@@ -35,14 +35,21 @@ int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& opt
   return std::clamp<int64_t>(kLogitFloats / config.num_ids(), 1, max_logit_rows(options));
 }
 
-size_t workspace_bytes(const ModelConfig& config, const EngineOptions& options, int num_threads) {
-  Workspace memory = Workspace::measuring();
-  EngineArrays(memory, config, options);
-  memory.take<std::byte>(static_cast<int64_t>(
-      Model::workspace_bytes(config, options.max_batch_tokens,
-                             static_cast<int>(options.max_context_tokens), num_threads)));
-  return memory.peak();
-}
+// Of the device, and of the host beside it.
+struct WorkspaceBytes {
+  size_t device = 0, host = 0;
+
+  WorkspaceBytes(const ModelConfig& config, const EngineOptions& options, int num_threads,
+                 const Placement& placement = {}) {
+    Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
+    EngineArrays({on_device, on_host, placement}, config, options);
+    on_device.take<std::byte>(static_cast<int64_t>(Model::workspace_bytes(
+        config, options.max_batch_tokens, static_cast<int>(options.max_context_tokens), num_threads,
+        placement)));
+    device = on_device.peak();
+    host = on_host.peak();
+  }
+};
 
 BatchRoom batch_room(const ModelConfig& config, const EngineOptions& options, int num_blocks) {
   return {.tokens = options.max_batch_tokens,
@@ -65,20 +72,22 @@ void for_each_temperature(std::span<Sequence* const> rows, const F& f) {
 
 }  // namespace
 
-EngineArrays::EngineArrays(Workspace& memory, const ModelConfig& config,
+EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config,
                            const EngineOptions& options)
-    : hidden(take_matrix(memory, max_logit_rows(options), config.hidden_size)),
-      logits(take_matrix(memory, logit_rows_per_chunk(config, options), config.num_ids())),
-      sampler_weights(memory.take<float>(logits.rows * logits.cols)),
-      sampler_ids(memory.take<int32_t>(logits.rows * logits.cols)),
-      drawn(memory.take<int32_t>(hidden.rows)),
-      lse(memory.take<float>(hidden.rows)),
-      kept_lse(memory.take<float>(hidden.rows)),
-      logprobs(memory.take<float>(hidden.rows)),
-      kept_counts(memory.take<int32_t>(hidden.rows)),
-      kept_offsets(memory.take<int64_t>(logits.rows + 1)) {}
+    : hidden(take_tensor(memory.device, memory.placement, max_logit_rows(options),
+                         config.hidden_size, memory.placement.operands)),
+      logits(memory, logit_rows_per_chunk(config, options), config.num_ids()),
+      sampler_weights(memory.on_host().take<float>(logits.host.rows * logits.host.cols)),
+      sampler_ids(memory, logits.host.rows * logits.host.cols),
+      drawn(memory.on_host().take<int32_t>(hidden.rows)),
+      lse(memory, hidden.rows),
+      kept_lse(memory, hidden.rows),
+      logprobs(memory.on_host().take<float>(hidden.rows)),
+      kept_counts(memory.on_host().take<int32_t>(hidden.rows)),
+      kept_offsets(memory, logits.host.rows + 1) {}
 
-int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
+                  const Placement& placement) {
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
     throw UserError::at(
         "rollout.max_context_tokens",
@@ -86,7 +95,7 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options) {
         options.max_context_tokens, config.max_positions - 1, config.max_positions);
   }
   int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens),
-                                                 options.keep_choices);
+                                                 options.keep_choices, placement);
   int64_t one = blocks_per_sequence(options);
   if (options.kv_cache_blocks > 0) {
     if (options.kv_cache_blocks >= one) return static_cast<int>(options.kv_cache_blocks);
@@ -118,7 +127,7 @@ std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOpt
   return {{"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
                                       options.keep_choices)},
           {fmt::format("workspace of {} tokens", options.max_batch_tokens),
-           static_cast<int64_t>(workspace_bytes(config, options, num_threads)) +
+           static_cast<int64_t>(WorkspaceBytes(config, options, num_threads).device) +
                BatchBuilder::bytes(batch_room(config, options, num_blocks))}};
 }
 
@@ -129,15 +138,24 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       stream_(stream),
       clock_(clock),
       max_context_(options.max_context_tokens),
-      kv_(model.config(), num_kv_blocks(model.config(), options),
-          static_cast<int>(options.block_tokens), options.keep_choices),
+      kv_(model.config(), num_kv_blocks(model.config(), options, model.placement()),
+          static_cast<int>(options.block_tokens), options.keep_choices, model.placement()),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),
       builder_(batch_room(model.config(), options, kv_.num_blocks()), stream.device),
       // Taken once, so that a run that starts does not die of memory hours later.
-      memory_(workspace_bytes(model.config(), options, num_threads(stream)), stream.device),
+      memory_(
+          WorkspaceBytes(model.config(), options, num_threads(stream), model.placement()).device,
+          stream.device),
+      host_memory_(Buffer::pinned(
+          WorkspaceBytes(model.config(), options, num_threads(stream), model.placement()).host,
+          stream.device)),
       workspace_(memory_),
-      arrays_(workspace_, model.config(), options) {}
+      host_workspace_(host_memory_),
+      arrays_({workspace_, host_workspace_, model.placement()}, model.config(), options) {
+  TR_CHECK(stream.device == model.placement().device, "a stream of device {}, a model of device {}",
+           stream.device.index, model.placement().device.index);
+}
 
 Engine::~Engine() {
   for (auto& [id, sequence] : sessions_) planner_.remove(*sequence);
@@ -256,22 +274,24 @@ void Engine::enqueue() {
   model_.forward(stream_, workspace_, *weights_, builder_.batch(stream_), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
   kept_.resize(rows_.size());
-  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
-    const int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
-    const Matrix logits = arrays_.logits.slice_rows(0, end - begin);
+  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.host.rows) {
+    const int64_t end = std::min(begin + arrays_.logits.host.rows, num_rows);
+    const MirrorMatrix logits = arrays_.logits.slice_rows(0, end - begin);
     // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
     // depend on its neighbours.
-    linear(stream_,
-           {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
+    linear(stream_, {.x = arrays_.hidden.slice_rows(begin, end),
+                     .weight = weights_->head(),
+                     .y = logits.device});
     draw(begin, logits);
   }
 }
 
 void Engine::collect() {
   if (builder_.num_tokens() == 0) return;
+  wait(stream_);
   for (size_t row = 0; row < rows_.size(); ++row) {
     // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
-    if (!std::isfinite(arrays_.lse[row]))
+    if (!std::isfinite(arrays_.lse.host[row]))
       throw UserError("the weights of version {} give logits that are not finite (at position {})",
                       gate_.version(), rows_[row]->length());
   }
@@ -316,29 +336,33 @@ GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) {
   // The version token by token: an install may come between two of them.
   GeneratedToken token{arrays_.drawn[row], arrays_.logprobs[row], gate_.version()};
   if (arrays_.kept_counts[row] == 0) return token;
-  token.log_mass = log_mass(arrays_.kept_lse[row], arrays_.lse[row]);
+  token.log_mass = log_mass(arrays_.kept_lse.host[row], arrays_.lse.host[row]);
   if (sequence.wants_kept) token.kept = std::move(kept_[row]);
   return token;
 }
 
 // Of the rows from `begin` on, which these logits are of.
-void Engine::draw(int64_t begin, ConstMatrix logits) {
+void Engine::draw(int64_t begin, const MirrorMatrix& all_logits) {
+  const ConstMatrix logits = all_logits.host;
   const int64_t count = logits.rows, vocab = logits.cols;
   const auto rows = std::span<Sequence* const>(rows_).subspan(begin, count);
-  const auto lse = arrays_.lse.subspan(begin, count);
+  const Mirror<float> lse = arrays_.lse.slice(begin, count);
   const auto kept_counts = arrays_.kept_counts.subspan(begin, count);
   for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
-    log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
+    log_sum_exp(stream_, {.logits = all_logits.device.slice_rows(from, to),
                           .inv_temperature = inv_temperature,
-                          .lse = lse.subspan(from, to - from)});
+                          .lse = lse.device.subspan(from, to - from)});
   });
+  lse.fetch(stream_);
+  all_logits.fetch(stream_);
+  wait(stream_);
   parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
     for (int64_t row = from; row < to; ++row) {
       kept_counts[row] = 0;
-      if (!std::isfinite(lse[row])) continue;  // collect() refuses it
+      if (!std::isfinite(lse.host[row])) continue;  // collect() refuses it
       const Sequence& sequence = *rows[row];
       SamplerScratch scratch{arrays_.sampler_weights.subspan(row * vocab, vocab),
-                             arrays_.sampler_ids.subspan(row * vocab, vocab)};
+                             arrays_.sampler_ids.host.subspan(row * vocab, vocab)};
       // The number belongs to (key, absolute position of the new token): neither the batch nor a
       // preemption can change a draw.
       const auto [token, kept] =
@@ -349,28 +373,35 @@ void Engine::draw(int64_t begin, ConstMatrix logits) {
       // The expression of linear_logprob(), term by term. Written in another way it would round in
       // another way, and the trainer would see a mismatch where there is none.
       arrays_.logprobs[begin + row] =
-          logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse[row];
+          logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse.host[row];
     }
   });
   // A set lies where its row's part of the ids begins, and goes to where the one before it ends,
   // which is never behind that.
-  const std::span<int32_t> ids = arrays_.sampler_ids;
-  const std::span<int64_t> offsets = arrays_.kept_offsets.first(count + 1);
-  offsets[0] = 0;
+  const std::span<int32_t> ids = arrays_.sampler_ids.host;
+  const Mirror<int64_t> offsets = arrays_.kept_offsets.slice(0, count + 1);
+  offsets.host[0] = 0;
   for (int64_t row = 0; row < count; ++row) {
     const auto set = ids.subspan(row * vocab, kept_counts[row]);
     if (rows[row]->wants_kept) kept_[begin + row].assign(set.begin(), set.end());
-    std::ranges::copy(set, ids.begin() + offsets[row]);
-    offsets[row + 1] = offsets[row] + kept_counts[row];
+    std::ranges::copy(set, ids.begin() + offsets.host[row]);
+    offsets.host[row + 1] = offsets.host[row] + kept_counts[row];
   }
-  if (offsets[count] == 0) return;
-  const KeptSets kept{offsets, ids};
+  const int64_t num_kept = offsets.host[count];
+  if (num_kept == 0) return;
+  offsets.send(stream_);
+  arrays_.sampler_ids.slice(0, num_kept).send(stream_);
+  const KeptSets kept{offsets.device, arrays_.sampler_ids.device};
   for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
-    kept_log_sum_exp(stream_, {.logits = logits.slice_rows(from, to),
-                               .kept = kept.slice(from, to),
-                               .inv_temperature = inv_temperature,
-                               .kept_lse = arrays_.kept_lse.subspan(begin + from, to - from)});
+    kept_log_sum_exp(stream_,
+                     {.logits = all_logits.device.slice_rows(from, to),
+                      .kept = kept.slice(from, to),
+                      .inv_temperature = inv_temperature,
+                      .kept_lse = arrays_.kept_lse.device.subspan(begin + from, to - from)});
   });
+  arrays_.kept_lse.slice(begin, count).fetch(stream_);
+  // The ids are written again by the next chunk.
+  wait(stream_);
 }
 
 std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) const {

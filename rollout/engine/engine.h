@@ -17,6 +17,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory_need.h"
 #include "core/generate.h"
+#include "core/model/mirror.h"
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
@@ -45,7 +46,8 @@ struct EngineStats {
 
 // Blocks of the KV cache that an engine makes: the options' own number, or what kv_cache_mb affords
 // and can be of use. Throws UserError when one full context does not fit, or not the model.
-int num_kv_blocks(const ModelConfig& config, const EngineOptions& options);
+int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
+                  const Placement& placement = {});
 
 // What an engine allocates: the KV cache, and a workspace for activations, logits and the sampler.
 // Throws as num_kv_blocks().
@@ -53,19 +55,19 @@ std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOpt
                                       int num_threads);
 
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
-// rows, and what is drawn from them is kept of all rows that want logits.
+// rows, and what is drawn from them is kept of all rows that want logits. The host draws.
 struct EngineArrays {
-  Matrix hidden;                     // [rows, hidden]
-  Matrix logits;                     // [rows of a chunk, vocab]
-  std::span<float> sampler_weights;  // [rows of a chunk * vocab]
-  std::span<int32_t> sampler_ids;    // the same
+  Tensor hidden;                     // [rows, hidden], of the device
+  MirrorMatrix logits;               // [rows of a chunk, vocab]
+  std::span<float> sampler_weights;  // [rows of a chunk * vocab], of the host
+  Mirror<int32_t> sampler_ids;       // the same
   std::span<int32_t> drawn;          // [rows]
-  std::span<float> lse, kept_lse;    // [rows]; the second of rows that are truncated
+  Mirror<float> lse, kept_lse;       // [rows]; the second of rows that are truncated
   std::span<float> logprobs;         // [rows]
   std::span<int32_t> kept_counts;    // [rows] ids that a row was drawn from; 0: all of them
-  std::span<int64_t> kept_offsets;   // [rows of a chunk + 1] of those ids, in sampler_ids
+  Mirror<int64_t> kept_offsets;      // [rows of a chunk + 1] of those ids, in sampler_ids
 
-  EngineArrays(Workspace& memory, const ModelConfig& config, const EngineOptions& options);
+  EngineArrays(const MirrorMemory& memory, const ModelConfig& config, const EngineOptions& options);
 };
 
 // A request that does not leave room for one more token in the context (a prompt or an observation
@@ -77,8 +79,9 @@ struct EngineArrays {
 // Thread: one at a time. Allocates its memory when it is made.
 class Engine final : public Generator {
  public:
-  // `model`, `clock`, and what `stream` names are borrowed. `tokenizer` too; it may be null when no
-  // request has stop strings. Throws UserError when the options do not fit the model or each other.
+  // `model`, `clock`, and what `stream` names, which is of the model's device, are borrowed.
+  // `tokenizer` too; it may be null when no request has stop strings. Throws UserError when the
+  // options do not fit the model or each other.
   Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,
          const Stream& stream, const Clock& clock);
   ~Engine() override;
@@ -109,7 +112,7 @@ class Engine final : public Generator {
   void plan();
   void enqueue();
   void collect();
-  void draw(int64_t begin, ConstMatrix logits);
+  void draw(int64_t begin, const MirrorMatrix& logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
   GeneratedToken drawn_token(const Sequence& sequence, size_t row);
@@ -127,8 +130,8 @@ class Engine final : public Generator {
   std::unordered_map<SessionId, std::unique_ptr<Sequence>> sessions_;
   BatchPlanner planner_;
   BatchBuilder builder_;
-  Buffer memory_;
-  Workspace workspace_;
+  Buffer memory_, host_memory_;  // the second where the device is not the CPU
+  Workspace workspace_, host_workspace_;
   EngineArrays arrays_;
   std::vector<std::vector<TokenId>> kept_;  // what rows were drawn from that want to know
   std::vector<Sequence*> rows_;             // who wants logits, in the order of the rows

@@ -127,17 +127,6 @@ std::vector<std::vector<int32_t>> scattered_blocks(const Rig& rig,
   return tables;
 }
 
-void add_logprobs(Rig& rig, const Tokens& targets, std::vector<float>& logprobs) {
-  std::vector<float> lse(targets.size());
-  Workspace workspace = rig.workspace();
-  linear_logprob(rig.stream(), workspace,
-                 {.head = {.hidden = rig.hidden(),
-                           .weight = rig.weights().head(),
-                           .targets = targets,
-                           .inv_temperature = 1.0f / 0.7f},
-                  .out = {.logprob = logprobs, .lse = lse, .entropy = {}}});
-}
-
 Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& schedule,
             bool keep = false) {
   const auto dim = static_cast<size_t>(rig.model.config().hidden_size);
@@ -159,8 +148,7 @@ Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& sche
       }
     }
     rig.forward(rig.builder, keep);
-    std::vector<float> logprobs(targets.size());
-    add_logprobs(rig, targets, logprobs);
+    const std::vector<float> logprobs = rig.head_rows(targets, 1.0f / 0.7f).logprobs;
     size_t row = 0;
     for (const Piece& piece : pass) {
       const auto begin = static_cast<size_t>(piece.begin), count = static_cast<size_t>(piece.count);
@@ -174,7 +162,7 @@ Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& sche
   return numbers;
 }
 
-enum class Shape { kRound, kAwkward, kRich, kSparse };
+enum class Shape { kRound, kBf16, kAwkward, kRich, kSparse };
 
 class Invariance : public ::testing::TestWithParam<Shape> {
  protected:
@@ -196,18 +184,24 @@ class Invariance : public ::testing::TestWithParam<Shape> {
     return config;
   }
 
+  // kBf16 is the round one with weights, and on a GPU operands, of that type.
+  static Rig rig_of(int threads = 1, int block_tokens = 16) {
+    return Rig(config(), threads, block_tokens, /*max_tokens=*/512,
+               GetParam() == Shape::kBf16 ? Dtype::kBF16 : Dtype::kF32);
+  }
+
   const std::vector<Tokens> sequences =
       random_sequences(/*count=*/7, /*longest=*/70, config().vocab_size, 11);
 };
 
 TEST_P(Invariance, KeepingActivationsChangesNothing) {
-  Rig rig(config());
+  Rig rig = rig_of();
   expect_same(run(rig, sequences, all_at_once(sequences), /*keep=*/false),
               run(rig, sequences, all_at_once(sequences), /*keep=*/true), "kept");
 }
 
 TEST_P(Invariance, DecodePrefillCutsAndBatchMatesChangeNothing) {
-  Rig rig(config());
+  Rig rig = rig_of();
   const Numbers want = run(rig, sequences, all_at_once(sequences), /*keep=*/true);
   expect_same(run(rig, sequences, token_by_token(sequences)), want, "token by token");
   expect_same(run(rig, sequences, each_alone(sequences)), want, "each alone");
@@ -219,11 +213,12 @@ TEST_P(Invariance, DecodePrefillCutsAndBatchMatesChangeNothing) {
 }
 
 TEST_P(Invariance, BlockSizesAndThreadsChangeNothing) {
-  Rig first(config());
+  Rig first = rig_of();
   const Numbers want = run(first, sequences, all_at_once(sequences), /*keep=*/true);
   for (const int block_tokens : {8, 16, 64}) {
-    for (const int threads : {1, 2, 3}) {
-      Rig rig(config(), threads, block_tokens);
+    // Threads are the CPU's.
+    for (int threads = 1; threads <= (rig_device().kind == DeviceKind::kCpu ? 3 : 1); ++threads) {
+      Rig rig = rig_of(threads, block_tokens);
       const std::string what = fmt::format("{} tokens a block, {} threads", block_tokens, threads);
       expect_same(run(rig, sequences, all_at_once(sequences), /*keep=*/true), want,
                   what + ", whole");
@@ -234,7 +229,7 @@ TEST_P(Invariance, BlockSizesAndThreadsChangeNothing) {
 }
 
 TEST_P(Invariance, ASharedPrefixAndACopiedBlockChangeNothing) {
-  Rig rig(config());
+  Rig rig = rig_of();
   Tokens prompt(21), a, b;
   std::iota(prompt.begin(), prompt.end(), 1);
   a = b = prompt;
@@ -249,7 +244,7 @@ TEST_P(Invariance, ASharedPrefixAndACopiedBlockChangeNothing) {
   rig.builder.clear();
   rig.builder.add(prompt, 0, blocks_a, {});
   rig.forward(rig.builder);
-  rig.kv.copy_block(Stream{}, 9, 7, 21 - 16);
+  rig.kv.copy_block(rig.stream(), 9, 7, 21 - 16);
   rig.builder.clear();
   std::vector<int32_t> wanted(20);
   std::iota(wanted.begin(), wanted.end(), 0);
@@ -266,7 +261,7 @@ TEST_P(Invariance, ASharedPrefixAndACopiedBlockChangeNothing) {
 TEST_P(Invariance, GradientsAreTheSameForEveryThreadCount) {
   std::vector<float> want;
   for (const int threads : {1, 2, 3}) {
-    Rig rig(config(), threads);
+    Rig rig = rig_of(threads);
     Parameters gradients(rig.model.layout());
     cross_entropy(rig, sequences, {}, &gradients);
     const std::vector<float> got(gradients.flat().begin(), gradients.flat().end());
@@ -276,7 +271,7 @@ TEST_P(Invariance, GradientsAreTheSameForEveryThreadCount) {
 }
 
 TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
-  Rig rig(config());
+  Rig rig = rig_of();
   const Tokens whole = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
   const Tokens other(whole.begin(), whole.begin() + 11);
   const Numbers a = run(rig, {whole}, all_at_once({whole})),
@@ -293,11 +288,12 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
-  return std::array{"Round", "Awkward", "Rich", "Sparse"}.at(static_cast<size_t>(test.param));
+  return std::array{"Round", "Bf16", "Awkward", "Rich", "Sparse"}.at(
+      static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Invariance,
-                         ::testing::Values(Shape::kRound, Shape::kAwkward, Shape::kRich,
-                                           Shape::kSparse),
+                         ::testing::Values(Shape::kRound, Shape::kBf16, Shape::kAwkward,
+                                           Shape::kRich, Shape::kSparse),
                          name_of);
 
 }  // namespace

@@ -13,8 +13,8 @@ TEST(KvCache, LayersDoNotOverlapAndFillTheBuffer) {
   EXPECT_EQ(KvCache::bytes_per_block(config, 8), 4 * 2 * 3 * 2 * 10 * 8);
   const int64_t part = 3 * 2 * 10 * 8;  // blocks * kv_heads * head_dim * block_tokens
   for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(kv.layer(i).keys - kv.layer(0).keys, 2 * i * part);
-    EXPECT_EQ(kv.layer(i).values - kv.layer(i).keys, part);
+    EXPECT_EQ(kv.layer(i).host_keys() - kv.layer(0).host_keys(), 2 * i * part);
+    EXPECT_EQ(kv.layer(i).host_values() - kv.layer(i).host_keys(), part);
   }
 }
 
@@ -24,14 +24,14 @@ TEST(KvCache, CopyBlockCopiesTheWantedPositionsInEveryLayer) {
   const int heads = 2, dim = 10, block = 8, block_floats = heads * dim * block;
   float next = 1;
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).keys[j] = next++;
-    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).values[j] = next++;
+    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).host_keys()[j] = next++;
+    for (int j = 0; j < 3 * block_floats; ++j) kv.layer(i).host_values()[j] = next++;
   }
   const KvCache before = [&] {
     KvCache copy(config, 3, block);
     for (int64_t i = 0; i < config.num_layers; ++i) {
-      std::copy_n(kv.layer(i).keys, 3 * block_floats, copy.layer(i).keys);
-      std::copy_n(kv.layer(i).values, 3 * block_floats, copy.layer(i).values);
+      std::copy_n(kv.layer(i).host_keys(), 3 * block_floats, copy.layer(i).host_keys());
+      std::copy_n(kv.layer(i).host_values(), 3 * block_floats, copy.layer(i).host_values());
     }
     return copy;
   }();
@@ -45,10 +45,10 @@ TEST(KvCache, CopyBlockCopiesTheWantedPositionsInEveryLayer) {
         for (int d = 0; d < dim; ++d) {
           for (int p = 0; p < block; ++p) {
             const int from = b == 0 && p < 5 ? 2 : b;
-            EXPECT_EQ(got.keys[((b * heads + h) * dim + d) * block + p],
-                      old.keys[((from * heads + h) * dim + d) * block + p]);
-            EXPECT_EQ(got.values[((b * heads + h) * block + p) * dim + d],
-                      old.values[((from * heads + h) * block + p) * dim + d]);
+            EXPECT_EQ(got.host_keys()[((b * heads + h) * dim + d) * block + p],
+                      old.host_keys()[((from * heads + h) * dim + d) * block + p]);
+            EXPECT_EQ(got.host_values()[((b * heads + h) * block + p) * dim + d],
+                      old.host_values()[((from * heads + h) * block + p) * dim + d]);
           }
         }
       }

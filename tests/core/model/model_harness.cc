@@ -84,23 +84,44 @@ std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size,
   return sequences;
 }
 
-Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_tokens)
-    : model(config),
+namespace {
+Device g_rig_device;
+}  // namespace
+
+Device rig_device() { return g_rig_device; }
+void set_rig_device(Device device) { g_rig_device = device; }
+
+Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_tokens,
+         Dtype weights)
+    : model(config, /*max_context=*/0, Placement::on(rig_device(), weights)),
       parameters(model.layout()),
-      kv(config, 2 * max_tokens / block_tokens + 32, block_tokens),
+      kv(config, 2 * max_tokens / block_tokens + 32, block_tokens, /*keeps_choices=*/false,
+         model.placement()),
       builder({.tokens = max_tokens,
                .sequences = max_tokens,
                .blocks_per_sequence =
                    static_cast<int>(config.max_positions + block_tokens - 1) / block_tokens,
                .choices_per_token = config.expert_shape().per_token(),
                .vocab = config.vocab_size,
-               .blocks = kv.num_blocks()}),
+               .blocks = kv.num_blocks()},
+              rig_device()),
       pool_(num_threads),
-      stream_{.device = {}, .pool = &pool_, .native = nullptr},
+      owned_stream_(rig_device(), &pool_),
+      stream_(owned_stream_.get()),
+      dtype_(weights),
       activations_(model.make_activations(max_tokens)),
       scratch_(
           model.workspace_bytes(max_tokens, static_cast<int>(config.max_positions), num_threads) +
-          linear_logprob_workspace_bytes(max_tokens, config.vocab_size, config.hidden_size)),
+              linear_logprob_workspace_bytes(max_tokens, config.vocab_size, config.hidden_size,
+                                             rig_device()),
+          rig_device()),
+      operand_memory_(static_cast<size_t>(max_tokens *
+                                          row_stride(model.placement(), config.hidden_size,
+                                                     model.placement().operands) *
+                                          size_of(model.placement().operands)),
+                      rig_device()),
+      operand_(tensor_at(model.placement(), operand_memory_.bytes().data, max_tokens,
+                         config.hidden_size, model.placement().operands)),
       hidden_(static_cast<size_t>(max_tokens * config.hidden_size)) {
   init(/*seed=*/1);
 }
@@ -108,7 +129,7 @@ Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_t
 void Rig::init(uint64_t seed) {
   init_parameters(model.config(), seed, parameters);
   if (!weights_) {
-    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters);
+    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters, dtype_);
   } else {
     repack();
   }
@@ -148,19 +169,81 @@ std::vector<int32_t> Rig::choices() const {
   return out;
 }
 
+namespace {
+
+// Rows of the device, as floats of the host.
+std::vector<float> fetch_rows(const Stream& stream, const Tensor& rows) {
+  const auto bytes = static_cast<size_t>(rows.rows * rows.stride * size_of(rows.dtype));
+  std::vector<std::byte> all(bytes);
+  copy(stream, bytes_of(std::span(all)), {rows.device, rows.data, bytes});
+  wait(stream);
+  std::vector<float> out;
+  for (int64_t r = 0; r < rows.rows; ++r)
+    for (int64_t c = 0; c < rows.cols; ++c) {
+      const auto at = static_cast<size_t>(r * rows.stride + c);
+      out.push_back(rows.dtype == Dtype::kF32
+                        ? reinterpret_cast<const float*>(all.data())[at]
+                        : to_float(reinterpret_cast<const Bf16*>(all.data())[at]));
+    }
+  return out;
+}
+
+// An array of the device.
+template <class T>
+struct OnDevice {
+  Buffer memory;
+  size_t size;
+
+  explicit OnDevice(size_t count) : memory(count * sizeof(T), rig_device()), size(count) {}
+  OnDevice(const Stream& stream, std::span<const T> from) : OnDevice(from.size()) {
+    copy(stream, memory.bytes(), bytes_of(from));
+    wait(stream);
+  }
+  std::span<T> span() { return {reinterpret_cast<T*>(memory.bytes().data), size}; }
+  std::vector<T> fetch(const Stream& stream) const {
+    std::vector<T> out(size);
+    copy(stream, bytes_of(std::span(out)), memory.bytes());
+    wait(stream);
+    return out;
+  }
+};
+
+}  // namespace
+
 void Rig::forward(const BatchBuilder& from, bool keep) {
-  const ForwardBatch batch = from.batch();
+  const ForwardBatch batch = from.batch(stream_);
   num_rows_ = batch.num_logit_rows();
   Workspace memory = workspace();
-  model.forward(stream_, memory, *weights_, batch, kv, hidden(),
-                keep ? activations_.get() : nullptr);
+  const Tensor rows = operand_.slice_rows(0, num_rows_);
+  // Activations are the CPU's: nobody else computes gradients.
+  const bool keeps = keep && rig_device().kind == DeviceKind::kCpu;
+  model.forward(stream_, memory, *weights_, batch, kv, rows, keeps ? activations_.get() : nullptr);
+  std::ranges::copy(fetch_rows(stream_, rows), hidden_.begin());
 }
 
 std::vector<float> Rig::logits() {
   const int64_t vocab = model.config().num_ids();
-  std::vector<float> out(static_cast<size_t>(num_rows_ * vocab));
-  linear(stream_, {.x = hidden(), .weight = weights_->head(), .y = {out.data(), num_rows_, vocab}});
-  return out;
+  const int64_t stride = row_stride(model.placement(), vocab, Dtype::kF32);
+  Buffer memory(static_cast<size_t>(num_rows_ * stride) * sizeof(float), rig_device());
+  const Tensor logits =
+      tensor_at(model.placement(), memory.bytes().data, num_rows_, vocab, Dtype::kF32);
+  linear(stream_,
+         {.x = operand_.slice_rows(0, num_rows_), .weight = weights_->head(), .y = logits});
+  return fetch_rows(stream_, logits);
+}
+
+HeadRows Rig::head_rows(std::span<const int32_t> targets, float inv_temperature) {
+  OnDevice<int32_t> wanted(stream_, targets);
+  OnDevice<float> logprobs(targets.size()), lse(targets.size()), entropies(targets.size());
+  Workspace memory = workspace();
+  linear_logprob(
+      stream_, memory,
+      {.head = {.hidden = operand_.slice_rows(0, num_rows_),
+                .weight = weights_->head(),
+                .targets = wanted.span(),
+                .inv_temperature = inv_temperature},
+       .out = {.logprob = logprobs.span(), .lse = lse.span(), .entropy = entropies.span()}});
+  return {logprobs.fetch(stream_), lse.fetch(stream_), entropies.fetch(stream_)};
 }
 
 CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
@@ -176,14 +259,8 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
     }
   }
   const size_t rows = targets.size();
-  CrossEntropy result{.logprobs = std::vector<float>(rows), .entropies = std::vector<float>(rows)};
-  std::vector<float> lse(rows);
-  Workspace workspace = rig.workspace();
-  const LogprobHead head_rows{
-      .hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets};
-  linear_logprob(rig.stream(), workspace,
-                 {.head = head_rows,
-                  .out = {.logprob = result.logprobs, .lse = lse, .entropy = result.entropies}});
+  const HeadRows said = rig.head_rows(targets);
+  CrossEntropy result{.logprobs = said.logprobs, .entropies = said.entropies};
   const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
   // In double and in order of rows: the loss is compared to 1e-5.
   for (size_t i = 0; i < rows; ++i)
@@ -196,15 +273,17 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   std::vector<float> dhidden(rows * static_cast<size_t>(hidden));
   const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
   const std::string_view head = rig.model.head_name();
-  linear_logprob_backward(rig.stream(), workspace,
-                          {.head = head_rows,
-                           .gradient = {.lse = lse,
-                                        .entropy = result.entropies,
-                                        .dlogprob = dlogprob,
-                                        .dentropy = {},
-                                        .dhidden = dhidden_matrix,
-                                        .dweight = gradients->matrix(head).slice_rows(
-                                            0, rig.model.config().num_ids())}});
+  Workspace workspace = rig.workspace();
+  linear_logprob_backward(
+      rig.stream(), workspace,
+      {.head = {.hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets},
+       .gradient = {
+           .lse = said.lse,
+           .entropy = result.entropies,
+           .dlogprob = dlogprob,
+           .dentropy = {},
+           .dhidden = dhidden_matrix,
+           .dweight = gradients->matrix(head).slice_rows(0, rig.model.config().num_ids())}});
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients, balance);
   return result;

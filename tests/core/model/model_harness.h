@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/model/model.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/thread_pool.h"
 
 namespace tailrace {
@@ -46,11 +47,21 @@ ModelConfig sparse_config();
 // Random ids, each sequence [1, longest] tokens.
 std::vector<Tokens> random_sequences(int count, int longest, int64_t vocab_size, uint64_t seed);
 
+// Where the rigs of this program are: on the CPU, or on the GPU of a program that says so before
+// its tests (tests/kernels/cuda/model_device.cc).
+Device rig_device();
+void set_rig_device(Device device);
+
+// What the head says of each row: log-probabilities of targets, log-sum-exps, entropies (nats).
+struct HeadRows {
+  std::vector<float> logprobs, lse, entropies;
+};
+
 // A model with weights, a KV cache and scratch memory on a number of threads.
 class Rig {
  public:
   explicit Rig(const ModelConfig& config, int num_threads = 1, int block_tokens = 16,
-               int max_tokens = 512);
+               int max_tokens = 512, Dtype weights = Dtype::kF32);
 
   // Runs whole sequences as one training pass over freshly numbered blocks; keeps the activations
   // when `keep` is set. Wants the logits of all rows, or of all but each sequence's last.
@@ -63,8 +74,10 @@ class Rig {
   // Runs what was put into `builder`.
   void forward(const BatchBuilder& batch, bool keep = false);
 
+  // Of the last pass, for the host: [rows, hidden].
   Matrix hidden() { return {hidden_.data(), num_rows_, model.config().hidden_size}; }
   std::vector<float> logits();  // [rows, vocab] of the last pass
+  HeadRows head_rows(std::span<const int32_t> targets, float inv_temperature = 1);
 
   Model model;
   Parameters parameters;
@@ -83,10 +96,13 @@ class Rig {
 
  private:
   ThreadPool pool_;
+  OwnedStream owned_stream_;
   Stream stream_;
+  Dtype dtype_;
   std::unique_ptr<PackedWeights> weights_;
   std::unique_ptr<Activations> activations_;
-  Buffer scratch_;
+  Buffer scratch_, operand_memory_;
+  Tensor operand_;  // [max_tokens, hidden], of the device
   std::vector<float> hidden_;
   int64_t num_rows_ = 0;
 };

@@ -104,8 +104,12 @@ TEST(Model, ForwardAllocatesNothing) {
     const std::vector<Tokens> sequences = random_sequences(6, 60, 67, /*seed=*/1);
     for (const bool keep : {false, true}) {
       rig.forward_whole(sequences, Rig::Rows::kAll, keep);  // fills the builder
+      const ForwardBatch batch = rig.builder.batch();
+      Workspace workspace = rig.workspace();
+      const auto activations = rig.model.make_activations(512);
       const int64_t before = num_allocations();
-      rig.forward(rig.builder, keep);
+      rig.model.forward(rig.stream(), workspace, rig.weights(), batch, rig.kv, rig.hidden(),
+                        keep ? activations.get() : nullptr);
       EXPECT_EQ(num_allocations() - before, 0) << threads << " threads, keep " << keep;
     }
   }

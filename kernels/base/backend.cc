@@ -1,0 +1,53 @@
+#include "kernels/base/backend.h"
+
+#include <array>
+#include <optional>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+struct Provided {
+  Backend backend;
+  std::optional<BackendFacts> facts;
+};
+std::array<Provided, 2>& provided() {  // by kind; that of the CPU stays empty
+  static std::array<Provided, 2> all;
+  return all;
+}
+Provided& provided(DeviceKind kind) { return provided()[static_cast<size_t>(kind)]; }
+
+}  // namespace
+
+void provide_backend(DeviceKind kind, const Backend& backend) {
+  provided(kind) = {backend, std::nullopt};
+  provide_memory(kind, backend.memory);
+}
+
+const BackendFacts& backend_facts(DeviceKind kind) {
+  Provided& found = provided(kind);
+  if (!found.facts) {
+    if (found.backend.facts != nullptr) {
+      found.facts = found.backend.facts();
+    } else {
+      found.facts.emplace();
+      found.facts->fault = "this build has no CUDA backend";
+    }
+  }
+  return *found.facts;
+}
+
+OwnedStream::OwnedStream(Device device, ThreadPool* pool) : stream_{device, pool, nullptr} {
+  const Backend& backend = provided(device.kind).backend;
+  if (device.kind != DeviceKind::kCpu) stream_.native = backend.make_stream(device.index);
+}
+
+OwnedStream::~OwnedStream() {
+  const Device device = stream_.device;
+  if (device.kind == DeviceKind::kCpu) return;
+  wait(stream_);
+  provided(device.kind).backend.free_stream(stream_.native, device.index);
+}
+
+}  // namespace tailrace

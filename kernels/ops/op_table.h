@@ -1,0 +1,35 @@
+// The ops of a backend other than the CPU's, as it hands them to dispatch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+#include "kernels/ops/all.h"
+
+namespace tailrace {
+
+// All of forward.inc, and what belongs to it.
+struct OpTable {
+#define TR_OP(op, Args) void (*op)(const Stream& stream, const Args& args) = nullptr;
+#define TR_OP_SCRATCH(op, Args) \
+  void (*op)(const Stream& stream, Workspace& workspace, const Args& args) = nullptr;
+#include "kernels/ops/forward.inc"
+#undef TR_OP
+#undef TR_OP_SCRATCH
+
+  Weight (*pack_weight)(const Stream& stream, ConstMatrix master, Dtype dtype,
+                        std::span<std::byte> memory) = nullptr;
+  size_t (*weight_bytes)(Dtype dtype, int64_t out, int64_t in) = nullptr;
+  size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
+                                      int max_context) = nullptr;
+  size_t (*linear_logprob_workspace_bytes)(int64_t rows, int64_t vocab, int64_t dim) = nullptr;
+};
+
+// Before the first op on a device of that kind.
+void provide_ops(DeviceKind kind, const OpTable& table);
+
+}  // namespace tailrace
