@@ -2,7 +2,7 @@
 #
 #   tailrace_library(NAME [SOURCES a.cc ...] [COLD b.cc ...] [DEPENDS tailrace::kernels ...]
 #                    [LIBS fmt::fmt ...] [HEADERS all|pure|none])
-#   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN])
+#   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN] [FILTER "*"])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
 # One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: sources in
@@ -108,7 +108,7 @@ target_link_libraries(tailrace_testing PUBLIC tailrace_flags GTest::gtest)
 target_compile_definitions(tailrace_testing PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 add_custom_target(update-golden)
 function(tailrace_test NAME)
-  cmake_parse_arguments(ARG "GOLDEN" "TIMEOUT" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GOLDEN" "TIMEOUT;FILTER" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
   set_target_properties(${NAME} PROPERTIES UNITY_BUILD OFF)
@@ -135,7 +135,12 @@ function(tailrace_test NAME)
   if(TAILRACE_SANITIZE STREQUAL "thread")
     set(environment ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/thread_sanitizer.supp")
   endif()
-  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60
+  # Of a program that has the sources of another one the prefix keeps names apart.
+  set(chosen "")
+  if(ARG_FILTER)
+    set(chosen TEST_FILTER "${ARG_FILTER}" TEST_PREFIX "${NAME}.")
+  endif()
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 ${chosen}
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${environment})
 endfunction()
 

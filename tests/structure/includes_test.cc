@@ -23,6 +23,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
     {"boost/asio", {"cli/process"}}, {"CLI/", {"core/base"}},
     {"yaml-cpp/", {"core/base"}},    {"spdlog/", {"core/base"}},
     {"pcre2", {"core/text"}},        {"utf8proc", {"core/text"}},
+    {"cuda_runtime", {"kernels/cuda"}},
 };
 
 struct Include {

@@ -1,0 +1,49 @@
+// The ops on a GPU, as its own sources and its provider see them. Their contracts are in
+// kernels/ops, whose names dispatch.cc forwards here. There are no CUDA types, so that host code
+// builds without a toolkit.
+//
+// Operands of products are float32 or bfloat16, as the weights: bfloat16 goes through tensor cores,
+// float32 through the ordinary units and is there to check by. Every sum has an order that no other
+// row, no cut of a prompt and no page decides (design rule 3):
+//   product    bfloat16: over k in steps of 16 of mma.sync, in slices that the weight's shape alone
+//              decides, joined in a tree; float32: one fused multiply-add a term, k ascending
+//   attention  chunks of kChunk absolute positions, each by tiles with a running maximum; chunks
+//              joined in their order
+//   norms      a block's tree over the row
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+#include "kernels/ops/all.h"
+
+namespace tailrace::cuda {
+
+#define TR_OP(op, Args) void op(const Stream& stream, const Args& args);
+#define TR_OP_SCRATCH(op, Args) \
+  void op(const Stream& stream, Workspace& workspace, const Args& args);
+#include "kernels/ops/forward.inc"
+#undef TR_OP
+#undef TR_OP_SCRATCH
+
+// Row-major [out, in], rows padded with zeros to kWeightAlignment elements. `master` is float32 in
+// the memory of the CPU, `memory` of the device.
+constexpr int64_t kWeightAlignment = 64;
+Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+                   std::span<std::byte> memory);
+size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);
+template <class T>
+MatrixView<const T> rows_of(const Weight& weight) {
+  const int64_t stride = (weight.in + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+  return {reinterpret_cast<const T*>(weight.data), weight.out, weight.in, stride};
+}
+// Of up to `rows` rows in a batch.
+size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
+                                 int max_context);
+size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
+
+}  // namespace tailrace::cuda

@@ -1,0 +1,36 @@
+// The emulation in place of a GPU: device 0 of a process that runs the kernels' sources on the CPU.
+// For tests; `tailrace` itself never links it.
+#include "kernels/base/backend.h"
+#include "kernels/cuda/host/emulation_control.h"
+#include "kernels/cuda/op_table.h"
+#include "kernels/cuda/provide.h"
+
+namespace tailrace {
+namespace {
+
+BackendFacts emulated_facts() {
+  BackendFacts facts;
+  facts.built = true;
+  facts.architectures = {"emulated"};
+  facts.devices = {{.name = "emulated GPU",
+                    .architecture = "none",
+                    .multiprocessors = 1,
+                    .total_bytes = int64_t{8} << 30,
+                    .free_bytes = int64_t{8} << 30}};
+  return facts;
+}
+
+int64_t g_streams = 0;  // names of streams: 1, 2, ...; 0 is that of who asks for none
+
+}  // namespace
+
+void provide_cuda() {
+  provide_backend(DeviceKind::kCuda,
+                  {.memory = cuda::emulation::emulated_memory(),
+                   .facts = emulated_facts,
+                   .make_stream = [](int) { return reinterpret_cast<void*>(++g_streams); },
+                   .free_stream = [](void*, int) {}});
+  provide_ops(DeviceKind::kCuda, cuda::op_table());
+}
+
+}  // namespace tailrace

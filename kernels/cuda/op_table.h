@@ -1,0 +1,23 @@
+// The backend's ops as dispatch takes them.
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/ops/op_table.h"
+
+namespace tailrace::cuda {
+
+inline OpTable op_table() {
+  return {
+#define TR_OP(op, Args) .op = cuda::op,
+#define TR_OP_SCRATCH(op, Args) .op = cuda::op,
+#include "kernels/ops/forward.inc"
+#undef TR_OP
+#undef TR_OP_SCRATCH
+      .pack_weight = pack_weight,
+      .weight_bytes = weight_bytes,
+      .attention_workspace_bytes = attention_workspace_bytes,
+      .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,
+  };
+}
+
+}  // namespace tailrace::cuda

@@ -1,0 +1,142 @@
+// Memory, streams and facts of a GPU, from CUDA's runtime. It is linked statically and finds the
+// driver when it is first asked for something.
+#include <sstream>
+#include <string>
+
+#include "kernels/base/backend.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/op_table.h"
+#include "kernels/cuda/provide.h"
+
+namespace tailrace::cuda {
+namespace {
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+BackendFacts facts() {
+  BackendFacts facts;
+  facts.built = true;
+  facts.toolkit = version_text(CUDART_VERSION);
+  std::istringstream architectures(TAILRACE_CUDA_ARCHITECTURES);
+  for (std::string name; architectures >> name;) facts.architectures.push_back(name);
+  facts.libraries = find_libraries();
+  int driver = 0, count = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+    facts.driver = version_text(driver);
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    facts.fault = facts.driver.empty() ? "there is no NVIDIA driver" : cudaGetErrorString(error);
+    return facts;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    DeviceFacts device;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    device.name = properties.name;
+    device.architecture =
+        "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+    device.multiprocessors = properties.multiProcessorCount;
+    if (properties.major < 8) {
+      facts.fault =
+          device.name + " is " + device.architecture + "; the kernels need sm_80 or newer";
+      continue;
+    }
+    if (cudaSetDevice(i) != cudaSuccess ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+      facts.fault = device.name + " cannot be used: " + cudaGetErrorString(cudaGetLastError());
+      continue;
+    }
+    device.total_bytes = static_cast<int64_t>(total_bytes);
+    device.free_bytes = static_cast<int64_t>(free_bytes);
+    facts.devices.push_back(device);
+  }
+  if (!facts.devices.empty()) {
+    facts.fault.clear();
+  } else if (facts.fault.empty()) {
+    facts.fault = "there is no device";
+  }
+  return facts;
+}
+
+std::byte* allocate(size_t bytes, int index) {
+  cuda_check(cudaSetDevice(index));
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // or the next launch would report it
+    return nullptr;
+  }
+  cuda_check(error);
+  cuda_check(cudaMemset(memory, 0, bytes));
+  // Streams that do not wait for each other may use it from here on.
+  cuda_check(cudaDeviceSynchronize());
+  return static_cast<std::byte*>(memory);
+}
+
+void release(std::byte* memory, int index) {
+  cuda_check(cudaSetDevice(index));
+  cuda_check(cudaFree(memory));  // waits for what still uses it
+}
+
+cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
+
+void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
+}
+
+void wait_for(const Stream& stream) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  cuda_check(cudaStreamSynchronize(native(stream)));
+}
+
+std::byte* allocate_pinned(size_t bytes) {
+  void* memory = nullptr;
+  if (cudaMallocHost(&memory, bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+void release_pinned(std::byte* memory) { cuda_check(cudaFreeHost(memory)); }
+
+void* make_stream(int index) {
+  cuda_check(cudaSetDevice(index));
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void free_stream(void* stream, int index) {
+  cuda_check(cudaSetDevice(index));
+  cuda_check(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace
+}  // namespace tailrace::cuda
+
+namespace tailrace {
+
+void provide_cuda() {
+  DeviceMemory memory;
+  memory.allocate = cuda::allocate;
+  memory.release = cuda::release;
+  memory.copy = cuda::copy_in_stream;
+  memory.wait = cuda::wait_for;
+  memory.allocate_pinned = cuda::allocate_pinned;
+  memory.release_pinned = cuda::release_pinned;
+  Backend backend;
+  backend.memory = memory;
+  backend.facts = cuda::facts;
+  backend.make_stream = cuda::make_stream;
+  backend.free_stream = cuda::free_stream;
+  provide_backend(DeviceKind::kCuda, backend);
+  provide_ops(DeviceKind::kCuda, cuda::op_table());
+}
+
+}  // namespace tailrace

@@ -1,0 +1,202 @@
+// Ops on a GPU that treat each row, or each element, on its own: against the plain loops of
+// kernels/ref, over lengths that no vector divides.
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/ref/ref.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace tailrace {
+namespace {
+
+using namespace cuda_testing;
+
+constexpr float kUnit = 0x1p-24f, kBf16Unit = 0x1p-8f;
+
+class CudaRows : public ::testing::Test {
+ protected:
+  ~CudaRows() override { expect_no_findings(); }
+  std::mt19937 rng{5};
+  const Stream stream = gpu_stream();
+};
+
+struct Shape {
+  int64_t rows, cols;
+};
+const std::vector<Shape> kShapes = {{0, 8},   {1, 1},    {3, 17},  {2, 64},
+                                    {5, 129}, {33, 172}, {2, 1030}};
+
+Matrix host(std::vector<float>& values, Shape shape) {
+  return {values.data(), shape.rows, shape.cols};
+}
+
+// Within some roundings of each value, and those of what it is stored as.
+template <class T>
+void expect_close(const std::vector<float>& got, const std::vector<float>& want, double roundings,
+                  const char* what, double least = 1e-30) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  const double unit = std::is_same_v<T, Bf16> ? kBf16Unit : 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], (roundings * kUnit + unit) * std::abs(want[i]) + least)
+        << what << " " << i;
+}
+
+template <class In, class Out>
+void check_norm(const Stream& stream, std::mt19937& rng, Shape shape, int64_t heads,
+                bool with_residual) {
+  const Shape all{shape.rows, shape.cols * heads};
+  const int64_t size = all.rows * all.cols;
+  DeviceMatrix<In> x(all.rows, all.cols, random_floats(size, rng));
+  DeviceMatrix<float> residual(all.rows, all.cols, random_floats(size, rng)),
+      sum(all.rows, all.cols);
+  DeviceMatrix<Out> y(all.rows, all.cols);
+  DeviceArray<float> weight(random_floats(shape.cols, rng));
+  DeviceArray<float> inv_rms(static_cast<size_t>(all.rows * heads));
+  RmsNorm args{.x = x.view(),
+               .weight = weight.span(),
+               .eps = 1e-5f,
+               .y = y.view(),
+               .inv_rms = inv_rms.span()};
+  if (with_residual) {
+    args.residual = residual.view();
+    args.sum = sum.view();
+  }
+  cuda::rms_norm(stream, args);
+  std::vector<float> in = x.get(), want(in.size()), inv(inv_rms.size());
+  if (with_residual) {
+    const std::vector<float> added = residual.get();
+    for (size_t i = 0; i < in.size(); ++i) in[i] += added[i];
+    EXPECT_EQ(sum.get(), in);
+  }
+  ref::rms_norm(host(in, all), weight.get(), 1e-5f, host(want, all), inv);
+  const double roundings = static_cast<double>(shape.cols) / 32 + 16;
+  expect_close<Out>(y.get(), want, roundings, "y");
+  expect_close<float>(inv_rms.get(), inv, roundings, "inv_rms");
+  y.expect_canaries();
+  sum.expect_canaries();
+
+  // A row alone, elsewhere in memory, has the same bits.
+  if (all.rows < 2) return;
+  DeviceMatrix<Out> one(1, all.cols);
+  const int64_t last = all.rows - 1;
+  args.x = args.x.slice_rows(last, all.rows);
+  args.y = one.view();
+  args.inv_rms = {};
+  if (with_residual) {
+    args.residual = args.residual.slice_rows(last, all.rows);
+    args.sum = args.sum.slice_rows(last, all.rows);
+  }
+  cuda::rms_norm(stream, args);
+  const std::vector<float> batch = y.get(), alone = one.get();
+  EXPECT_EQ(std::memcmp(alone.data(), batch.data() + last * all.cols, alone.size() * sizeof(float)),
+            0);
+}
+
+TEST_F(CudaRows, RmsNormAgreesWithTheReference) {
+  for (const Shape shape : kShapes) {
+    check_norm<float, float>(stream, rng, shape, 1, false);
+    check_norm<float, Bf16>(stream, rng, shape, 1, true);
+    check_norm<Bf16, Bf16>(stream, rng, shape, 3, false);
+    check_norm<Bf16, float>(stream, rng, shape, 2, true);
+  }
+}
+
+TEST_F(CudaRows, RmsNormWorksInPlace) {
+  DeviceMatrix<float> x(5, 300, random_floats(1500, rng)), y(5, 300),
+      residual(5, 300, random_floats(1500, rng));
+  DeviceMatrix<float> sum(5, 300);
+  DeviceArray<float> weight(random_floats(300, rng));
+  cuda::rms_norm(stream, {.x = x.view(),
+                          .weight = weight.span(),
+                          .eps = 1e-6f,
+                          .y = y.view(),
+                          .residual = residual.view(),
+                          .sum = sum.view()});
+  DeviceMatrix<float> other(5, 300);
+  cuda::rms_norm(stream, {.x = x.view(),
+                          .weight = weight.span(),
+                          .eps = 1e-6f,
+                          .y = other.view(),
+                          .residual = residual.view(),
+                          .sum = x.view()});
+  EXPECT_EQ(other.get(), y.get());
+  EXPECT_EQ(x.get(), sum.get());
+}
+
+template <class T>
+void check_swiglu(const Stream& stream, std::mt19937& rng, Shape shape, GateActivation activation) {
+  // Halves of one matrix: the second begins wherever the first ends.
+  DeviceMatrix<T> both(shape.rows, 2 * shape.cols,
+                       random_floats(shape.rows * 2 * shape.cols, rng, 3));
+  DeviceMatrix<T> y(shape.rows, shape.cols);
+  cuda::swiglu(stream, {.gate = both.view().slice_cols(0, shape.cols),
+                        .up = both.view().slice_cols(shape.cols, 2 * shape.cols),
+                        .y = y.view(),
+                        .activation = activation});
+  std::vector<float> in = both.get(), want(static_cast<size_t>(shape.rows * shape.cols));
+  const Matrix halves(in.data(), shape.rows, 2 * shape.cols);
+  ref::swiglu(halves.slice_cols(0, shape.cols), halves.slice_cols(shape.cols, 2 * shape.cols),
+              host(want, shape), activation);
+  // GELU's exponent is rounded some times itself, and far below 0 the reference's 1 + tanh loses
+  // its digits.
+  const bool gelu = activation == GateActivation::kGeluTanh;
+  expect_close<T>(y.get(), want, gelu ? 200 : 64, "y", gelu ? 1e-13 : 1e-30);
+  y.expect_canaries();
+}
+
+TEST_F(CudaRows, SwigluAgreesWithTheReference) {
+  for (const Shape shape : kShapes)
+    for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+      check_swiglu<float>(stream, rng, shape, activation);
+      check_swiglu<Bf16>(stream, rng, shape, activation);
+    }
+}
+
+TEST_F(CudaRows, RowsAreTakenScaledAndAdded) {
+  for (const Shape shape : kShapes) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      constexpr int64_t kVocab = 11;
+      std::vector<float> table = random_floats(kVocab * shape.cols, rng);
+      Buffer memory(cuda::weight_bytes(dtype, kVocab, shape.cols), kGpu);
+      Weight weight = cuda::pack_weight(stream, Matrix(table.data(), kVocab, shape.cols), dtype,
+                                        {memory.bytes().data, memory.size()});
+      weight.device = kGpu;
+      std::vector<int32_t> ids;
+      for (int64_t r = 0; r < shape.rows; ++r)
+        ids.push_back(static_cast<int32_t>((r * 7 + 3) % kVocab));
+      const DeviceArray<int32_t> device_ids(ids);
+      DeviceMatrix<float> y(shape.rows, shape.cols);
+      cuda::embedding(stream,
+                      {.table = weight, .ids = device_ids.span(), .y = y.view(), .scale = 1.5f});
+      std::vector<float> want(static_cast<size_t>(shape.rows * shape.cols));
+      if (dtype == Dtype::kBF16)
+        for (float& x : table) x = to_float(to_bf16(x));
+      ref::embedding(Matrix(table.data(), kVocab, shape.cols), ids, host(want, shape), 1.5f);
+      EXPECT_EQ(y.get(), want);
+      y.expect_canaries();
+      if (shape.rows == 0) continue;
+
+      const std::vector<int32_t> rows = {static_cast<int32_t>(shape.rows) - 1, 0};
+      const DeviceArray<int32_t> device_rows(rows);
+      DeviceMatrix<float> taken(2, shape.cols);
+      cuda::gather_rows(stream, {.x = y.view(), .rows = device_rows.span(), .y = taken.view()});
+      const std::vector<float> before = taken.get();
+      for (int64_t i = 0; i < shape.cols; ++i) {
+        EXPECT_EQ(before[i], want[(shape.rows - 1) * shape.cols + i]);
+        EXPECT_EQ(before[shape.cols + i], want[i]);
+      }
+      cuda::add(stream, {.x = y.view().slice_rows(0, 1), .y = taken.view().slice_rows(1, 2)});
+      const std::vector<float> after = taken.get();
+      for (int64_t i = 0; i < shape.cols; ++i) EXPECT_EQ(after[shape.cols + i], 2 * want[i]);
+      taken.expect_canaries();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
