@@ -21,6 +21,7 @@
 #include "core/base/version.h"
 #include "core/text/utf8.h"
 #include "kernels/base/isa.h"
+#include "kernels/cuda/provide.h"
 #include "sandbox/plugin/host.h"
 
 int main(int argc, char** argv) {
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   // The process of a library (sandbox/plugin/host.h): before anything else is made in it.
   if (argc == 4 && std::string_view(argv[1]) == "plugin-host")
     return sandbox::run_plugin_host(std::atoi(argv[2]), argv[3]);
+  provide_cuda();
   Command program("tailrace", "Tailrace post-trains LLM agents with reinforcement learning.");
   program.version(std::string(version()));
   // A file that reaches its limit (ulimit -f) is a failure to write, which says so, and no death.

@@ -11,6 +11,7 @@
 #include "core/base/json_text.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/isa.h"
 #include "sandbox/launcher/launcher.h"
 
@@ -41,7 +42,7 @@ Json libraries() {
 }
 
 std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& disk,
-                                   const CudaFacts& cuda, const Result<void>& isolation) {
+                                   const BackendFacts& cuda, const Result<void>& isolation) {
   std::vector<Problem> problems;
   // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
   if (isa() == Isa::kPortable && is_available(Isa::kAvx2))
@@ -62,14 +63,42 @@ std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& d
           {false, fmt::format("files are limited to {} bytes (ulimit -f); checkpoints may not fit",
                               value)});
   }
-  if (!cuda.built && !cuda.driver_version.empty())
-    problems.push_back({false,
-                        "there is an NVIDIA driver, but this build has no CUDA backend: the CPU "
-                        "does all the work"});
+  if (const std::string driver = nvidia_driver_version(); !driver.empty()) {
+    if (!cuda.built)
+      problems.push_back({false,
+                          "there is an NVIDIA driver, but this build has no CUDA backend: the CPU "
+                          "does all the work. Build it where nvcc is (TAILRACE_CUDA=ON)."});
+    else if (cuda.devices.empty())
+      problems.push_back(
+          {false, fmt::format("no GPU can be used: {} (driver {})", cuda.fault, driver)});
+  }
   if (!isolation)
     problems.push_back({false, fmt::format("the verifier program has no use here: {}",
                                            isolation.failure().message)});
   return problems;
+}
+
+Json describe_cuda(const BackendFacts& cuda) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json out = {{"built", cuda.built},
+              {"architectures", cuda.architectures},
+              {"toolkit", or_null(cuda.toolkit)},
+              {"driver", or_null(cuda.driver)},
+              {"driver_version", or_null(nvidia_driver_version())},
+              {"fault", or_null(cuda.fault)},
+              {"devices", Json::array()},
+              {"libraries", Json::array()}};
+  for (const DeviceFacts& device : cuda.devices)
+    out["devices"].push_back({{"name", device.name},
+                              {"architecture", device.architecture},
+                              {"multiprocessors", device.multiprocessors},
+                              {"total_bytes", device.total_bytes},
+                              {"free_bytes", device.free_bytes}});
+  for (const LibraryFacts& library : cuda.libraries)
+    out["libraries"].push_back({{"name", library.name},
+                                {"path", or_null(library.path)},
+                                {"version", or_null(library.version)}});
+  return out;
 }
 
 Json describe_machine() {
@@ -77,7 +106,7 @@ Json describe_machine() {
   MemoryFacts memory = memory_facts();
   // Here is where 'tailrace launch' puts runs/.
   DiskFacts disk = disk_facts(".");
-  CudaFacts cuda = cuda_facts();
+  const BackendFacts& cuda = backend_facts(DeviceKind::kCuda);
   const Result<void> isolation = sandbox::check_isolation();
   Json out;
   out["version"] = version();
@@ -86,9 +115,7 @@ Json describe_machine() {
                 {"usable_cores", num_usable_cores()},
                 {"features", cpu.features},
                 {"kernels", name_of(isa())}};
-  out["cuda"] = {
-      {"built", cuda.built},
-      {"driver_version", cuda.driver_version.empty() ? Json() : Json(cuda.driver_version)}};
+  out["cuda"] = describe_cuda(cuda);
   out["memory"] = {
       {"total_bytes", memory.total_bytes},
       {"available_bytes", memory.available_bytes},
@@ -103,6 +130,30 @@ Json describe_machine() {
   for (const Problem& problem : find_problems(memory, disk, cuda, isolation))
     out["problems"].push_back({{"fatal", problem.fatal}, {"message", problem.message}});
   return out;
+}
+
+void print_cuda(const Json& cuda) {
+  const auto text = [](const Json& value, const char* none) {
+    return value.is_null() ? none : value.get<std::string>();
+  };
+  if (!cuda["built"].get<bool>()) {
+    fmt::print("cuda       not built in, driver {}\n", text(cuda["driver_version"], "not found"));
+    return;
+  }
+  fmt::print("cuda       built in with {}, for {}; driver {}\n", text(cuda["toolkit"], "?"),
+             fmt::join(cuda["architectures"].get<std::vector<std::string>>(), " "),
+             text(cuda["driver_version"], "not found"));
+  for (const Json& device : cuda["devices"])
+    fmt::print("           {}, {}, {} multiprocessors, {} free of {}\n",
+               device["name"].get<std::string>(), device["architecture"].get<std::string>(),
+               device["multiprocessors"].get<int>(),
+               format_bytes(device["free_bytes"].get<int64_t>()),
+               format_bytes(device["total_bytes"].get<int64_t>()));
+  if (cuda["devices"].empty())
+    fmt::print("           the CPU computes: {}\n", text(cuda["fault"], "there is no device"));
+  for (const Json& library : cuda["libraries"])
+    fmt::print("           {} {}\n", library["name"].get<std::string>(),
+               text(library["path"], "not found"));
 }
 
 // From the object that --json prints, so that both say the same.
@@ -120,10 +171,7 @@ void print_text(const Json& facts) {
              cpu["usable_cores"].get<int>());
   fmt::print("           has {}\n           computes with {}\n", joined(cpu["features"]),
              cpu["kernels"].get<std::string>());
-  const Json& cuda = facts["cuda"];
-  fmt::print(
-      "cuda       {}, driver {}\n", cuda["built"].get<bool>() ? "built in" : "not built in",
-      cuda["driver_version"].is_null() ? "not found" : cuda["driver_version"].get<std::string>());
+  print_cuda(facts["cuda"]);
   const Json& memory = facts["memory"];
   fmt::print("memory     {} free of {}", format_bytes(memory["available_bytes"].get<int64_t>()),
              format_bytes(memory["total_bytes"].get<int64_t>()));

@@ -12,7 +12,6 @@
 
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/compute_flag.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
 #include "cli/run/counted.h"
@@ -42,8 +41,7 @@ struct EvalArguments {
   std::optional<uint64_t> seed;
   EvaluationPlan plan;
   bool training_seeds = false, plain = false, json = false, rows = false;
-  int threads = 0;
-  Compute compute = Compute::kAuto;
+  ComputeFlags compute;
 };
 
 sandbox::EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
@@ -277,7 +275,7 @@ void eval(EvalArguments arguments, Registries registries) {
     longest = std::max(longest, plans.back().rollout.engine.max_context_tokens);
   }
   // Weights last: what is wrong with a plan is said before gigabytes are read.
-  const LoadedModel loaded(all[0].model, all[0].threads, all[0].compute, longest);
+  const LoadedModel loaded(all[0].model, all[0].compute, longest);
   for (size_t i = 0; i < all.size(); ++i)
     eval_one(all[i], plans[i], loaded, *tokenizer, registries);
 }
@@ -339,9 +337,7 @@ void add_eval(Command& program, const Registries& registries) {
                  without_run({.help = "0: what the environment suggests", .max = 1 << 30}));
   command.option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
                  without_run({.help = "0: the model's positions, at most 4096", .max = 1 << 30}));
-  command.option("--threads", arguments->threads,
-                 {.help = "of the decode engine; 0: all cores", .max = 1024});
-  add_compute_flag(command, arguments->compute);
+  add_compute_flags(command, arguments->compute);
   command.option("--env-threads", plan.rollout.env_threads,
                  {.help = "threads that run environments", .min = 1, .max = 1024});
   command.option("--json", arguments->json, {.help = "one JSON object"});

@@ -8,7 +8,6 @@
 
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/loaded_model.h"
@@ -33,8 +32,7 @@ struct GenerateArguments {
   int64_t max_new_tokens = 64, samples = 1, kv_cache_mb = 512;
   std::vector<std::string> stop;
   uint64_t seed = 0;
-  int threads = 0;
-  Compute compute = Compute::kAuto;
+  ComputeFlags compute;
 };
 
 struct Prompt {
@@ -168,8 +166,7 @@ void generate(const GenerateArguments& arguments) {
   options.max_context_tokens = check_prompts(prompts, arguments, config);
   options.kv_cache_mb = arguments.kv_cache_mb;
   // Weights last: what is wrong with a prompt is said before gigabytes are read.
-  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute,
-                     options.max_context_tokens);
+  LoadedModel loaded(arguments.model, arguments.compute, options.max_context_tokens);
   SteadyClock clock;
   Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
   // An engine begins frozen, and without weights it would never answer.
@@ -225,8 +222,7 @@ void add_generate(Command& program) {
   command.option("--seed", arguments->seed, {.help = "of the sampling"});
   command.option("--kv-cache-mb", arguments->kv_cache_mb,
                  {.help = "memory of the KV cache (MiB)", .min = 1, .max = 1 << 24});
-  add_compute_flag(command, arguments->compute);
-  command.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
+  add_compute_flags(command, arguments->compute);
   command.footer(
       "A row {\"prompt\": \"...\"}, {\"messages\": [{\"role\", \"content\"}, ...]} or "
       "{\"input_ids\": "

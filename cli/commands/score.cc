@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <numeric>
 #include <string>
@@ -7,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/compute_flag.h"
 #include "cli/commands/jsonl_input.h"
 #include "cli/eval/loaded_model.h"
 #include "core/base/error.h"
@@ -15,6 +15,7 @@
 #include "core/base/flags.h"
 #include "core/model/forward_batch.h"
 #include "core/model/kv_cache.h"
+#include "core/model/mirror.h"
 #include "core/model/safetensors.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/log_softmax.h"
@@ -24,15 +25,14 @@ namespace {
 
 struct ScoreArguments {
   std::string model, logits;
-  int threads = 0;
-  Compute compute = Compute::kAuto;
+  ComputeFlags compute;
 };
 
 // Log-probabilities of whole sequences, in pieces of kChunk tokens. The cut does not show in the
 // numbers (design rule 3).
 class Scorer {
  public:
-  explicit Scorer(LoadedModel& loaded) : loaded_(loaded) {}
+  Scorer(LoadedModel& loaded, bool wants_logits) : loaded_(loaded), wants_logits_(wants_logits) {}
 
   // logprobs[i] is of ids[i + 1]. Appends all rows of logits [ids, vocab] to `logits` when it is
   // not null.
@@ -49,66 +49,100 @@ class Scorer {
   static constexpr size_t kChunk = 512;
   static constexpr int kBlockTokens = 16;
 
+  // What a piece computes besides the model's own scratch.
+  struct Arrays {
+    Tensor hidden;  // [kChunk, hidden], of the device
+    Mirror<int32_t> targets;
+    Mirror<float> logprobs, lse;
+    MirrorMatrix logits;  // [kChunk or 0, vocab]
+
+    Arrays(const MirrorMemory& memory, const ModelConfig& config, bool wants_logits)
+        : hidden(take_tensor(memory.device, memory.placement, kChunk, config.hidden_size,
+                             memory.placement.operands)),
+          targets(memory, kChunk),
+          logprobs(memory, kChunk),
+          lse(memory, kChunk),
+          logits(memory, wants_logits ? kChunk : 0, config.num_ids()) {}
+  };
+
   void prepare(int64_t tokens) {
     loaded_.fit(tokens);
     const ModelConfig& config = loaded_.config();
+    const Placement& placement = loaded_.model().placement();
+    const Device device = placement.device;
     int blocks = static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
     // Grown only: what served a longer row serves this one.
     if (static_cast<size_t>(blocks) <= blocks_.size()) return;
     blocks_.resize(static_cast<size_t>(blocks));
     std::iota(blocks_.begin(), blocks_.end(), 0);
-    kv_ = std::make_unique<KvCache>(config, blocks, kBlockTokens);
+    kv_ =
+        std::make_unique<KvCache>(config, blocks, kBlockTokens, /*keeps_choices=*/false, placement);
     builder_ = std::make_unique<BatchBuilder>(BatchRoom{.tokens = kChunk,
                                                         .sequences = 1,
                                                         .blocks_per_sequence = blocks,
                                                         .vocab = config.vocab_size,
-                                                        .blocks = blocks});
-    size_t forward =
+                                                        .blocks = blocks},
+                                              device);
+    Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
+    Arrays({on_device, on_host, placement}, config, wants_logits_);
+    const size_t forward =
         loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
-    size_t head = linear_logprob_workspace_bytes(kChunk, config.num_ids(), config.hidden_size);
+    const size_t head =
+        linear_logprob_workspace_bytes(kChunk, config.num_ids(), config.hidden_size, device);
     // One after the other in the same memory.
-    memory_ = Buffer(std::max(forward, head));
-    hidden_.resize(kChunk * static_cast<size_t>(config.hidden_size));
+    memory_ = Buffer(on_device.peak() + std::max(forward, head), device);
+    host_memory_ = Buffer::pinned(on_host.peak(), device);
   }
 
   void score_chunk(std::span<const int32_t> ids, size_t begin, size_t end,
                    std::span<float> logprobs, std::vector<float>* logits) {
     const ModelConfig& config = loaded_.config();
+    const Stream& stream = loaded_.stream();
     auto rows = static_cast<int64_t>(end - begin);
     std::vector<int32_t> wanted(end - begin);
     std::iota(wanted.begin(), wanted.end(), 0);
     builder_->clear();
     // All blocks of the sequence in every piece: the cache keeps what earlier pieces have written.
     builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
-    Workspace workspace(memory_);
-    Matrix hidden(hidden_.data(), rows, config.hidden_size);
-    loaded_.model().forward(loaded_.stream(), workspace, loaded_.weights(),
-                            builder_->batch(loaded_.stream()), *kv_, hidden, nullptr);
+    Workspace workspace(memory_), host_workspace(host_memory_);
+    const Arrays arrays({workspace, host_workspace, loaded_.model().placement()}, config,
+                        wants_logits_);
+    const Tensor hidden = arrays.hidden.slice_rows(0, rows);
+    loaded_.model().forward(stream, workspace, loaded_.weights(), builder_->batch(stream), *kv_,
+                            hidden, nullptr);
 
     // The last token of the sequence predicts nothing.
-    int64_t predicting = end == ids.size() ? rows - 1 : rows;
-    std::vector<float> lse(static_cast<size_t>(predicting));
-    linear_logprob(loaded_.stream(), workspace,
+    const int64_t predicting = end == ids.size() ? rows - 1 : rows;
+    const Mirror<int32_t> targets = arrays.targets.slice(0, predicting);
+    const Mirror<float> found = arrays.logprobs.slice(0, predicting);
+    std::ranges::copy(ids.subspan(begin + 1, targets.host.size()), targets.host.begin());
+    targets.send(stream);
+    linear_logprob(stream, workspace,
                    {.head = {.hidden = hidden.slice_rows(0, predicting),
                              .weight = loaded_.weights().head(),
-                             .targets = ids.subspan(begin + 1, static_cast<size_t>(predicting))},
-                    .out = {.logprob = logprobs.subspan(begin, static_cast<size_t>(predicting)),
-                            .lse = lse,
+                             .targets = targets.device},
+                    .out = {.logprob = found.device,
+                            .lse = arrays.lse.slice(0, predicting).device,
                             .entropy = {}}});
-    if (!logits) return;
-    size_t before = logits->size();
-    logits->resize(before + static_cast<size_t>(rows * config.num_ids()));
-    linear(loaded_.stream(), {.x = hidden,
-                              .weight = loaded_.weights().head(),
-                              .y = Matrix(logits->data() + before, rows, config.num_ids())});
+    found.fetch(stream);
+    if (logits != nullptr) {
+      const MirrorMatrix all = arrays.logits.slice_rows(0, rows);
+      linear(stream, {.x = hidden, .weight = loaded_.weights().head(), .y = all.device});
+      all.fetch(stream);
+      wait(stream);
+      for (int64_t r = 0; r < rows; ++r)
+        logits->insert(logits->end(), all.host.row(r), all.host.row(r) + all.host.cols);
+    }
+    wait(stream);
+    std::ranges::copy(found.host, logprobs.begin() + static_cast<std::ptrdiff_t>(begin));
   }
 
   LoadedModel& loaded_;
+  bool wants_logits_;
   std::vector<int32_t> blocks_;
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<BatchBuilder> builder_;
-  Buffer memory_;
-  std::vector<float> hidden_;  // [kChunk, hidden]
+  Buffer memory_, host_memory_;
 };
 
 void check_ids(const JsonlInput& input, std::span<const int32_t> ids, const ModelConfig& config) {
@@ -146,11 +180,11 @@ void check_writable(const std::string& path) {
 void score(const ScoreArguments& arguments) {
   if (!arguments.logits.empty()) check_writable(arguments.logits);
   // How long the rows are is known when they come.
-  LoadedModel loaded(arguments.model, arguments.threads, arguments.compute, /*max_context=*/1);
-  Scorer scorer(loaded);
+  LoadedModel loaded(arguments.model, arguments.compute, /*max_context=*/1);
+  const bool wants_logits = !arguments.logits.empty();
+  Scorer scorer(loaded, wants_logits);
   std::vector<int64_t> seq_lens, all_ids;
   std::vector<float> logits;
-  bool wants_logits = !arguments.logits.empty();
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next()) {
     auto ids = input.ids(*row, "input_ids");
@@ -183,8 +217,7 @@ void add_score(Command& program) {
   command.option("--logits", arguments->logits,
                  {.help = "also write seq_lens, input_ids and logits [tokens, vocab]",
                   .value = "FILE.safetensors"});
-  add_compute_flag(command, arguments->compute);
-  command.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
+  add_compute_flags(command, arguments->compute);
   command.footer(
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"

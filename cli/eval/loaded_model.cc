@@ -1,32 +1,47 @@
 #include "cli/eval/loaded_model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/base/machine.h"
 #include "core/model/parameter_files.h"
 
 namespace tailrace {
 
-LoadedModel::LoadedModel(const std::filesystem::path& directory, int threads, Compute compute,
+void add_compute_flags(Command& command, ComputeFlags& flags) {
+  add_device_flag(command, flags.device);
+  command.option("--compute", flags.compute,
+                 {.help = "weights in f32 or bf16; auto: bf16 where the files are, else f32"});
+  command.option("--threads", flags.threads, {.help = "of the CPU; 0: all cores", .max = 1024});
+}
+
+LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFlags& flags,
                          int64_t max_context)
-    : pool_(std::make_unique<ThreadPool>(threads > 0 ? threads : num_usable_cores())) {
-  stream_.pool = pool_.get();
+    : pool_(std::make_unique<ThreadPool>(flags.threads > 0 ? flags.threads : num_usable_cores())) {
   ModelConfig config = read_model_config(directory);
   // Sizes that are not those of the files could ask for more memory than there is.
   check_headers(directory, config);
-  model_ = std::make_unique<Model>(std::move(config), max_context);
+  const Dtype dtype = compute_dtype(flags.compute, config);
+  const Device device = choose_device(flags.device, config, dtype);
+  if (device.kind != DeviceKind::kCpu)
+    fmt::print(stderr, "computes on {}, weights in {}\n", describe(device),
+               dtype == Dtype::kBF16 ? "bf16" : "f32");
+  stream_ = std::make_unique<OwnedStream>(device, pool_.get());
+  model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, dtype));
   Parameters parameters(model_->layout());
   load_parameters(directory, model_->config(), parameters);
-  weights_ = std::make_shared<const PackedWeights>(stream_, model_->config(), parameters,
-                                                   compute_dtype(compute, model_->config()));
+  weights_ = std::make_shared<const PackedWeights>(stream(), model_->config(), parameters, dtype);
 }
 
 void LoadedModel::fit(int64_t context) {
   // Doubled: rows that grow one by one make few tables.
   if (context > model_->max_context())
-    model_ = std::make_unique<Model>(ModelConfig(config()),
-                                     std::max(context, 2 * model_->max_context()));
+    model_ =
+        std::make_unique<Model>(ModelConfig(config()), std::max(context, 2 * model_->max_context()),
+                                Placement(model_->placement()));
 }
 
 std::unique_ptr<text::Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,

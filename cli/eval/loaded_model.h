@@ -5,22 +5,32 @@
 #include <filesystem>
 #include <memory>
 
+#include "cli/eval/device_choice.h"
+#include "core/base/flags.h"
 #include "core/model/compute.h"
 #include "core/model/model.h"
 #include "core/model/packed_weights.h"
 #include "core/text/tokenizer.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/device.h"
 #include "kernels/base/thread_pool.h"
 
 namespace tailrace {
 
+// How a command computes.
+struct ComputeFlags {
+  DeviceChoice device = DeviceChoice::kAuto;
+  Compute compute = Compute::kAuto;
+  int threads = 0;  // 0: all cores that this process may use
+};
+void add_compute_flags(Command& command, ComputeFlags& flags);
+
 // Thread: the owner's only (the pool has one caller).
 class LoadedModel {
  public:
-  // `threads` 0: all cores this process may use. `max_context`: positions that will be used, which
-  // cost memory; 0: all that the model has. Throws UserError: what is missing, cut or not
-  // supported.
-  LoadedModel(const std::filesystem::path& directory, int threads, Compute compute,
+  // `max_context`: positions that will be used, which cost memory; 0: all that the model has.
+  // Throws UserError: what is missing, cut or not supported. Says on stderr which GPU it uses.
+  LoadedModel(const std::filesystem::path& directory, const ComputeFlags& flags,
               int64_t max_context = 0);
 
   // So many positions will be used. Ends the references that model() and config() gave.
@@ -31,12 +41,12 @@ class LoadedModel {
   const PackedWeights& weights() const { return *weights_; }
   // For those who keep the weights of a version alive (Engine::install).
   std::shared_ptr<const PackedWeights> shared_weights() const { return weights_; }
-  const Stream& stream() const { return stream_; }
+  const Stream& stream() const { return stream_->get(); }
   int num_threads() const { return pool_->num_threads(); }
 
  private:
   std::unique_ptr<ThreadPool> pool_;
-  Stream stream_;
+  std::unique_ptr<OwnedStream> stream_;
   std::unique_ptr<Model> model_;
   std::shared_ptr<const PackedWeights> weights_;
 };

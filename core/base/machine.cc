@@ -114,18 +114,14 @@ CpuFacts cpu_facts() {
   return facts;
 }
 
-// From the driver's file, because this binary links no CUDA.
-CudaFacts cuda_facts() {
-  CudaFacts facts;
+std::string nvidia_driver_version() {
   std::string text = read_or_empty("/proc/driver/nvidia/version");
   std::istringstream words(text.substr(0, text.find('\n')));
   std::string word;
   while (words >> word)
-    if (!word.empty() && word[0] >= '0' && word[0] <= '9' && word.find('.') != std::string::npos) {
-      facts.driver_version = word;
-      break;
-    }
-  return facts;
+    if (!word.empty() && word[0] >= '0' && word[0] <= '9' && word.find('.') != std::string::npos)
+      return word;
+  return "";
 }
 
 std::vector<std::pair<std::string, std::string>> limit_facts() {

@@ -37,11 +37,8 @@ struct CpuFacts {
 };
 CpuFacts cpu_facts();
 
-struct CudaFacts {
-  bool built = false;          // this binary has the CUDA backend
-  std::string driver_version;  // empty: no NVIDIA driver
-};
-CudaFacts cuda_facts();
+// Of the kernel's NVIDIA driver, from its own file; empty: there is none.
+std::string nvidia_driver_version();
 
 // Name, soft limit ("unlimited" or a number).
 std::vector<std::pair<std::string, std::string>> limit_facts();

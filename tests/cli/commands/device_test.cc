@@ -1,0 +1,151 @@
+// --device: `score`, `generate` and `eval` on the real binary, and on the same one with an emulated
+// GPU.
+#include <cmath>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/options.h"
+#include "core/model/parameter_files.h"
+#include "core/model/parameters.h"
+#include "core/model/safetensors.h"
+#include "tests/cli/run_binary.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+const std::string kStories = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+const std::string kRow = "{\"input_ids\": [1, 403, 407, 261, 378, 432, 383, 286]}\n";
+
+// The binary whose device 0 is emulated.
+BinaryResult run_emulated(const std::string& arguments, const std::string& input = "") {
+  return run_program(TAILRACE_EMULATED, arguments, input);
+}
+
+std::vector<float> logprobs_of(const BinaryResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out)["logprobs"].get<std::vector<float>>();
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, double bound) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], bound) << i;
+}
+
+TEST(CliDevice, ScoresAsTheCpuDoes) {
+  const auto cpu = logprobs_of(run_binary("score --device cpu --model " + kStories, kRow));
+  const auto gpu = run_emulated("score --device cuda --model " + kStories, kRow);
+  EXPECT_EQ(gpu.err, "computes on emulated GPU (cuda), weights in f32\n");
+  expect_near(logprobs_of(gpu), cpu, 1e-4);
+  // It is a device to who asks for none in particular, too.
+  EXPECT_EQ(run_emulated("score --model " + kStories, kRow).out, gpu.out);
+  // bf16 keeps 8 bits of each operand.
+  const auto bf16 = run_emulated("score --device cuda --compute bf16 --model " + kStories, kRow);
+  EXPECT_EQ(bf16.err, "computes on emulated GPU (cuda), weights in bf16\n");
+  expect_near(logprobs_of(bf16), cpu, 0.1);
+  EXPECT_NE(bf16.out, gpu.out);
+}
+
+TEST(CliDevice, WritesTheLogitsOfTheDevice) {
+  TemporaryDirectory folder;
+  const std::string file = (folder / "logits.safetensors").string();
+  const auto result =
+      run_emulated("score --device cuda --model " + kStories + " --logits " + file, kRow);
+  const auto logprobs = logprobs_of(result);
+  const SafetensorsFile written(file);
+  const TensorView& view = written.tensors().at("logits");
+  std::vector<float> logits(static_cast<size_t>(view.num_elements()));
+  to_float(view, logits);
+  const auto vocab = static_cast<size_t>(view.shape[1]);
+  double sum = 0;
+  for (size_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i]));
+  EXPECT_NEAR(logits[403] - std::log(sum), logprobs[0], 1e-4);
+}
+
+// What a token is sampled with is what it is scored with, bit for bit, on one device (rule 3).
+TEST(CliDevice, GeneratesWhatItScores) {
+  for (const std::string compute : {"f32", "bf16"}) {
+    for (const std::string sampling : {"--temperature 0", "--temperature 1", "--top-k 5"}) {
+      const std::string common = " --device cuda --compute " + compute + " --model " + kStories;
+      const auto made =
+          run_emulated("generate --json --max-new-tokens 12 --seed 3 " + sampling + common,
+                       "{\"input_ids\": [1, 403, 407]}\n");
+      ASSERT_EQ(made.exit_code, 0) << made.err;
+      const json row = json::parse(made.out);
+      std::vector<int32_t> ids = {1, 403, 407};
+      for (const json& id : row["output_ids"]) ids.push_back(id.get<int32_t>());
+      const auto scored =
+          logprobs_of(run_emulated("score" + common, json{{"input_ids", ids}}.dump() + "\n"));
+      const auto sampled = row["logprobs"].get<std::vector<float>>();
+      ASSERT_EQ(sampled.size() + 2, scored.size());
+      for (size_t i = 0; i < sampled.size(); ++i)
+        EXPECT_EQ(sampled[i], scored[i + 2]) << compute << " " << sampling << " " << i;
+    }
+  }
+}
+
+TEST(CliDevice, GreedyTextIsThatOfTheCpu) {
+  const std::string arguments =
+      "generate --temperature 0 --max-new-tokens 24 --prompt 'Once upon a time' --model " +
+      kStories;
+  const auto cpu = run_binary(arguments + " --device cpu");
+  const auto gpu = run_emulated(arguments + " --device cuda");
+  ASSERT_EQ(gpu.exit_code, 0) << gpu.err;
+  EXPECT_EQ(gpu.out, cpu.out);
+}
+
+TEST(CliDevice, SaysWhyThereIsNone) {
+  const auto result = run_binary("score --device cuda --model " + kStories, kRow);
+  if (result.exit_code == 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(result.err.starts_with("error: --device cuda: ")) << result.err;
+  EXPECT_NE(result.err.find("Try --device cpu; 'tailrace doctor' tells what there is."),
+            std::string::npos)
+      << result.err;
+  const auto wrong = run_binary("score --device tpu --model " + kStories, kRow);
+  EXPECT_NE(wrong.err.find("cuda"), std::string::npos) << wrong.err;
+}
+
+TEST(CliDevice, AModelThatItCannotComputeStaysOnTheCpu) {
+  TemporaryDirectory folder;
+  ModelConfig config =
+      model_config({.hidden_size = 16, .layers = 1, .heads = 2, .max_positions = 64}, 20);
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.qk_norm = true;
+  config.sparse = {true};
+  config.num_experts = 4;
+  config.experts_per_token = 2;
+  config.expert_size = 8;
+  ParameterLayout layout(config);
+  Parameters parameters(layout);
+  init_parameters(config, 1, parameters);
+  save_model(folder / "sparse", config, parameters);
+  const std::string model = " --model " + (folder / "sparse").string();
+  const std::string row = "{\"input_ids\": [1, 2, 3]}\n";
+  const auto refused = run_emulated("score --device cuda" + model, row);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("the model has experts"), std::string::npos) << refused.err;
+  const auto chosen = run_emulated("score" + model, row);
+  EXPECT_EQ(chosen.err, "");
+  EXPECT_EQ(chosen.out, run_binary("score --device cpu" + model, row).out);
+}
+
+TEST(CliDevice, DoctorTellsOfIt) {
+  const auto text = run_emulated("doctor");
+  EXPECT_NE(text.out.find("emulated GPU, none, 1 multiprocessors, 8.0 GiB free of 8.0 GiB"),
+            std::string::npos)
+      << text.out;
+  const json facts = json::parse(run_emulated("doctor --json").out);
+  EXPECT_EQ(facts["cuda"]["devices"][0]["name"], "emulated GPU");
+  const json here = json::parse(run_binary("doctor --json").out);
+  EXPECT_TRUE(here["cuda"]["fault"].is_string() || !here["cuda"]["devices"].empty());
+}
+
+}  // namespace
+}  // namespace tailrace
