@@ -471,7 +471,9 @@ void forward_layer(const LayerPass& pass, Tensor output) {
                          .weight = attention.norm,
                          .eps = norm_eps(c),
                          .y = normed,
-                         .inv_rms = attention.inv_rms});
+                         .inv_rms = attention.inv_rms,
+                         .residual = pass.residual,
+                         .sum = pass.kept.input});
   forward_attention(pass, normed, product_of(attention, middle));
   finish_product(pass, attention, middle);
   // The residual stream is added to the finished product and is not where its sum starts: one
@@ -489,7 +491,6 @@ void forward_layer(const LayerPass& pass, Tensor output) {
     forward_dense_mlp(pass, normed, product_of(mlp, output));
   }
   finish_product(pass, mlp, output);
-  add(pass.stream, {.x = middle, .y = output});
 }
 
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,

@@ -36,6 +36,9 @@ struct LayerPass {
   const PackedWeights::Layer& weights;
   KvLayer kv;
   LayerActivations kept;
+  // Of the layer before, its kept.middle: what forward_layer() has to add to its input. No rows:
+  // nothing, as in the first layer.
+  ConstTensor residual = {};
 };
 
 // What a sparse layer of a backward pass does for balance (expert_loads.h).
@@ -45,8 +48,9 @@ struct LayerBalance {
   std::span<double> losses = {};  // both empty: nobody asks
 };
 
-// Reads kept.input, fills the rest of `kept`, writes K and V into `kv` and the new residual stream
-// into `output` [tokens, hidden]. output may be kept.input when nobody needs that any more.
+// Adds `residual` to kept.input, fills the rest of `kept`, writes K and V into `kv`, and into
+// `output` [tokens, hidden] what kept.middle has to be added to: the next layer does that with its
+// norm. output may be kept.input when nobody needs that any more.
 void forward_layer(const LayerPass& pass, Tensor output);
 
 // `dx` [tokens, hidden] is the gradient to the layer's output and becomes the gradient to its

@@ -159,6 +159,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
                      .scale = weights.embedding_scale()});
   // Without a sink a layer writes over its own input, which forward_layer() has read by then.
   Tensor output = kept.input;
+  ConstTensor residual;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     if (sink != nullptr) {
       kept = sink->layer(i);
@@ -177,12 +178,15 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
                    .layer = i,
                    .weights = weights.layers()[static_cast<size_t>(i)],
                    .kv = kv.layer(i),
-                   .kept = kept},
+                   .kept = kept,
+                   .residual = residual},
                   output);
+    residual = kept.middle;
     if (config_.is_sparse(i) && kv.keeps_choices())
       keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
   }
 
+  add(stream, {.x = residual, .y = output});
   // Before the final norm: a piece of a long prompt wants no row at all, a decode step one a
   // sequence.
   const int64_t num_rows = batch.num_logit_rows();

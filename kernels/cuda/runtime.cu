@@ -1,9 +1,13 @@
 // Memory, streams and facts of a GPU, from CUDA's runtime. It is linked statically and finds the
 // driver when it is first asked for something.
+#include <chrono>
+#include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "kernels/base/backend.h"
+#include "kernels/base/pulse.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/op_table.h"
@@ -62,6 +66,24 @@ BackendFacts facts() {
   return facts;
 }
 
+// Of this thread, one for each device.
+class Event {
+ public:
+  Event() = default;
+  Event(const Event&) = delete;
+  ~Event() {
+    for (const auto& [index, event] : events_) (void)cudaEventDestroy(event);
+  }
+  cudaEvent_t native(int index) {
+    cudaEvent_t& event = events_[index];
+    if (event == nullptr) cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+  }
+
+ private:
+  std::map<int, cudaEvent_t> events_;
+};
+
 std::byte* allocate(size_t bytes, int index) {
   cuda_check(cudaSetDevice(index));
   void* memory = nullptr;
@@ -89,9 +111,25 @@ void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, 
   cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
 }
 
+// By an event and not by cudaStreamSynchronize(), which has no deadline. Who waits beats, so that a
+// watch upon this thread sees it alive.
+constexpr auto kWaitDeadline = std::chrono::seconds(600);
+
 void wait_for(const Stream& stream) {
   cuda_check(cudaSetDevice(stream.device.index));
-  cuda_check(cudaStreamSynchronize(native(stream)));
+  thread_local Event done;
+  cuda_check(cudaEventRecord(done.native(stream.device.index), native(stream)));
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    const cudaError_t state = cudaEventQuery(done.native(stream.device.index));
+    if (state != cudaErrorNotReady) return cuda_check(state);
+    const auto waited = std::chrono::steady_clock::now() - start;
+    TR_CHECK(waited < kWaitDeadline, "the GPU has not finished after ten minutes");
+    beat();
+    // Decode steps are shorter than a thread's wake-up; only what takes long gives the core away.
+    if (waited > std::chrono::milliseconds(5))
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }
 
 std::byte* allocate_pinned(size_t bytes) {
