@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -15,55 +16,89 @@ size_t packed_bytes(const TensorShape& shape, Dtype dtype, Device device) {
                                weight_bytes(dtype, shape.rows, shape.cols, device);
 }
 
-// Where tensors go, one behind the other, and in which form.
-struct Packing {
-  const Stream& stream;
+// Gives tensors their places in a buffer, one behind the other.
+struct Places {
   Workspace& memory;
   Dtype dtype;
+
+  void take(const TensorShape& shape, std::span<const float>& place) const {
+    place = memory.take<float>(shape.rows);
+  }
+  void take(const TensorShape& shape, Weight& place) const {
+    const auto bytes = static_cast<int64_t>(packed_bytes(shape, dtype, memory.device()));
+    place = {.dtype = dtype,
+             .data = memory.take<std::byte>(bytes).data(),
+             .out = shape.rows,
+             .in = shape.cols,
+             .device = memory.device()};
+  }
+  // One behind the other, without a gap: a packed weight ends with a whole cache line.
+  void take(const TensorShape& shape, WeightStack& place) const {
+    place.count = shape.rows > 0 ? shape.count : 0;
+    place.bytes = weight_bytes(dtype, shape.rows, shape.cols, memory.device());
+    take(shape, place.first);
+  }
 };
 
-// `offset` is added to a vector.
-void pack(const Packing& packing, std::span<const float> values, float offset,
-          std::span<const float>& packed) {
-  const std::span<float> place = packing.memory.take<float>(std::ssize(values));
-  packed = place;
-  std::vector<float> sums(values.begin(), values.end());
-  for (float& value : sums) value += offset;
-  copy(packing.stream,
-       {packing.stream.device, reinterpret_cast<std::byte*>(place.data()), place.size_bytes()},
-       bytes_of(std::span<const float>(sums)));
-  wait(packing.stream);
-}
+// Fills the places, whose memory is `memory`.
+struct Packing {
+  const Stream& stream;
+  DeviceBytes memory;
+  Dtype dtype;
 
-void pack(const Packing& packing, ConstMatrix master, float, Weight& packed) {
-  const auto bytes = static_cast<int64_t>(
-      weight_bytes(packing.dtype, master.rows, master.cols, packing.stream.device));
-  packed =
-      pack_weight(packing.stream, master, packing.dtype, packing.memory.take<std::byte>(bytes));
-}
-
-// One behind the other, without a gap: a packed weight ends with a whole cache line.
-void pack(const Packing& packing, MatrixStack<const float> master, float, WeightStack& packed) {
-  const Dtype dtype = packing.dtype;
-  packed = {.first = {.dtype = dtype, .out = master.rows, .in = master.cols},
-            .count = master.count,
-            .bytes = weight_bytes(dtype, master.rows, master.cols, packing.stream.device)};
-  for (int64_t i = 0; i < master.count; ++i) {
-    Weight weight;
-    pack(packing, master.at(i), 0, weight);
-    if (i == 0) packed.first = weight;
+  DeviceBytes at(const void* place, size_t size) const {
+    const auto begin = static_cast<const std::byte*>(place) - memory.data;
+    return memory.part(static_cast<size_t>(begin), size);
   }
-}
+  // `offset` is added to a vector.
+  void pack(std::span<const float> values, float offset, std::span<const float> place) const {
+    std::vector<float> sums(values.begin(), values.end());
+    for (float& value : sums) value += offset;
+    copy(stream, at(place.data(), place.size_bytes()), bytes_of(std::span<const float>(sums)));
+    wait(stream);
+  }
+  void pack(ConstMatrix master, float, const Weight& place) const {
+    const size_t size = weight_bytes(dtype, master.rows, master.cols, stream.device);
+    const DeviceBytes bytes = at(place.data, size);
+    pack_weight(stream, master, dtype, {bytes.data, bytes.size});
+  }
+  void pack(MatrixStack<const float> master, float, const WeightStack& place) const {
+    for (int64_t i = 0; i < master.count; ++i) pack(master.at(i), 0, place.at(i));
+  }
+};
 
 }  // namespace
 
 PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,
                              const Parameters& parameters, Dtype dtype)
+    : PackedWeights(
+          config, dtype,
+          Buffer(static_cast<size_t>(bytes(config, dtype, stream.device)), stream.device)) {
+  repack(stream, parameters);
+}
+
+PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer packed)
     : config_(config),
       dtype_(dtype),
-      buffer_(static_cast<size_t>(bytes(config, dtype, stream.device)), stream.device),
+      buffer_(std::move(packed)),
       layers_(static_cast<size_t>(config.num_layers)) {
-  repack(stream, parameters);
+  Workspace memory(buffer_);
+  const Places places{memory, dtype};
+  const auto take = [&](const TensorShape& shape, auto& place) { places.take(shape, place); };
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const auto shapes = layer_shapes(config, i);
+    for_each_tensor(take, shapes, layers_[static_cast<size_t>(i)]);
+  }
+  take({config.hidden_size, 0}, final_norm_);
+  take({config.vocab_size, config.hidden_size}, embeddings_);
+  if (config.tie_embeddings) {
+    head_ = embeddings_;
+  } else {
+    take({config.vocab_size, config.hidden_size}, head_);
+  }
+  // The rows come first in the packed form too, so that fewer of them are a weight as well.
+  head_.out = config.num_ids();
+  TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
 }
 
 int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device device) {
@@ -71,7 +106,7 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device devi
   const auto count = [&](const TensorShape& shape) {
     bytes += Workspace::aligned(packed_bytes(shape, dtype, device));
   };
-  // The same tensors as repack(), since the buffer is as large as their sum.
+  // The same tensors as the constructor, since the buffer is as large as their sum.
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const auto layer = layer_shapes(config, i);
     for_each_tensor(count, layer);
@@ -83,28 +118,20 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device devi
 }
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
-  Workspace memory(buffer_);  // hands out the same places every time
   const float norm_offset = config_.offset_norms ? 1.0f : 0.0f;
-  const Packing packing{stream, memory, dtype_};
-  const auto place = [&](const TensorShape& shape, const auto& from, auto& to) {
+  const Packing packing{stream, buffer_.bytes(), dtype_};
+  const auto pack = [&](const TensorShape& shape, const auto& from, const auto& place) {
     const bool is_norm = shape.kind == ParameterKind::kNorm;
-    pack(packing, from, is_norm ? norm_offset : 0.0f, to);
+    packing.pack(from, is_norm ? norm_offset : 0.0f, place);
   };
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const auto shapes = layer_shapes(config_, i);
     const LayerTensors<const float> source = layer_tensors(config_, parameters, i);
-    for_each_tensor(place, shapes, source, layers_[static_cast<size_t>(i)]);
+    for_each_tensor(pack, shapes, source, layers_[static_cast<size_t>(i)]);
   }
-  place({.kind = ParameterKind::kNorm}, parameters.vector(kFinalNormName), final_norm_);
-  place({}, parameters.matrix(kEmbeddingName), embeddings_);
-  if (config_.tie_embeddings) {
-    head_ = embeddings_;
-  } else {
-    place({}, parameters.matrix(kHeadName), head_);
-  }
-  // The rows come first in the packed form too, so that fewer of them are a weight as well.
-  head_.out = config_.num_ids();
-  TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
+  pack({.kind = ParameterKind::kNorm}, parameters.vector(kFinalNormName), final_norm_);
+  pack({}, parameters.matrix(kEmbeddingName), embeddings_);
+  if (!config_.tie_embeddings) pack({}, parameters.matrix(kHeadName), head_);
 }
 
 float PackedWeights::embedding_scale() const {

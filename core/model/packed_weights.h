@@ -25,6 +25,9 @@ class PackedWeights {
  public:
   PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters,
                 Dtype dtype = Dtype::kF32);
+  // Of a Buffer of bytes() that holds what the caller has put there: for who measures, and needs no
+  // values that mean something. repack() writes others.
+  PackedWeights(const ModelConfig& config, Dtype dtype, Buffer packed);
   void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
   static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32, Device device = {});
 
