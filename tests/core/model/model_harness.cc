@@ -12,6 +12,9 @@
 namespace tailrace {
 
 std::filesystem::path test_data(const std::string& path) {
+  // Tests that run on another machine than that of their build (bench/gpu.sh) bring it along.
+  if (const char* folder = std::getenv("TAILRACE_TEST_DATA"))
+    return std::filesystem::path(folder) / path;
   return std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data" / path;
 }
 
