@@ -50,9 +50,10 @@ int Program::run(int argc, const char* const* argv, const std::function<void()>&
   return 0;
 }
 
-Report Program::report(Settings settings) const {
-  return Report(make_heading(name_, std::move(settings), threads_),
-                json_ ? Report::Form::kJson : Report::Form::kTable, stdout);
+Report Program::report(Settings settings, std::string device) const {
+  Heading heading = make_heading(name_, std::move(settings), threads_);
+  heading.device = std::move(device);
+  return Report(std::move(heading), json_ ? Report::Form::kJson : Report::Form::kTable, stdout);
 }
 
 }  // namespace tailrace

@@ -48,7 +48,7 @@ class Program {
 
   // Inside `measure`:
   int threads() const { return threads_; }
-  Report report(Settings settings) const;
+  Report report(Settings settings, std::string device = "cpu") const;
 
  private:
   std::string name_;

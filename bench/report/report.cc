@@ -83,7 +83,7 @@ std::string to_json(const Heading& heading, const Row& row) {
                {"limit", row.limit ? Json(*row.limit) : Json()},
                {"settings", settings},
                {"machine",
-                {{"device", "cpu"},
+                {{"device", heading.device},
                  {"cpu", heading.cpu},
                  {"cores", heading.cores},
                  {"numerics", heading.numerics},

@@ -55,6 +55,7 @@ struct Heading {
   int cores = 0;         // that this process may use
   std::string numerics;  // the numerics class, which names the instruction set
   int threads = 0;       // 0: not for the bench to say
+  std::string device = "cpu";
 };
 Heading make_heading(std::string bench, Settings settings, int threads);
 
