@@ -28,7 +28,8 @@ const std::set<std::string> kModeKeys = {
 // The smallest work that each takes.
 std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
   return {{"kernels", "--milliseconds 0 --only '[64, 64]'"},
-          {"cuda", "--parts facts"},  // the one that needs no GPU; bench/gpu_test.cc runs the others
+          // The part that needs no GPU; gpu_test.cc runs the others on the emulated one.
+          {"cuda", "--parts facts"},
           {"exactness",
            "--geometry grid --threads 1 --pairs 1 --milliseconds 0 --patience 0 --contexts 64 "
            "--context 64 --sequences 2 --length 16"},
