@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/base/backend.h"
@@ -36,6 +37,14 @@ class Harness {
   // a wait. 0 calls: as many as take sizes().milliseconds. One call before them warms up.
   std::vector<double> seconds_of(const std::function<void()>& call, int64_t calls = 0) const;
 
+  // Bits that differ where they may not. The rows are worth having all the same, since whoever
+  // looks for the cause wants to know what it costs: the first such fault ends the program after
+  // them.
+  void expect_bits(bool equal, const std::string& fault) {
+    if (!equal && fault_.empty()) fault_ = fault;
+  }
+  const std::string& fault() const { return fault_; }
+
   // Bytes a second, read and written ones together; flops a second of a bfloat16 product. The best
   // of the runs, measured when it is first asked for.
   double copy_rate();
@@ -47,6 +56,7 @@ class Harness {
   Sizes sizes_;
   OwnedStream stream_;
   std::vector<double> copy_rates_, product_rates_;
+  std::string fault_;
 };
 
 // Memory of the device, full of bfloat16 values of N(0, 0.02^2). Read as float32 they are of that

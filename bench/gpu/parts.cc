@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "bench/report/program.h"
 #include "core/base/error.h"
 
 namespace tailrace::gpu_bench {
@@ -53,6 +54,7 @@ void measure(const Options& options, const BackendFacts& facts, Report& report) 
   if (wants("decode")) measure_decode(harness, options, report);
   if (wants("prefill")) measure_prefill(harness, options, report);
   if (wants("products")) measure_products(harness, options, report);
+  require(harness.fault().empty(), "{}", harness.fault());
 }
 
 }  // namespace tailrace::gpu_bench
