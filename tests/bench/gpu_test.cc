@@ -32,8 +32,11 @@ gpu_bench::Options miniature(std::vector<std::string> parts) {
 
 std::vector<json> rows_of(const gpu_bench::Options& options, const BackendFacts& facts) {
   std::FILE* file = std::tmpfile();
-  Report report({.bench = "cuda", .settings = gpu_bench::describe(facts), .device = "x"},
-                Report::Form::kJson, file);
+  Heading heading;
+  heading.bench = "cuda";
+  heading.settings = gpu_bench::describe(facts);
+  heading.device = "x";
+  Report report(heading, Report::Form::kJson, file);
   gpu_bench::measure(options, facts, report);
   for (const std::string& error : cuda::emulation::take_errors()) ADD_FAILURE() << error;
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
