@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/model/safetensors.h"
-#include "kernels/ops/adamw.h"
 
 namespace tailrace {
 
@@ -51,9 +51,31 @@ double learning_rate(const OptimOptions& options, int64_t update, int64_t total_
   return options.lr;
 }
 
-Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
-                     int64_t total_updates)
-    : options_(options), total_updates_(total_updates), m_(layout), v_(layout) {
+namespace {
+
+DeviceBytes on(Device device, auto values) {
+  DeviceBytes bytes = bytes_of(values);
+  bytes.device = device;
+  return bytes;
+}
+
+// One behind the other.
+size_t small_bytes(int64_t states, int64_t rates) {
+  return Workspace::aligned(static_cast<size_t>(states) * sizeof(UpdateState)) +
+         Workspace::aligned(static_cast<size_t>(rates) * sizeof(float));
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
+                     const OptimOptions& options, int64_t total_updates)
+    : stream_(stream),
+      options_(options),
+      total_updates_(total_updates),
+      m_(layout),
+      v_(layout),
+      device_(small_bytes(1, kPending), stream.device),
+      host_(Buffer::pinned(small_bytes(kPending, kPending), stream.device)) {
   for (const ParameterInfo& info : layout.entries()) {
     bool decay = decays(info.kind, options);
     // One call of adamw() for all neighbours that share a decay; padding between them is 0 and
@@ -62,52 +84,102 @@ Optimizer::Optimizer(const ParameterLayout& layout, const OptimOptions& options,
       ranges_.push_back({info.offset, info.offset, decay});
     ranges_.back().end = info.offset + info.size;
   }
+  Workspace device(device_), host(host_);
+  state_ = device.take<UpdateState>(1);
+  rates_ = device.take<float>(kPending);
+  pending_states_ = host.take<UpdateState>(kPending);
+  sent_rates_ = host.take<float>(kPending);
+  set_counts(0, 0);
 }
 
-Optimizer::Report Optimizer::apply(const Stream& stream, const Parameters& gradients,
-                                   Parameters& parameters) {
-  Report report;
-  double squares = 0;
-  sum_of_squares(stream, {.x = gradients.flat(), .sum = {&squares, 1}});
-  report.grad_norm = std::sqrt(squares);
-  // Squares of finite floats cannot overflow a double sum: a bad norm means a bad gradient.
-  if (!std::isfinite(report.grad_norm)) {
-    report.skipped = true;
-    ++skipped_;
-    return report;
-  }
-  // Skipped updates do not count: the moments have not seen them, and the bias correction is
-  // theirs.
-  ++updates_;
-  report.lr = learning_rate(options_, updates_, total_updates_);
-  AdamWStep step{.lr = static_cast<float>(report.lr),
-                 .beta1 = static_cast<float>(options_.betas[0]),
-                 .beta2 = static_cast<float>(options_.betas[1]),
-                 .eps = static_cast<float>(options_.eps),
-                 .step = updates_};
-  if (options_.max_grad_norm > 0) {
-    // The 1e-6 is that of PyTorch's clip_grad_norm_, which the golden updates were made with.
-    step.grad_scale =
-        static_cast<float>(std::min(1.0, options_.max_grad_norm / (report.grad_norm + 1e-6)));
-  }
+int64_t Optimizer::bytes(const ParameterLayout& layout) {
+  return 2 * Parameters::bytes(layout) +
+         static_cast<int64_t>(small_bytes(1, kPending) + small_bytes(kPending, kPending));
+}
+
+void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
+  if (pending_ == kPending) settle();
+  sum_of_squares(stream_, {.x = gradients.flat(), .sum = {&state_.data()->sum_of_squares, 1}});
+  begin_update(stream_, {.state = state_,
+                         .rates = rates_,
+                         .first_rate = first_rate_,
+                         .max_grad_norm = options_.max_grad_norm});
+  AdamWConstants constants{.beta1 = static_cast<float>(options_.betas[0]),
+                           .beta2 = static_cast<float>(options_.betas[1]),
+                           .eps = static_cast<float>(options_.eps)};
   for (const Range& range : ranges_) {
-    step.weight_decay = range.decays ? static_cast<float>(options_.weight_decay) : 0.0f;
+    constants.weight_decay = range.decays ? static_cast<float>(options_.weight_decay) : 0.0f;
     auto begin = static_cast<size_t>(range.begin),
          size = static_cast<size_t>(range.end - range.begin);
-    adamw(stream, {.step = step,
-                   .parameters = parameters.flat().subspan(begin, size),
-                   .gradients = gradients.flat().subspan(begin, size),
-                   .m = m_.flat().subspan(begin, size),
-                   .v = v_.flat().subspan(begin, size)});
+    adamw(stream_, {.state = state_,
+                    .constants = constants,
+                    .parameters = parameters.flat().subspan(begin, size),
+                    .gradients = gradients.flat().subspan(begin, size),
+                    .m = m_.flat().subspan(begin, size),
+                    .v = v_.flat().subspan(begin, size)});
   }
-  return report;
+  copy(stream_, bytes_of(pending_states_.subspan(static_cast<size_t>(pending_), 1)),
+       on(stream_.device, state_));
+  ++pending_;
+  ++tries_;
+}
+
+// Waits for the updates that are pending and makes their reports.
+void Optimizer::settle() {
+  if (pending_ == 0) return;
+  wait(stream_);
+  for (const UpdateState& state : pending_states_.first(static_cast<size_t>(pending_))) {
+    last_ = {.grad_norm = state.grad_norm, .skipped = state.skips};
+    // Not the float that was used: a report is of the schedule.
+    if (!state.skips) last_.lr = learning_rate(options_, state.updates, total_updates_);
+    reports_.push_back(last_);
+    first_rate_ = state.updates + 1;
+  }
+  pending_ = 0;
+  send_rates();
+}
+
+// Nothing is under way that reads the rates, or sends them.
+void Optimizer::send_rates() {
+  int64_t update = first_rate_;
+  for (float& rate : sent_rates_)
+    rate = static_cast<float>(learning_rate(options_, update++, total_updates_));
+  copy(stream_, on(stream_.device, rates_), bytes_of(sent_rates_));
+}
+
+std::vector<Optimizer::Report> Optimizer::take_reports() {
+  settle();
+  return std::exchange(reports_, {});
+}
+
+Optimizer::Report Optimizer::last_report() {
+  settle();
+  return last_;
+}
+
+UpdateState Optimizer::state() const {
+  UpdateState state;
+  copy(stream_, bytes_of(std::span(&state, 1)), on(stream_.device, state_));
+  wait(stream_);
+  return state;
+}
+
+void Optimizer::set_counts(int64_t updates, int64_t skipped) {
+  UpdateState state{.updates = updates, .skipped = skipped};
+  copy(stream_, on(stream_.device, state_), bytes_of(std::span(&state, 1)));
+  wait(stream_);
+  pending_ = 0;
+  reports_.clear();
+  tries_ = updates + skipped;
+  first_rate_ = updates + 1;
+  send_rates();
 }
 
 void Optimizer::share(Collective& ranks) {
-  std::array<int64_t, 2> counts = {updates_, skipped_};
+  const UpdateState own = state();
+  std::array<int64_t, 2> counts = {own.updates, own.skipped};
   ranks.broadcast(std::as_writable_bytes(std::span(counts)));
-  updates_ = counts[0];
-  skipped_ = counts[1];
+  set_counts(counts[0], counts[1]);
   for (Parameters* moments : {&m_, &v_}) ranks.broadcast(std::as_writable_bytes(moments->flat()));
 }
 
@@ -158,8 +230,10 @@ void Optimizer::save(const std::filesystem::path& path) const {
   std::vector<NamedTensor> tensors;
   append(tensors, kFirst, m_);
   append(tensors, kSecond, v_);
-  write_safetensors(path, tensors,
-                    {{"updates", std::to_string(updates_)}, {"skipped", std::to_string(skipped_)}});
+  const UpdateState counts = state();
+  write_safetensors(
+      path, tensors,
+      {{"updates", std::to_string(counts.updates)}, {"skipped", std::to_string(counts.skipped)}});
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
@@ -167,8 +241,7 @@ void Optimizer::load(const std::filesystem::path& path) {
   int64_t updates = read_count(file, "updates"), skipped = read_count(file, "skipped");
   extract(file, kFirst, m_);
   extract(file, kSecond, v_);
-  updates_ = updates;
-  skipped_ = skipped;
+  set_counts(updates, skipped);
 }
 
 }  // namespace tailrace

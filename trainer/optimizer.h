@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "core/collective/collective.h"
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
+#include "kernels/base/memory.h"
+#include "kernels/ops/adamw.h"
 #include "trainer/options.h"
 
 namespace tailrace {
@@ -20,11 +23,17 @@ namespace tailrace {
 // keeps.
 double learning_rate(const OptimOptions& options, int64_t update, int64_t total_updates);
 
+// What an update turns on (norm, clipping, skip, count, rate) stays in memory of the device:
+// apply() only asks the stream for it, and each of its updates leaves a report that is read later.
 class Optimizer {
  public:
-  // `total_updates` ends the schedule. Borrows the layout. `options` must be valid.
-  Optimizer(const ParameterLayout& layout, const OptimOptions& options, int64_t total_updates);
-  static int64_t bytes(const ParameterLayout& layout) { return 2 * Parameters::bytes(layout); }
+  // `total_updates` ends the schedule. Borrows the layout, and what the stream names. `options`
+  // must be valid.
+  Optimizer(const Stream& stream, const ParameterLayout& layout, const OptimOptions& options,
+            int64_t total_updates);
+  Optimizer(const Optimizer&) = delete;  // copies to the host may be under way
+  ~Optimizer() { wait(stream_); }
+  static int64_t bytes(const ParameterLayout& layout);
 
   struct Report {
     double grad_norm = 0;  // global L2 norm before clipping
@@ -32,11 +41,19 @@ class Optimizer {
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
   // Update number t = updates() + 1 uses learning_rate(t). Norms and biases decay only with
-  // decay_norms, all else always.
-  Report apply(const Stream& stream, const Parameters& gradients, Parameters& parameters);
+  // decay_norms, all else always. Waits for nothing, but that it takes in the reports of kPending
+  // updates that nobody asked for.
+  void apply(const Parameters& gradients, Parameters& parameters);
 
-  int64_t updates() const { return updates_; }  // applied
-  int64_t skipped() const { return skipped_; }  // refused for NaN or infinity
+  // Calls of apply() whose counts are kept: updates() + skipped() without waiting.
+  int64_t tries() const { return tries_; }
+
+  // These wait for the stream.
+  // Of the updates since the last call, load() or share(), in their order.
+  std::vector<Report> take_reports();
+  Report last_report();  // of the last apply(), which must have been; also take_reports() gives it
+  int64_t updates() const { return state().updates; }  // applied
+  int64_t skipped() const { return state().skipped; }  // refused for NaN or infinity
 
   // The moments and counts of rank 0, to all ranks.
   void share(Collective& ranks);
@@ -50,12 +67,31 @@ class Optimizer {
     int64_t begin, end;  // in floats
     bool decays;
   };
+  static constexpr int64_t kPending = 64;  // updates that may be under way
 
+  UpdateState state() const;
+  void set_counts(int64_t updates, int64_t skipped);
+  void settle();
+  void send_rates();
+
+  Stream stream_;
   OptimOptions options_;
   int64_t total_updates_;
   std::vector<Range> ranges_;  // cover the layout, neighbours differ in `decays`
   Parameters m_, v_;
-  int64_t updates_ = 0, skipped_ = 0;
+  // An UpdateState, and the rates of the updates that may be under way. No table of all rates: how
+  // long a schedule may be has no bound that memory would hold.
+  Buffer device_;
+  std::span<UpdateState> state_;  // [1]
+  std::span<float> rates_;        // [kPending] from number first_rate_ on
+  int64_t first_rate_ = 1;        // behind the last update that was settled
+  // Pinned: the state behind each update that is pending, and rates_ as they are sent.
+  Buffer host_;
+  std::span<UpdateState> pending_states_;  // [kPending]
+  std::span<float> sent_rates_;            // [kPending]
+  int64_t pending_ = 0, tries_ = 0;
+  std::vector<Report> reports_;  // settled and not taken
+  Report last_;
 };
 
 }  // namespace tailrace

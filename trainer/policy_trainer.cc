@@ -150,7 +150,7 @@ int64_t num_gradient_buffers(int64_t slots) {
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
   // First without one: two would be the peak of the whole run.
   optimizer_.reset();
-  optimizer_ = std::make_unique<Optimizer>(model_.layout(), options, total_updates);
+  optimizer_ = std::make_unique<Optimizer>(stream_, model_.layout(), options, total_updates);
 }
 
 std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const TrainOptions& train,
@@ -352,8 +352,9 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) 
   accumulate(sequences, {.balance_weight = balance_weight(tokens), .loss = cross_entropy});
   gather_reports(std::span(sums));
   const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
-  const Optimizer::Report report = update(*gradients_.front());
+  update(*gradients_.front());
   step_loads_.clear();
+  const Optimizer::Report report = optimizer().take_reports().back();
   return {{"sft/loss", sum / static_cast<double>(targets)},
           {"sft/tokens", static_cast<double>(targets)},
           {"sft/grad_norm", report.grad_norm},
@@ -474,23 +475,30 @@ PolicyTrainer::UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch
                                                          const Minibatch& minibatch,
                                                          const PolicyLossConfig& loss,
                                                          int64_t version) {
-  const LossCounts counts = loss_counts(batch, minibatch);
-  TR_CHECK(counts.tokens > 0);
-  UpdateReport report = backward(batch, minibatch, loss, counts, version);
-  report.optimizer = update(*gradients_.front());
+  UpdateReport report = start_policy_update(batch, minibatch, loss, version);
+  report.optimizer = optimizer().take_reports().back();
   return report;
 }
 
-Optimizer::Report PolicyTrainer::update(const Parameters& gradients) {
-  const Optimizer::Report report = optimizer().apply(stream_, gradients, parameters_);
-  if (!report.skipped) {
-    move_choice_bias();
-    // Packing costs as much as copying the model, and nothing has changed otherwise.
-    weights_changed();
-  }
+PolicyTrainer::UpdateReport PolicyTrainer::start_policy_update(const TrainBatch& batch,
+                                                               const Minibatch& minibatch,
+                                                               const PolicyLossConfig& loss,
+                                                               int64_t version) {
+  const LossCounts counts = loss_counts(batch, minibatch);
+  TR_CHECK(counts.tokens > 0);
+  UpdateReport report = backward(batch, minibatch, loss, counts, version);
+  update(*gradients_.front());
+  return report;
+}
+
+void PolicyTrainer::update(const Parameters& gradients) {
+  optimizer().apply(gradients, parameters_);
+  // The host moves these biases, so it has to know. Nothing else waits for an update here.
+  if (train_.balance_bias_rate != 0 && !optimizer().last_report().skipped) move_choice_bias();
+  // Of an update that was skipped too: it packs the same bits, and to ask would be to wait.
+  weights_changed();
   step_loads_.add(update_loads_);
   update_loads_.clear();
-  return report;
 }
 
 double PolicyTrainer::balance_weight(int64_t tokens) const {
@@ -499,7 +507,6 @@ double PolicyTrainer::balance_weight(int64_t tokens) const {
 
 // 2408.15664: b += rate * sign(mean - choices).
 void PolicyTrainer::move_choice_bias() {
-  if (train_.balance_bias_rate == 0) return;
   const ModelConfig& config = model_.config();
   const auto rate = static_cast<float>(train_.balance_bias_rate);
   int64_t sparse_layer = 0;
@@ -551,10 +558,16 @@ struct StepReport {
     stats.add(report.loss.stats);
     loss_sum += report.loss.loss;
     kl_sum += report.loss.kl_term;
-    norm_sum += report.optimizer.grad_norm;
-    lr = report.optimizer.lr;
-    skipped += report.optimizer.skipped;
     ++updates;
+  }
+  // The optimizer's, of all of them: only now does anybody wait for the updates.
+  void add(const std::vector<Optimizer::Report>& reports) {
+    // A step that lost a rank may have left some in front.
+    for (const Optimizer::Report& report : std::span(reports).last(static_cast<size_t>(updates))) {
+      norm_sum += report.grad_norm;
+      lr = report.lr;
+      skipped += report.skipped;
+    }
   }
 };
 
@@ -610,8 +623,9 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   StepReport step;
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
     for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step))
-      step.add(policy_update(batch, minibatch, loss, version));
+      step.add(start_policy_update(batch, minibatch, loss, version));
   }
+  step.add(optimizer().take_reports());
   MetricList metrics = step_metrics(batch, step, version, loss, train_.ppo_epochs);
   for (auto& metric : take_expert_metrics()) metrics.push_back(std::move(metric));
   return metrics;
@@ -650,8 +664,9 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
     for (double* term : {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term})
       *term *= weight;
     update_loads_.add(step.loads);
-    step.sums.optimizer = update(step.gradients);
+    update(step.gradients);
     report.add(step.sums);
+    report.add(optimizer().take_reports());
   }
   MetricList metrics = step_metrics(step.batch, report, version, loss, /*ppo_epochs=*/1);
   for (auto& metric : take_expert_metrics()) metrics.push_back(std::move(metric));

@@ -131,7 +131,8 @@ class PolicyTrainer {
   MetricList finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss);
 
   // One optimizer update. `version`: see the mismatch fields; they mean something only as long as
-  // no update came after prepare_step().
+  // no update came after prepare_step(). Waits for the report of the optimizer, which a step reads
+  // at its end.
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
                              const PolicyLossConfig& loss, int64_t version);
 
@@ -165,7 +166,10 @@ class PolicyTrainer {
   double balance_weight(int64_t tokens) const;
   void move_choice_bias();
   MetricList take_expert_metrics();
-  Optimizer::Report update(const Parameters& gradients);
+  void update(const Parameters& gradients);
+  // A policy_update() whose optimizer's report is still to be taken.
+  UpdateReport start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
+                                   const PolicyLossConfig& loss, int64_t version);
   // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update.
   UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
                         const PolicyLossConfig& loss, const LossCounts& counts, int64_t version,

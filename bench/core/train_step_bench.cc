@@ -93,7 +93,9 @@ class TrainStep {
     const double loss = forward(phases);
     backward(phases);
     phases.time("adamw", [&] {
-      adamw(stream_, {.step = {.lr = 1e-3f, .step = ++step_},
+      ++state_.updates;
+      adamw(stream_, {.state = {&state_, 1},
+                      .constants = {},
                       .parameters = parameters_.flat(),
                       .gradients = gradients_.flat(),
                       .m = m_.flat(),
@@ -223,7 +225,7 @@ class TrainStep {
   Buffer scratch_, hidden_, dhidden_;
   std::vector<int32_t> targets_;
   std::vector<float> logprob_, lse_, dlogprob_;
-  int64_t step_ = 0;
+  UpdateState state_{.lr = 1e-3f, .grad_scale = 1};
 };
 
 void measure(const Options& options, const Program& program) {

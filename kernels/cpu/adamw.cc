@@ -37,27 +37,55 @@ double sum_of_block(const float* x, int64_t n) {
 
 }  // namespace
 
+void begin_update(const Stream&, const BeginUpdate& args) {
+  TR_CHECK(args.state.size() == 1 && !args.rates.empty(), "state [{}], rates [{}]",
+           args.state.size(), args.rates.size());
+  UpdateState& state = args.state[0];
+  state.grad_norm = std::sqrt(state.sum_of_squares);
+  state.skips = !std::isfinite(state.grad_norm);
+  state.lr = state.grad_scale = 0;
+  if (state.skips) {
+    ++state.skipped;
+    return;
+  }
+  ++state.updates;
+  TR_CHECK(state.updates >= args.first_rate, "update {}, rates from {}", state.updates,
+           args.first_rate);
+  const auto rate = static_cast<size_t>(state.updates - args.first_rate);
+  state.lr = rate < args.rates.size() ? args.rates[rate] : args.rates.back();
+  state.grad_scale = 1;
+  if (args.max_grad_norm > 0) {
+    const double scale = args.max_grad_norm / (state.grad_norm + 1e-6);
+    if (scale < 1) state.grad_scale = static_cast<float>(scale);
+  }
+}
+
 void adamw(const Stream& stream, const AdamW& args) {
-  const auto [step, parameters, gradients, m, v] = args;
+  const auto [states, constants, parameters, gradients, m, v] = args;
   const auto n = static_cast<int64_t>(parameters.size());
   TR_CHECK(gradients.size() == parameters.size() && m.size() == parameters.size() &&
                v.size() == parameters.size(),
            "{} parameters, {} gradients, {} m, {} v", n, gradients.size(), m.size(), v.size());
-  TR_CHECK(step.step >= 1, "step={}", step.step);
+  TR_CHECK(states.size() == 1, "state [{}]", states.size());
+  const UpdateState& state = states[0];
+  if (state.skips) return;
+  TR_CHECK(state.updates >= 1, "updates={}", state.updates);
   // 1 - beta^t in double: with beta2 = 0.999 a float power would cost the first updates three of
   // its seven digits.
-  const auto t = static_cast<double>(step.step);
-  const Vec16 scale = simd::broadcast(step.grad_scale);
-  const Vec16 beta1 = simd::broadcast(step.beta1), beta2 = simd::broadcast(step.beta2);
-  const Vec16 rest1 = simd::broadcast(static_cast<float>(1.0 - static_cast<double>(step.beta1)));
-  const Vec16 rest2 = simd::broadcast(static_cast<float>(1.0 - static_cast<double>(step.beta2)));
+  const auto t = static_cast<double>(state.updates);
+  const Vec16 scale = simd::broadcast(state.grad_scale);
+  const Vec16 beta1 = simd::broadcast(constants.beta1), beta2 = simd::broadcast(constants.beta2);
+  const Vec16 rest1 =
+      simd::broadcast(static_cast<float>(1.0 - static_cast<double>(constants.beta1)));
+  const Vec16 rest2 =
+      simd::broadcast(static_cast<float>(1.0 - static_cast<double>(constants.beta2)));
   const Vec16 unbias1 =
-      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{step.beta1}, t))));
+      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{constants.beta1}, t))));
   const Vec16 unbias2 =
-      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{step.beta2}, t))));
+      simd::broadcast(static_cast<float>(1.0 / (1.0 - std::pow(double{constants.beta2}, t))));
   const Vec16 decay =
-      simd::broadcast(static_cast<float>(-double{step.lr} * double{step.weight_decay}));
-  const Vec16 minus_lr = simd::broadcast(-step.lr), eps = simd::broadcast(step.eps);
+      simd::broadcast(static_cast<float>(-double{state.lr} * double{constants.weight_decay}));
+  const Vec16 minus_lr = simd::broadcast(-state.lr), eps = simd::broadcast(constants.eps);
 
   const int64_t vectors = (n + kLanes - 1) / kLanes;
   parallel_for(stream, vectors, 1024, [&](int64_t begin, int64_t end) {

@@ -70,8 +70,8 @@ void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRo
 void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
                              const LogprobGradient& gradient);
 
-void adamw(const AdamWStep& step, std::span<float> parameters, std::span<const float> gradients,
-           std::span<float> m, std::span<float> v);
+void begin_update(const BeginUpdate& args);
+void adamw(const AdamW& args);
 double sum_of_squares(std::span<const float> x);
 
 }  // namespace tailrace::ref

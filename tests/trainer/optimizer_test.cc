@@ -28,23 +28,24 @@ constexpr std::string_view kMatrix = "model.embed_tokens.weight", kNorm = "model
                            kResidual = "model.layers.0.self_attn.o_proj.weight";
 
 TEST_F(OptimizerTest, MatchesGoldenAdam1) {
-  Optimizer optimizer(layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
   weight(kMatrix) = 1;
   grad(kMatrix) = .1f;
-  optimizer.apply({}, gradients_, parameters_);
+  optimizer.apply(gradients_, parameters_);
   // Decay by 1 - lr * 0.01 = 0.9999 first; then the first step of Adam is lr g / (|g| + eps)
   // whatever the gradient's size.
   EXPECT_NEAR(weight(kMatrix), 0.989900001, 1e-7);
   grad(kMatrix) = -.2f;
-  optimizer.apply({}, gradients_, parameters_);
+  optimizer.apply(gradients_, parameters_);
   EXPECT_NEAR(weight(kMatrix), 0.993462046, 1e-7);
 }
 
 TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
   for (bool decay_norms : {false, true}) {
-    Optimizer optimizer(layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms}, 10);
+    Optimizer optimizer({}, layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms},
+                        10);
     weight(kMatrix) = weight(kResidual) = weight(kNorm) = 1;
-    optimizer.apply({}, gradients_, parameters_);
+    optimizer.apply(gradients_, parameters_);
     EXPECT_FLOAT_EQ(weight(kMatrix), .95f);
     EXPECT_FLOAT_EQ(weight(kResidual), .95f);
     EXPECT_FLOAT_EQ(weight(kNorm), decay_norms ? .95f : 1.0f);
@@ -53,11 +54,12 @@ TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
 
 TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
   testing::TempDir dir;
-  Optimizer optimizer(layout_, {.lr = .01, .max_grad_norm = 1}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .01, .max_grad_norm = 1}, 10);
   // The norm of 3 and 4 is 5, over matrix and norm weights together.
   grad(kMatrix) = 3;
   grad(kNorm) = 4;
-  EXPECT_NEAR(optimizer.apply({}, gradients_, parameters_).grad_norm, 5, 1e-12);
+  optimizer.apply(gradients_, parameters_);
+  EXPECT_NEAR(optimizer.last_report().grad_norm, 5, 1e-12);
   optimizer.save(dir.path() / "o.safetensors");
   SafetensorsFile file(dir.path() / "o.safetensors");
   auto first = [&](const char* name) {
@@ -71,20 +73,62 @@ TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
 }
 
 TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
-  Optimizer optimizer(layout_, {.lr = .1}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .1}, 10);
   weight(kMatrix) = 1;
   for (float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     grad(kNorm, 3) = bad;
-    EXPECT_TRUE(optimizer.apply({}, gradients_, parameters_).skipped);
+    optimizer.apply(gradients_, parameters_);
+    EXPECT_TRUE(optimizer.last_report().skipped);
   }
   EXPECT_EQ(optimizer.skipped(), 2);
   // A skipped update moves nothing, nor the schedule and the bias correction.
   EXPECT_EQ(optimizer.updates(), 0);
   EXPECT_EQ(weight(kMatrix), 1);
   grad(kNorm, 3) = 1;
-  EXPECT_FALSE(optimizer.apply({}, gradients_, parameters_).skipped);
+  optimizer.apply(gradients_, parameters_);
+  EXPECT_FALSE(optimizer.last_report().skipped);
   EXPECT_EQ(optimizer.updates(), 1);
+}
+
+// More than may be under way at once, with some that are skipped between them, through warm-up,
+// schedule and what is behind it.
+TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
+  const OptimOptions options{
+      .lr = 1e-3, .warmup_updates = 7, .schedule = LrSchedule::kCosine, .max_grad_norm = 0};
+  Optimizer at_once({}, layout_, options, 150), later({}, layout_, options, 150);
+  Parameters other(layout_);
+  std::vector<Optimizer::Report> reports;
+  int64_t updates = 0;
+  const auto bits = [](const Parameters& p) {
+    return std::vector<float>(p.flat().begin(), p.flat().end());
+  };
+  for (int i = 0; i < 200; ++i) {
+    const bool skips = i % 17 == 3;
+    grad(kMatrix) = skips ? std::numeric_limits<float>::infinity() : static_cast<float>(i % 5 - 2);
+    const std::vector<float> before = bits(parameters_);
+    at_once.apply(gradients_, parameters_);
+    later.apply(gradients_, other);
+    reports.push_back(at_once.last_report());
+    EXPECT_EQ(reports.back().skipped, skips);
+    updates += !skips;
+    EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, 150));
+    if (skips) EXPECT_EQ(bits(parameters_), before);
+    EXPECT_EQ(later.tries(), i + 1);
+  }
+  EXPECT_EQ(bits(other), bits(parameters_));
+  EXPECT_EQ(later.updates(), updates);
+  EXPECT_EQ(later.skipped(), 200 - updates);
+  for (Optimizer* optimizer : {&at_once, &later}) {
+    const std::vector<Optimizer::Report> taken = optimizer->take_reports();
+    ASSERT_EQ(taken.size(), reports.size());
+    for (size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_EQ(taken[i].lr, reports[i].lr);
+      EXPECT_EQ(taken[i].skipped, reports[i].skipped);
+      if (!taken[i].skipped) EXPECT_EQ(taken[i].grad_norm, reports[i].grad_norm);
+    }
+    EXPECT_TRUE(optimizer->take_reports().empty());
+  }
 }
 
 TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
@@ -113,13 +157,13 @@ TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   auto run = [&](int stop_after) {
     Rng rng(3);
     Parameters p(layout_), g(layout_);
-    auto optimizer = std::make_unique<Optimizer>(layout_, options, 8);
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
     for (int update = 0; update < 8; ++update) {
       for (float& x : g.flat()) x = static_cast<float>(rng.normal());
-      optimizer->apply({}, g, p);
+      optimizer->apply(g, p);
       if (update != stop_after) continue;
       optimizer->save(dir.path() / "o.safetensors");
-      optimizer = std::make_unique<Optimizer>(layout_, options, 8);
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
       optimizer->load(dir.path() / "o.safetensors");
     }
     return std::vector<float>(p.flat().begin(), p.flat().end());
@@ -132,8 +176,8 @@ TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
   ModelConfig other = testing::tiny_model();
   other.vocab_size = 23;
   ParameterLayout layout(other);
-  Optimizer(layout, {}, 1).save(dir.path() / "o.safetensors");
-  Optimizer optimizer(layout_, {}, 1);
+  Optimizer({}, layout, {}, 1).save(dir.path() / "o.safetensors");
+  Optimizer optimizer({}, layout_, {}, 1);
   try {
     optimizer.load(dir.path() / "o.safetensors");
     FAIL();

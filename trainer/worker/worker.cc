@@ -194,14 +194,12 @@ class TrainerWorker {
       const BatchFetch whole = std::move(fetches_.front());
       fetches_.pop_front();
       request();  // of the next part, so that it comes meanwhile
-      const Optimizer& optimizer = trainer_.optimizer();
-      const auto tries = [&] { return optimizer.updates() + optimizer.skipped(); };
-      const int64_t before = tries();
+      const int64_t before = trainer_.optimizer().tries();
       try {
         train(whole);
       } catch (const RankLost& lost) {
         // Between two updates of a step the weights are of no version.
-        if (tries() != before) throw;
+        if (trainer_.optimizer().tries() != before) throw;
         return lose_ranks(lost);
       }
       if (!whole.batch().last) continue;

@@ -274,20 +274,22 @@ TEST_P(GoldenSteps, ThreeAdamWStepsAgree) {
   std::vector<std::vector<int>> masks;
   read_ce(sequences, masks);
   Parameters m(rig.model.layout()), v(rig.model.layout());
-  AdamWStep step{.lr = settings["lr"],
-                 .beta1 = settings["betas"][0],
-                 .beta2 = settings["betas"][1],
-                 .eps = settings["eps"],
-                 .weight_decay = settings["weight_decay"]};
-  for (step.step = 1; step.step <= 3; ++step.step) {
+  const AdamWConstants constants{.beta1 = settings["betas"][0],
+                                 .beta2 = settings["betas"][1],
+                                 .eps = settings["eps"],
+                                 .weight_decay = settings["weight_decay"]};
+  const float rate = settings["lr"];
+  UpdateState state;
+  for (size_t step = 0; step < 3; ++step) {
     Parameters gradients(rig.model.layout());
     const CrossEntropy got = cross_entropy(rig, sequences, masks, &gradients);
-    const Json& want = history[static_cast<size_t>(step.step - 1)];
+    const Json& want = history[step];
     EXPECT_NEAR(got.loss / want["loss"].get<double>(), 1, kLossBound);
-    EXPECT_NEAR(std::sqrt(squares(rig.stream(), gradients.flat())) /
-                    want["grad_norm_before_clip"].get<double>(),
-                1, kGradientBound);
-    adamw(rig.stream(), {.step = step,
+    sum_of_squares(rig.stream(), {.x = gradients.flat(), .sum = {&state.sum_of_squares, 1}});
+    begin_update(rig.stream(), {.state = {&state, 1}, .rates = {&rate, 1}});
+    EXPECT_NEAR(state.grad_norm / want["grad_norm_before_clip"].get<double>(), 1, kGradientBound);
+    adamw(rig.stream(), {.state = {&state, 1},
+                         .constants = constants,
                          .parameters = rig.parameters.flat(),
                          .gradients = gradients.flat(),
                          .m = m.flat(),

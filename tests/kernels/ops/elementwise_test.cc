@@ -1,5 +1,7 @@
 // Ops that treat each row, or each element, on its own: rms_norm, rope, swiglu, embedding, adamw.
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/embedding.h"
@@ -394,13 +396,18 @@ TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
     const GuardedMatrix g(1, n, rng);
     GuardedMatrix p1 = p, m1 = m, v1 = v, p3 = p, m3 = m, v3 = v;
     const std::span<const float> grads(g.view().data, static_cast<size_t>(n));
-    AdamWStep step{.lr = 1e-2f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = 3};
-    ref::adamw(step, span_of(p1), grads, span_of(m1), span_of(v1));
-    adamw(Stream{}, {.step = step,
-                     .parameters = span_of(p),
-                     .gradients = grads,
-                     .m = span_of(m),
-                     .v = span_of(v)});
+    UpdateState state{.updates = 3, .lr = 1e-2f, .grad_scale = 0.5f};
+    const auto update = [&](GuardedMatrix& parameters, GuardedMatrix& first,
+                            GuardedMatrix& second) {
+      return AdamW{.state = {&state, 1},
+                   .constants = {.weight_decay = 0.1f},
+                   .parameters = span_of(parameters),
+                   .gradients = grads,
+                   .m = span_of(first),
+                   .v = span_of(second)};
+    };
+    ref::adamw(update(p1, m1, v1));
+    adamw(Stream{}, update(p, m, v));
     // Two products and a sum for m and v. For p: the update, lr times a quotient with the roundings
     // of m, v, the root and the bias corrections; m^2 / v may be large here, m and v are unrelated.
     expect_close(m.view(), m1.view(), 4 * kUnit * (1 + m1.max_magnitude()), "m");
@@ -415,14 +422,68 @@ TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
     m.expect_canaries();
     v.expect_canaries();
     TestStream stream(3);
-    adamw(stream.get(), {.step = step,
-                         .parameters = span_of(p3),
-                         .gradients = grads,
-                         .m = span_of(m3),
-                         .v = span_of(v3)});
+    adamw(stream.get(), update(p3, m3, v3));
     expect_same_bits(p3.view(), p.view(), "p, three threads");
     expect_same_bits(v3.view(), v.view(), "v, three threads");
+    state.skips = true;
+    adamw(stream.get(), update(p3, m3, v3));
+    expect_same_bits(p3.view(), p.view(), "p, skipped");
+    expect_same_bits(m3.view(), m.view(), "m, skipped");
+    expect_same_bits(v3.view(), v.view(), "v, skipped");
   }
+}
+
+TEST(AdamW, BeginUpdateAgreesWithTheReference) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(),
+                   kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<float> rates = {0.25f, 0.5f, 1e-3f};
+  const auto same = [](const UpdateState& a, const UpdateState& b) {
+    EXPECT_EQ(std::isnan(a.grad_norm), std::isnan(b.grad_norm));
+    if (!std::isnan(a.grad_norm)) EXPECT_EQ(a.grad_norm, b.grad_norm);
+    EXPECT_EQ(std::tuple(a.updates, a.skipped, a.lr, a.grad_scale, a.skips),
+              std::tuple(b.updates, b.skipped, b.lr, b.grad_scale, b.skips));
+  };
+  for (const double max_grad_norm : {0.0, 0.5, 1.0, 1e9}) {
+    UpdateState state{.updates = 40, .skipped = 2}, expected = state;
+    for (const double sum : {25.0, 0.0, kNan, 1e-30, kInf, 1.0, 1e80, 0.25, 2.0}) {
+      state.sum_of_squares = expected.sum_of_squares = sum;
+      const BeginUpdate args{
+          .state = {&state, 1}, .rates = rates, .first_rate = 41, .max_grad_norm = max_grad_norm};
+      begin_update(Stream{}, args);
+      BeginUpdate ref_args = args;
+      ref_args.state = {&expected, 1};
+      ref::begin_update(ref_args);
+      same(state, expected);
+    }
+    EXPECT_EQ(state.updates, 47);
+    EXPECT_EQ(state.skipped, 4);
+  }
+}
+
+TEST(AdamW, BeginUpdateClipsCountsAndSkips) {
+  const std::vector<float> rates = {0.25f, 0.5f};
+  UpdateState state;
+  const auto begin = [&](double sum, double max_grad_norm) {
+    state.sum_of_squares = sum;
+    begin_update(Stream{}, {.state = {&state, 1}, .rates = rates, .max_grad_norm = max_grad_norm});
+    return state;
+  };
+  begin(25, 1);
+  EXPECT_EQ(state.grad_norm, 5);
+  EXPECT_EQ(state.grad_scale, static_cast<float>(1 / (5 + 1e-6)));
+  EXPECT_EQ(state.lr, 0.25f);
+  EXPECT_EQ(state.updates, 1);
+  // Neither the count nor the rate moves.
+  EXPECT_TRUE(begin(std::numeric_limits<double>::quiet_NaN(), 1).skips);
+  EXPECT_EQ(state.lr, 0);
+  EXPECT_EQ(state.updates, 1);
+  EXPECT_EQ(state.skipped, 1);
+  EXPECT_FALSE(begin(25, 0).skips);
+  EXPECT_EQ(state.grad_scale, 1);
+  EXPECT_EQ(state.lr, 0.5f);
+  EXPECT_EQ(begin(25, 100).grad_scale, 1);
+  EXPECT_EQ(state.lr, 0.5f);  // the last for all behind it
+  EXPECT_EQ(state.updates, 3);
 }
 
 double squares(const Stream& stream, std::span<const float> x) {
