@@ -17,7 +17,6 @@
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
 #include "rollout/engine/engine.h"
-#include "rollout/engine/sampler.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
 #include "sandbox/builtin/built_in.h"

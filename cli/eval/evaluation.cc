@@ -10,7 +10,6 @@
 #include "reward/judge.h"
 #include "reward/registry.h"
 #include "rollout/engine/engine.h"
-#include "rollout/engine/sampler.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
 #include "sandbox/registry.h"

@@ -209,25 +209,6 @@ void log_sum_exp(const Stream& stream, const LogSumExp& args) {
       });
 }
 
-void softmax_weights(const Stream&, const SoftmaxWeights& args) {
-  const auto [logits, inv_temperature, weights] = args;
-  const int64_t size = std::ssize(logits);
-  TR_CHECK(size > 0 && std::ssize(weights) == size, "logits [{}], weights [{}]", size,
-           weights.size());
-  Vec16 largest = simd::broadcast(logits[0]);
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes)
-    largest = simd::max(simd::load(logits.data() + i), largest);
-  float top = simd::reduce_max(largest);
-  for (; i < size; ++i)
-    top = logits[static_cast<size_t>(i)] > top ? logits[static_cast<size_t>(i)] : top;
-  const Vec16 all = simd::broadcast(top), scale = simd::broadcast(inv_temperature);
-  for (i = 0; i < size; i += kLanes) {
-    const Vec16 x = simd::mul(simd::sub(simd::load(logits.data() + i, size - i), all), scale);
-    simd::store(weights.data() + i, simd::exp(x), size - i);
-  }
-}
-
 void kept_log_sum_exp(const Stream& stream, const KeptLogSumExp& args) {
   const ConstMatrix logits = args.logits.host();
   const KeptSets& kept = args.kept;
@@ -268,8 +249,8 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
     Matrix z(logits.data(), count, vocab);
-    // The same product, and below it the same expression, as the sampler's (Engine::draw): that
-    // makes a recomputed log-probability the sampled one, bit for bit.
+    // The product of the engine, and below it the expression of sample(): that makes a recomputed
+    // log-probability the sampled one, bit for bit.
     cpu::linear(stream,
                 {.x = hidden.slice_rows(first, first + count), .weight = head.weight, .y = z});
     parallel_for(stream, count, log_softmax_grain(vocab), [&](int64_t begin, int64_t end) {

@@ -45,5 +45,6 @@ MatrixView<const T> rows_of(const Weight& weight) {
 size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context);
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);
+size_t sample_workspace_bytes(int64_t rows, int64_t vocab);
 
 }  // namespace tailrace::cuda

@@ -17,6 +17,7 @@ inline OpTable op_table() {
       .weight_bytes = weight_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,
+      .sample_workspace_bytes = sample_workspace_bytes,
   };
 }
 

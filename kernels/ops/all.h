@@ -10,4 +10,5 @@
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/router.h"
+#include "kernels/ops/sample.h"
 #include "kernels/ops/swiglu.h"

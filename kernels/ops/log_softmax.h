@@ -54,15 +54,6 @@ struct LogSumExp {
 };
 void log_sum_exp(const Stream& stream, const LogSumExp& args);
 
-// What tokens are drawn by: weights[i] = exp((logits[i] - largest) * inv_temperature), of one row.
-// The largest is 1. logits and weights of one size, at least 1.
-struct SoftmaxWeights {
-  std::span<const float> logits;
-  float inv_temperature = 1;
-  std::span<float> weights;
-};
-void softmax_weights(const Stream& stream, const SoftmaxWeights& args);
-
 // lse_K of each row of logits [rows, vocab] that has a set; the others are left as they are.
 //   kept, kept_lse [rows]
 struct KeptLogSumExp {

@@ -27,6 +27,7 @@ struct OpTable {
   size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                       int max_context) = nullptr;
   size_t (*linear_logprob_workspace_bytes)(int64_t rows, int64_t vocab, int64_t dim) = nullptr;
+  size_t (*sample_workspace_bytes)(int64_t rows, int64_t vocab) = nullptr;
 };
 
 // Before the first op on a device of that kind.

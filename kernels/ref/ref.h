@@ -13,6 +13,7 @@
 #include "kernels/ops/experts.h"
 #include "kernels/ops/log_softmax.h"
 #include "kernels/ops/router.h"
+#include "kernels/ops/sample.h"
 #include "kernels/ops/swiglu.h"
 
 namespace tailrace::ref {
@@ -69,6 +70,9 @@ void kept_log_sum_exp(ConstMatrix logits, const KeptSets& kept, float inv_temper
 void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRows& out);
 void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
                              const LogprobGradient& gradient);
+
+// Draws in order of id.
+void sample(const SampleTokens& args);
 
 void begin_update(const BeginUpdate& args);
 void adamw(const AdamW& args);

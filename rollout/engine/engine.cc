@@ -13,6 +13,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/log_softmax.h"
+#include "kernels/ops/sample.h"
 #include "rollout/engine/sampler.h"
 
 namespace tailrace {
@@ -42,11 +43,20 @@ struct WorkspaceBytes {
   WorkspaceBytes(const ModelConfig& config, const EngineOptions& options, int num_threads,
                  const Placement& placement = {}) {
     Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
-    EngineArrays({on_device, on_host, placement}, config, options);
-    on_device.take<std::byte>(static_cast<int64_t>(Model::workspace_bytes(
-        config, options.max_batch_tokens, static_cast<int>(options.max_context_tokens), num_threads,
-        placement)));
+    const MirrorMemory memory{on_device, on_host, placement};
+    const EngineArrays arrays(memory, config, options);
+    const int64_t rows = arrays.logits.host.rows, vocab = arrays.logits.host.cols;
+    // A pass and the draw behind it take the same memory.
+    const size_t pass = Model::workspace_bytes(config, options.max_batch_tokens,
+                                               static_cast<int>(options.max_context_tokens),
+                                               num_threads, placement),
+                 draw = sample_workspace_bytes(rows, vocab, placement.device);
+    on_device.take<std::byte>(static_cast<int64_t>(std::max(pass, draw)));
     device = on_device.peak();
+    if (!memory.is_one()) {
+      DrawnRows(on_host, rows);
+      on_host.take<std::byte>(static_cast<int64_t>(sample_workspace_bytes(rows, vocab)));
+    }
     host = on_host.peak();
   }
 };
@@ -59,13 +69,13 @@ BatchRoom batch_room(const ModelConfig& config, const EngineOptions& options, in
           .blocks = num_blocks};
 }
 
-// Calls f(begin, end, inv_temperature). The ops take one temperature: rows that share theirs with
-// the next ones go together.
+// Calls f(begin, end, inv_temperature). kept_log_sum_exp() takes one temperature: rows that share
+// theirs with the next ones go together.
 template <class F>
-void for_each_temperature(std::span<Sequence* const> rows, const F& f) {
+void for_each_temperature(std::span<const SamplingRow> rows, const F& f) {
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-    const float inv_temperature = inverse_temperature(rows[begin]->sampling);
-    while (end < rows.size() && inverse_temperature(rows[end]->sampling) == inv_temperature) ++end;
+    const float inv_temperature = rows[begin].inv_temperature;
+    while (end < rows.size() && rows[end].inv_temperature == inv_temperature) ++end;
     f(static_cast<int64_t>(begin), static_cast<int64_t>(end), inv_temperature);
   }
 }
@@ -77,14 +87,9 @@ EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config
     : hidden(take_tensor(memory.device, memory.placement, max_logit_rows(options),
                          config.hidden_size, memory.placement.operands)),
       logits(memory, logit_rows_per_chunk(config, options), config.num_ids()),
-      sampler_weights(memory.on_host().take<float>(logits.host.rows * logits.host.cols)),
-      sampler_ids(memory, logits.host.rows * logits.host.cols),
-      drawn(memory.on_host().take<int32_t>(hidden.rows)),
-      lse(memory, hidden.rows),
-      kept_lse(memory, hidden.rows),
-      logprobs(memory.on_host().take<float>(hidden.rows)),
-      kept_counts(memory.on_host().take<int32_t>(hidden.rows)),
-      kept_offsets(memory, logits.host.rows + 1) {}
+      kept_ids(memory, logits.host.rows * logits.host.cols),
+      kept_offsets(memory, memory.is_one() ? 0 : logits.host.rows + 1),
+      draws(memory, hidden.rows) {}
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
                   const Placement& placement) {
@@ -291,7 +296,7 @@ void Engine::collect() {
   wait(stream_);
   for (size_t row = 0; row < rows_.size(); ++row) {
     // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
-    if (!std::isfinite(arrays_.lse.host[row]))
+    if (!std::isfinite(arrays_.draws.lse.host[row]))
       throw UserError("the weights of version {} give logits that are not finite (at position {})",
                       gate_.version(), rows_[row]->length());
   }
@@ -301,7 +306,7 @@ void Engine::collect() {
   }
   for (size_t row = 0; row < rows_.size(); ++row) {
     Sequence& sequence = *rows_[row];
-    sequence.tokens.push_back(arrays_.drawn[row]);
+    sequence.tokens.push_back(arrays_.draws.tokens.host[row]);
     sequence.sampled.push_back(drawn_token(sequence, row));
     ++stats_.sampled_tokens;
     if (auto reason = reason_to_stop(sequence)) {
@@ -334,72 +339,112 @@ void Engine::forget_choices(Sequence& sequence) {
 
 GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) {
   // The version token by token: an install may come between two of them.
-  GeneratedToken token{arrays_.drawn[row], arrays_.logprobs[row], gate_.version()};
-  if (arrays_.kept_counts[row] == 0) return token;
-  token.log_mass = log_mass(arrays_.kept_lse.host[row], arrays_.lse.host[row]);
+  const MirroredDraws& draws = arrays_.draws;
+  GeneratedToken token{draws.tokens.host[row], draws.logprobs.host[row], gate_.version()};
+  if (draws.kept_counts.host[row] == 0) return token;
+  token.log_mass = log_mass(draws.kept_lse.host[row], draws.lse.host[row]);
   if (sequence.wants_kept) token.kept = std::move(kept_[row]);
   return token;
 }
 
-// Of the rows from `begin` on, which these logits are of.
-void Engine::draw(int64_t begin, const MirrorMatrix& all_logits) {
-  const ConstMatrix logits = all_logits.host;
-  const int64_t count = logits.rows, vocab = logits.cols;
-  const auto rows = std::span<Sequence* const>(rows_).subspan(begin, count);
-  const Mirror<float> lse = arrays_.lse.slice(begin, count);
-  const auto kept_counts = arrays_.kept_counts.subspan(begin, count);
-  for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
-    log_sum_exp(stream_, {.logits = all_logits.device.slice_rows(from, to),
-                          .inv_temperature = inv_temperature,
-                          .lse = lse.device.subspan(from, to - from)});
-  });
-  lse.fetch(stream_);
-  all_logits.fetch(stream_);
-  wait(stream_);
-  parallel_for(stream_, count, std::max<int64_t>(1, 8192 / vocab), [&](int64_t from, int64_t to) {
-    for (int64_t row = from; row < to; ++row) {
-      kept_counts[row] = 0;
-      if (!std::isfinite(lse.host[row])) continue;  // collect() refuses it
-      const Sequence& sequence = *rows[row];
-      SamplerScratch scratch{arrays_.sampler_weights.subspan(row * vocab, vocab),
-                             arrays_.sampler_ids.host.subspan(row * vocab, vocab)};
-      // The number belongs to (key, absolute position of the new token): neither the batch nor a
-      // preemption can change a draw.
-      const auto [token, kept] =
-          sample_token({logits.row(row), static_cast<size_t>(vocab)}, sequence.sampling,
-                       sample_uniform(sequence.key, sequence.length()), scratch);
-      arrays_.drawn[begin + row] = token;
-      kept_counts[row] = static_cast<int32_t>(kept.size());
-      // The expression of linear_logprob(), term by term. Written in another way it would round in
-      // another way, and the trainer would see a mismatch where there is none.
-      arrays_.logprobs[begin + row] =
-          logits.row(row)[token] * inverse_temperature(sequence.sampling) - lse.host[row];
+// Draws the rows from `begin` on, whose logits these are.
+void Engine::draw(int64_t begin, const MirrorMatrix& logits) {
+  const int64_t count = logits.host.rows, vocab = logits.host.cols;
+  const auto sequences = std::span<Sequence* const>(rows_).subspan(begin, count);
+  const MirroredDraws draws = arrays_.draws.slice(begin, count);
+  const Mirror<int32_t>& ids = arrays_.kept_ids;
+  const auto wants_set = [&](int64_t row) {
+    return sequences[row]->wants_kept && truncates(draws.how.host[row], vocab);
+  };
+  bool by_host = false, wants_sets = false;
+  for (int64_t row = 0; row < count; ++row) {
+    const Sequence& sequence = *sequences[row];
+    // The number belongs to (key, absolute position of the new token): neither the batch nor a
+    // preemption can change a draw.
+    draws.how.host[row] =
+        sampling_row(sequence.sampling, sample_uniform(sequence.key, sequence.length()));
+    by_host = by_host || !can_sample(stream_.device, draws.how.host[row]);
+    wants_sets = wants_sets || wants_set(row);
+  }
+  draws.how.send(stream_);
+  sample(stream_, workspace_,
+         {.logits = logits.device,
+          .rows = draws.how.device,
+          .drawn = draws.tokens.device,
+          .lse = draws.lse.device,
+          .logprobs = draws.logprobs.device,
+          .kept_lse = draws.kept_lse.device,
+          .kept_counts = draws.kept_counts.device,
+          .kept_ids = ids.device.first(count * vocab)});
+  draws.fetch(stream_);
+  if (wants_sets) {
+    // How many ids there are decides what is copied.
+    wait(stream_);
+    const auto set_of = [&](int64_t row) {
+      return ids.slice(row * vocab, draws.kept_counts.host[row]);
+    };
+    for (int64_t row = 0; row < count; ++row)
+      if (wants_set(row) && draws.kept_counts.host[row] > 0) set_of(row).fetch(stream_);
+    wait(stream_);
+    for (int64_t row = 0; row < count; ++row) {
+      const auto set = set_of(row).host;
+      if (wants_set(row)) kept_[begin + row].assign(set.begin(), set.end());
     }
-  });
+  }
+  if (by_host) draw_on_host(begin, logits);
+}
+
+// Draws those rows that the device cannot draw. The others stay as the device drew them: who else
+// is in a batch must not change a draw.
+void Engine::draw_on_host(int64_t begin, const MirrorMatrix& logits) {
+  const int64_t count = logits.host.rows, vocab = logits.host.cols;
+  const auto sequences = std::span<Sequence* const>(rows_).subspan(begin, count);
+  const MirroredDraws draws = arrays_.draws.slice(begin, count);
+  logits.fetch(stream_);
+  wait(stream_);
+  Workspace::Scope scope(host_workspace_);
+  const DrawnRows own(host_workspace_, count);
+  const std::span<int32_t> ids = arrays_.kept_ids.host;
+  sample({.device = {}, .pool = stream_.pool}, host_workspace_,
+         {.logits = logits.host,
+          .rows = draws.how.host,
+          .drawn = own.tokens,
+          .lse = own.lse,
+          .logprobs = own.logprobs,
+          .kept_lse = own.kept_lse,
+          .kept_counts = own.kept_counts,
+          .kept_ids = ids.first(count * vocab)});
   // A set lies where its row's part of the ids begins, and goes to where the one before it ends,
   // which is never behind that.
-  const std::span<int32_t> ids = arrays_.sampler_ids.host;
   const Mirror<int64_t> offsets = arrays_.kept_offsets.slice(0, count + 1);
   offsets.host[0] = 0;
   for (int64_t row = 0; row < count; ++row) {
-    const auto set = ids.subspan(row * vocab, kept_counts[row]);
-    if (rows[row]->wants_kept) kept_[begin + row].assign(set.begin(), set.end());
+    offsets.host[row + 1] = offsets.host[row];
+    const SamplingRow& how = draws.how.host[row];
+    // collect() refuses a row whose lse is not finite.
+    if (can_sample(stream_.device, how) || !std::isfinite(draws.lse.host[row])) continue;
+    draws.tokens.host[row] = own.tokens[row];
+    draws.kept_counts.host[row] = own.kept_counts[row];
+    // The device's numbers, not the host's: those that linear_logprob() gives.
+    draws.logprobs.host[row] =
+        logits.host.row(row)[own.tokens[row]] * how.inv_temperature - draws.lse.host[row];
+    const auto set = ids.subspan(row * vocab, own.kept_counts[row]);
+    if (sequences[row]->wants_kept) kept_[begin + row].assign(set.begin(), set.end());
     std::ranges::copy(set, ids.begin() + offsets.host[row]);
-    offsets.host[row + 1] = offsets.host[row] + kept_counts[row];
+    offsets.host[row + 1] += std::ssize(set);
   }
   const int64_t num_kept = offsets.host[count];
   if (num_kept == 0) return;
   offsets.send(stream_);
-  arrays_.sampler_ids.slice(0, num_kept).send(stream_);
-  const KeptSets kept{offsets.device, arrays_.sampler_ids.device};
-  for_each_temperature(rows, [&](int64_t from, int64_t to, float inv_temperature) {
-    kept_log_sum_exp(stream_,
-                     {.logits = all_logits.device.slice_rows(from, to),
-                      .kept = kept.slice(from, to),
-                      .inv_temperature = inv_temperature,
-                      .kept_lse = arrays_.kept_lse.device.subspan(begin + from, to - from)});
+  arrays_.kept_ids.slice(0, num_kept).send(stream_);
+  const KeptSets kept{offsets.device, arrays_.kept_ids.device};
+  for_each_temperature(draws.how.host, [&](int64_t from, int64_t to, float inv_temperature) {
+    kept_log_sum_exp(stream_, {.logits = logits.device.slice_rows(from, to),
+                               .kept = kept.slice(from, to),
+                               .inv_temperature = inv_temperature,
+                               .kept_lse = draws.kept_lse.device.subspan(from, to - from)});
   });
-  arrays_.kept_lse.slice(begin, count).fetch(stream_);
+  draws.kept_lse.fetch(stream_);
   // The ids are written again by the next chunk.
   wait(stream_);
 }

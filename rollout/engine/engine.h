@@ -22,6 +22,7 @@
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/ops/sample.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/options.h"
 #include "rollout/engine/stop_matcher.h"
@@ -54,18 +55,62 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
 std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
                                       int num_threads);
 
+// What sample() says of rows: an element each.
+struct DrawnRows {
+  std::span<int32_t> tokens, kept_counts;
+  std::span<float> lse, logprobs, kept_lse;
+
+  DrawnRows(Workspace& memory, int64_t rows)
+      : tokens(memory.take<int32_t>(rows)),
+        kept_counts(memory.take<int32_t>(rows)),
+        lse(memory.take<float>(rows)),
+        logprobs(memory.take<float>(rows)),
+        kept_lse(memory.take<float>(rows)) {}
+};
+
+// The same on both sides, and how they are drawn.
+struct MirroredDraws {
+  Mirror<SamplingRow> how;
+  Mirror<int32_t> tokens, kept_counts;
+  Mirror<float> lse, logprobs, kept_lse;
+
+  MirroredDraws(const MirrorMemory& memory, int64_t rows)
+      : how(memory, rows),
+        tokens(memory, rows),
+        kept_counts(memory, rows),
+        lse(memory, rows),
+        logprobs(memory, rows),
+        kept_lse(memory, rows) {}
+
+  MirroredDraws slice(int64_t begin, int64_t count) const {
+    MirroredDraws part = *this;
+    part.how = how.slice(begin, count);
+    part.tokens = tokens.slice(begin, count);
+    part.kept_counts = kept_counts.slice(begin, count);
+    part.lse = lse.slice(begin, count);
+    part.logprobs = logprobs.slice(begin, count);
+    part.kept_lse = kept_lse.slice(begin, count);
+    return part;
+  }
+  // All but `how`, which the host writes.
+  void fetch(const Stream& stream) const {
+    tokens.fetch(stream);
+    kept_counts.fetch(stream);
+    lse.fetch(stream);
+    logprobs.fetch(stream);
+    kept_lse.fetch(stream);
+  }
+};
+
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
-// rows, and what is drawn from them is kept of all rows that want logits. The host draws.
+// rows, and what is drawn from them is kept of all rows that want logits. The host reads logits
+// only where the device cannot draw a row.
 struct EngineArrays {
-  Tensor hidden;                     // [rows, hidden], of the device
-  MirrorMatrix logits;               // [rows of a chunk, vocab]
-  std::span<float> sampler_weights;  // [rows of a chunk * vocab], of the host
-  Mirror<int32_t> sampler_ids;       // the same
-  std::span<int32_t> drawn;          // [rows]
-  Mirror<float> lse, kept_lse;       // [rows]; the second of rows that are truncated
-  std::span<float> logprobs;         // [rows]
-  std::span<int32_t> kept_counts;    // [rows] ids that a row was drawn from; 0: all of them
-  Mirror<int64_t> kept_offsets;      // [rows of a chunk + 1] of those ids, in sampler_ids
+  Tensor hidden;                 // [rows, hidden], of the device
+  MirrorMatrix logits;           // [rows of a chunk, vocab]
+  Mirror<int32_t> kept_ids;      // [rows of a chunk * vocab], as sample() has them
+  Mirror<int64_t> kept_offsets;  // [rows of a chunk + 1] of sets that the host drew from
+  MirroredDraws draws;           // [rows]
 
   EngineArrays(const MirrorMemory& memory, const ModelConfig& config, const EngineOptions& options);
 };
@@ -107,12 +152,14 @@ class Engine final : public Generator {
   int num_cached_blocks() const { return planner_.num_cached_blocks(); }
 
  private:
-  // A step: what the pass computes and for whom; the work itself, of which only the host's sampler
-  // reads anything; then what was drawn, and what becomes of it. None comes between two of them.
+  // A step: what the pass computes and for whom; the work itself, of which nothing is read before
+  // it is done, unless a request wants sets or the device cannot draw a row; then what was drawn,
+  // and what becomes of it. None comes between two of them.
   void plan();
   void enqueue();
   void collect();
   void draw(int64_t begin, const MirrorMatrix& logits);
+  void draw_on_host(int64_t begin, const MirrorMatrix& logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
   GeneratedToken drawn_token(const Sequence& sequence, size_t row);

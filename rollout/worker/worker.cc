@@ -23,7 +23,6 @@
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
-#include "rollout/engine/sampler.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"

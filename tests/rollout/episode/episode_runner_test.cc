@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "core/base/random.h"
-#include "rollout/engine/sampler.h"
 #include "rollout/episode/task_source.h"
 #include "tests/core/base/test_clock.h"
 #include "tests/rollout/engine/engine_harness.h"
