@@ -3,6 +3,7 @@
 // and the prefix cache (design rule 3).
 #include "rollout/engine/engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -96,7 +97,8 @@ Answers generate(Rig& rig, const Setup& setup, bool one_by_one) {
     engine.submit({.session = static_cast<SessionId>(i),
                    .new_tokens = all[i],
                    .sampling = sampling_of(i),
-                   .key = {.value = 1000 + i}});
+                   .key = {.value = 1000 + i},
+                   .wants_kept = true});
     if (one_by_one) finish();
   }
   finish();
@@ -114,6 +116,8 @@ void expect_same(const Answers& got, const Answers& want, const std::string& wha
       EXPECT_EQ(std::memcmp(&other[i].logprob, &answer.tokens[i].logprob, sizeof(float)), 0)
           << what << ", session " << session << ", " << i;
       EXPECT_EQ(std::memcmp(&other[i].log_mass, &answer.tokens[i].log_mass, sizeof(float)), 0)
+          << what << ", session " << session << ", " << i;
+      EXPECT_EQ(other[i].kept, answer.tokens[i].kept)
           << what << ", session " << session << ", " << i;
     }
   }
@@ -134,11 +138,20 @@ TEST_P(CudaEngine, SamplesWhatAWholePassGives) {
     rig.forward_whole({whole}, Rig::Rows::kPredicting, /*keep=*/false);
     const float inv_temperature = i % 4 == 1 ? 1.0f / 0.8f : 1.0f;
     const auto logprobs = rig.head_rows(targets, inv_temperature).logprobs;
-    for (size_t j = 0; j < sampled.size(); ++j)
+    for (size_t j = 0; j < sampled.size(); ++j) {
       EXPECT_EQ(std::memcmp(&sampled[j].logprob, &logprobs[all[i].size() - 1 + j], sizeof(float)),
                 0)
           << "prompt " << i << ", token " << j << ": " << sampled[j].logprob << " and "
           << logprobs[all[i].size() - 1 + j];
+      // The device draws from the sets of top-k, the host from those of top-p.
+      const auto& kept = sampled[j].kept;
+      const bool truncated = i % 4 >= 2;
+      EXPECT_EQ(kept.empty(), !truncated);
+      EXPECT_EQ(sampled[j].log_mass < 0, truncated);
+      if (!truncated) continue;
+      EXPECT_TRUE(std::ranges::is_sorted(kept) && std::ranges::binary_search(kept, sampled[j].id));
+      EXPECT_TRUE(i % 4 == 3 || kept.size() == 20) << kept.size();
+    }
   }
 }
 
