@@ -10,6 +10,8 @@
 //   attention  chunks of kChunk absolute positions, each by tiles with a running maximum; chunks
 //              joined in their order
 //   norms      a block's tree over the row
+//   softmax    blocks of kVocabBlock logits, then the blocks (log_softmax.cuh); a draw inverts the
+//              cumulative distribution over the same blocks
 #pragma once
 
 #include <cstddef>
