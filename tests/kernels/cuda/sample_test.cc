@@ -190,6 +190,29 @@ TEST(CudaSample, GivesTheBitsOfTheOtherOps) {
   expect_no_findings();
 }
 
+// More blocks than lanes of a warp; and a batch that gives a row fewer threads.
+TEST(CudaSample, OfALargeVocabularyWhateverTheThreads) {
+  constexpr int64_t kVocab = 512 * 70 + 100;
+  std::mt19937 rng(9);
+  for (const int32_t k : {0, 30, 3000}) {
+    const SamplingRow row = row_of(1.1f, k, 0.6);
+    const auto logits = random_floats(kVocab, rng, 2);
+    const Draws alone = draw(logits, row), expected = expected_of(logits, kVocab, {row});
+    EXPECT_EQ(alone.set(), expected.set());
+    expect_place(logits, k > 0 ? alone.set() : all_ids(kVocab), row, alone.drawn[0]);
+    constexpr size_t kRows = 133;
+    std::vector<float> copies;
+    for (size_t r = 0; r < kRows; ++r) copies.insert(copies.end(), logits.begin(), logits.end());
+    const Draws all = draw(copies, kVocab, std::vector<SamplingRow>(kRows, row));
+    for (const size_t r : {size_t{0}, kRows - 1}) {
+      EXPECT_EQ(all.drawn[r], alone.drawn[0]);
+      EXPECT_EQ(all.set(r), alone.set());
+      expect_same_bits(all.lse[r], alone.lse[0]);
+      expect_same_bits(all.kept_lse[r], alone.kept_lse[0]);
+    }
+  }
+}
+
 // Pearson's chi-square of one row a draw: with few tokens, and spread over blocks.
 void expect_distribution(const std::vector<float>& logits, SamplingRow row) {
   const int64_t vocab = std::ssize(logits);
@@ -251,6 +274,10 @@ TEST(CudaSample, TiesGoToTheSmallerId) {
   EXPECT_EQ(draw(std::vector<float>(1100, -2.0f), greedy()).drawn[0], 0);
   EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, row_of(1, 2, 0)).set(), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, greedy()).drawn[0], 1);
+  EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, row_of(1, 1, 0)).set(), (std::vector<int32_t>{1}));
+  // A number on an edge belongs to the token behind it.
+  for (const int token : {0, 1, 2, 3})
+    EXPECT_EQ(draw({2.0f, 2.0f, 2.0f, 2.0f}, row_of(1, 0, token / 4.0)).drawn[0], token);
 }
 
 TEST(CudaSample, NeverDrawsWhatHasNoMass) {
