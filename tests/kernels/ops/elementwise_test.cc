@@ -413,9 +413,9 @@ TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
     expect_close(m.view(), m1.view(), 4 * kUnit * (1 + m1.max_magnitude()), "m");
     expect_close(v.view(), v1.view(), relative(v1, 8), "v");
     auto tolerance = [&](int64_t, int64_t c) {
-      const double update = std::abs(p1.at(0, c)) +
+      const double change = std::abs(p1.at(0, c)) +
                             0.01 * (std::abs(m1.at(0, c)) + 1) * 4 / std::sqrt(v1.at(0, c) / 0.003);
-      return 16 * kUnit * update;
+      return 16 * kUnit * change;
     };
     expect_close(p.view(), p1.view(), tolerance, "p");
     p.expect_canaries();
@@ -439,7 +439,9 @@ TEST(AdamW, BeginUpdateAgreesWithTheReference) {
   const std::vector<float> rates = {0.25f, 0.5f, 1e-3f};
   const auto same = [](const UpdateState& a, const UpdateState& b) {
     EXPECT_EQ(std::isnan(a.grad_norm), std::isnan(b.grad_norm));
-    if (!std::isnan(a.grad_norm)) EXPECT_EQ(a.grad_norm, b.grad_norm);
+    if (!std::isnan(a.grad_norm)) {
+      EXPECT_EQ(a.grad_norm, b.grad_norm);
+    }
     EXPECT_EQ(std::tuple(a.updates, a.skipped, a.lr, a.grad_scale, a.skips),
               std::tuple(b.updates, b.skipped, b.lr, b.grad_scale, b.skips));
   };
