@@ -18,11 +18,16 @@ namespace fs = std::filesystem;
 
 // Libraries and the only places that may name them.
 const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
-    {"zmq", {"core/wire"}},          {"flatbuffers/", {"core/wire"}},
-    {"gloo/", {"core/collective"}},  {"messages_generated", {"core/wire"}},
-    {"boost/asio", {"cli/process"}}, {"CLI/", {"core/base"}},
-    {"yaml-cpp/", {"core/base"}},    {"spdlog/", {"core/base"}},
-    {"pcre2", {"core/text"}},        {"utf8proc", {"core/text"}},
+    {"zmq", {"core/wire"}},
+    {"flatbuffers/", {"core/wire"}},
+    {"gloo/", {"core/collective"}},
+    {"messages_generated", {"core/wire"}},
+    {"boost/asio", {"cli/process"}},
+    {"CLI/", {"core/base"}},
+    {"yaml-cpp/", {"core/base"}},
+    {"spdlog/", {"core/base"}},
+    {"pcre2", {"core/text"}},
+    {"utf8proc", {"core/text"}},
     {"cuda_runtime", {"kernels/cuda"}},
 };
 

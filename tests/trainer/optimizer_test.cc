@@ -113,7 +113,9 @@ TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
     EXPECT_EQ(reports.back().skipped, skips);
     updates += !skips;
     EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, 150));
-    if (skips) EXPECT_EQ(bits(parameters_), before);
+    if (skips) {
+      EXPECT_EQ(bits(parameters_), before);
+    }
     EXPECT_EQ(later.tries(), i + 1);
   }
   EXPECT_EQ(bits(other), bits(parameters_));
@@ -125,7 +127,9 @@ TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
     for (size_t i = 0; i < taken.size(); ++i) {
       EXPECT_EQ(taken[i].lr, reports[i].lr);
       EXPECT_EQ(taken[i].skipped, reports[i].skipped);
-      if (!taken[i].skipped) EXPECT_EQ(taken[i].grad_norm, reports[i].grad_norm);
+      if (!taken[i].skipped) {
+        EXPECT_EQ(taken[i].grad_norm, reports[i].grad_norm);
+      }
     }
     EXPECT_TRUE(optimizer->take_reports().empty());
   }
