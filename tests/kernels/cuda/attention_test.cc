@@ -386,7 +386,7 @@ void check_cache_qkv(Heads h, bool norms, bool in_place) {
                                   << norms);
   std::mt19937 rng(3);
   constexpr int kBt = 8;
-  const std::vector<Rows> batch = {{0, 0, 3}, {1, 0, 0}, {2, 7, 1}, {3, 5, 14}};
+  const std::vector<Rows> batch = {{0, 0, 3}, {1, 0, 0}, {2, 7, 1}, {3, 5, 13}};
   Pages pages(batch, {}, kBt, 2);
   const auto rows = static_cast<int64_t>(pages.positions.size());
   const int turned = h.heads + h.kv_heads, all = turned + h.kv_heads;

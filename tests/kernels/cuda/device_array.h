@@ -42,6 +42,15 @@ inline void expect_no_findings() {
 #endif
 }
 
+// A kernel that reads there before it writes makes a mistake; of the checked emulation's alone.
+inline void forbid_reading(void* memory, size_t bytes) {
+#ifdef TAILRACE_EMULATED_GPU
+  cuda::emulation::mark_unwritten(memory, bytes);
+#else
+  static_cast<void>(memory), static_cast<void>(bytes);
+#endif
+}
+
 // Elements in memory of the device. Move-only. Full of 0xFF bytes (NaN, -1) where nothing is given.
 template <class T>
 class DeviceArray {
@@ -61,6 +70,9 @@ class DeviceArray {
   void set(const std::vector<T>& from) {
     copy(gpu_stream(), memory_.bytes(), bytes_of(std::span<const T>(from)));
     wait(gpu_stream());
+    // A Buffer is longer than it says.
+    const size_t bytes = size_ * sizeof(T);
+    forbid_reading(memory_.bytes().data + bytes, Workspace::aligned(bytes) - bytes);
   }
   std::vector<T> get() const {
     std::vector<T> values(size_);
@@ -119,6 +131,10 @@ class DeviceMatrix {
     std::vector<T> all = memory_.get();
     for_each([&](size_t at, size_t i) { all[at] = rounded(values[i]); });
     memory_.set(all);
+    forbid_reading(memory_.data(), kGuard * sizeof(T));
+    for (int64_t r = 0; r < rows_; ++r)
+      forbid_gap(kGuard + r * stride() + cols_, kGuard + (r + 1) * stride());
+    forbid_gap(kGuard + rows_ * stride(), static_cast<int64_t>(memory_.size()));
   }
   // Values without gaps, as floats.
   std::vector<float> get() const {
@@ -147,6 +163,9 @@ class DeviceMatrix {
   static T rounded(float x) {
     if constexpr (std::is_same_v<T, Bf16>) return to_bf16(x);
     if constexpr (!std::is_same_v<T, Bf16>) return static_cast<T>(x);
+  }
+  void forbid_gap(int64_t begin, int64_t end) {
+    forbid_reading(memory_.data() + begin, static_cast<size_t>(end - begin) * sizeof(T));
   }
   int64_t stride() const {
     constexpr int64_t kStep = 16 / static_cast<int64_t>(sizeof(T));

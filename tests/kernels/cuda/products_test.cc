@@ -176,6 +176,34 @@ TEST(CudaLinear, Bf16Groups) {
   expect_product<Bf16, float>(Dtype::kBF16, 17 * 128 + 3, 520, 12, false);
 }
 
+// A part of a wider y, at places where no four elements are one access.
+template <class Y>
+void expect_columns_of_y() {
+  constexpr int64_t kTokens = 5, kOut = 24, kIn = 40, kBefore = 3, kBehind = 2;
+  std::mt19937 rng(6);
+  const auto x = random_floats(kTokens * kIn, rng), w = random_floats(kOut * kIn, rng);
+  const DeviceWeight packed(w, kOut, kIn, Dtype::kBF16);
+  const auto expected = multiply<Bf16, Y>(x, packed.weight, {}, 0, kTokens);
+  const DeviceMatrix<Bf16> from(kTokens, kIn, x);
+  constexpr int64_t kCols = kBefore + kOut + kBehind;
+  DeviceMatrix<Y> to(kTokens, kCols, std::vector<float>(index(kTokens * kCols), 7));
+  cuda::linear(gpu_stream(), {.x = from.view(),
+                              .weight = packed.weight,
+                              .y = to.view().slice_cols(kBefore, kBefore + kOut)});
+  expect_no_findings();
+  const auto all = to.get();
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t c = 0; c < kCols; ++c) {
+      const bool inside = c >= kBefore && c < kBefore + kOut;
+      ASSERT_EQ(all[index(t * kCols + c)], inside ? expected[index(t * kOut + c - kBefore)] : 7.0f)
+          << t << ", " << c;
+    }
+}
+TEST(CudaLinear, Bf16ColumnsOfY) {
+  expect_columns_of_y<float>();
+  expect_columns_of_y<Bf16>();
+}
+
 TEST(CudaLinear, Float32) {
   for (const int64_t tokens : {0, 1, 2, 7, 33, 65})
     expect_product<float, float>(Dtype::kF32, tokens, 70, 50, tokens % 2 == 0);
@@ -486,6 +514,20 @@ TEST(CudaLinearLogprob, LogMassIsNotAboveZero) {
     EXPECT_EQ(got.logprob[0], head.weight[5] * 0.9f - got.lse[0] - log_mass(kept_lse, got.lse[0]));
   }
   EXPECT_GT(above, 0) << "says nothing";
+}
+
+// Neighbours in memory are logits of other rows: a target outside the vocabulary is none of them.
+TEST(CudaLinearLogprob, TargetOutsideTheVocabularyIsNaN) {
+  Head head{.rows = 2,
+            .vocab = 8,  // rows without a gap
+            .dim = 1,
+            .hidden = {1, 1},
+            .weight = {1, 2, 3, 4, 5, 6, 7, 8},
+            .targets = {8, -1},
+            .sets = {}};
+  const auto got = head.run<float>(0, 2, Dtype::kF32);
+  for (const float logprob : got.logprob) EXPECT_TRUE(std::isnan(logprob));
+  for (const float lse : got.lse) EXPECT_TRUE(std::isfinite(lse));
 }
 
 }  // namespace

@@ -147,6 +147,20 @@ void check_swiglu(const Stream& stream, std::mt19937& rng, Shape shape, GateActi
   const bool gelu = activation == GateActivation::kGeluTanh;
   expect_close<T>(y.get(), want, gelu ? 200 : 64, "y", gelu ? 1e-13 : 1e-30);
   y.expect_canaries();
+
+  // Matrices of their own, of which all rows begin at wide places.
+  std::vector<float> gates, ups;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const auto row = in.begin() + r * 2 * shape.cols;
+    gates.insert(gates.end(), row, row + shape.cols);
+    ups.insert(ups.end(), row + shape.cols, row + 2 * shape.cols);
+  }
+  const DeviceMatrix<T> gate(shape.rows, shape.cols, gates), up(shape.rows, shape.cols, ups);
+  DeviceMatrix<T> other(shape.rows, shape.cols);
+  cuda::swiglu(stream,
+               {.gate = gate.view(), .up = up.view(), .y = other.view(), .activation = activation});
+  EXPECT_EQ(other.get(), y.get());
+  other.expect_canaries();
 }
 
 TEST_F(CudaRows, SwigluAgreesWithTheReference) {
@@ -194,6 +208,42 @@ TEST_F(CudaRows, RowsAreTakenScaledAndAdded) {
       const std::vector<float> after = taken.get();
       for (int64_t i = 0; i < shape.cols; ++i) EXPECT_EQ(after[shape.cols + i], 2 * want[i]);
       taken.expect_canaries();
+    }
+  }
+}
+
+// Matrices in which no four elements of a row, or of some rows, are one access: x and y each alone.
+TEST_F(CudaRows, RowsAreTakenAndAddedInAnyPlace) {
+  constexpr int64_t kRows = 4, kCols = 12;
+  struct Place {
+    int64_t before, stride;
+    Tensor in(DeviceArray<float>& memory, int64_t rows) const {
+      Tensor tensor(reinterpret_cast<std::byte*>(memory.data() + before), rows, kCols, Dtype::kF32,
+                    kGpu);
+      tensor.stride = stride;
+      return tensor;
+    }
+  };
+  const std::vector<Place> places = {{0, 16}, {3, 16}, {0, 15}};
+  const DeviceArray<int32_t> rows(std::vector<int32_t>{3, 1});
+  for (const Place& of_x : places) {
+    for (const Place& of_y : places) {
+      const std::vector<float> values = random_floats(kRows * of_x.stride, rng);
+      DeviceArray<float> memory(values), result(std::vector<float>(2 * 16, 7));
+      const ConstTensor x = of_x.in(memory, kRows);
+      const Tensor y = of_y.in(result, 2);
+      cuda::gather_rows(stream, {.x = x, .rows = rows.span(), .y = y});
+      cuda::add(stream, {.x = x.slice_rows(0, 2), .y = y});
+      std::vector<float> want(2 * 16, 7);
+      for (int64_t r = 0; r < 2; ++r)
+        for (int64_t c = 0; c < kCols; ++c) {
+          const auto at = [&](int64_t row) {
+            return values[static_cast<size_t>(of_x.before + row * of_x.stride + c)];
+          };
+          want[static_cast<size_t>(of_y.before + r * of_y.stride + c)] = at(r == 0 ? 3 : 1) + at(r);
+        }
+      EXPECT_EQ(result.get(), want)
+          << of_x.before << "/" << of_x.stride << ", " << of_y.before << "/" << of_y.stride;
     }
   }
 }
