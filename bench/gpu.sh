@@ -22,7 +22,7 @@ total=525  # seconds of all parts
 # The tests of whole models that a GPU can run; kernels/cuda/CMakeLists.txt has the same filter.
 model_filter='-*Sparse*:*Gradient*:*AdamW*:*InBfloat*:*InverseFrequencies*:*KeepingActivations*'
 # A sanitizer takes a hundred times as long: small tests that between them launch every kernel.
-sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*'
+sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*:CudaSample.GivesTheBitsOfTheOtherOps:CudaSample.TiesGoToTheSmallerId'
 
 die() { echo "gpu.sh: $*" >&2; exit 2; }
 
@@ -35,7 +35,7 @@ build() {
   cmake --build build --target tailrace bench_cuda || return
   # Declared only where nvcc was found.
   has_target test_cuda_gpu || return 0
-  cmake --build build --target test_cuda_gpu test_cuda_model_gpu
+  cmake --build build --target test_cuda_gpu test_cuda_model_gpu test_cuda_engine_gpu
 }
 
 # Copies the libraries of a program, but for libc's own, which belong to the machine's kernel and
@@ -54,6 +54,8 @@ copy_libraries() {
 
 bundle() {
   local dest=$1 folder program parent
+  [[ -n $dest && $dest != -* ]] || die "gpu.sh bundle takes a folder, a .tar.gz or a .tar.zst; '$dest' is none"
+  [[ -d $(dirname "$dest") && -w $(dirname "$dest") ]] || die "$(dirname "$dest") is no folder that can be written"
   [[ -f $home/bundle.txt ]] && die "this is a bundle already; a source tree makes one"
   root=$(dirname "$home")
   # shellcheck disable=SC2064  # the folder that is made now is the one to remove
@@ -65,20 +67,25 @@ bundle() {
     { tail -20 "${TMPDIR:-/tmp}/gpu-bundle.$$.log" >&2; die "the build failed"; }
   rm -f "${TMPDIR:-/tmp}/gpu-bundle.$$.log"
   has_target test_cuda_gpu || die "nvcc was not found here; a bundle without CUDA would measure nothing"
-  mkdir -p "$folder"/{bin/bench,lib/cxx,data/models}
-  for program in tailrace bench/cuda kernels/cuda/test_cuda_gpu kernels/cuda/test_cuda_model_gpu; do
-    local to=$folder/bin/${program#kernels/cuda/}
-    strip -o "$to" "$root/build/$program" || cp "$root/build/$program" "$to"
-    copy_libraries "$root/build/$program" "$folder"
-  done
-  grep '^cuda	' "$root/build/bench/benches.txt" >"$folder/bin/bench/benches.txt"
-  cp -r "$root/tests/data/golden" "$folder/data/"
-  cp -r "$root/tests/data/models/stories260K" "$folder/data/models/"
-  cp "$self" "$folder/gpu.sh"
-  { echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
-    echo "made $(date -u +%Y-%m-%dT%H:%M:%SZ)"; } >"$folder/bundle.txt"
+  (  # whole, or not at all
+    set -e
+    mkdir -p "$folder"/{bin/bench,lib/cxx,data/models}
+    for program in tailrace bench/cuda kernels/cuda/test_cuda_gpu kernels/cuda/test_cuda_model_gpu rollout/engine/test_cuda_engine_gpu; do
+      local to=$folder/bin/$program
+      [[ $program == */test_* ]] && to=$folder/bin/${program##*/}
+      strip -o "$to" "$root/build/$program" || cp "$root/build/$program" "$to"
+      copy_libraries "$root/build/$program" "$folder"
+    done
+    grep '^cuda	' "$root/build/bench/benches.txt" >"$folder/bin/bench/benches.txt"
+    cp -r "$root/tests/data/golden" "$folder/data/"
+    cp -r "$root/tests/data/models/stories260K" "$folder/data/models/"
+    cp "$self" "$folder/gpu.sh"
+    { echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
+      echo "made $(date -u +%Y-%m-%dT%H:%M:%SZ)"; } >"$folder/bundle.txt"
+  )
+  (($? == 0)) || die "$folder could not be filled"
   if [[ $folder != "$dest" ]]; then
-    tar -C "$parent" -caf "$dest" tailrace-gpu || die "tar could not write $dest"
+    tar -C "$parent" -caf "$dest" tailrace-gpu || { rm -f "$dest"; die "tar could not write $dest"; }
   fi
   du -sh "$dest"
 }
@@ -248,6 +255,7 @@ googletest() {
 }
 parity() { googletest '*' "$tests/test_cuda_gpu"; }
 golden() { googletest "$model_filter" "$tests/test_cuda_model_gpu"; }
+engine() { googletest '*' "$engine_tests/test_cuda_engine_gpu"; }
 
 # Greedy texts are equal, and log-probabilities are closer than 1e-3. What was compared stays in logs/.
 same_as_cpu() {
@@ -370,7 +378,7 @@ run() {
   no_gpu=""
   libraries=""
   if [[ -f $home/bundle.txt ]]; then
-    bin=$home/bin tests=$home/bin data=$home/data
+    bin=$home/bin tests=$home/bin engine_tests=$home/bin data=$home/data
     commit=$(sed -n 's/^commit //p' "$home/bundle.txt")
     # The machine's libstdc++ where our programs start with it.
     libraries=$home/lib
@@ -382,7 +390,7 @@ run() {
     fi
   else
     root=$(dirname "$home")
-    bin=$root/build tests=$root/build/kernels/cuda data=$root/tests/data
+    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine data=$root/tests/data
     commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
     : >"$out/logs/build.rows"
     echo "building; its log is $out/logs/build.log"
@@ -407,6 +415,7 @@ run() {
   part limits 40 limits
   part parity 90 parity
   part golden 60 golden
+  part engine 40 engine
   part same_as_cpu 45 same_as_cpu
   part decode 120 decode
   part prefill 60 prefill
@@ -432,7 +441,7 @@ run() {
 }
 
 case ${1:-} in
-  "") run ;;
+  "") [[ $# == 0 ]] || die "an empty word is no command; gpu.sh alone runs, gpu.sh bundle DEST makes a bundle"; run ;;
   bundle)
     [[ $# == 2 ]] || die "gpu.sh bundle takes one destination: a folder, a .tar.gz or a .tar.zst"
     bundle "$2"

@@ -21,6 +21,7 @@
 #include "core/base/version.h"
 #include "core/text/utf8.h"
 #include "kernels/base/isa.h"
+#include "kernels/base/memory.h"
 #include "kernels/cuda/provide.h"
 #include "sandbox/plugin/host.h"
 
@@ -70,6 +71,13 @@ int main(int argc, char** argv) {
                text::printable(describe_errno("use", error.path1(), error.code().value())));
     // Else it may be the moment's: who is started again may find it gone.
     return error.code() == std::errc::filename_too_long ? kExitUserError : kExitFailed;
+  } catch (const OutOfDeviceMemory& error) {
+    std::fflush(stdout);
+    fmt::print(stderr,
+               "error: {}; try a smaller --kv-cache-mb where the command has it, or --device cpu "
+               "('tailrace doctor' tells what is free)\n",
+               error.what());
+    return kExitFailed;
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
     fmt::print(stderr,

@@ -35,7 +35,8 @@ void report_facts(const BackendFacts& facts, Report& report) {
     report.add(device.name, "multiprocessors", "units",
                {static_cast<double>(device.multiprocessors)});
     report.add(device.name, "memory", "GiB", {gib(device.total_bytes)});
-    report.add(device.name, "free memory", "GiB", {gib(device.free_bytes)});
+    report.add(device.name, "free memory", "GiB",
+               {gib(free_bytes({DeviceKind::kCuda, device.index}))});
   }
 }
 

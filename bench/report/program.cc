@@ -52,6 +52,8 @@ int Program::run(int argc, const char* const* argv, const std::function<void()>&
 
 Report Program::report(Settings settings, std::string device) const {
   Heading heading = make_heading(name_, std::move(settings), threads_);
+  // The numerics class is that of the CPU; what a GPU computes with is among the settings.
+  if (device != "cpu") heading.numerics = "gpu";
   heading.device = std::move(device);
   return Report(std::move(heading), json_ ? Report::Form::kJson : Report::Form::kTable, stdout);
 }

@@ -80,6 +80,10 @@ std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& d
 
 Json describe_cuda(const BackendFacts& cuda) {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  const auto free_or_null = [](const DeviceFacts& device) {
+    const int64_t bytes = free_bytes({DeviceKind::kCuda, device.index});
+    return bytes < 0 ? Json() : Json(bytes);
+  };
   Json out = {{"built", cuda.built},
               {"architectures", cuda.architectures},
               {"toolkit", or_null(cuda.toolkit)},
@@ -93,11 +97,12 @@ Json describe_cuda(const BackendFacts& cuda) {
                               {"architecture", device.architecture},
                               {"multiprocessors", device.multiprocessors},
                               {"total_bytes", device.total_bytes},
-                              {"free_bytes", device.free_bytes}});
-  for (const LibraryFacts& library : cuda.libraries)
+                              {"free_bytes", free_or_null(device)}});
+  for (const LibraryFacts& library : backend_libraries(DeviceKind::kCuda))
     out["libraries"].push_back({{"name", library.name},
                                 {"path", or_null(library.path)},
-                                {"version", or_null(library.version)}});
+                                {"version", or_null(library.version)},
+                                {"fault", or_null(library.fault)}});
   return out;
 }
 
@@ -147,13 +152,18 @@ void print_cuda(const Json& cuda) {
     fmt::print("           {}, {}, {} multiprocessors, {} free of {}\n",
                device["name"].get<std::string>(), device["architecture"].get<std::string>(),
                device["multiprocessors"].get<int>(),
-               format_bytes(device["free_bytes"].get<int64_t>()),
+               device["free_bytes"].is_null() ? "an unknown part"
+                                              : format_bytes(device["free_bytes"].get<int64_t>()),
                format_bytes(device["total_bytes"].get<int64_t>()));
   if (cuda["devices"].empty())
     fmt::print("           the CPU computes: {}\n", text(cuda["fault"], "there is no device"));
   for (const Json& library : cuda["libraries"])
     fmt::print("           {} {}\n", library["name"].get<std::string>(),
-               text(library["path"], "not found"));
+               library["path"].is_null() ? "not found"
+               : library["fault"].is_null()
+                   ? fmt::format("{} ({})", text(library["version"], "of unknown version"),
+                                 library["path"].get<std::string>())
+                   : fmt::format("cannot be loaded: {}", library["fault"].get<std::string>()));
 }
 
 // From the object that --json prints, so that both say the same.

@@ -168,9 +168,10 @@ Json to_json(const Estimate& estimate) {
 }
 
 Json to_json(const EvalArguments& arguments, const EvaluationPlan& plan,
-             const EvaluationSummary& summary, double seconds) {
+             const EvaluationSummary& summary, const std::string& device, double seconds) {
   Json out = {{"model", arguments.model},
               {"env", plan.env},
+              {"device", device},
               {"seed", plan.seed},
               {"held_out", plan.held_out},
               {"temperature", plan.rollout.sampling.temperature},
@@ -252,7 +253,8 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
   // With --json as well: the rows, then the summary as the last line.
   if (arguments.rows) print_rows(arguments, episodes);
   if (arguments.json)
-    fmt::print("{}\n", json_text(to_json(arguments, plan, summary, seconds)));
+    fmt::print("{}\n", json_text(to_json(arguments, plan, summary, describe(loaded.stream().device),
+                                         seconds)));
   else if (!arguments.rows)
     print_text(arguments, summary, plan, seconds);
 }
@@ -337,6 +339,8 @@ void add_eval(Command& program, const Registries& registries) {
                  without_run({.help = "0: what the environment suggests", .max = 1 << 30}));
   command.option("--max-context-tokens", plan.rollout.engine.max_context_tokens,
                  without_run({.help = "0: the model's positions, at most 4096", .max = 1 << 30}));
+  command.option("--kv-cache-mb", plan.rollout.engine.kv_cache_mb,
+                 without_run({.help = "of the decode engine", .min = 1, .max = 1 << 24}));
   add_compute_flags(command, arguments->compute);
   command.option("--env-threads", plan.rollout.env_threads,
                  {.help = "threads that run environments", .min = 1, .max = 1024});
@@ -360,6 +364,9 @@ void add_eval(Command& program, const Registries& registries) {
     if (!command.given("--run") && (!command.given("--model") || arguments->plan.env.empty()))
       throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
     if (arguments->plain) arguments->plan.chat.style = chat::Style::kPlain;
+    // A run computes on the CPU, and its evaluation is repeated number for number.
+    if (command.given("--run") && arguments->compute.device == DeviceChoice::kAuto)
+      arguments->compute.device = DeviceChoice::kCpu;
     eval(*arguments, registries);
     return kExitDone;
   });

@@ -229,10 +229,9 @@ void add_generate(Command& program) {
       "[...]} gives rows {\"text\",\n"
       "\"output_ids\", \"logprobs\", \"finish_reason\", \"prompt_tokens\"}. Messages, and "
       "the schemas under "
-      "\"tools\", are written by the model's chat template. The same seed gives the same tokens, "
-      "whatever else is generated "
-      "beside "
-      "them.\n\n"
+      "\"tools\", are written by the model's chat template. On one device the same "
+      "seed gives the same "
+      "tokens, whatever else is generated beside them.\n\n"
       "Example:\n"
       "  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
       "--temperature 0");

@@ -26,9 +26,15 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   check_headers(directory, config);
   const Dtype dtype = compute_dtype(flags.compute, config);
   const Device device = choose_device(flags.device, config, dtype);
-  if (device.kind != DeviceKind::kCpu)
-    fmt::print(stderr, "computes on {}, weights in {}\n", describe(device),
-               dtype == Dtype::kBF16 ? "bf16" : "f32");
+  // Where there is a choice it is said.
+  const std::string type = dtype == Dtype::kBF16 ? "bf16" : "f32";
+  if (device.kind != DeviceKind::kCpu) {
+    fmt::print(stderr, "computes on {}; weights, activations and KV cache in {}\n",
+               describe(device), type);
+  } else if (const std::string why = why_not_cuda(config, dtype);
+             flags.device == DeviceChoice::kAuto && !why.empty()) {
+    fmt::print(stderr, "computes on the CPU, weights in {}: {}\n", type, why);
+  }
   stream_ = std::make_unique<OwnedStream>(device, pool_.get());
   model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, dtype));
   Parameters parameters(model_->layout());

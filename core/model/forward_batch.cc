@@ -38,7 +38,7 @@ BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
 
 void BatchBuilder::clear() {
   num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
-  max_context_ = max_rows_ = 0;
+  max_context_ = 0;
   gives_choices_ = is_copied_ = false;
   // One offset more than there are sequences.
   arrays_.seq_offsets[0] = 0;
@@ -99,7 +99,6 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
   ++num_sequences_;
   arrays_.seq_offsets[static_cast<size_t>(num_sequences_)] = static_cast<int32_t>(num_tokens_);
   max_context_ = std::max(max_context_, first_position + static_cast<int>(count));
-  max_rows_ = std::max(max_rows_, static_cast<int>(count));
 }
 
 ForwardBatch BatchBuilder::batch(const Stream& stream) const {
@@ -118,8 +117,7 @@ ForwardBatch BatchBuilder::batch(const Stream& stream) const {
                         .seq_offsets =
                             arrays.seq_offsets.first(static_cast<size_t>(num_sequences_) + 1),
                         .block_tables = arrays.block_tables.first(tables),
-                        .max_blocks = room_.blocks_per_sequence,
-                        .max_rows = max_rows_},
+                        .max_blocks = room_.blocks_per_sequence},
           .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
           .max_context = max_context_,
           .vocab = room_.vocab,

@@ -69,7 +69,7 @@ class BatchBuilder {
   mutable Buffer on_device_;  // of no bytes where the device is the CPU
   mutable bool is_copied_ = false;
   int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
-  int max_context_ = 0, max_rows_ = 0;
+  int max_context_ = 0;
   bool gives_choices_ = false;
 };
 

@@ -38,6 +38,16 @@ const BackendFacts& backend_facts(DeviceKind kind) {
   return *found.facts;
 }
 
+int64_t free_bytes(Device device) {
+  const auto ask = provided(device.kind).backend.free_bytes;
+  return ask == nullptr ? -1 : ask(device.index);
+}
+
+std::vector<LibraryFacts> backend_libraries(DeviceKind kind) {
+  const auto libraries = provided(kind).backend.libraries;
+  return libraries == nullptr ? std::vector<LibraryFacts>() : libraries();
+}
+
 OwnedStream::OwnedStream(Device device, ThreadPool* pool) : stream_{device, pool, nullptr} {
   const Backend& backend = provided(device.kind).backend;
   if (device.kind != DeviceKind::kCpu) stream_.native = backend.make_stream(device.index);

@@ -15,17 +15,19 @@
 namespace tailrace {
 
 struct DeviceFacts {
+  int index = 0;             // Device::index
   std::string name;          // "NVIDIA H100 80GB HBM3"
   std::string architecture;  // "sm_90"
   int multiprocessors = 0;
-  int64_t total_bytes = 0, free_bytes = 0;
+  int64_t total_bytes = 0;
 };
 
-// A library that is loaded where it is found.
+// A library that a backend loads where it is found.
 struct LibraryFacts {
   std::string name;     // "cublasLt"
   std::string path;     // empty: not found
-  std::string version;  // empty: not known
+  std::string version;  // as it says itself; empty: not known
+  std::string fault;    // why it could not be loaded; empty: it could, or was not found
 };
 
 struct BackendFacts {
@@ -34,12 +36,13 @@ struct BackendFacts {
   std::vector<std::string> architectures;  // of the code in this binary: "sm_90a", "compute_80"
   std::vector<DeviceFacts> devices;        // those that can be used
   std::string fault;                       // why there are none; empty where there are some
-  std::vector<LibraryFacts> libraries;
 };
 
 struct Backend {
   DeviceMemory memory;
   BackendFacts (*facts)() = nullptr;
+  std::vector<LibraryFacts> (*libraries)() = nullptr;  // null: there are none
+  int64_t (*free_bytes)(int index) = nullptr;
   void* (*make_stream)(int index) = nullptr;
   void (*free_stream)(void* native, int index) = nullptr;
 };
@@ -48,6 +51,11 @@ void provide_backend(DeviceKind kind, const Backend& backend);
 
 // Asks the driver at the first call, and remembers. Without a backend nothing is built.
 const BackendFacts& backend_facts(DeviceKind kind);
+// Of the device's memory; -1: it does not say, as one that others keep for themselves. Makes ready
+// for work whichever device is asked.
+int64_t free_bytes(Device device);
+// Looks for the libraries and loads each, which may take a second.
+std::vector<LibraryFacts> backend_libraries(DeviceKind kind);
 
 // A stream of one device. On the CPU it names `pool`, which it borrows.
 //

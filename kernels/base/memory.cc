@@ -69,11 +69,16 @@ void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from) {
 
 void wait(const Stream& stream) { memory_of(stream.device.kind).wait(stream); }
 
+OutOfDeviceMemory::OutOfDeviceMemory(size_t wanted)
+    : text_("the GPU has no " + std::to_string((wanted + (1 << 20) - 1) >> 20) +
+            " MiB of memory left") {}
+
 Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(device) {
   const DeviceMemory& memory = memory_of(device.kind);
   if (num_bytes == 0) return;
   const size_t padded = Workspace::aligned(num_bytes);
   data_ = memory.allocate(padded, device.index);
+  if (data_ == nullptr && device.kind != DeviceKind::kCpu) throw OutOfDeviceMemory(padded);
   if (data_ == nullptr) throw std::bad_alloc();
   count(static_cast<int64_t>(padded));
 }

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
+#include <string>
 
 #include "kernels/base/check.h"
 #include "kernels/base/device.h"
@@ -64,7 +66,18 @@ void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from);
 // Until the ops and copies of the stream are done. On the CPU they are.
 void wait(const Stream& stream);
 
-// Aligned zero-filled bytes. Move-only. 0 bytes are allowed.
+// A device has not so much memory left; what() says how much was wanted. On the CPU it is a plain
+// bad_alloc.
+class OutOfDeviceMemory final : public std::bad_alloc {
+ public:
+  explicit OutOfDeviceMemory(size_t wanted);
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+// Aligned zero-filled bytes. Move-only. 0 bytes are allowed. Throws bad_alloc.
 class Buffer {
  public:
   Buffer() = default;

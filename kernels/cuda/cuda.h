@@ -6,7 +6,7 @@
 // float32 through the ordinary units and is there to check by. Every sum has an order that no other
 // row, no cut of a prompt and no page decides (design rule 3):
 //   product    bfloat16: over k in steps of 16 of mma.sync, in slices that the weight's shape alone
-//              decides, joined in a tree; float32: one fused multiply-add a term, k ascending
+//              decides, added in their order; float32: one fused multiply-add a term, k ascending
 //   attention  chunks of kChunk absolute positions, each by tiles with a running maximum; chunks
 //              joined in their order
 //   norms      a block's tree over the row

@@ -9,6 +9,9 @@
 #include <utility>
 
 #ifdef __CUDACC__
+#include <map>
+#include <mutex>
+
 #include <cuda_runtime.h>
 #else
 #include "kernels/cuda/host/cuda_names.h"
@@ -27,15 +30,25 @@ inline void cuda_check(cudaError_t result, const char* file = __builtin_FILE(),
   if (result != cudaSuccess) check_failed(file, line, "a CUDA call", cudaGetErrorString(result));
 }
 
+// Without this a kernel may have 48 KiB of dynamic shared memory. Asked of a device once.
+inline void allow_shared(const void* function, size_t bytes, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, size_t> allowed;
+  const std::lock_guard lock(mutex);
+  size_t& most = allowed[{function, device}];
+  if (bytes <= most) return;
+  cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+  most = bytes;
+}
+
 // In the order of the stream. Arguments are converted to the kernel's parameters.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, const Stream& stream,
             A&&... args) {
   const auto* function = reinterpret_cast<const void*>(kernel);
-  // Without this a kernel may have 48 KiB.
-  if (shared_bytes > 48 * 1024)
-    cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)));
+  cuda_check(cudaSetDevice(stream.device.index));
+  if (shared_bytes > 48 * 1024) allow_shared(function, shared_bytes, stream.device.index);
   std::tuple<P...> values(std::forward<A>(args)...);
   std::apply(
       [&](P&... parameters) {

@@ -15,21 +15,19 @@ BackendFacts emulated_facts() {
   facts.devices = {{.name = "emulated GPU",
                     .architecture = "none",
                     .multiprocessors = 1,
-                    .total_bytes = int64_t{8} << 30,
-                    .free_bytes = int64_t{8} << 30}};
+                    .total_bytes = int64_t{8} << 30}};
   return facts;
 }
-
-int64_t g_streams = 0;  // names of streams: 1, 2, ...; 0 is that of who asks for none
 
 }  // namespace
 
 void provide_cuda() {
-  provide_backend(DeviceKind::kCuda,
-                  {.memory = cuda::emulation::emulated_memory(),
-                   .facts = emulated_facts,
-                   .make_stream = [](int) { return reinterpret_cast<void*>(++g_streams); },
-                   .free_stream = [](void*, int) {}});
+  provide_backend(DeviceKind::kCuda, {.memory = cuda::emulation::emulated_memory(),
+                                      .facts = emulated_facts,
+                                      .libraries = nullptr,
+                                      .free_bytes = [](int) { return int64_t{8} << 30; },
+                                      .make_stream = cuda::emulation::make_stream,
+                                      .free_stream = cuda::emulation::free_stream});
   provide_ops(DeviceKind::kCuda, cuda::op_table());
 }
 

@@ -6,6 +6,10 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <utility>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
 
 namespace tailrace::cuda {
 namespace {
@@ -77,21 +81,46 @@ std::vector<fs::path> folders_of(const Wanted& wanted) {
 }
 
 LibraryFacts find(const Wanted& wanted) {
+  LibraryFacts facts;
+  facts.name = wanted.name;
   for (const fs::path& folder : folders_of(wanted))
-    for (const fs::path& file : children(folder)) {
-      const std::string name = file.filename().string();
-      const std::string prefix = std::string(wanted.file) + ".";
-      if (name.starts_with(prefix)) return {wanted.name, file.string(), name.substr(prefix.size())};
-    }
-  return {wanted.name, "", ""};
+    for (const fs::path& file : children(folder))
+      if (facts.path.empty() &&
+          file.filename().string().starts_with(std::string(wanted.file) + "."))
+        facts.path = file.string();
+  return facts;
+}
+
+// "13.1.0", by the library's own function.
+std::string version_of(void* library) {
+  if (const auto cublas = reinterpret_cast<size_t (*)()>(dlsym(library, "cublasLtGetVersion"))) {
+    const size_t version = cublas();
+    return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+  int version = 0;
+  const auto nccl = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
+  if (nccl == nullptr || nccl(&version) != 0) return "";
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace
 
-std::vector<LibraryFacts> find_libraries() {
-  std::vector<LibraryFacts> found;
-  for (const Wanted& wanted : kWanted) found.push_back(find(wanted));
-  return found;
+std::vector<LibraryFacts> load_libraries() {
+  std::vector<LibraryFacts> all;
+  for (const Wanted& wanted : kWanted) {
+    LibraryFacts facts = find(wanted);
+    if (!facts.path.empty()) {
+      void* library = dlopen(facts.path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+      if (library == nullptr) {
+        const char* reason = dlerror();
+        facts.fault = reason == nullptr ? "it cannot be loaded" : reason;
+      } else {
+        facts.version = version_of(library);
+      }
+    }
+    all.push_back(std::move(facts));
+  }
+  return all;
 }
 
 }  // namespace tailrace::cuda

@@ -11,7 +11,7 @@ namespace tailrace::cuda {
 
 // cublasLt and nccl: looked for in $TAILRACE_CUDA_LIBRARIES (folders, with colons), where the
 // loader looks, in the toolkit ($CUDA_HOME, /usr/local/cuda) and in the `nvidia` folders of the
-// Pythons on this machine. Not loaded by this.
-std::vector<LibraryFacts> find_libraries();
+// Pythons on this machine. Each is loaded by this, and stays so.
+std::vector<LibraryFacts> load_libraries();
 
 }  // namespace tailrace::cuda

@@ -1,5 +1,4 @@
 // Log-sum-exp, entropy and log-probabilities of rows of logits; the sums are in log_softmax.cuh.
-//
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"

@@ -20,42 +20,53 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+// The most that a kernel asks for on any shape: multiply_few of 64 tokens in four slices.
+constexpr size_t kSharedBytes = 160 * 1024;
+
+int64_t free_memory(int index) {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaSetDevice(index) == cudaSuccess &&
+      cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
+    return static_cast<int64_t>(free_bytes);
+  (void)cudaGetLastError();
+  return -1;
+}
+
 BackendFacts facts() {
   BackendFacts facts;
   facts.built = true;
   facts.toolkit = version_text(CUDART_VERSION);
   std::istringstream architectures(TAILRACE_CUDA_ARCHITECTURES);
   for (std::string name; architectures >> name;) facts.architectures.push_back(name);
-  facts.libraries = find_libraries();
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
     facts.driver = version_text(driver);
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    facts.fault = facts.driver.empty() ? "there is no NVIDIA driver" : cudaGetErrorString(error);
+    facts.fault = facts.driver.empty()
+                      ? "there is no NVIDIA driver"
+                      : std::string(cudaGetErrorString(error)) + " (the driver is for CUDA " +
+                            facts.driver + ", this build for " + facts.toolkit + ")";
     return facts;
   }
   for (int i = 0; i < count; ++i) {
+    // Nothing here makes a device ready for work, which takes its memory and some time.
     cudaDeviceProp properties;
-    DeviceFacts device;
-    size_t free_bytes = 0, total_bytes = 0;
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    DeviceFacts device;
+    device.index = i;
     device.name = properties.name;
     device.architecture =
         "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
     device.multiprocessors = properties.multiProcessorCount;
-    if (properties.major < 8) {
-      facts.fault =
-          device.name + " is " + device.architecture + "; the kernels need sm_80 or newer";
+    device.total_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+    if (properties.major < 8 || properties.sharedMemPerBlockOptin < kSharedBytes) {
+      facts.fault = device.name + " (" + device.architecture + ") gives a block " +
+                    std::to_string(properties.sharedMemPerBlockOptin / 1024) +
+                    " KiB of shared memory; the kernels are for sm_80 or newer with " +
+                    std::to_string(kSharedBytes / 1024) + " KiB, as A100, H100 and H200 have";
       continue;
     }
-    if (cudaSetDevice(i) != cudaSuccess ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
-      facts.fault = device.name + " cannot be used: " + cudaGetErrorString(cudaGetLastError());
-      continue;
-    }
-    device.total_bytes = static_cast<int64_t>(total_bytes);
-    device.free_bytes = static_cast<int64_t>(free_bytes);
     facts.devices.push_back(device);
   }
   if (!facts.devices.empty()) {
@@ -171,6 +182,8 @@ void provide_cuda() {
   Backend backend;
   backend.memory = memory;
   backend.facts = cuda::facts;
+  backend.libraries = cuda::load_libraries;
+  backend.free_bytes = cuda::free_memory;
   backend.make_stream = cuda::make_stream;
   backend.free_stream = cuda::free_stream;
   provide_backend(DeviceKind::kCuda, backend);

@@ -1,10 +1,11 @@
 // Causal grouped-query attention over a paged KV cache: one op for prefill, decode and training.
 //
-// For a query at absolute position p the scores of positions 0..p, or of the window that ends
-// there, are computed each as one sum over head_dim in order; their maximum, then the sum of exp
-// over absolute positions in 16 interleaved lanes (lane = position mod 16) joined in a fixed tree,
-// then the weighted sum of V over positions in order. Nothing depends on how the queries were
-// batched, on how prefill was cut, or on block_tokens.
+// For a query at absolute position p: the scores of positions 0..p, or of the window that ends
+// there, their softmax, and the weighted sum of V. The order of each sum is one of absolute
+// positions. Nothing depends on how the queries were batched, on how prefill was cut, or on
+// block_tokens. On the CPU: a score is one sum over head_dim in order; the sum of exp runs in 16
+// interleaved lanes (lane = position mod 16) joined in a fixed tree, that of V over positions in
+// order. On a GPU: kernels/cuda/attention.cuh.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +73,6 @@ struct AttentionBatch {
   // [sequences, max_blocks] block ids; unused entries are -1
   std::span<const int32_t> block_tables;
   int max_blocks = 0;
-  int max_rows = 0;  // of one sequence, or any number above
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(seq_offsets.size()) - 1; }

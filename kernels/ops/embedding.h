@@ -1,4 +1,4 @@
-// Rows of a table by token id, and the two additions of the residual stream.
+// Rows of a table by token id, and the addition of the residual stream.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
 // Matrix products of a linear layer y = x W^T (+ bias), W stored [out, in] as in Hugging Face
 // files.
 //
-// Each output element is one sum over k in ascending order with one fused multiply-add a term and
-// one accumulator, whatever the number of rows, the tile, or the thread count. That is what makes a
-// token's logits independent of the batch that it shares (design rule 3).
+// Each output element is a sum over k in an order that the shape of W alone decides, whatever the
+// number of rows, the tile, or the thread count. That is what makes a token's logits independent of
+// the batch that it shares (design rule 3). On the CPU, and on a GPU in float32: one accumulator,
+// k ascending, one fused multiply-add a term.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +19,12 @@
 namespace tailrace {
 
 // The values of a weight W [out, in], for all who read them: the forward product, the gradient to
-// its input, rows of an embedding. Made once a version from the master weights, in panels that the
-// forward product reads in order. Borrowed memory.
+// its input, rows of an embedding. Made once a version from the master weights, in a form of the
+// device: panels that the CPU's product reads in order, padded rows on a GPU. Borrowed memory.
 //
-// Elements are kF32 or kBF16, to which master weights are rounded (to nearest, ties to even). A
-// product is one of floats all the same: bf16 costs no more rounding than this one.
+// Elements are kF32 or kBF16, to which master weights are rounded (to nearest, ties to even). On
+// the CPU a product is one of floats all the same; on a GPU its other operand is rounded to kBF16
+// too.
 struct Weight {
   Dtype dtype = Dtype::kF32;
   const std::byte* data = nullptr;
@@ -30,7 +32,7 @@ struct Weight {
   Device device = {};
 };
 
-// Bytes that pack_weight() writes (out is padded to whole panels).
+// Bytes that pack_weight() writes (padded as the form of the device wants it).
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device = {});
 
 // `master` is memory of the CPU, `memory` [weight_bytes()] of the stream's device, aligned to

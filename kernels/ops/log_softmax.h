@@ -1,9 +1,10 @@
 // Log-probabilities of chosen tokens. The sampler and the trainer both come here, so that a sampled
 // log-probability and a recomputed one are the same bits.
 //
-// z' = z * inv_temperature. log-sum-exp: the vocabulary is cut into blocks of kVocabBlock; in each
-// the maximum and the sum of exp(z' - block maximum) in 16 lanes joined in a fixed tree; the blocks
-// are then joined in order. logprob(a) = z'[a] - lse, natural log. (design rules 2 and 3)
+// z' = z * inv_temperature. log-sum-exp: the vocabulary is cut into blocks of kVocabBlock; each has
+// its sum of exp, in an order of its own, and the blocks are joined in an order that their number
+// decides. On the CPU: exp(z' - block maximum) in 16 lanes joined in a fixed tree, the blocks one
+// after the other. logprob(a) = z'[a] - lse, natural log. (design rules 2 and 3)
 //
 // Truncated sampling keeps a set K of the vocabulary. lse_K is the log-sum-exp over K alone: its
 // members in ascending order, as if they stood side by side in a row of their own. The set of all

@@ -15,8 +15,9 @@ namespace tailrace {
 //   weight  [dim]
 //   inv_rms [tokens * heads], written when not empty: 1 / sqrt(...), what backward needs
 // With `residual` (where it has rows) the sum x + residual is what is normalised, and goes to
-// `sum`; both [tokens, heads * dim] float32, and sum may be x or residual. Sums are float32, 16
-// interleaved lanes joined in a fixed tree. tokens == 0 is allowed.
+// `sum`; both [tokens, heads * dim] float32, and sum may be x or residual. Sums are float32, in an
+// order that dim decides: on the CPU 16 interleaved lanes joined in a fixed tree. tokens == 0 is
+// allowed.
 struct RmsNorm {
   ConstTensor x;
   std::span<const float> weight;

@@ -23,7 +23,7 @@ struct SamplingRow {
   double top_p = 1, min_p = 0;  // 1 and 0: off
   float inv_temperature = 1;    // > 0; 1 in a greedy row
   int32_t top_k = 0;            // 0, or the vocabulary and more: off
-  bool greedy = false;          // the largest logit; the rest above says nothing
+  bool greedy = false;          // the largest logit; uniform, top_p, min_p and top_k say nothing
 };
 
 // Whether the row is drawn from a part of the vocabulary.

@@ -19,7 +19,9 @@
 namespace tailrace {
 namespace {
 
-constexpr int64_t kLogitFloats = 4 << 20;  // logits are made in pieces of at most 16 MiB
+// Logits are made in pieces: of at most 16 MiB where a cache is to hold them, and of 256 MiB on a
+// GPU, where a piece reads the whole head.
+constexpr int64_t kLogitFloats = 4 << 20, kDeviceLogitFloats = 64 << 20;
 constexpr int64_t kMib = 1 << 20;
 
 int blocks_per_sequence(const EngineOptions& options) {
@@ -32,8 +34,11 @@ int64_t max_logit_rows(const EngineOptions& options) {
   return std::min(options.max_sequences, options.max_batch_tokens);
 }
 
-int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& options) {
-  return std::clamp<int64_t>(kLogitFloats / config.num_ids(), 1, max_logit_rows(options));
+int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& options,
+                             Device device) {
+  const int64_t suits = device.kind == DeviceKind::kCpu ? kLogitFloats : kDeviceLogitFloats;
+  const int64_t floats = options.logit_floats > 0 ? options.logit_floats : suits;
+  return std::clamp<int64_t>(floats / config.num_ids(), 1, max_logit_rows(options));
 }
 
 // Of the device, and of the host beside it.
@@ -86,7 +91,8 @@ EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config
                            const EngineOptions& options)
     : hidden(take_tensor(memory.device, memory.placement, max_logit_rows(options),
                          config.hidden_size, memory.placement.operands)),
-      logits(memory, logit_rows_per_chunk(config, options), config.num_ids()),
+      logits(memory, logit_rows_per_chunk(config, options, memory.placement.device),
+             config.num_ids()),
       kept_ids(memory, logits.host.rows * logits.host.cols),
       kept_offsets(memory, memory.is_one() ? 0 : logits.host.rows + 1),
       draws(memory, hidden.rows) {}

@@ -35,6 +35,8 @@ struct EngineOptions {
   int64_t max_batch_tokens = 2048;
   int64_t max_sequences = 256;
   bool keep_choices = false;  // Generation::choices; no key of its own (algo.router_replay)
+  int64_t logit_floats =
+      0;  // of the logits that are made at once; 0: what suits the device; no key
 
   void visit(OptionVisitor& v);
 };

@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::set<std::string> kParts = {"facts",       "limits",    "parity",  "golden",
-                                      "same_as_cpu", "decode",    "prefill", "products",
-                                      "memcheck",    "racecheck", "pytorch"};
+const std::set<std::string> kParts = {"facts",    "limits",      "parity",    "golden",
+                                      "engine",   "same_as_cpu", "decode",    "prefill",
+                                      "products", "memcheck",    "racecheck", "pytorch"};
 
 class Bundle {
  public:
@@ -42,6 +42,8 @@ class Bundle {
     script("bin/test_cuda_gpu", TAILRACE_EMULATED_OPS " \"$@\" --gtest_filter='CudaRows.*'");
     script("bin/test_cuda_model_gpu",
            TAILRACE_EMULATED_MODEL " \"$@\" --gtest_filter='*GreedyTextAgrees/qwen2_tied_f32'");
+    script("bin/test_cuda_engine_gpu",
+           TAILRACE_EMULATED_ENGINE " \"$@\" --gtest_filter='*SamplesWhatAWholePassGives/F32'");
     // Its options, then the program.
     script("tools/compute-sanitizer", "shift 4; exec \"$@\"");
     script("tools/python3", "exit 1");

@@ -1,5 +1,5 @@
-// CUDA's own names for g++: qualifiers, types of vectors, functions of warps, mathematics. Only
-// what kernels use is here. Included by device.cuh alone.
+// CUDA's own names for g++: qualifiers, types of vectors, functions of warps, mathematics: what
+// kernels and the emulation's own tests use. Included by device.cuh alone.
 #pragma once
 
 #include <cmath>
@@ -39,9 +39,6 @@ TR_VECTORS(unsigned, uint)
 
 inline void __syncthreads() { tailrace::cuda::emulation::sync_block(); }
 inline void __syncwarp(unsigned mask = ~0u) { tailrace::cuda::emulation::sync_warp(mask); }
-// Blocks run one after the other. What they say to each other through a fence and a flag is
-// reported as a race all the same: kernels here do not do that.
-inline void __threadfence() {}
 
 #define TR_SHUFFLE(name, rule)                                                                \
   template <class T>                                                                          \
@@ -60,11 +57,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
-template <class T>
-T __ldg(const T* address) {
-  return *address;
-}
-
 // Of integers alone: sums of floats have an order here (design rule 3).
 #define TR_ATOMIC(name, expression)                                                                \
   template <class T>                                                                               \
@@ -76,36 +68,16 @@ T __ldg(const T* address) {
   }
 TR_ATOMIC(atomicAdd, static_cast<T>(old + value))
 TR_ATOMIC(atomicMax, old < value ? value : old)
-TR_ATOMIC(atomicMin, value < old ? value : old)
-TR_ATOMIC(atomicOr, static_cast<T>(old | value))
-TR_ATOMIC(atomicExch, value)
 #undef TR_ATOMIC
 
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __fsqrt_rn(float x) { return std::sqrt(x); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
 inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
-inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
 
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __clzll(long long x) {
-  return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x));
-}
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 
 // As CUDA's: of int and unsigned the unsigned one, of floats the one that is not NaN.
 #define TR_LESSER(T)                                  \

@@ -42,7 +42,7 @@ struct Launch {
   size_t closure_bytes = 0;
   void (*body)(const void* closure) = nullptr;  // of each thread
 };
-// Copies that were queued on the stream before it happen first (device_memory.h).
+// Copies that were queued on the stream before it happen first (device_memory.cc).
 void run(const Stream& stream, const Launch& launch);
 
 // 0 .. 31

@@ -13,6 +13,8 @@
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
+#include "core/text/tokenizer.h"
+#include "sandbox/builtin/built_in.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -41,13 +43,14 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 TEST(CliDevice, ScoresAsTheCpuDoes) {
   const auto cpu = logprobs_of(run_binary("score --device cpu --model " + kStories, kRow));
   const auto gpu = run_emulated("score --device cuda --model " + kStories, kRow);
-  EXPECT_EQ(gpu.err, "computes on emulated GPU (cuda), weights in f32\n");
+  EXPECT_EQ(gpu.err, "computes on emulated GPU (cuda); weights, activations and KV cache in f32\n");
   expect_near(logprobs_of(gpu), cpu, 1e-4);
   // It is a device to who asks for none in particular, too.
   EXPECT_EQ(run_emulated("score --model " + kStories, kRow).out, gpu.out);
   // bf16 keeps 8 bits of each operand.
   const auto bf16 = run_emulated("score --device cuda --compute bf16 --model " + kStories, kRow);
-  EXPECT_EQ(bf16.err, "computes on emulated GPU (cuda), weights in bf16\n");
+  EXPECT_EQ(bf16.err,
+            "computes on emulated GPU (cuda); weights, activations and KV cache in bf16\n");
   expect_near(logprobs_of(bf16), cpu, 0.1);
   EXPECT_NE(bf16.out, gpu.out);
 }
@@ -100,6 +103,45 @@ TEST(CliDevice, GreedyTextIsThatOfTheCpu) {
   EXPECT_EQ(gpu.out, cpu.out);
 }
 
+TEST(CliDevice, EvaluatesOnTheDevice) {
+  TemporaryDirectory folder;
+  const auto info = sandbox::built_in_environments().make("frozen_grid", {})->info();
+  const ModelConfig config =
+      model_config({.hidden_size = 16, .layers = 1, .heads = 2, .max_positions = 256},
+                   3 + static_cast<int64_t>(info.vocabulary.size()));
+  ParameterLayout layout(config);
+  Parameters parameters(layout);
+  init_parameters(config, 1, parameters);
+  save_model(folder / "policy", config, parameters);
+  text::write_word_tokenizer(folder / "policy", info.vocabulary);
+  const std::string arguments = "eval --json --env frozen_grid --episodes 4 --samples 2 --seed 5" +
+                                std::string(" --temperature 0 --model ") +
+                                (folder / "policy").string();
+  const auto cpu = run_binary(arguments + " --device cpu");
+  const auto gpu = run_emulated(arguments + " --device cuda");
+  ASSERT_EQ(gpu.exit_code, 0) << gpu.err;
+  EXPECT_EQ(gpu.err, "computes on emulated GPU (cuda); weights, activations and KV cache in f32\n");
+  EXPECT_EQ(json::parse(gpu.out)["device"], "emulated GPU (cuda)");
+  EXPECT_EQ(json::parse(cpu.out)["device"], "the CPU");
+  EXPECT_EQ(json::parse(gpu.out)["reward"], json::parse(cpu.out)["reward"]);
+  EXPECT_EQ(json::parse(gpu.out)["mean_turns"], json::parse(cpu.out)["mean_turns"]);
+}
+
+// A run computes on the CPU, and so does who repeats its evaluation.
+TEST(CliDevice, ARunsEvaluationIsRepeatedOnTheCpu) {
+  TemporaryDirectory folder;
+  const std::string run = (folder / "run").string();
+  const auto launched = run_binary("launch " + std::string(TAILRACE_SOURCE_DIR) +
+                                   "/configs/quickstart.yaml run.steps=1 run.dir=" + run +
+                                   " eval.episodes=8 rollout.sampling.top_k=3");
+  ASSERT_EQ(launched.exit_code, 0) << launched.err;
+  const auto here = run_binary("eval --json --episodes 8 --run " + run);
+  const auto beside_a_gpu = run_emulated("eval --json --episodes 8 --run " + run);
+  ASSERT_EQ(beside_a_gpu.exit_code, 0) << beside_a_gpu.err;
+  EXPECT_EQ(json::parse(beside_a_gpu.out)["device"], "the CPU");
+  EXPECT_EQ(json::parse(beside_a_gpu.out)["reward"], json::parse(here.out)["reward"]);
+}
+
 TEST(CliDevice, SaysWhyThereIsNone) {
   const auto result = run_binary("score --device cuda --model " + kStories, kRow);
   if (result.exit_code == 0) GTEST_SKIP() << "this machine has a GPU";
@@ -132,7 +174,9 @@ TEST(CliDevice, AModelThatItCannotComputeStaysOnTheCpu) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("the model has experts"), std::string::npos) << refused.err;
   const auto chosen = run_emulated("score" + model, row);
-  EXPECT_EQ(chosen.err, "");
+  EXPECT_EQ(chosen.err,
+            "computes on the CPU, weights in f32: the model has experts, which the CPU alone "
+            "computes so far\n");
   EXPECT_EQ(chosen.out, run_binary("score --device cpu" + model, row).out);
 }
 

@@ -34,6 +34,10 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 void expect_same(const Numbers& got, const Numbers& want, const std::string& what) {
+  // Where nothing was computed everything is the same.
+  const auto& logprobs = want.logprobs[0];
+  EXPECT_TRUE(logprobs[0] < 0 && want.hidden[0][0] != 0 && want.hidden[0][0] != want.hidden[0][1])
+      << what << ": " << logprobs[0] << ", " << want.hidden[0][0];
   for (size_t s = 0; s < want.hidden.size(); ++s) {
     EXPECT_TRUE(same_bits(got.hidden[s], want.hidden[s]))
         << what << ": hidden states of sequence " << s;

@@ -21,6 +21,7 @@ struct Setup {
   Dtype weights = Dtype::kBF16;
   int64_t block_tokens = 16, max_batch_tokens = 64, max_sequences = 8;
   int64_t kv_blocks = 64;
+  int64_t logit_floats = 0;
 };
 
 ModelConfig small_config() {
@@ -78,6 +79,7 @@ Answers generate(Rig& rig, const Setup& setup, bool one_by_one) {
   options.max_sequences = setup.max_sequences;
   options.max_context_tokens = 256;
   options.kv_cache_blocks = setup.kv_blocks;
+  options.logit_floats = setup.logit_floats;
   const SteadyClock clock;
   Engine engine(rig.model, nullptr, options, rig.stream(), clock);
   engine.install(std::make_shared<const PackedWeights>(rig.stream(), rig.model.config(),
@@ -164,6 +166,8 @@ TEST_P(CudaEngine, BatchesCutsPagesPreemptionAndThePrefixCacheChangeNoBit) {
   expect_same(generate(rig, {.weights = weights, .max_batch_tokens = 9}, false), want, "cut");
   expect_same(generate(rig, {.weights = weights, .block_tokens = 64, .kv_blocks = 16}, false), want,
               "pages of 64");
+  expect_same(generate(rig, {.weights = weights, .logit_floats = 2 * 600}, false), want,
+              "two rows of logits at once");
   const Answers tight =
       generate(rig, {.weights = weights, .block_tokens = 8, .kv_blocks = 33}, false);
   EXPECT_GT(tight.stats.planner.preemptions, 0) << "nothing was pushed out";

@@ -227,7 +227,10 @@ void expect_distribution(const std::vector<float>& logits, SamplingRow row) {
   }
   const Draws draws = draw(copies, vocab, rows);
   std::vector<int64_t> counts(logits.size());
-  for (const int32_t token : draws.drawn) ++counts[static_cast<size_t>(token)];
+  for (const int32_t token : draws.drawn) {
+    ASSERT_TRUE(token >= 0 && token < vocab) << token;
+    ++counts[static_cast<size_t>(token)];
+  }
   const auto ids = draws.kept_counts[0] > 0 ? draws.set() : all_ids(vocab);
   double total = 0, statistic = 0;
   int64_t inside = 0, kinds = 0;
