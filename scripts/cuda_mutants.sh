@@ -81,11 +81,12 @@ filter_of() {  # file
     kv_copy*) echo 'CudaKvCopy.*' ;;
     gemm*) echo 'CudaLinear.Bf16*' ;;
     linear*) echo 'CudaLinear.Float32*:CudaLinear.Pack*' ;;
-    log_softmax*) echo '*Log*' ;;
+    log_softmax*) echo '*Log*:CudaSample.*' ;;
+    sample*) echo 'CudaSample.*' ;;
     rms_norm*) echo '*RmsNorm*' ;;
     swiglu*) echo '*Swiglu*' ;;
     embedding*) echo '*RowsAreTaken*' ;;
-    rows*) echo 'CudaRows.*' ;;
+    rows*) echo 'CudaRows.*:CudaSample.*' ;;
     *) echo '*' ;;
   esac
 }
@@ -101,21 +102,23 @@ compile() {  # kind, folder
       next unless m{ -c \S*/kernels/cuda/\Q$source\E$} && m{/cuda_ops_$kind\.dir/};
       s{ -o \S+ -c \S+$}{ -o $folder/$source.$kind.o -c $from};
       s{ -MF \S+}{ -MF $folder/$source.d};
-      s{ -I}{ -I$folder -I}; print' "$kind" "$source" "$from" "$folder" "$work/commands" >"$folder/command"
+      s{ -I}{ -I$folder -I}; print' \
+      "$kind" "$source" "$from" "$folder" "$work/commands" >"$folder/command"
     [[ -s $folder/command ]] || { echo "no command for $source" >"$folder/log"; return 1; }
     (cd build && bash "$folder/command") >"$folder/log" 2>&1 || return 1
     objects+=("$folder/$source.$kind.o")
   done
   perl -ne 'BEGIN { ($kind, $objects, $folder) = splice @ARGV, 0, 3 }
-    next unless s{^(.* )-o \S*/test_cuda_$kind (.*?) && cd .*}{$1$objects -o $folder/test_$kind $2 && :};
-    print' "$kind" "${objects[*]}" "$folder" "$work/commands" >"$folder/command"
+    next unless s{^(.* )-o \S*/test_cuda_$kind (.*?) && cd .*}
+                 {$1$objects -o $folder/test_$kind $2 && :}; print' \
+    "$kind" "${objects[*]}" "$folder" "$work/commands" >"$folder/command"
   (cd build && bash "$folder/command") >"$folder/log" 2>&1
 }
 
 passes() {  # program, filter, order, log
   (ulimit -c 0; ulimit -t $kMostSeconds
-   EMU_ORDER=$3 exec timeout -k 1 $((10 * kMostSeconds)) "$1" --gtest_filter="$2" --gtest_fail_fast \
-     --gtest_brief=1) >"$4" 2>&1
+   EMU_ORDER=$3 exec timeout -k 1 $((10 * kMostSeconds)) \
+     "$1" --gtest_filter="$2" --gtest_fail_fast --gtest_brief=1) >"$4" 2>&1
 }
 
 try() {  # folder; writes `verdict`
@@ -125,7 +128,8 @@ try() {  # folder; writes `verdict`
     compile $kind "$folder" || { echo "does not compile" >"$folder/verdict"; return; }
     for order in forward reverse; do
       status=0
-      passes "$folder/test_$kind" "$(filter_of "$file")" $order "$folder/log" 2>/dev/null || status=$?
+      passes "$folder/test_$kind" "$(filter_of "$file")" $order "$folder/log" 2>/dev/null ||
+        status=$?
       case $status in
         0) ;;
         124 | 137 | 152) echo "seen $kind $order, by time" >"$folder/verdict"; return ;;
@@ -139,7 +143,6 @@ try() {  # folder; writes `verdict`
 judge() {  # folder
   local folder=$1 verdict survives wrong=""
   try "$folder"
-  times >"$folder/times"
   verdict=$(cat "$folder/verdict")
   survives=$(cat "$folder/survives")
   case $verdict in

@@ -275,6 +275,11 @@ TEST(CudaSample, TiesGoToTheSmallerId) {
   EXPECT_EQ(draw(logits, row_of(1, 2, 0.9)).set(), (std::vector<int32_t>{700, 1500}));
   EXPECT_EQ(draw(logits, row_of(1, 6, 0)).set(), (std::vector<int32_t>{0, 1, 3, 700, 1500, 1501}));
   EXPECT_EQ(draw(std::vector<float>(1100, -2.0f), greedy()).drawn[0], 0);
+  // Four blocks, of which three say that no member is less than -2.
+  EXPECT_EQ(draw(std::vector<float>(1600, -2.0f), row_of(1, 3, 0)).set(),
+            (std::vector<int32_t>{0, 1, 2}));
+  // A lane has the first block and the last.
+  EXPECT_EQ(draw(std::vector<float>(512 * 33, -2.0f), greedy()).drawn[0], 0);
   EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, row_of(1, 2, 0)).set(), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, greedy()).drawn[0], 1);
   EXPECT_EQ(draw({-1.0f, -0.0f, 0.0f, -0.0f}, row_of(1, 1, 0)).set(), (std::vector<int32_t>{1}));
