@@ -2,6 +2,7 @@
 // table; compare.py refuses to put two programs side by side whose sizes differ.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,12 @@
 #include "core/model/model_config.h"
 
 namespace tailrace {
+
+struct GeometrySizes {
+  int64_t layers, hidden, heads, kv_heads, ffn, vocab;
+};
+// A Llama of these sizes with tied embeddings.
+ModelConfig config_of(const GeometrySizes& sizes, int64_t max_positions);
 
 // "tiny", "small", "grid" (the quickstart's), "medium" (the sizes of Qwen2.5-0.5B).
 const std::vector<std::string>& geometry_names();

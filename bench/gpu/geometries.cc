@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bench/core/geometry.h"
 #include "kernels/base/check.h"
 
 namespace tailrace::gpu_bench {
@@ -10,15 +11,15 @@ namespace {
 
 struct Geometry {
   const char* name;
-  int64_t layers, hidden, heads, kv_heads, ffn, vocab;
+  GeometrySizes sizes;
   bool tied;
 };
 
 constexpr Geometry kGeometries[] = {
-    {"mini", 2, 64, 4, 2, 128, 131, true},
-    {"qwen2.5-0.5b", 24, 896, 14, 2, 4864, 151936, true},
-    {"qwen2.5-1.5b", 28, 1536, 12, 2, 8960, 151936, true},
-    {"qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, false},
+    {"mini", {2, 64, 4, 2, 128, 131}, true},
+    {"qwen2.5-0.5b", {24, 896, 14, 2, 4864, 151936}, true},
+    {"qwen2.5-1.5b", {28, 1536, 12, 2, 8960, 151936}, true},
+    {"qwen2.5-7b", {28, 3584, 28, 4, 18944, 152064}, false},
 };
 
 }  // namespace
@@ -35,15 +36,7 @@ const std::vector<std::string>& geometry_names() {
 ModelConfig geometry(const std::string& name, int64_t max_positions) {
   const auto* found = std::ranges::find(kGeometries, name, &Geometry::name);
   TR_CHECK(found != std::end(kGeometries), "no geometry '{}'", name);
-  ModelConfig config;
-  config.num_layers = found->layers;
-  config.hidden_size = found->hidden;
-  config.num_heads = found->heads;
-  config.num_kv_heads = found->kv_heads;
-  config.head_dim = found->hidden / found->heads;
-  config.intermediate_size = found->ffn;
-  config.vocab_size = found->vocab;
-  config.max_positions = max_positions;
+  ModelConfig config = config_of(found->sizes, max_positions);
   config.tie_embeddings = found->tied;
   config.qkv_bias = true;
   return config;

@@ -133,6 +133,21 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
            batch.choices.cols, batch.num_tokens(), config_.num_sparse_layers());
 }
 
+LayerPass Model::pass_of(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
+                         const ForwardBatch& batch, const KvCache& kv, int64_t layer,
+                         const LayerActivations& kept) const {
+  return {.stream = stream,
+          .workspace = workspace,
+          .config = config_,
+          .placement = placement_,
+          .batch = batch,
+          .rope_table = rope(layer),
+          .layer = layer,
+          .weights = weights.layers()[static_cast<size_t>(layer)],
+          .kv = kv.layer(layer),
+          .kept = kept};
+}
+
 void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                     const ForwardBatch& batch, KvCache& kv, Tensor hidden,
                     Activations* sink) const {
@@ -169,18 +184,9 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     } else {
       mlp.view(config_, i, tokens, kept);
     }
-    forward_layer({.stream = stream,
-                   .workspace = workspace,
-                   .config = config_,
-                   .placement = placement_,
-                   .batch = batch,
-                   .rope_table = rope(i),
-                   .layer = i,
-                   .weights = weights.layers()[static_cast<size_t>(i)],
-                   .kv = kv.layer(i),
-                   .kept = kept,
-                   .residual = residual},
-                  output);
+    LayerPass pass = pass_of(stream, workspace, weights, batch, kv, i, kept);
+    pass.residual = residual;
+    forward_layer(pass, output);
     residual = kept.middle;
     if (config_.is_sparse(i) && kv.keeps_choices())
       keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
@@ -242,16 +248,7 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                                batch.choices.slice_cols(sparse_layer * k, (sparse_layer + 1) * k));
       }
     }
-    backward_layer({.stream = stream,
-                    .workspace = workspace,
-                    .config = config_,
-                    .placement = placement_,
-                    .batch = batch,
-                    .rope_table = rope(i),
-                    .layer = i,
-                    .weights = weights.layers()[static_cast<size_t>(i)],
-                    .kv = kv.layer(i),
-                    .kept = activations.layer(i)},
+    backward_layer(pass_of(stream, workspace, weights, batch, kv, i, activations.layer(i)),
                    layer_balance, layer_tensors(config_, gradients, i), dx);
   }
   // Added: with tied embeddings the head's gradient is in the same matrix already.

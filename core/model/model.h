@@ -20,6 +20,8 @@
 
 namespace tailrace {
 
+struct LayerPass;
+
 // Thread: immutable, may be shared; weights, KV cache, activations and workspace belong to the
 // caller.
 class Model {
@@ -69,6 +71,9 @@ class Model {
  private:
   void check_batch(const ForwardBatch& batch, const KvCache& kv) const;
   ConstTensor rope(int64_t layer) const;
+  LayerPass pass_of(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
+                    const ForwardBatch& batch, const KvCache& kv, int64_t layer,
+                    const LayerActivations& kept) const;
 
   ModelConfig config_;
   ParameterLayout layout_;
