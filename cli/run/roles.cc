@@ -139,6 +139,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   config.worker = name.text();
   config.joined = context.joined;
   config.cluster = context.cluster;
+  config.host = context.host;
   config.endpoint = context.endpoint;
   config.run = context.run;
   config.tokenizer_dir = context.run.tokenizer();
@@ -163,6 +164,8 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   RewardWorkerOptions options;
   options.worker = name.text();
   options.joined = context.joined;
+  options.cluster = context.cluster;
+  options.host = context.host;
   options.endpoint = context.endpoint;
   options.deadline = worker_deadline(context.options.scheduler.deadlines.verify);
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));

@@ -55,8 +55,8 @@ struct RoleContext {
   std::string endpoint;
   const Registries& registries;
   bool joined = false;  // a person added it to the run: nobody starts it again
-  // Of a rollout worker that joined: pool_to_join() knows it; where it is.
-  std::string pool = {}, cluster = {};
+  // Of a worker that joined: of a rollout worker its pool, which pool_to_join() knows; where it is.
+  std::string pool = {}, cluster = {}, host = {};
 };
 
 // A role of a run that this process alone plays, as long as this lives.

@@ -28,8 +28,9 @@ Offset write(Builder& b, const Hello& m) {
   const auto pool = b.CreateString(m.pool);
   const auto hardware = b.CreateString(m.hardware);
   const auto cluster = b.CreateString(m.cluster);
+  const auto host = b.CreateString(m.host);
   return fbs::CreateHello(b, static_cast<uint8_t>(m.role), worker, m.incarnation, m.pid, m.slots,
-                          numerics_class, m.joined, pool, hardware, cluster, m.rank)
+                          numerics_class, m.joined, pool, hardware, cluster, m.rank, host)
       .Union();
 }
 Offset write(Builder& b, const Heartbeat& m) { return fbs::CreateHeartbeat(b, m.progress).Union(); }
@@ -198,6 +199,14 @@ std::string read_name(const flatbuffers::String& text, std::string_view what) {
   return name;
 }
 
+// Of a machine; or none.
+std::string read_host(const flatbuffers::String* text) {
+  if (text == nullptr || text->size() == 0) return "";
+  std::string name = text->str();
+  if (!is_host_name(name)) throw Malformed("host '{}'", read_text(*text, 64));
+  return name;
+}
+
 int32_t read_rank(int32_t rank, int32_t size) {
   if (rank < 0 || rank >= size) throw Malformed("rank {} of {}", rank, size);
   return rank;
@@ -220,7 +229,8 @@ Message read(const fbs::Hello& t) {
                read_name(*t.pool(), "pool"),
                read_name(*t.hardware(), "hardware"),
                read_name(*t.cluster(), "cluster"),
-               read_rank(t.rank(), trains ? kMaxRanks : 1)};
+               read_rank(t.rank(), trains ? kMaxRanks : 1),
+               read_host(t.host())};
 }
 Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
 Message read(const fbs::TrajectoryResult& t) {

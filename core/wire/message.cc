@@ -1,5 +1,6 @@
 #include "core/wire/message.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 
 namespace tailrace::wire {
 namespace {
+
+constexpr size_t kMaxSiteName = 64;
 
 std::string short_name(const LeaseId& id) {
   const MemberId& m = id.member;
@@ -104,7 +107,15 @@ struct Describe {
 
 }  // namespace
 
-bool is_site_name(std::string_view name) { return is_item_name(name) && name.size() <= 64; }
+bool is_site_name(std::string_view name) {
+  return is_item_name(name) && name.size() <= kMaxSiteName;
+}
+
+bool is_host_name(std::string_view name) {
+  std::string dashed(name.substr(0, kMaxSiteName + 1));
+  std::ranges::replace(dashed, '.', '-');
+  return !name.starts_with('.') && is_site_name(dashed);
+}
 
 std::string describe(const Message& message) { return std::visit(Describe{}, message); }
 

@@ -26,6 +26,8 @@ namespace tailrace::wire {
 
 // Of a pool, a cluster or a kind of hardware: letters, digits, _ and -, at most 64.
 bool is_site_name(std::string_view name);
+// Of a machine: the same, with dots behind the first character.
+bool is_host_name(std::string_view name);
 
 struct Hello {  // first message of a session
   Role role = Role::kRollout;
@@ -40,6 +42,8 @@ struct Hello {  // first message of a session
   std::string hardware = {};  // what it computes on: "cpu"
   std::string cluster = {};   // empty: where the scheduler is
   int32_t rank = 0;           // of a trainer: which of those that train together
+  // As is_host_name() wants it. Empty: on the scheduler's machine, started by launch.
+  std::string host = {};
 };
 struct Heartbeat {
   // Another number whenever a worker that samples has got on since its last one; 0: nothing is said

@@ -57,7 +57,10 @@ RewardWorker::Ending RewardWorker::run() {
                     .pid = static_cast<int32_t>(getpid()),
                     .slots = options_.threads,
                     .numerics_class = "",
-                    .joined = options_.joined};
+                    .joined = options_.joined,
+                    .hardware = options_.hardware,
+                    .cluster = options_.cluster,
+                    .host = options_.host};
   wire::WorkerClient client(hello, options_.endpoint, options_.link);
   using Executor = DeadlineExecutor<wire::Verdict>;
   // Its Failures are put behind "verifier NAME: ".

@@ -23,8 +23,10 @@ namespace tailrace {
 
 struct RewardWorkerOptions {
   std::string worker = "reward-0";  // unique in the run
-  bool joined = false;              // wire::Hello::joined
-  std::string endpoint;             // of the scheduler
+  bool joined = false;              // these four as wire::Hello has them
+  std::string hardware = "cpu";     // what verifiers run on
+  std::string cluster = {}, host = {};
+  std::string endpoint;  // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
   Time deadline = worker_deadline(kVerifySeconds);  // of one score

@@ -512,7 +512,8 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .joined = config.joined,
                              .pool = config.pool,
                              .hardware = hardware(),
-                             .cluster = config.cluster},
+                             .cluster = config.cluster,
+                             .host = config.host},
                             config.endpoint, config.link, [&meter] { return meter.value(); });
   try {
     return RolloutWorker(config, environments, client, meter, log, clock, std::move(stop)).run();

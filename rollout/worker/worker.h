@@ -41,8 +41,8 @@ struct RolloutDataset {
 
 struct RolloutWorkerConfig {
   std::string worker = "rollout-0";
-  bool joined = false;  // these three as wire::Hello has them
-  std::string pool = {}, cluster = {};
+  bool joined = false;  // these four as wire::Hello has them
+  std::string pool = {}, cluster = {}, host = {};
   std::string endpoint;
   wire::LinkOptions link = {};
   std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up

@@ -71,7 +71,17 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
     EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, name}));
     EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "", name}));
     EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "", "", name}));
+    EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "", "", "", 0, name}));
   }
+  for (const auto& [host, is_one] : {std::pair{"gpu-7.west", true},
+                                     {"a_b", true},
+                                     {".west", false},
+                                     {"gpu:7", false},
+                                     {"[::1]", false}}) {
+    EXPECT_EQ(is_host_name(host), is_one) << host;
+    EXPECT_NE(refused(Hello{Role::kReward, "x", 1, 1, 1, "", true, "", "", "", 0, host}), is_one);
+  }
+  EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, "gpu-7.west"}));
   EXPECT_FALSE(refused(Hello{Role::kRollout, "x", 1, 1, 1, "", false, std::string(64, 'a')}));
   EXPECT_TRUE(refused(Stage{0, 1, "d", "../../etc/passwd"}));
   EXPECT_TRUE(refused(Stage{0, 1, "d", ".."}));

@@ -71,7 +71,7 @@ inline std::vector<Message> one_of_each() {
   const std::vector<Batch::Item> items = {{sample_lease(), -0.5, 1234, 0xfedcba9876543210},
                                           {sample_lease(), 1, 5, 6}};
   return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true, "large", "cpu",
-                "east", 3},
+                "east", 3, "gpu-7.west.example"},
           Heartbeat{7},
           TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},

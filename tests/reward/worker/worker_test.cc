@@ -79,6 +79,7 @@ std::vector<wire::Verdict> serve(wire::WorkerServer& server, uint64_t& session, 
       if (auto* up = std::get_if<wire::WorkerUp>(&event)) {
         EXPECT_EQ(up->hello.role, Role::kReward);
         EXPECT_EQ(up->hello.worker, "reward-0");
+        EXPECT_EQ(up->hello.hardware, "cpu");
         for (const wire::Verify& request : requests) send(server, up->session, request);
         session = up->session;
       }
