@@ -68,6 +68,7 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   if (!worker.connected) parts.push_back("away");
   if (!worker.site.pool.empty()) parts.push_back("pool " + worker.site.pool);
   if (!worker.site.cluster.empty()) parts.push_back("cluster " + worker.site.cluster);
+  if (!worker.site.host.empty()) parts.push_back("host " + worker.site.host);
   if (worker.stalled) parts.push_back("makes no progress");
   if (worker.role != Role::kTrainer)
     parts.push_back(fmt::format("{} of {} slots", worker.leased, worker.slots));

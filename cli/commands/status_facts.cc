@@ -30,6 +30,7 @@ Json worker_json(const State& state, const WorkerId& id, const scheduler::Worker
                {"stalled", worker.stalled}};
   if (!worker.site.pool.empty()) json["pool"] = worker.site.pool;
   if (!worker.site.cluster.empty()) json["cluster"] = worker.site.cluster;
+  if (!worker.site.host.empty()) json["host"] = worker.site.host;
   if (!worker.site.numerics_class.empty()) json["numerics"] = worker.site.numerics_class;
   if (worker.role != Role::kTrainer) {
     json["leased"] = worker.leased;

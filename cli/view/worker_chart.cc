@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -115,23 +119,34 @@ std::string legend(const RunUse& use) {
   return out + "</p>\n";
 }
 
-std::string table_row(std::string_view name, int64_t slots, int64_t places, const UseShares& shares,
-                      const std::vector<size_t>& uses) {
+// "west, gpu-7"; nothing of one beside the scheduler.
+std::string place_of(const WorkerUse& worker) {
+  if (worker.cluster.empty() || worker.host.empty()) return worker.cluster + worker.host;
+  return fmt::format("{}, {}", worker.cluster, worker.host);
+}
+
+// `place`: absent where the table has no column of places.
+std::string table_row(std::string_view name, const std::optional<std::string>& place, int64_t slots,
+                      int64_t places, const UseShares& shares, const std::vector<size_t>& uses) {
   double idle = 0;
   for (size_t i = 0; i < kNumUses; ++i) {
     if (!is_work(static_cast<Use>(i))) idle += shares[i];
   }
-  std::string out = fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-                                escape_markup(name), slots, places, percent(idle));
+  std::string out = fmt::format("<tr><td>{}</td>", escape_markup(name));
+  if (place) out += fmt::format("<td>{}</td>", escape_markup(*place));
+  out += fmt::format("<td>{}</td><td>{}</td><td>{}</td>", slots, places, percent(idle));
   for (const size_t i : uses) out += fmt::format("<td>{}</td>", percent(shares[i]));
   return out + "</tr>\n";
 }
 
 std::string table(const RunUse& use) {
   const std::vector<size_t> uses = uses_of(use);
-  std::string out =
-      "<div class=\"wide\"><table><tr><th>worker</th><th>slots</th><th>used at "
-      "once</th><th>idle</th>";
+  const bool has_places =
+      std::ranges::any_of(use.workers, [](const auto& w) { return !place_of(w).empty(); });
+  std::string out = fmt::format(
+      "<div class=\"wide\"><table><tr><th>worker</th>{}<th>slots</th><th>used at "
+      "once</th><th>idle</th>",
+      has_places ? "<th>where</th>" : "");
   for (const size_t i : uses) out += fmt::format("<th>{}</th>", kEnumNames<Use>[i]);
   out += "</tr>\n";
   for (size_t role = 0; role < kEnumNames<Role>.size(); ++role) {
@@ -141,7 +156,8 @@ std::string table(const RunUse& use) {
       ++workers, slots += worker.slots, places += worker.places;
     }
     if (workers > 1)
-      out += table_row(fmt::format("all {} ({})", kEnumNames<Role>[role], workers), slots, places,
+      out += table_row(fmt::format("all {} ({})", kEnumNames<Role>[role], workers),
+                       has_places ? std::optional<std::string>("") : std::nullopt, slots, places,
                        shares_of(use, static_cast<Role>(role)), uses);
     for (const WorkerUse& worker : use.workers) {
       if (static_cast<size_t>(worker.role) != role) continue;
@@ -149,7 +165,8 @@ std::string table(const RunUse& use) {
       double all = 0;
       for (const double part : shares) all += part;
       for (double& part : shares) part = all > 0 ? part / all : 0;
-      out += table_row(worker.worker, worker.slots, worker.places, shares, uses);
+      out += table_row(worker.worker, has_places ? std::optional(place_of(worker)) : std::nullopt,
+                       worker.slots, worker.places, shares, uses);
     }
   }
   return out + "</table></div>\n";

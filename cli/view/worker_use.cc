@@ -121,6 +121,7 @@ std::vector<Cause> causes_of(std::span<const TimelineRow> rows, Time end) {
 struct Known {
   Role role = Role::kRollout;
   bool has_role = false;
+  std::string cluster = {}, host = {};  // as it said them last
   int64_t slots = 1;
   std::vector<Change> changes;  // of its work, by Use; of its state, below
 };
@@ -146,6 +147,8 @@ std::map<WorkerId, Known> workers_of(std::span<const TimelineRow> rows) {
     if (row.what == TimelineWhat::kUp) {
       known.role = row.role;
       known.has_role = true;
+      known.cluster = row.cluster;
+      known.host = row.host;
       known.slots = std::max(known.slots, row.slots);
     } else if (row.what == TimelineWhat::kDown) {
       if (std::exchange(here[row.worker], false)) known.changes.push_back({row.at, kPresence, -1});
@@ -253,7 +256,12 @@ UseShares shares_now(const Counts& counts, int64_t places, Use why) {
 
 WorkerUse use_of_worker(const WorkerId& id, Known known, std::span<const Cause> causes, Time begin,
                         Time end, int64_t num_bins) {
-  WorkerUse use{.worker = id, .role = known.role, .slots = known.slots, .bins = {}};
+  WorkerUse use{.worker = id,
+                .role = known.role,
+                .cluster = known.cluster,
+                .host = known.host,
+                .slots = known.slots,
+                .bins = {}};
   Gatherer gatherer(begin, end, num_bins, use);
   sort_changes(known.changes);
   use.places = places_of(known);

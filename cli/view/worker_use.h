@@ -72,9 +72,10 @@ using UseShares = std::array<double, kNumUses>;  // of 1, or seconds
 struct WorkerUse {
   WorkerId worker;
   Role role = Role::kRollout;
-  int64_t slots = 1;            // that it offered
-  int64_t places = 1;           // of them, in use at once at its busiest
-  UseShares seconds{};          // of the whole worker: they add up to the window
+  std::string cluster = {}, host = {};  // empty: launch started it beside the scheduler
+  int64_t slots = 1;                    // that it offered
+  int64_t places = 1;                   // of them, in use at once at its busiest
+  UseShares seconds{};                  // of the whole worker: they add up to the window
   std::vector<UseShares> bins;  // of equal length; each adds up to 1, or to 0 before it first came
 };
 

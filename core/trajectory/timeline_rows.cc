@@ -114,6 +114,7 @@ void read_fields(const Json& json, TimelineRow& row) {
       row.slots = json.at("slots").get<int64_t>();
       row.pool = json.value("pool", "");
       row.cluster = json.value("cluster", "");
+      row.host = json.value("host", "");
       return require(row.slots > 0, "slots must be above 0");
     case TimelineWhat::kQuarantine:
       row.until = time_at(json, "until_ns");
@@ -178,6 +179,7 @@ std::string format_timeline_row(const TimelineRow& row) {
       json["slots"] = row.slots;
       if (!row.pool.empty()) json["pool"] = row.pool;
       if (!row.cluster.empty()) json["cluster"] = row.cluster;
+      if (!row.host.empty()) json["host"] = row.host;
       break;
     case TimelineWhat::kQuarantine:
       json["until_ns"] = row.until.count();

@@ -29,7 +29,7 @@ namespace tailrace {
 // From kGenerate to kSave they are spans of a worker, each with how it ended.
 enum class TimelineWhat : uint8_t {
   kStart,       // a process of the scheduler begins; `unix_seconds`
-  kUp,          // the worker is there; `role`, `slots`; `pool`, `cluster` if any
+  kUp,          // the worker is there; `role`, `slots`; `pool`, `cluster`, `host` if any
   kDown,        // it is not; `end` says how
   kQuarantine,  // it gets no work before `until`
   kWarmUp,      // the trainer, before version 0
@@ -97,7 +97,7 @@ struct TimelineRow {
   int64_t number = -1;  // a step or a version
   Role role = Role::kRollout;
   int64_t slots = 0;
-  std::string pool = {}, cluster = {};
+  std::string pool = {}, cluster = {}, host = {};
   Time until{};
   double unix_seconds = 0;
   Trained trained = {};

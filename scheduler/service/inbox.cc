@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "core/wire/admission.h"
 #include "core/wire/trajectory_codec.h"
@@ -36,6 +40,17 @@ AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
           .reward = header.reward,
           .needs_verifier = !header.reward && !header.verifier.empty(),
           .reason = has_sample(header.outcome) ? "" : header.evidence.substr(0, kReasonBytes)};
+}
+
+// " pool=large cluster=east host=gpu-7": where it is, as far as it says so.
+std::string describe_site(const wire::Hello& hello) {
+  std::string text;
+  for (const auto& [key, name] : {std::pair<std::string_view, std::string_view>("pool", hello.pool),
+                                  {"cluster", hello.cluster},
+                                  {"host", hello.host}}) {
+    if (!name.empty()) text += fmt::format(" {}={}", key, name);
+  }
+  return text;
 }
 
 }  // namespace
@@ -94,7 +109,7 @@ void Inbox::on_up(const wire::WorkerUp& up) {
   if (may_tell_of_session()) {
     log_.info("{} {}: {} pid={} slots={} {}{}", hello.worker,
               hello.joined ? "has joined" : "is here", name_of(hello.role), hello.pid, hello.slots,
-              hello.numerics_class, hello.pool.empty() ? "" : " pool=" + hello.pool);
+              hello.numerics_class, describe_site(hello));
     const auto known = state_.workers.find(hello.worker);
     if (known != state_.workers.end() && known->second.incarnation != hello.incarnation) {
       log_.warning(
@@ -113,7 +128,8 @@ void Inbox::on_up(const wire::WorkerUp& up) {
                  .site = {.pool = hello.pool,
                           .hardware = hello.hardware,
                           .cluster = hello.cluster,
-                          .numerics_class = hello.numerics_class},
+                          .numerics_class = hello.numerics_class,
+                          .host = hello.host},
                  .rank = hello.rank});
 }
 

@@ -358,7 +358,8 @@ void Timeline::compare_workers(const Event& event, const Actions& actions, const
                  .role = up->role,
                  .slots = std::max<int64_t>(1, up->slots),
                  .pool = up->site.pool,
-                 .cluster = up->site.cluster});
+                 .cluster = up->site.cluster,
+                 .host = up->site.host});
 }
 
 void Timeline::compare_trainer(const Event& event, const Actions& actions, const State& state) {

@@ -20,13 +20,14 @@ namespace tailrace::scheduler {
 // Where a worker is, and what it computes on. Only the pool is decided by (law 1.5); the rest is
 // for who looks.
 struct Site {
-  std::string pool = {};      // of a rollout worker; empty: it was put into none
-  std::string hardware = {};  // what it computes on: "cpu", "cuda"; empty: nothing (verifiers)
-  std::string cluster = {};   // empty: where the scheduler is
+  std::string pool = {};            // of a rollout worker; empty: it was put into none
+  std::string hardware = {};        // what it computes on: "cpu", "cuda"; empty: not said
+  std::string cluster = {};         // empty: where the scheduler is
   std::string numerics_class = {};  // whose arithmetic agrees to the last bit; empty: no arithmetic
+  std::string host = {};  // name of its machine; empty: launch started it beside the scheduler
   template <class V>
   void fields(V& visit) {
-    visit(pool, hardware, cluster, numerics_class);
+    visit(pool, hardware, cluster, numerics_class, host);
   }
   friend bool operator==(const Site&, const Site&) = default;
 };

@@ -127,6 +127,22 @@ TEST(WorkerUse, AbsencesQuarantinesAndSumsOfLeasesCount) {
   ASSERT_EQ(use.steps.size(), 1u);
 }
 
+TEST(WorkerSection, HasAColumnOfPlacesWhereOneIsKnown) {
+  std::vector<TimelineRow> rows = one_step();
+  EXPECT_EQ(worker_section(rows).find("<th>where</th>"), std::string::npos);
+  TimelineRow far = up(22, "r-2", Role::kRollout, 1);
+  far.cluster = "west";
+  rows.push_back(far);
+  far.host = "gpu<7>";
+  rows.push_back(far);
+  const std::string section = worker_section(rows);
+  for (const char* part :
+       {"<tr><th>worker</th><th>where</th><th>slots</th>",
+        "<tr><td>all rollout (3)</td><td></td><td>5</td>", "<tr><td>r-0</td><td></td><td>2</td>",
+        "<tr><td>r-2</td><td>west, gpu&lt;7&gt;</td><td>1</td>"})
+    EXPECT_NE(section.find(part), std::string::npos) << part << "\n" << section;
+}
+
 TEST(WorkerSection, ShowsEveryWorkerAndNothingFromOutside) {
   std::vector<TimelineRow> rows = one_step();
   rows.push_back(up(22, "r<2>", Role::kRollout, 1));

@@ -204,11 +204,19 @@ TEST_F(InboxTest, TheSchedulerHearsWhereAWorkerIs) {
                                       .joined = true,
                                       .pool = "large",
                                       .hardware = "cpu",
-                                      .cluster = "east"},
+                                      .cluster = "east",
+                                      .host = "gpu-7.east"},
                             .session = 9});
-  EXPECT_EQ(
-      h.state.workers.at("far").site,
-      (Site{.pool = "large", .hardware = "cpu", .cluster = "east", .numerics_class = "cpu-test"}));
+  EXPECT_EQ(h.state.workers.at("far").site, (Site{.pool = "large",
+                                                  .hardware = "cpu",
+                                                  .cluster = "east",
+                                                  .numerics_class = "cpu-test",
+                                                  .host = "gpu-7.east"}));
+  const std::string said = read_file(folder.path() / "log").value();
+  EXPECT_NE(said.find("far has joined: rollout pid=0 slots=4 cpu-test pool=large cluster=east "
+                      "host=gpu-7.east\n"),
+            std::string::npos)
+      << said;
 }
 
 TEST_F(InboxTest, SoManyFetchesWaitAndNoMore) {

@@ -50,7 +50,10 @@ struct Watched : Harness {
   // One trainer, one rollout worker of 8 slots and one verifier, at version 0.
   Actions begin() {
     say(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
-    say(WorkerUp{.worker = "v", .role = Role::kReward, .slots = 2});
+    say(WorkerUp{.worker = "v",
+                 .role = Role::kReward,
+                 .slots = 2,
+                 .site = {.cluster = "west", .host = "gpu-7"}});
     say(WorkerUp{.worker = "r", .slots = 8});
     say(rolled_back(-1));
     Actions all = say(published(0));
@@ -107,7 +110,10 @@ TEST(Timeline, EachLeaseInstallAndStepIsARow) {
   ASSERT_EQ(installs.size(), 2u);
   EXPECT_EQ(installs[0].end, "staged");
   EXPECT_EQ(installs[1].end, "installed");
-  EXPECT_EQ(f.rows_of(kUp).size(), 3u);
+  const auto ups = f.rows_of(kUp);
+  ASSERT_EQ(ups.size(), 3u);
+  EXPECT_EQ(ups[1].cluster + "/" + ups[1].host, "west/gpu-7");
+  EXPECT_EQ(ups[2].cluster + "/" + ups[2].host, "/");
   ASSERT_EQ(f.rows_of(kWarmUp).size(), 1u);
   EXPECT_EQ(f.rows_of(kWarmUp)[0].worker, "t");
   EXPECT_TRUE(std::ranges::is_sorted(f.rows(), {}, &TimelineRow::at));

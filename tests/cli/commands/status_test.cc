@@ -1,0 +1,52 @@
+// `tailrace status` of a run directory that holds a journal and nothing else.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/run_directory.h"
+#include "scheduler/decide/decide.h"
+#include "scheduler/store/journal.h"
+#include "tests/cli/run_binary.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+using nlohmann::json;
+
+// A worker of launch says no place, one that joined says where it is: text and JSON agree.
+TEST(Status, SaysWhereAWorkerIs) {
+  const TemporaryDirectory folder;
+  const RunPaths paths{folder.path()};
+  scheduler::Config config;
+  config.domains = {scheduler::DomainConfig{.prompts_per_step = 1}};
+  scheduler::State state(config);
+  for (const scheduler::WorkerUp& up :
+       {scheduler::WorkerUp{.worker = "reward-0", .role = Role::kReward},
+        scheduler::WorkerUp{.worker = "reward-1",
+        .role = Role::kReward,
+        .joined = true,
+        .site = {.cluster = "west", .host = "gpu-7"}},
+        scheduler::WorkerUp{.worker = "rollout-0",
+        .joined = true,
+        .site = {.pool = "far", .cluster = "west", .host = "gpu-8"}}})
+    scheduler::decide(state, up, Time(1));
+  ASSERT_TRUE(scheduler::Journal::open(paths.journal(), state, {}));
+
+  const std::string run = folder.path().string();
+  const std::string text = run_binary("status " + run).out;
+  EXPECT_NE(text.find("reward-0: 0 of 1 slots\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("reward-1: joined, cluster west, host gpu-7, 0 of 1 slots\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("rollout-0: joined, pool far, cluster west, host gpu-8, "), std::string::npos)
+      << text;
+  const json workers = json::parse(run_binary("status --json " + run).out).at("workers");
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_FALSE(workers[0].contains("cluster") || workers[0].contains("host")) << workers[0];
+  for (size_t i : {1, 2}) EXPECT_EQ(workers[i].at("cluster"), "west");
+  EXPECT_EQ(workers[1].at("host"), "gpu-7");
+  EXPECT_EQ(workers[2].at("host"), "gpu-8");
+}
+
+}  // namespace
+}  // namespace tailrace
