@@ -54,6 +54,13 @@ void RunSection::visit(OptionVisitor& v) {
            .min = 0,
            .max = 86400,
            .resume = Resume::kMayChange});
+  v.field("listen", listen,
+          {.help = "tcp://HOST:PORT where workers of other hosts join; empty: none",
+           .resume = Resume::kMayChange});
+  v.field("keys", keys,
+          {.help = "folder of `tailrace keys`: server.key and who may join; wanted with run.listen",
+           .path = true,
+           .resume = Resume::kMayChange});
 }
 
 void ModelCreateSection::visit(OptionVisitor& v) {
@@ -158,13 +165,27 @@ void DatasetSection::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
+void ClusterSection::visit(OptionVisitor& v) {
+  v.field("name", name,
+          {.help = "what pools, and workers that join from there, name it by",
+           .required = true,
+           .resume = Resume::kMayChange});
+  v.field("link_mbit", link_mbit,
+          {.help = "rate of the link between the scheduler's host and there, in Mbit/s, from which "
+                   "--dry-run says how long a version of the weights takes; 0: not known",
+           .min = 0,
+           .max = 1e6,
+           .resume = Resume::kMayChange});
+}
+
 void PoolSection::visit(OptionVisitor& v) {
   v.field("name", name,
           {.help = "what datasets, and workers that join, name it by",
            .required = true,
            .resume = Resume::kMayChange});
   v.field("workers", workers,
-          {.help = "rollout worker processes in it",
+          {.help = "rollout worker processes in it; of a pool with a cluster: how many are awaited "
+                   "from there",
            .min = 1,
            .max = kMaxProcesses,
            .resume = Resume::kMayChange});
@@ -173,6 +194,12 @@ void PoolSection::visit(OptionVisitor& v) {
            .min = 0,
            .max = 65536,
            .resume = Resume::kMayChange});
+  v.field(
+      "cluster", cluster,
+      {.help = "one of `clusters`, where its workers run: launch starts none of them, they come "
+               "by 'tailrace worker --join tcp://...' (run.listen); empty: here, started by "
+               "launch",
+       .resume = Resume::kMayChange});
 }
 
 void RolloutProcesses::visit(OptionVisitor& v) {
@@ -188,8 +215,9 @@ void RolloutProcesses::visit(OptionVisitor& v) {
 
 void RewardSection::visit(OptionVisitor& v) {
   v.field("workers", workers,
-          {.help = "processes that run verifiers",
-           .min = 1,
+          {.help = "processes that run verifiers; 0: none here, they join from elsewhere "
+                   "(run.listen)",
+           .min = 0,
            .max = kMaxProcesses,
            .resume = Resume::kMayChange});
   v.field("plugin", plugin,
@@ -222,6 +250,8 @@ void RunOptions::visit(OptionVisitor& v) {
          "section `env`");
   env.required = datasets.empty();
   v.section("env", env, "what the policy acts in");
+  v.list("clusters", clusters,
+         "where workers of other hosts run (rollout.pools.NAME.cluster): a list");
   v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");
   v.section("sft", sft, "supervised warm-up before the first step");

@@ -34,6 +34,8 @@ struct RunSection {
   int64_t steps = 100;
   int64_t epochs = 0;
   int64_t stall_seconds = 45;
+  std::string listen;  // "tcp://HOST:PORT" (listen.h); empty: only workers of this machine
+  std::string keys;
 
   void visit(OptionVisitor& v);
 };
@@ -100,12 +102,21 @@ struct DatasetSection {
   void visit(OptionVisitor& v);
 };
 
-// Rollout workers that are meant for the same datasets. Who wants to know which workers a launch
-// has asks pools_of() (pools.h), whichever way it was written.
+// Hosts elsewhere, all behind one link.
+struct ClusterSection {
+  std::string name = {};
+  int64_t link_mbit = 0;  // between the scheduler's host and there; 0: not known
+
+  void visit(OptionVisitor& v);
+};
+
+// Rollout workers that are meant for the same datasets. Who wants to know which workers a run has,
+// and which of them its launch starts, asks pools.h, whichever way it was written.
 struct PoolSection {
   std::string name = {};
   int64_t workers = 1;
   int64_t max_sequences = 0;
+  std::string cluster = {};  // where they run, and join from; empty: here, started by launch
 
   void visit(OptionVisitor& v);
 };
@@ -139,6 +150,7 @@ struct RunOptions {
   chat::ChatOptions chat;
   std::vector<DatasetSection> datasets;  // empty: `env` is the only one
   EnvSection env;
+  std::vector<ClusterSection> clusters;
   // The keys of these three stand in `rollout`: each is read by somebody else.
   scheduler::StepOptions step;
   RolloutProcesses rollout_processes;

@@ -15,10 +15,66 @@
 namespace tailrace {
 namespace {
 
-std::vector<std::string> names_of(const RunOptions& options) {
+template <class Item>
+std::vector<std::string> names_of(const std::vector<Item>& items) {
   std::vector<std::string> names;
-  for (const PoolSection& pool : options.rollout_processes.pools) names.push_back(pool.name);
+  for (const Item& item : items) names.push_back(item.name);
   return names;
+}
+std::vector<std::string> names_of(const RunOptions& options) {
+  return names_of(options.rollout_processes.pools);
+}
+
+// `what`: "a pool"; `advice`: for two that have one name.
+void check_names(std::string_view list, std::string_view what,
+                 const std::vector<std::string>& names, std::string_view advice) {
+  std::map<std::string, size_t> known;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string key = join_key(item_key(list, names, i), "name");
+    if (!wire::is_site_name(names[i]))
+      throw UserError::at(key,
+                          "is '{}'; the name of {} is of letters, digits, _ and -, at most 64 "
+                          "of them. Try {}.",
+                          names[i], what, i == 0 ? "a" : "b");
+    if (const auto [first, is_new] = known.emplace(names[i], i); !is_new)
+      throw UserError::at(key, "is {}, as that of {}[{}] is. {}.", names[i], list, first->second,
+                          advice);
+  }
+}
+
+void validate_clusters(const RunOptions& o) {
+  const std::vector<std::string> clusters = names_of(o.clusters), pools = names_of(o);
+  check_names("clusters", "a cluster", clusters, "Give each a name of its own");
+  for (size_t i = 0; i < pools.size(); ++i) {
+    const PoolSection& pool = o.rollout_processes.pools[i];
+    if (pool.cluster.empty()) continue;
+    const std::string key = join_key(item_key("rollout.pools", pools, i), "cluster");
+    if (clusters.empty())
+      throw UserError::at(
+          key,
+          "is {}, but clusters lists none.\n       Remove it: launch starts the "
+          "workers of the pool then; or list the cluster: clusters: [{{name: {}}}].",
+          pool.cluster, pool.cluster);
+    if (std::ranges::find(clusters, pool.cluster) == clusters.end()) {
+      const std::string nearest = nearest_name(pool.cluster, clusters);
+      throw UserError::at(key,
+                          "is {}, and clusters has {}.\n       Try {}, or remove it: launch starts "
+                          "the workers of the pool then.",
+                          pool.cluster, fmt::join(clusters, ", "),
+                          nearest.empty() ? clusters.front() : nearest);
+    }
+    if (o.run.listen.empty())
+      throw UserError::at(key,
+                          "is {}, but run.listen is empty: no worker could join from there.\n"
+                          "       Give run.listen, or remove it: launch starts the workers of the "
+                          "pool then.",
+                          pool.cluster);
+  }
+  if (!clusters.empty() && o.run.listen.empty())
+    throw UserError::at("clusters",
+                        "has {}, but run.listen is empty: no worker could join from there. Give "
+                        "run.listen, or remove the list.",
+                        fmt::join(clusters, ", "));
 }
 
 }  // namespace
@@ -32,14 +88,20 @@ std::vector<PoolSection> pools_of(const RunOptions& options) {
   return pools;
 }
 
+std::vector<PoolSection> launched_pools(const RunOptions& options) {
+  std::vector<PoolSection> pools = pools_of(options);
+  std::erase_if(pools, [](const PoolSection& pool) { return !pool.cluster.empty(); });
+  return pools;
+}
+
 int64_t num_rollout_workers(const RunOptions& options) {
   int64_t workers = 0;
-  for (const PoolSection& pool : pools_of(options)) workers += pool.workers;
+  for (const PoolSection& pool : launched_pools(options)) workers += pool.workers;
   return workers;
 }
 
 PoolSection pool_of_worker(const RunOptions& options, int64_t index) {
-  const std::vector<PoolSection> pools = pools_of(options);
+  const std::vector<PoolSection> pools = launched_pools(options);
   for (const PoolSection& pool : pools) {
     if (index < pool.workers) return pool;
     index -= pool.workers;
@@ -76,26 +138,17 @@ void check_site_name(std::string_view flag, std::string_view name) {
 
 void validate_pools(const RunOptions& options) {
   const std::vector<std::string> names = names_of(options);
-  std::map<std::string, size_t> known;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::string key = join_key(item_key("rollout.pools", names, i), "name");
-    if (!wire::is_site_name(names[i]))
-      throw UserError::at(key,
-                          "is '{}'; the name of a pool is of letters, digits, _ and -, at most 64 "
-                          "of them. Try {}.",
-                          names[i], i == 0 ? "a" : "b");
-    if (const auto [first, is_new] = known.emplace(names[i], i); !is_new)
-      throw UserError::at(key,
-                          "is {}, as that of rollout.pools[{}] is. Give each a name of its own, or "
-                          "one of them the workers of both.",
-                          names[i], first->second);
-  }
-  if (const int64_t workers = num_rollout_workers(options); workers > wire::kMaxWorkers)
+  check_names("rollout.pools", "a pool", names,
+              "Give each a name of its own, or one of them the workers of both");
+  validate_clusters(options);
+  int64_t workers = 0;
+  for (const PoolSection& pool : pools_of(options)) workers += pool.workers;
+  if (workers > wire::kMaxWorkers)
     throw UserError::at("rollout.pools", "has {} workers together; a run has at most {}.", workers,
                         wire::kMaxWorkers);
   for (size_t i = 0; i < options.datasets.size(); ++i) {
     const std::string& pool = options.datasets[i].pool;
-    if (pool.empty() || known.contains(pool)) continue;
+    if (pool.empty() || std::ranges::find(names, pool) != names.end()) continue;
     const std::string key = dataset_key(options, i, "pool");
     if (names.empty())
       throw UserError::at(key,

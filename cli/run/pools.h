@@ -1,4 +1,4 @@
-// The rollout workers of a run by pools (law 1.4), whichever way its config says so: the list
+// The rollout workers of a run by pools (law 1.5), whichever way its config says so: the list
 // `rollout.pools`, or `rollout.workers`, which are one pool without a name.
 //
 // Thread: any.
@@ -17,7 +17,10 @@ namespace tailrace {
 // rollout.max_sequences.
 std::vector<PoolSection> pools_of(const RunOptions& options);
 
-// Of all pools together.
+// Those whose workers a launch starts: they are in no cluster. There may be none.
+std::vector<PoolSection> launched_pools(const RunOptions& options);
+
+// Of all launched pools together.
 int64_t num_rollout_workers(const RunOptions& options);
 
 // The pool of the launched worker of this index: they are numbered pool by pool.
@@ -30,7 +33,8 @@ PoolSection pool_to_join(const RunOptions& options, std::string_view name);
 // Throws UserError unless it may name a pool or a cluster. `flag`: how a person gave it.
 void check_site_name(std::string_view flag, std::string_view name);
 
-// Names that are names, and in each pool that a dataset names somebody. Throws UserError.
+// Names that are names, and in each pool that a dataset names somebody; in each cluster that a pool
+// names somebody who can join. Throws UserError.
 void validate_pools(const RunOptions& options);
 
 // The names of the datasets that this pool may sample.

@@ -16,6 +16,7 @@
 
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
+#include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "core/base/error.h"
@@ -396,6 +397,7 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (!o.rollout_processes.pools.empty())
     effect.refuse("rollout.workers", {"rollout.pools"}, "rollout.pools lists the workers",
                   /*told=*/false);
+  if (o.run.listen.empty()) effect.refuse("run.keys", {"run.listen"}, "run.listen is empty");
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
                   "model.create.hidden_size is not given");
@@ -499,6 +501,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_model(o);
   validate_rollout(o);
   validate_datasets(o, keys);
+  validate_listen(o);
   validate_pools(o);
   const std::vector<DatasetSection> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;

@@ -47,6 +47,15 @@ TEST_F(RolesToJoin, AreTheFirstThatAreFreeBehindThoseOfTheLaunch) {
   EXPECT_EQ(hold_role({RoleKind::kRollout, 2}, run_).name.text(), "rollout-2");
 }
 
+// A launch that starts none has no names of its own.
+TEST_F(RolesToJoin, BeginWithTheFirstWhereTheLaunchStartsNone) {
+  options_.rollout_processes.pools = {{.name = "far", .workers = 3, .cluster = "west"},
+                                      {.name = "near", .workers = 1}};
+  options_.reward.workers = 0;
+  EXPECT_EQ(hold(RoleKind::kRollout).name.text(), "rollout-1");
+  EXPECT_EQ(hold(RoleKind::kReward).name.text(), "reward-0");
+}
+
 // The launch's own are not among them, nor are the locks of those that have left.
 TEST_F(RolesToJoin, AreSeenAsLongAsSomebodyPlaysThem) {
   EXPECT_FALSE(has_joined(RoleKind::kRollout, options_, run_));

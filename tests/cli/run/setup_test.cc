@@ -481,7 +481,11 @@ TEST_F(RunSetupTest, AContinuedRunMayChangeHowItsWorkIsDone) {
               o.run.steps += 1;
               o.run.name = "renamed";
               o.rollout_processes.workers = 3;
-              o.rollout_processes.pools = {{.name = "small", .workers = 2}};
+              o.rollout_processes.pools = {{.name = "small", .workers = 2},
+                                           {.name = "far", .cluster = "west"}};
+              o.clusters = {{.name = "west", .link_mbit = 100}};
+              o.run.listen = "tcp://*:7117";
+              o.run.keys = "/keys";
               o.train.threads = 2;
               o.eval.prompts = 5;
               o.save.interval_steps = 7;
