@@ -11,6 +11,7 @@
 
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
+#include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "cli/run/worker_configs.h"
@@ -223,8 +224,10 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   plan.trainers = o.train.ranks;
   plan.trainer = trainer_memory(trainer_config(o, config));
   plan.rollout_workers = num_rollout_workers(o);
-  // Of the largest one.
-  const PoolSection pool = std::ranges::max(pools_of(o), {}, &PoolSection::max_sequences);
+  // Of the largest one here, or elsewhere where none is here.
+  const std::vector<PoolSection> launched = launched_pools(o);
+  const PoolSection pool =
+      std::ranges::max(launched.empty() ? pools_of(o) : launched, {}, &PoolSection::max_sequences);
   plan.rollout_worker = rollout_memory(rollout_config(o, config, pool));
   plan_kept_sets(o, config, plan);
   const int64_t traces =
@@ -246,8 +249,9 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   estimate(plan.others, "scheduler, about",
            add_product(kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o),
                        plan.samples_in_flight, kBytesPerSample));
-  estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
-           o.reward.workers * kRewardBytes);
+  if (o.reward.workers > 0)
+    estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
+             o.reward.workers * kRewardBytes);
   // It has read the tokenizer, to check the prompts.
   estimate(plan.others, "launch itself, about",
            kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
@@ -367,14 +371,18 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
   int64_t memory = machine.total_bytes;
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
   const auto refuse = [&](const std::string& has) {
+    const std::string workers =
+        plan.rollout_workers == 0
+            ? ""
+            : fmt::format(", {} each of {}", format_bytes(certain_bytes(plan.rollout_worker)),
+                          counted(plan.rollout_workers, "rollout worker"));
     throw UserError(
-        "the run needs {} of memory ({} {}, {} each of {}) and {}. Make rollout.workers, "
+        "the run needs {} of memory ({} {}{}) and {}. Make rollout.workers, "
         "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
         "smaller ('--dry-run' shows what each takes).",
         format_bytes(plan.certain_bytes()), format_bytes(certain_bytes(plan.trainer)),
         plan.trainers == 1 ? "the trainer" : fmt::format("each of {} trainers", plan.trainers),
-        format_bytes(certain_bytes(plan.rollout_worker)),
-        counted(plan.rollout_workers, "rollout worker"), has);
+        workers, has);
   };
   // 0: the system does not say.
   if (memory > 0 && plan.certain_bytes() > memory)
@@ -402,6 +410,46 @@ std::vector<std::string> describe_libraries(const RunOptions& o) {
     add(dataset.plugin, "environments " + dataset.env, dataset.isolation);
   add(o.reward.plugin, "rewards", o.reward.isolation);
   return lines;
+}
+
+}  // namespace
+
+namespace {
+
+// Of a payload over a link that carries nothing else.
+std::string time_over(double bytes, int64_t mbit) {
+  const double seconds = bytes * 8 / (static_cast<double>(mbit) * 1e6);
+  if (seconds < 0.001) return "less than 1 ms";
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1000);
+  return seconds < 100 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+}
+
+// What is awaited from a cluster, what its link has to carry, and how its workers join.
+std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSection& cluster,
+                                          const Plan& plan) {
+  std::vector<std::string> pools, joins;
+  int64_t workers = 0;
+  const std::string join = fmt::format("join with tailrace worker --join {}", address_to_join(o));
+  for (const PoolSection& pool : o.rollout_processes.pools) {
+    if (pool.cluster != cluster.name) continue;
+    pools.push_back(pool.name);
+    workers += pool.workers;
+    joins.push_back(fmt::format("{} --pool {} --cluster {} ...", join, pool.name, cluster.name));
+  }
+  if (joins.empty()) joins.push_back(fmt::format("{} --cluster {} ...", join, cluster.name));
+  std::string text =
+      pools.empty() ? "no pool of rollout workers"
+                    : fmt::format("{} ({} {})", counted(workers, "rollout worker"),
+                                  pools.size() == 1 ? "pool" : "pools", fmt::join(pools, ", "));
+  if (cluster.link_mbit > 0) {
+    // The payload is the whole version, whatever dtype computes.
+    const double bytes = static_cast<double>(plan.parameters) * sizeof(float);
+    text +=
+        fmt::format(", link {} Mbit/s: a version of {} (f32) takes {} at best", cluster.link_mbit,
+                    format_bytes(static_cast<int64_t>(bytes)), time_over(bytes, cluster.link_mbit));
+  }
+  joins.insert(joins.begin(), fmt::format("{}: {}", cluster.name, text));
+  return joins;
 }
 
 }  // namespace
@@ -441,11 +489,22 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   for (const PoolSection& pool : pools_of(o)) {
     if (pool.name.empty()) break;
     const std::vector<std::string> datasets = datasets_in(o, pool.name);
-    line(pools, fmt::format("{}: {} x {}, {}", pool.name, counted(pool.workers, "worker"),
+    line(pools, fmt::format("{}: {} x {}, {}{}", pool.name, counted(pool.workers, "worker"),
                             counted(pool.max_sequences, "slot"),
                             datasets.empty() ? "for no dataset"
-                                             : fmt::format("for {}", fmt::join(datasets, ", "))));
+                                             : fmt::format("for {}", fmt::join(datasets, ", ")),
+                            pool.cluster.empty() ? "" : ", in cluster " + pool.cluster));
     pools.clear();
+  }
+  if (const auto address = parse_tcp_address(o.run.listen))
+    line("listen", fmt::format("{}, where workers of other hosts join{}", address->text(),
+                               address->is_any() ? "; HOST: this machine, as they reach it" : ""));
+  for (const ClusterSection& cluster : o.clusters) {
+    std::string_view label = "cluster";
+    for (const std::string& text : describe_cluster(o, cluster, plan)) {
+      line(label, text);
+      label = "";
+    }
   }
   std::string mode(name_of(o.scheduler.mode.name));
   std::string heading = "mode";
@@ -475,11 +534,13 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     }
   };
   memory("trainer", plan.trainer);
-  memory("rollout", plan.rollout_worker);
+  memory(plan.rollout_workers > 0 ? "rollout" : "in cluster", plan.rollout_worker);
   memory("others", plan.others);
-  line("memory", fmt::format("{} for {}, {} and the others", format_bytes(plan.total_bytes()),
+  line("memory", fmt::format("{} for {}{} and the others", format_bytes(plan.total_bytes()),
                              plan.trainers == 1 ? "the trainer" : counted(plan.trainers, "trainer"),
-                             counted(plan.rollout_workers, "rollout worker")));
+                             plan.rollout_workers == 0
+                                 ? ""
+                                 : ", " + counted(plan.rollout_workers, "rollout worker")));
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return out;
 }

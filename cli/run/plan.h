@@ -29,10 +29,11 @@ struct Plan {
   int64_t max_tokens_per_step = 0;                // if every sample filled its context
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
   WarmUpPlan warm_up;
-  int64_t trainers = 1;                             // ranks
-  std::vector<MemoryItem> trainer, rollout_worker;  // of one process each
-  std::vector<MemoryItem> others;                   // scheduler, reward workers and launch together
-  int64_t rollout_workers = 0;
+  int64_t trainers = 1;  // ranks
+  // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.
+  std::vector<MemoryItem> trainer, rollout_worker;
+  std::vector<MemoryItem> others;  // scheduler, reward workers and launch together
+  int64_t rollout_workers = 0;     // that launch starts
   std::vector<std::string> warnings;
 
   // Of all processes; the largest number where it would be more.

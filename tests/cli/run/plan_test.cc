@@ -227,6 +227,79 @@ TEST(MakePlan, SaysWhichPoolSamplesWhat) {
             plan.warnings.size() - 1);
 }
 
+TEST(FormatPlan, SaysWhatComesFromClusters) {
+  RunOptions options = example();
+  options.run.listen = "tcp://*:7117";
+  options.clusters = {
+      {.name = "west", .link_mbit = 1}, {.name = "east"}, {.name = "north", .link_mbit = 1000}};
+  options.rollout_processes.pools = {
+      {.name = "far", .workers = 2, .max_sequences = 7, .cluster = "west"},
+      {.name = "near", .workers = 1, .max_sequences = 3},
+      {.name = "farther", .workers = 1, .cluster = "west"},
+      {.name = "eastern", .workers = 3, .cluster = "east"}};
+  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  const Plan plan = make_plan(options, config, 0);
+  EXPECT_EQ(plan.rollout_workers, 1);
+  const std::string text = format_plan(plan, options);
+  // 153,536 parameters, 4 bytes each.
+  EXPECT_EQ(plan.parameters, 153'536);
+  EXPECT_NE(
+      text.find(
+          "           near: 1 worker x 3 slots, for frozen_grid\n"
+          "           farther: 1 worker x 256 slots, for frozen_grid, in cluster west\n"
+          "           eastern: 3 workers x 256 slots, for frozen_grid, in cluster east\n"
+          "listen     tcp://*:7117, where workers of other hosts join; HOST: this machine, as they "
+          "reach it\n"
+          "cluster    west: 3 rollout workers (pools far, farther), link 1 Mbit/s: a version of "
+          "599.8 KiB (f32) takes 4.9 s at best\n"
+          "           join with tailrace worker --join tcp://HOST:7117 --pool far --cluster west "
+          "...\n"
+          "           join with tailrace worker --join tcp://HOST:7117 --pool farther --cluster "
+          "west "
+          "...\n"
+          "cluster    east: 3 rollout workers (pool eastern)\n"
+          "           join with tailrace worker --join tcp://HOST:7117 --pool eastern --cluster "
+          "east ...\n"
+          "cluster    north: no pool of rollout workers, link 1000 Mbit/s: a version of 599.8 KiB "
+          "(f32) takes 5 ms at best\n"
+          "           join with tailrace worker --join tcp://HOST:7117 --cluster north ...\n"),
+      std::string::npos)
+      << text;
+  // What is here is what counts.
+  RunOptions here = options;
+  std::erase_if(here.rollout_processes.pools,
+                [](const PoolSection& pool) { return !pool.cluster.empty(); });
+  EXPECT_EQ(make_plan(here, config, 0).total_bytes(), plan.total_bytes());
+  EXPECT_EQ(make_plan(here, config, 0).certain_bytes(), plan.certain_bytes());
+}
+
+TEST(MakePlan, MayHaveNoWorkersHere) {
+  RunOptions options = example();
+  options.run.listen = "tcp://10.0.0.7:7117";
+  options.clusters = {{.name = "west"}};
+  options.rollout_processes.pools = {{.name = "far", .workers = 900, .cluster = "west"}};
+  options.reward.workers = 0;
+  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  const Plan plan = make_plan(options, config, 0);
+  EXPECT_EQ(plan.total_bytes(), total_bytes(plan.trainer) + total_bytes(plan.others));
+  const std::string text = format_plan(plan, options);
+  EXPECT_NE(text.find("--join tcp://10.0.0.7:7117 --pool far"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nin cluster "), std::string::npos) << text;
+  EXPECT_NE(text.find(" for the trainer and the others\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("reward worker"), std::string::npos) << text;
+  try {
+    check_size(plan, {.total_bytes = 1});
+    ADD_FAILURE();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(" the trainer) and this machine has 1 B"),
+              std::string::npos)
+        << error.what();
+  }
+  // What those elsewhere would refuse is refused here.
+  options.rollout.engine.kv_cache_blocks = 1;
+  EXPECT_THROW((void)make_plan(options, config, 0), UserError);
+}
+
 TEST(MakePlan, RefusesAContextBeyondTheModel) {
   RunOptions options = example();
   ModelConfig config = planned_model(options, sandbox::built_in_environments());
