@@ -314,6 +314,37 @@ template void pack_panels_transposed(const Stream&, ConstMatrix, float*);
 template void pack_panels_transposed(const Stream&, ConstMatrix, Bf16*);
 
 template <class T>
+void unpack_panels(const Stream& stream, const T* panels, int64_t first, Matrix b) {
+  const int64_t k = b.cols, last = first + b.rows;
+  const int64_t first_panel = first / kPanel;
+  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kPanel, 1));
+  parallel_for(stream, num_panels(last) - first_panel, grain, [&](int64_t begin, int64_t end) {
+    // Some lines of each row at once: rows may be a power of two apart, and then the lines of all
+    // of them are in one set of the cache.
+    constexpr int64_t kBlock = 8 * kLanes;
+    alignas(kMemoryAlignment) float block[kBlock * kPanel] = {}, turned[kPanel * kBlock];
+    for (int64_t panel = first_panel + begin; panel < first_panel + end; ++panel) {
+      const int64_t panel_row = panel * kPanel;
+      const int64_t row_begin = std::max(first, panel_row),
+                    row_end = std::min(last, panel_row + kPanel);
+      for (int64_t i = 0; i < k; i += kBlock) {
+        const T* in = panels + panel_row * k + i * kPanel;
+        const int64_t count = std::min(kBlock, k - i);
+        for (int64_t j = 0; j < count * kPanel; ++j) block[j] = to_float(in[j]);
+        for (int64_t j = 0; j < count; j += kLanes) {
+          for (int64_t c = 0; c < kPanel; c += kLanes)
+            simd::transpose16(block + j * kPanel + c, kPanel, turned + c * kBlock + j, kBlock);
+        }
+        for (int64_t row = row_begin; row < row_end; ++row)
+          std::copy_n(turned + (row - panel_row) * kBlock, count, b.row(row - first) + i);
+      }
+    }
+  });
+}
+template void unpack_panels(const Stream&, const float*, int64_t, Matrix);
+template void unpack_panels(const Stream&, const Bf16*, int64_t, Matrix);
+
+template <class T>
 void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64_t k,
                       float* transposed) {
   // A panel of the result holds 32 values of k for each column.

@@ -61,6 +61,9 @@ void pack_panels(const Stream& stream, ConstMatrix b, float* panels);
 // B given as [cols, k], as weights are stored; T: float or Bf16, to which elements are rounded.
 template <class T>
 void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, T* panels);
+// The way back: rows [first, first + n) of B transposed, of the [n, k] that they are read into.
+template <class T>
+void unpack_panels(const Stream& stream, const T* panels, int64_t first, Matrix b_transposed);
 // From those panels (of B, [k, cols]) the panels of B^T, [cols, k]: what dx = dy W reads of a
 // weight that is packed for y = x W^T.
 template <class T>

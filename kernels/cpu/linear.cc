@@ -15,6 +15,8 @@ namespace {
 // Tokens of one round of linear_grad_weight: their packed x and dy stay in the second-level cache.
 constexpr int64_t kTokenBlock = 256;
 
+static_assert(kWeightRows % gemm::kPanel == 0, "whole panels");
+
 // Rows of W that linear_grad_input turns at once: 4 MiB of them, in whole panels.
 int64_t out_block(int64_t out, int64_t in) {
   constexpr int64_t kFloats = 1 << 20;
@@ -38,6 +40,14 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
     gemm::pack_panels_transposed(stream, master, reinterpret_cast<Bf16*>(memory.data()));
   }
   return {.dtype = dtype, .data = memory.data(), .out = master.rows, .in = master.cols};
+}
+
+void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows) {
+  if (weight.dtype == Dtype::kF32) {
+    gemm::unpack_panels(stream, reinterpret_cast<const float*>(weight.data), first, rows);
+  } else {
+    gemm::unpack_panels(stream, reinterpret_cast<const Bf16*>(weight.data), first, rows);
+  }
 }
 
 void linear(const Stream& stream, const Linear& args) {

@@ -37,6 +37,7 @@ namespace tailrace::cuda {
 constexpr int64_t kWeightAlignment = 64;
 Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
                    std::span<std::byte> memory);
+void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows);
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);
 template <class T>
 MatrixView<const T> rows_of(const Weight& weight) {

@@ -102,6 +102,14 @@ void round_rows(ConstMatrix master, int64_t begin, int64_t end, std::byte* to) {
   }
 }
 
+// Rows that a staging buffer holds: a second copy of a whole head would be the largest thing in
+// memory.
+int64_t rows_at_once(int64_t rows, size_t row_bytes) {
+  constexpr size_t kPiece = size_t{16} << 20;
+  return std::clamp<int64_t>(static_cast<int64_t>(kPiece / std::max<size_t>(row_bytes, 1)), 1,
+                             std::max<int64_t>(rows, 1));
+}
+
 }  // namespace
 
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
@@ -113,13 +121,8 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
   TR_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBF16, "weights are of float32 or bfloat16");
   const size_t bytes = cuda::weight_bytes(dtype, master.rows, master.cols);
   TR_CHECK(memory.size() >= bytes, "{} bytes for {}", memory.size(), bytes);
-  // By pieces through one staging buffer: a second copy of a whole head would be the largest thing
-  // in memory.
-  constexpr size_t kPiece = size_t{16} << 20;
   const auto row_bytes = static_cast<size_t>(padded(master.cols) * size_of(dtype));
-  const int64_t piece =
-      std::clamp<int64_t>(static_cast<int64_t>(kPiece / std::max<size_t>(row_bytes, 1)), 1,
-                          std::max<int64_t>(master.rows, 1));
+  const int64_t piece = rows_at_once(master.rows, row_bytes);
   // Made of zeros, and the padding of rows is never written.
   std::vector<std::byte> staging(static_cast<size_t>(piece) * row_bytes);
   for (int64_t begin = 0; begin < master.rows; begin += piece) {
@@ -139,6 +142,29 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
           .out = master.rows,
           .in = master.cols,
           .device = stream.device};
+}
+
+void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows) {
+  const int64_t width = padded(weight.in);
+  const auto row_bytes = static_cast<size_t>(width * size_of(weight.dtype));
+  const int64_t piece = rows_at_once(rows.rows, row_bytes);
+  std::vector<std::byte> staging(static_cast<size_t>(piece) * row_bytes);
+  for (int64_t begin = 0; begin < rows.rows; begin += piece) {
+    const int64_t end = std::min(rows.rows, begin + piece);
+    const size_t size = static_cast<size_t>(end - begin) * row_bytes;
+    const std::byte* from = weight.data + static_cast<size_t>(first + begin) * row_bytes;
+    copy(stream, {{}, staging.data(), size}, {stream.device, from, size});
+    wait(stream);
+    for (int64_t r = begin; r < end; ++r) {
+      const std::byte* row = staging.data() + static_cast<size_t>(r - begin) * row_bytes;
+      if (weight.dtype == Dtype::kF32) {
+        std::copy_n(reinterpret_cast<const float*>(row), weight.in, rows.row(r));
+      } else {
+        const auto* values = reinterpret_cast<const Bf16*>(row);
+        std::transform(values, values + weight.in, rows.row(r), [](Bf16 x) { return to_float(x); });
+      }
+    }
+  }
 }
 
 void linear(const Stream& stream, const Linear& args) {

@@ -14,6 +14,7 @@ inline OpTable op_table() {
 #undef TR_OP
 #undef TR_OP_SCRATCH
       .pack_weight = pack_weight,
+      .unpack_rows = unpack_rows,
       .weight_bytes = weight_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,

@@ -79,6 +79,15 @@ Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
   weight.device = stream.device;
   return weight;
 }
+void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows) {
+  TR_CHECK(weight.device == stream.device, "a weight of device {}", weight.device.index);
+  TR_CHECK(first >= 0 && first + rows.rows <= weight.out && rows.cols == weight.in,
+           "rows [{}, {}) of {} values of W [{}, {}]", first, first + rows.rows, rows.cols,
+           weight.out, weight.in);
+  if (!is_cpu(stream.device))
+    return table_of(stream.device).unpack_rows(stream, weight, first, rows);
+  on_cpu(TR_PATHS(unpack_rows), stream, weight, first, rows);
+}
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device) {
   if (!is_cpu(device)) return table_of(device).weight_bytes(dtype, out, in);
   return on_cpu(TR_PATHS(weight_bytes), dtype, out, in);

@@ -40,6 +40,14 @@ size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device = {});
 Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
                    std::span<std::byte> memory);
 
+// Rows that begin at a multiple of this are a weight of their own, weight_bytes() of the rows
+// before them further on. So a weight can be packed piece by piece.
+constexpr int64_t kWeightRows = 32;
+
+// The way back: `rows` [n, in], memory of the CPU, becomes the rows [first, first + n) of the
+// weight, the values that products read. Exact. Done when it returns.
+void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows);
+
 // y[t, o] = bias[o] + sum over i of x[t, i] * W[o, i];   the sum starts at 0, the bias comes last.
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty

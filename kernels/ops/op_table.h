@@ -23,6 +23,8 @@ struct OpTable {
 
   Weight (*pack_weight)(const Stream& stream, ConstMatrix master, Dtype dtype,
                         std::span<std::byte> memory) = nullptr;
+  void (*unpack_rows)(const Stream& stream, const Weight& weight, int64_t first,
+                      Matrix rows) = nullptr;
   size_t (*weight_bytes)(Dtype dtype, int64_t out, int64_t in) = nullptr;
   size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                       int max_context) = nullptr;

@@ -56,6 +56,26 @@ struct DeviceWeight {
         weight(cuda::pack_weight(gpu_stream(), matrix(master, out, in), dtype, memory.span())) {}
 };
 
+TEST(CudaUnpackRows, GivesTheRowsThatWerePacked) {
+  constexpr int64_t kOut = 70, kIn = 45;
+  std::mt19937 rng(5);
+  const std::vector<float> w = random_floats(kOut * kIn, rng);
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+    const DeviceWeight packed(w, kOut, kIn, dtype);
+    const std::vector<float> expected = dtype == Dtype::kBF16 ? rounded(w) : w;
+    std::vector<float> rows(20 * kIn);
+    cuda::unpack_rows(gpu_stream(), packed.weight, /*first=*/50, Matrix(rows.data(), 20, kIn));
+    expect_same_bits(rows, std::span(expected).last(rows.size()), "rows");
+    // Rows that begin at a multiple of kWeightRows are a weight of their own.
+    const DeviceWeight last(std::vector<float>(w.begin() + kWeightRows * kIn, w.end()),
+                            kOut - kWeightRows, kIn, dtype);
+    const size_t begin = cuda::weight_bytes(dtype, kWeightRows, kIn);
+    const std::vector<std::byte> all = packed.memory.get(), part = last.memory.get();
+    EXPECT_TRUE(std::ranges::equal(std::span(all).subspan(begin), part));
+  }
+  expect_no_findings();
+}
+
 // The product of the rows [begin, end) of x; by linear(), or by one kernel of those for bfloat16.
 template <class X, class Y>
 std::vector<float> multiply(const std::vector<float>& x, const Weight& weight,

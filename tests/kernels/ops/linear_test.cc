@@ -323,6 +323,50 @@ TEST(LinearGrad, AddsFinishedSums) {
   }
 }
 
+// Any rows, also those that begin or end inside of a panel, and nothing beside them.
+TEST(UnpackRows, GivesTheRowsThatWerePacked) {
+  Rng rng(9);
+  for (int threads : {1, 3}) {
+    TestStream stream(threads);
+    for (auto [tokens, in, out] : kShapes) {
+      GuardedMatrix w(out, in, rng);
+      w.at(0, 0) = -0.0f;
+      for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+        const Packed packed(w, dtype);
+        const GuardedMatrix expected = dtype == Dtype::kBF16 ? rounded_to_bf16(w) : w;
+        for (const int64_t first : {int64_t{0}, out / 3, out - 1}) {
+          for (const int64_t last : {first, std::min(out, first + 40), out}) {
+            GuardedMatrix rows(last - first, in);
+            unpack_rows(stream.get(), packed.weight, first, rows.view());
+            expect_same_bits(rows.view(), ConstMatrix(expected.view()).slice_rows(first, last),
+                             "rows");
+            rows.expect_canaries();
+          }
+        }
+      }
+    }
+  }
+}
+
+// What kWeightRows says: who has the rows in several places packs them piece by piece.
+TEST(PackWeight, RowsByPiecesAreTheWholeWeight) {
+  Rng rng(10);
+  for (auto [tokens, in, out] : kShapes) {
+    GuardedMatrix w(out, in, rng);
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      const Packed whole(w, dtype);
+      Buffer pieces(whole.memory.size());
+      for (int64_t begin = 0; begin < out; begin += 2 * kWeightRows) {
+        const int64_t end = std::min(out, begin + 2 * kWeightRows);
+        pack_weight(Stream{}, ConstMatrix(w.view()).slice_rows(begin, end), dtype,
+                    pieces.as<std::byte>().subspan(weight_bytes(dtype, begin, in),
+                                                   weight_bytes(dtype, end - begin, in)));
+      }
+      EXPECT_TRUE(std::ranges::equal(pieces.as<std::byte>(), whole.memory.as<std::byte>()));
+    }
+  }
+}
+
 TEST(Linear, BeatsByItsWork) {
   Rng rng(8);
   const int64_t tokens = 512, in = 1200, out = 1200;
