@@ -59,50 +59,6 @@ Result<void> write_payload(const fs::path& file, const WeightManifest& manifest,
   return {};
 }
 
-Result<void> prove_tensor(const TensorManifest& expected, const ParameterInfo& info,
-                          const TensorView& view) {
-  if (expected.name != info.name || expected.shape != info.shape || view.shape != info.shape ||
-      expected.dtype != "F32" || view.dtype != Dtype::kF32) {
-    return Failure{
-        fmt::format("tensor {}: another name, shape or dtype than the model's", info.name)};
-  }
-  const TensorManifest found =
-      digest_tensor(info.name, "F32", info.shape, sizeof(float), view.data);
-  // Before the loop, which reads both lists by one index.
-  if (found.rows_per_block != expected.rows_per_block ||
-      found.blocks.size() != expected.blocks.size()) {
-    return Failure{fmt::format("tensor {}: {} blocks of {} rows; expected {} of {}", info.name,
-                               expected.blocks.size(), expected.rows_per_block, found.blocks.size(),
-                               found.rows_per_block)};
-  }
-  for (size_t block = 0; block < found.blocks.size(); ++block) {
-    if (found.blocks[block] == expected.blocks[block]) continue;
-    return Failure{fmt::format("tensor {} block {} (from row {}): digest {}; the manifest has {}",
-                               info.name, block, static_cast<int64_t>(block) * found.rows_per_block,
-                               found.blocks[block], expected.blocks[block])};
-  }
-  return {};
-}
-
-Result<void> prove_all(const WeightManifest& manifest, const SafetensorsFile& payload,
-                       const ParameterLayout& layout) {
-  // Equal numbers, and every tensor of the model found below: then neither has one too many.
-  if (manifest.tensors.size() != layout.entries().size() ||
-      payload.tensors().size() != layout.entries().size()) {
-    return Failure{fmt::format("{} tensors in the manifest and {} in the payload; the model has {}",
-                               manifest.tensors.size(), payload.tensors().size(),
-                               layout.entries().size())};
-  }
-  for (size_t i = 0; i < manifest.tensors.size(); ++i) {
-    const ParameterInfo& info = layout.entries()[i];
-    const auto view = payload.tensors().find(info.name);
-    if (view == payload.tensors().end())
-      return Failure{fmt::format("tensor {} is missing", info.name)};
-    if (auto proof = prove_tensor(manifest.tensors[i], info, view->second); !proof) return proof;
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::string> publish_weights(const fs::path& directory, const WeightManifest& manifest,
@@ -124,34 +80,6 @@ Result<std::string> publish_weights(const fs::path& directory, const WeightManif
   // come.
   remove_before(directory, manifest.policy, manifest.version - keep + 1);
   return name;
-}
-
-Result<void> install_weights(const fs::path& manifest_file, const Digest& expected_root,
-                             Parameters& parameters) {
-  auto manifest = read_manifest(manifest_file);
-  if (!manifest) return manifest.failure();
-  const auto refuse = [&](const std::string& why) {
-    return Failure{fmt::format("{}: {}", manifest_file.string(), why)};
-  };
-  // The root proves the block digests, these prove the bytes below; both before anything is copied.
-  const Digest root = root_digest(manifest.value().tensors);
-  if (root != expected_root || root != manifest.value().root) {
-    return refuse(fmt::format("root {} of its blocks; it says {}, and {} is wanted", root,
-                              manifest.value().root, expected_root));
-  }
-  try {
-    const SafetensorsFile payload(manifest_file.parent_path() / manifest.value().payload);
-    if (auto proof = prove_all(manifest.value(), payload, parameters.layout()); !proof) {
-      return refuse(proof.failure().message);
-    }
-    // A plain copy, since the proof has settled that the payload is F32.
-    for (const ParameterInfo& info : parameters.layout().entries()) {
-      to_float(payload.tensors().find(info.name)->second, parameters.vector(info.name));
-    }
-  } catch (const UserError& error) {
-    return refuse(error.what());
-  }
-  return {};
 }
 
 }  // namespace tailrace

@@ -1,5 +1,5 @@
-// How a weight version goes from the trainer to the others on one host: a payload and its manifest
-// below RUN/weights, and the proof before it is believed (design rule 4).
+// How a weight version leaves the trainer: a payload and its manifest below RUN/weights. Who takes
+// it proves it first (proved_weights.h).
 //
 // Thread: any; one writer a policy.
 #pragma once
@@ -20,10 +20,5 @@ namespace tailrace {
 Result<std::string> publish_weights(const std::filesystem::path& directory,
                                     const WeightManifest& manifest, const Parameters& parameters,
                                     int keep = 3);
-
-// Maps the payload, proves every block and the root against `expected_root`, and then copies into
-// `parameters`, which a Failure leaves untouched. A Failure names the tensor and the block.
-Result<void> install_weights(const std::filesystem::path& manifest_file,
-                             const Digest& expected_root, Parameters& parameters);
 
 }  // namespace tailrace

@@ -18,7 +18,7 @@
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
-#include "core/weights/publish.h"
+#include "core/weights/proved_weights.h"
 #include "core/wire/trajectory_codec.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
@@ -285,9 +285,11 @@ class RolloutWorker {
 
   // Until it has ended nobody else touches parameters_ and spare_.
   Result<void> stage(const wire::Stage& message, const Stream& stream) {
-    auto proved =
-        install_weights(config_.run.weights() / message.manifest, message.digest, parameters_);
-    if (!proved) return proved;
+    const auto proved =
+        prove_weights(config_.run.weights() / message.manifest, message.digest, model_.layout());
+    if (!proved) return proved.failure();
+    for (const ParameterInfo& info : model_.layout().entries())
+      std::ranges::copy(proved.value().vector(info.name), parameters_.vector(info.name).begin());
     // Into the memory of the version before the running one, which nobody uses any more.
     TR_CHECK(spare_.use_count() == 1);
     spare_->repack(stream, parameters_);
