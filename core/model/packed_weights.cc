@@ -1,7 +1,9 @@
 #include "core/model/packed_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,9 +42,40 @@ struct Places {
   }
 };
 
+// Rows of a matrix that may lie in several places, in their order.
+using RowPieces = std::vector<ConstMatrix>;
+
+// Pieces that follow each other in memory are one.
+RowPieces rows_of(const WeightSource& source, const TensorParts& parts, int64_t cols) {
+  RowPieces pieces;
+  for (const TensorPart& part : parts) {
+    const std::span<const float> values = source(part.name);
+    TR_CHECK(static_cast<int64_t>(values.size()) == part.rows * cols, "'{}' has {} values",
+             part.name, values.size());
+    if (!pieces.empty() && pieces.back().row(pieces.back().rows) == values.data()) {
+      pieces.back().rows += part.rows;
+    } else {
+      pieces.push_back({values.data(), part.rows, cols});
+    }
+  }
+  return pieces;
+}
+
+RowPieces slice_rows(const RowPieces& pieces, int64_t begin, int64_t end) {
+  RowPieces slice;
+  int64_t first = 0;
+  for (const ConstMatrix& piece : pieces) {
+    const int64_t from = std::max(begin, first), to = std::min(end, first + piece.rows);
+    if (from < to) slice.push_back(piece.slice_rows(from - first, to - first));
+    first += piece.rows;
+  }
+  return slice;
+}
+
 // Fills the places, whose memory is `memory`.
 struct Packing {
   const Stream& stream;
+  const WeightSource& source;
   DeviceBytes memory;
   Dtype dtype;
 
@@ -50,20 +83,73 @@ struct Packing {
     const auto begin = static_cast<const std::byte*>(place) - memory.data;
     return memory.part(static_cast<size_t>(begin), size);
   }
-  // `offset` is added to a vector.
-  void pack(std::span<const float> values, float offset, std::span<const float> place) const {
-    std::vector<float> sums(values.begin(), values.end());
-    for (float& value : sums) value += offset;
-    copy(stream, at(place.data(), place.size_bytes()), bytes_of(std::span<const float>(sums)));
+  void pack(const TensorParts& parts, const TensorShape& /*shape*/, float offset,
+            std::span<const float> place) const {
+    std::vector<float> values;
+    for (const TensorPart& part : parts) {
+      const std::span<const float> some = source(part.name);
+      values.insert(values.end(), some.begin(), some.end());
+    }
+    // Not 0: that would turn -0 into 0, and what is packed are the bits of the version.
+    if (offset != 0) {
+      for (float& value : values) value += offset;
+    }
+    copy(stream, at(place.data(), place.size_bytes()), bytes_of(std::span<const float>(values)));
     wait(stream);
   }
-  void pack(ConstMatrix master, float, const Weight& place) const {
-    const size_t size = weight_bytes(dtype, master.rows, master.cols, stream.device);
-    const DeviceBytes bytes = at(place.data, size);
-    pack_weight(stream, master, dtype, {bytes.data, bytes.size});
+  void pack(const TensorParts& parts, const TensorShape& shape, float, const Weight& place) const {
+    pack(rows_of(source, parts, shape.cols), place);
   }
-  void pack(MatrixStack<const float> master, float, const WeightStack& place) const {
-    for (int64_t i = 0; i < master.count; ++i) pack(master.at(i), 0, place.at(i));
+  void pack(const TensorParts& parts, const TensorShape& shape, float,
+            const WeightStack& place) const {
+    const RowPieces pieces = rows_of(source, parts, shape.cols);
+    for (int64_t i = 0; i < place.count; ++i)
+      pack(slice_rows(pieces, i * shape.rows, (i + 1) * shape.rows), place.at(i));
+  }
+  void pack(const RowPieces& pieces, const Weight& place) const {
+    if (pieces.size() == 1) return pack(pieces.front(), place, /*first=*/0);
+    // A few rows at a time are brought together.
+    constexpr int64_t kFloats = 1 << 18;
+    const int64_t step = std::max<int64_t>(1, kFloats / (place.in * kWeightRows)) * kWeightRows;
+    std::vector<float> together;
+    for (int64_t begin = 0; begin < place.out; begin += step) {
+      const int64_t end = std::min(place.out, begin + step);
+      together.clear();
+      for (const ConstMatrix& piece : slice_rows(pieces, begin, end))
+        together.insert(together.end(), piece.data, piece.data + piece.rows * piece.cols);
+      pack({together.data(), end - begin, place.in}, place, begin);
+    }
+  }
+  // The rows of the place from `first`, a multiple of kWeightRows.
+  void pack(ConstMatrix rows, const Weight& place, int64_t first) const {
+    const DeviceBytes bytes = at(place.data + weight_bytes(dtype, first, place.in, stream.device),
+                                 weight_bytes(dtype, rows.rows, rows.cols, stream.device));
+    pack_weight(stream, rows, dtype, {bytes.data, bytes.size});
+  }
+};
+
+// Where the parts of one place lie.
+struct Listing {
+  std::vector<PackedTensor>& tensors;
+  Dtype dtype;
+
+  void add(const TensorParts& parts, int64_t cols, PackedTensor tensor) const {
+    for (const TensorPart& part : parts) {
+      tensor.name = part.name;
+      tensor.rows = part.rows;
+      tensor.cols = cols;
+      tensors.push_back(tensor);
+      tensor.first_row += part.rows;
+    }
+  }
+  void add(const TensorParts& parts, int64_t, float offset, std::span<const float> place) const {
+    add(parts, 0, {.vector = place, .offset = offset});
+  }
+  void add(const TensorParts& parts, int64_t cols, float, const WeightStack& place) const {
+    add(parts, cols, {.matrices = place, .dtype = dtype});
+  }
+  void add(const TensorParts& parts, int64_t cols, float, const Weight& place) const {
+    add(parts, cols, {.matrices = {.first = place, .count = 1}, .dtype = dtype});
   }
 };
 
@@ -117,23 +203,81 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device devi
   return static_cast<int64_t>(bytes);
 }
 
-void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
-  const float norm_offset = config_.offset_norms ? 1.0f : 0.0f;
-  const Packing packing{stream, buffer_.bytes(), dtype_};
-  const auto pack = [&](const TensorShape& shape, const auto& from, const auto& place) {
-    const bool is_norm = shape.kind == ParameterKind::kNorm;
-    packing.pack(from, is_norm ? norm_offset : 0.0f, place);
-  };
-  for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const auto shapes = layer_shapes(config_, i);
-    const LayerTensors<const float> source = layer_tensors(config_, parameters, i);
-    for_each_tensor(pack, shapes, source, layers_[static_cast<size_t>(i)]);
-  }
-  pack({.kind = ParameterKind::kNorm}, parameters.vector(kFinalNormName), final_norm_);
-  pack({}, parameters.matrix(kEmbeddingName), embeddings_);
-  if (!config_.tie_embeddings) pack({}, parameters.matrix(kHeadName), head_);
+float PackedWeights::offset_of(ParameterKind kind) const {
+  return config_.offset_norms && kind == ParameterKind::kNorm ? 1.0f : 0.0f;
 }
 
+Weight PackedWeights::whole_head() const {
+  Weight head = head_;
+  head.out = config_.vocab_size;
+  return head;
+}
+
+void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
+  repack(stream, [&](std::string_view name) { return parameters.vector(name); });
+}
+
+void PackedWeights::repack(const Stream& stream, const WeightSource& source) {
+  const Packing packing{stream, source, buffer_.bytes(), dtype_};
+  const auto pack = [&](const TensorParts& parts, const TensorShape& shape, const auto& place) {
+    if (!parts.empty()) packing.pack(parts, shape, offset_of(shape.kind), place);
+  };
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const auto parts = layer_parts(config_, i);
+    const auto shapes = layer_shapes(config_, i);
+    for_each_tensor(pack, parts, shapes, layers_[static_cast<size_t>(i)]);
+  }
+  const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+  pack(TensorParts{{std::string(kEmbeddingName), vocab}}, {.rows = vocab, .cols = hidden},
+       embeddings_);
+  pack(TensorParts{{std::string(kFinalNormName), hidden}},
+       {.rows = hidden, .kind = ParameterKind::kNorm}, final_norm_);
+  if (!config_.tie_embeddings)
+    pack(TensorParts{{std::string(kHeadName), vocab}}, {.rows = vocab, .cols = hidden},
+         whole_head());
+}
+
+std::vector<PackedTensor> PackedWeights::tensors() const {
+  std::vector<PackedTensor> tensors;
+  const Listing listing{tensors, dtype_};
+  const auto add = [&](const TensorParts& parts, const TensorShape& shape, const auto& place) {
+    listing.add(parts, shape.cols, offset_of(shape.kind), place);
+  };
+  const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+  add({{std::string(kEmbeddingName), vocab}}, {.cols = hidden}, embeddings_);
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const auto parts = layer_parts(config_, i);
+    const auto shapes = layer_shapes(config_, i);
+    for_each_tensor(add, parts, shapes, layers_[static_cast<size_t>(i)]);
+  }
+  add({{std::string(kFinalNormName), hidden}}, {.kind = ParameterKind::kNorm}, final_norm_);
+  if (!config_.tie_embeddings)
+    add({{std::string(kHeadName), vocab}}, {.cols = hidden}, whole_head());
+  return tensors;
+}
+
+void PackedWeights::read(const Stream& stream, const PackedTensor& tensor, int64_t first,
+                         Matrix rows) const {
+  TR_CHECK(first >= 0 && first + rows.rows <= tensor.rows, "rows [{}, {}) of {}", first,
+           first + rows.rows, tensor.name);
+  first += tensor.first_row;
+  if (tensor.cols == 0) {
+    TR_CHECK(rows.cols == 1 && rows.stride == 1, "a vector is read as one column");
+    const auto from =
+        tensor.vector.subspan(static_cast<size_t>(first), static_cast<size_t>(rows.rows));
+    const auto begin = reinterpret_cast<const std::byte*>(from.data()) - buffer_.bytes().data;
+    copy(stream, bytes_of(std::span(rows.data, from.size())),
+         buffer_.bytes().part(static_cast<size_t>(begin), from.size_bytes()));
+    return wait(stream);
+  }
+  for (int64_t done = 0; done < rows.rows;) {
+    const int64_t matrix = (first + done) / tensor.matrices.first.out;
+    const int64_t row = (first + done) % tensor.matrices.first.out;
+    const int64_t count = std::min(rows.rows - done, tensor.matrices.first.out - row);
+    unpack_rows(stream, tensor.matrices.at(matrix), row, rows.slice_rows(done, done + count));
+    done += count;
+  }
+}
 float PackedWeights::embedding_scale() const {
   if (!config_.scaled_embeddings) return 1;
   const float scale = std::sqrt(static_cast<float>(config_.hidden_size));

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model/model_config.h"
@@ -14,6 +17,22 @@
 #include "kernels/ops/linear.h"
 
 namespace tailrace {
+
+// The values of a version by the names of its layout, wherever they lie: in Parameters or in a
+// mapped file. Row-major, aligned as floats are.
+using WeightSource = std::function<std::span<const float>(std::string_view name)>;
+
+// A tensor of the layout as it lies in the packed form: a vector, or rows of matrices of one shape
+// that are counted through.
+struct PackedTensor {
+  std::string name = {};
+  int64_t rows = 0, cols = 0;  // of a vector 0 columns
+  int64_t first_row = 0;       // of the first among those of the vector or the matrices
+  std::span<const float> vector = {};
+  WeightStack matrices = {};
+  Dtype dtype = Dtype::kF32;  // to which values are rounded
+  float offset = 0;           // what was added to them
+};
 
 // Made once, after each install or update; keeps its own copy, on the stream's device, of
 // everything that forward() and backward() read. Matrices are of one dtype, the few values of norms
@@ -28,7 +47,9 @@ class PackedWeights {
   // Of a Buffer of bytes() that holds what the caller has put there: for who measures, and needs no
   // values that mean something. repack() writes others.
   PackedWeights(const ModelConfig& config, Dtype dtype, Buffer packed);
-  void repack(const Stream& stream, const Parameters& parameters);  // same shapes, new values
+  // The same shapes, new values. What lies in one piece in the source is read where it lies.
+  void repack(const Stream& stream, const WeightSource& source);
+  void repack(const Stream& stream, const Parameters& parameters);
   static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32, Device device = {});
 
   using Layer = LayerOf<std::span<const float>, Weight, WeightStack>;
@@ -40,7 +61,17 @@ class PackedWeights {
   const Weight& head() const { return head_; }
   Dtype dtype() const { return dtype_; }
 
+  // For who proves what was packed: all of it in the order of the layout, padded ids included. Its
+  // rows are read back as products read them: rows [first, first + n) of a tensor into `rows`
+  // [n, cols] (of a vector [n, 1]), which is memory of the CPU.
+  std::vector<PackedTensor> tensors() const;
+  void read(const Stream& stream, const PackedTensor& tensor, int64_t first, Matrix rows) const;
+  ConstDeviceBytes memory() const { return buffer_.bytes(); }
+
  private:
+  float offset_of(ParameterKind kind) const;  // of the values of such a vector
+  Weight whole_head() const;                  // with the padded ids
+
   ModelConfig config_;
   Dtype dtype_;
   Buffer buffer_;

@@ -113,27 +113,6 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
                             : none};
 }
 
-template <class T, class Source>
-LayerTensors<T> tensors_of(const ModelConfig& config, Source& parameters, int64_t layer) {
-  const LayerTable table = layer_table(config, layer);
-  const std::string prefix = layer_prefix(layer);
-  LayerTensors<T> tensors;
-  auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
-    if (group.parts.empty()) return;  // this family has none
-    // Its parts lie one behind the other, so the first one's address is the matrix's.
-    T* first = parameters.vector(prefix + group.parts.front().name).data();
-    if constexpr (std::is_same_v<View, std::span<T>>) {
-      tensor = {first, static_cast<size_t>(group.rows())};
-    } else if constexpr (std::is_same_v<View, MatrixStack<T>>) {
-      tensor = {first, group.count, group.rows() / group.count, group.cols};
-    } else {
-      tensor = {first, group.rows(), group.cols};
-    }
-  };
-  for_each_tensor(view, table, tensors);
-  return tensors;
-}
-
 void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& info,
                  std::span<float> values) {
   double variance = 1.0 / static_cast<double>(info.shape.back());  // 1 / fan_in
@@ -252,12 +231,23 @@ ConstMatrix Parameters::matrix(std::string_view name) const {
 
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters,
                                   int64_t layer) {
-  return tensors_of<float>(config, parameters, layer);
-}
-
-LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
-                                        int64_t layer) {
-  return tensors_of<const float>(config, parameters, layer);
+  const LayerTable table = layer_table(config, layer);
+  const std::string prefix = layer_prefix(layer);
+  LayerTensors<float> tensors;
+  auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
+    if (group.parts.empty()) return;  // this family has none
+    // Its parts lie one behind the other, so the first one's address is the matrix's.
+    float* first = parameters.vector(prefix + group.parts.front().name).data();
+    if constexpr (std::is_same_v<View, std::span<float>>) {
+      tensor = {first, static_cast<size_t>(group.rows())};
+    } else if constexpr (std::is_same_v<View, MatrixStack<float>>) {
+      tensor = {first, group.count, group.rows() / group.count, group.cols};
+    } else {
+      tensor = {first, group.rows(), group.cols};
+    }
+  };
+  for_each_tensor(view, table, tensors);
+  return tensors;
 }
 
 LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& config,
@@ -270,6 +260,20 @@ LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& c
       },
       table, shapes);
   return shapes;
+}
+
+LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& config,
+                                                           int64_t layer) {
+  const LayerTable table = layer_table(config, layer);
+  const std::string prefix = layer_prefix(layer);
+  LayerOf<TensorParts, TensorParts, TensorParts> parts;
+  for_each_tensor(
+      [&](const TensorGroup& group, TensorParts& names) {
+        for (const TensorGroup::Part& part : group.parts)
+          names.push_back({prefix + part.name, part.rows});
+      },
+      table, parts);
+  return parts;
 }
 
 std::string_view head_name(const ModelConfig& config) {

@@ -126,12 +126,10 @@ void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.expert_down...);
 }
 
-// Views of weights (const float) or gradients (float).
+// Views of weights or gradients.
 template <class T>
 using LayerTensors = LayerOf<std::span<T>, MatrixView<T>, MatrixStack<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
-LayerTensors<const float> layer_tensors(const ModelConfig& config, const Parameters& parameters,
-                                        int64_t layer);
 // Rows and columns of what layer_tensors() gives; a vector has 0 columns, and what a family lacks 0
 // rows. Of a stack those of one matrix.
 struct TensorShape {
@@ -140,6 +138,15 @@ struct TensorShape {
 };
 LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& config,
                                                             int64_t layer);
+// The tensors of the file that make each of them, by rows: name and rows (of a stack those of all
+// its matrices). What a family lacks has none.
+struct TensorPart {
+  std::string name;
+  int64_t rows = 0;
+};
+using TensorParts = std::vector<TensorPart>;
+LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& config,
+                                                           int64_t layer);
 
 // Names of the tensors outside the layers.
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
