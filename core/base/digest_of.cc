@@ -26,21 +26,37 @@ Digest digest_of(std::span<const std::byte> bytes) {
 
 Digest digest_of(std::string_view text) { return to_hex(XXH3_128bits(text.data(), text.size())); }
 
+struct RunningDigest::State {
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Free> xxh{XXH3_createState()};
+};
+
+RunningDigest::RunningDigest() : state_(std::make_unique<State>()) {
+  XXH3_128bits_reset(state_->xxh.get());
+}
+RunningDigest::~RunningDigest() = default;
+
+void RunningDigest::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_->xxh.get(), bytes.data(), bytes.size());
+}
+
+Digest RunningDigest::value() const { return to_hex(XXH3_128bits_digest(state_->xxh.get())); }
+
 Result<Digest> digest_of_file(const std::filesystem::path& path) {
   const Result<FileDescriptor> opened = open_to_read(path);
   if (!opened) return opened.failure();
   const int file = opened.value().get();
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  XXH3_128bits_reset(state.get());
+  RunningDigest digest;
   std::vector<std::byte> piece(kPiece);
   while (true) {
     beat();
     const ssize_t got = ::read(file, piece.data(), piece.size());
-    if (got == 0) return to_hex(XXH3_128bits_digest(state.get()));
+    if (got == 0) return digest.value();
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Failure{describe_errno("read", path, errno)};
-    XXH3_128bits_update(state.get(), piece.data(), static_cast<size_t>(got));
+    digest.add(std::span(piece).first(static_cast<size_t>(got)));
   }
 }
 

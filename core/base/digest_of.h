@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -15,6 +16,20 @@ namespace tailrace {
 
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::string_view text);
+
+// Of bytes that come in pieces: equal to that of all of them in one.
+class RunningDigest {
+ public:
+  RunningDigest();
+  ~RunningDigest();
+  RunningDigest(const RunningDigest&) = delete;
+  void add(std::span<const std::byte> bytes);
+  Digest value() const;  // of what has been added
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // Of all its bytes, read piece by piece. A Failure names the file.
 Result<Digest> digest_of_file(const std::filesystem::path& path);

@@ -1,0 +1,116 @@
+#include "core/weights/live_digest.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/base/digest_of.h"
+#include "core/weights/digest.h"
+#include "kernels/base/check.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/pulse.h"
+#include "kernels/base/view.h"
+
+namespace tailrace {
+namespace {
+
+// Values that are read, changed and digested before the next: they stay in the cache of a core.
+constexpr int64_t kPieceValues = 64 << 10;
+
+// Fills `rows` [n, cols] with the rows [first, first + n) of a tensor.
+using ReadRows = std::function<void(int64_t first, Matrix rows)>;
+
+// The digests of a tensor of the manifest `of` from the rows of its packed form.
+class RowDigests {
+ public:
+  TensorManifest digest(const TensorManifest& of, const PackedTensor& tensor,
+                        const ReadRows& read) {
+    TensorManifest found{of.name, of.dtype, of.shape, of.rows_per_block, {}};
+    // A row of the manifest is one of the first dimension: that of fused experts is a matrix.
+    const int64_t inner = of.shape[0] == 0 ? 1 : tensor.rows / of.shape[0];
+    const int64_t block = of.rows_per_block * inner;
+    const int64_t cols = std::max<int64_t>(tensor.cols, 1);
+    for (int64_t begin = 0; begin < tensor.rows; begin += block)
+      found.blocks.push_back(digest_rows(begin, std::min(tensor.rows, begin + block), cols, read));
+    return found;
+  }
+
+ private:
+  Digest digest_rows(int64_t begin, int64_t end, int64_t cols, const ReadRows& read) {
+    RunningDigest digest;
+    const int64_t step = std::max<int64_t>(1, kPieceValues / cols);
+    for (int64_t first = begin; first < end; first += step) {
+      beat();
+      const int64_t rows = std::min(step, end - first);
+      values_.resize(static_cast<size_t>(rows * cols));
+      read(first, {values_.data(), rows, cols});
+      digest.add(std::as_bytes(std::span(values_)));
+    }
+    return digest.value();
+  }
+
+  std::vector<float> values_;
+};
+
+void round_to_bf16(std::span<float> values) {
+  // Runs of a fixed length: so the compiler makes vectors of them.
+  constexpr size_t kRun = 64;
+  size_t i = 0;
+  for (; i + kRun <= values.size(); i += kRun) {
+    float* run = values.data() + i;
+    for (size_t j = 0; j < kRun; ++j) run[j] = to_float(to_bf16(run[j]));
+  }
+  for (; i < values.size(); ++i) values[i] = to_float(to_bf16(values[i]));
+}
+
+// What the values of the version become when they are packed.
+void read_as_packed(const ProvedWeights& version, const PackedTensor& tensor, int64_t first,
+                    Matrix rows) {
+  const auto values = version.vector(tensor.name)
+                          .subspan(static_cast<size_t>(first * rows.cols),
+                                   static_cast<size_t>(rows.rows * rows.cols));
+  const std::span to(rows.data, values.size());
+  std::ranges::copy(values, to.begin());
+  if (tensor.dtype == Dtype::kBF16) round_to_bf16(to);
+  if (tensor.offset == 0) return;
+  for (float& value : to) value += tensor.offset;
+}
+
+}  // namespace
+
+Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
+                            const ProvedWeights& version) {
+  const std::vector<PackedTensor> tensors = packed.tensors();
+  TR_CHECK(tensors.size() == version.tensors().size(), "{} tensors of {}", tensors.size(),
+           version.tensors().size());
+  RowDigests digests;
+  std::vector<TensorManifest> proved;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const PackedTensor& tensor = tensors[i];
+    const TensorManifest& manifest = version.tensors()[i];
+    TR_CHECK(tensor.name == manifest.name, "{} in the place of {}", tensor.name, manifest.name);
+    TensorManifest found = digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
+      packed.read(stream, tensor, first, rows);
+    });
+    const bool is_manifests = tensor.dtype == Dtype::kF32 && tensor.offset == 0;
+    const TensorManifest expected =
+        is_manifests ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
+          read_as_packed(version, tensor, first, rows);
+        });
+    const auto [wrong, due] = std::ranges::mismatch(found.blocks, expected.blocks);
+    if (wrong != found.blocks.end()) {
+      const auto block = wrong - found.blocks.begin();
+      return Failure{fmt::format(
+          "tensor {} block {} (from row {}): packed it has the digest {}; the version gives {}",
+          tensor.name, block, block * found.rows_per_block, *wrong, *due)};
+    }
+    proved.push_back(is_manifests ? std::move(found) : manifest);
+  }
+  return root_digest(proved);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,24 @@
+// The proof of weights in memory: what products will read is read back from the packed form and
+// compared, block by block, with the version that it was packed from (design rule 4).
+//
+// Thread: any; nobody repacks meanwhile.
+#pragma once
+
+#include "core/base/digest.h"
+#include "core/base/result.h"
+#include "core/model/packed_weights.h"
+#include "core/weights/proved_weights.h"
+#include "kernels/base/device.h"
+
+namespace tailrace {
+
+// What is read is digested as float32, in the blocks of the manifest. Where nothing was changed it
+// is compared with the manifest's own digests. Where values were rounded, or 1 was added to the
+// factors of a norm, the proved values go through the same step and are digested too.
+//
+// The root digest of the version, over the digests of what was read wherever they are the
+// manifest's. A Failure names the tensor and the block. Takes less than 1 MiB, or a few rows.
+Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
+                            const ProvedWeights& version);
+
+}  // namespace tailrace
