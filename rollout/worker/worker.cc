@@ -1,7 +1,6 @@
 #include "rollout/worker/worker.h"
 
 #include <algorithm>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,7 +17,6 @@
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
-#include "core/weights/proved_weights.h"
 #include "core/wire/trajectory_codec.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
@@ -27,6 +25,7 @@
 #include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"
 #include "rollout/worker/progress_meter.h"
+#include "rollout/worker/weight_stage.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -34,6 +33,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr PolicyId kPolicy = 0;                  // the only one so far
 constexpr std::chrono::milliseconds kPoll{100};  // without work
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
@@ -81,11 +81,14 @@ class RolloutWorker {
         tokenizer_(tokenizer_for(config)),
         format_(chat::PromptFormat::of(config.chat, config.tokenizer_dir, *tokenizer_)),
         model_(config.model, config.rollout.engine.max_context_tokens),
-        parameters_(model_.layout()),
         pool_(static_cast<int>(config.rollout.threads)),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
-        runner_(engine_, format_, runner_settings(config.rollout), clock) {
+        runner_(engine_, format_, runner_settings(config.rollout), clock),
+        weights_(config.model, config.compute, stream_,
+                 {.fetch = config.fetch_weights ? config.fetch_weights
+                                                : weights_in(config.run.weights()),
+                  .fetch_takes_long = config.fetch_takes_long}) {
     for (const RolloutDataset& dataset : config.datasets) {
       auto source = environments.source(dataset.env, dataset.settings);
       const sandbox::EnvironmentInfo info = source->info();
@@ -97,11 +100,6 @@ class RolloutWorker {
            .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
     }
     config.prove_inputs();
-    // Both versions now and not with the second one, at the end of the first step: memory that is
-    // not there is missed at the start.
-    for (auto* weights : {&packed_, &spare_})
-      *weights =
-          std::make_shared<PackedWeights>(stream_, config.model, parameters_, config.compute);
   }
 
   ExitCode run() {
@@ -154,8 +152,7 @@ class RolloutWorker {
   // A session begins, of a scheduler that may have been away: which of our work still counts is in
   // the Hold that follows, and nothing is lost until then. Installs are asked for anew.
   void on(const wire::Welcome&) {
-    to_stage_.reset();
-    to_switch_.reset();
+    weights_.forget();
     forget_acknowledged();
     resent_.clear();
     for (const auto& [body, number] : unacknowledged_) resent_.insert(body);
@@ -173,10 +170,11 @@ class RolloutWorker {
   }
 
   void on(const wire::Stage& stage) {
-    to_stage_ = stage;
-    to_switch_.reset();  // of what was staged before
+    if (samples_policy_of(stage)) weights_.ask({stage.version, stage.digest}, stage.manifest);
   }
-  void on(const wire::Switch& change) { to_switch_ = change; }
+  void on(const wire::Switch& change) {
+    if (samples_policy_of(change)) weights_.order_switch({change.version, change.digest});
+  }
 
   void on(const wire::Grant& grant) {
     bool known = runner_.is_running(grant.lease, grant.lane) ||
@@ -215,105 +213,42 @@ class RolloutWorker {
   }
 
   void proceed() {
-    stage_what_is_asked();
-    switch_when_possible();
+    // What was asked for last is staged while the engine goes on under the weights that it has.
+    if (const auto staged = weights_.poll(runner_.num_running() > 0)) say(*staged);
+    // It takes the place of what samples between two steps of the engine. An evaluation runs on
+    // exactly its version.
+    if (const auto switched = weights_.poll_switch(evaluating_.empty())) install(*switched);
     start_granted();
   }
 
-  // What was asked for last is staged while the engine goes on under the weights that it has.
-  void stage_what_is_asked() {
-    if (staging_ && !finish_staging()) return;
-    if (!to_stage_) return;
-    const wire::Stage message = *std::exchange(to_stage_, std::nullopt);
-    if (message.policy != 0)
-      return refuse(message, fmt::format("this worker samples policy 0, not {}", message.policy));
-    // Asked for once more in a new session, it may be what is in hand, or what samples behind
-    // something newer that was staged: then nothing is read.
-    if (message.digest == installed_digest_) {
-      if (packed_ != installed_) std::swap(packed_, spare_);
-      digest_ = installed_digest_;
-    }
-    if (message.digest == digest_) return say_staged(message);
-    begin_staging(message);
-    finish_staging();
+  void say(const WeightStage::Staged& staged) {
+    if (staged.failure) return refuse(staged.version, staged.failure->message);
+    client_.send(wire::Staged{kPolicy, staged.version.version, staged.version.root});
   }
 
-  // What is staged takes the place of what samples, between two steps of the engine. An evaluation
-  // runs on exactly its version.
-  void switch_when_possible() {
-    if (!to_switch_ || staging_) return;
-    const wire::Switch message = *to_switch_;
-    // When nothing would change it waits for nothing, and drops no KV.
-    const bool changes = engine_.version() != message.version || installed_ != packed_;
-    if (message.digest == digest_ && changes && !evaluating_.empty()) return;
-    to_switch_.reset();
-    if (message.digest != digest_) return refuse(message, "other weights are staged");
-    if (changes) {
+  void install(const WeightStage::Switched& switched) {
+    const auto& [version, root] = switched.version;
+    if (switched.failure) return refuse(switched.version, switched.failure->message);
+    if (switched.weights) {
       log_stats();
-      engine_.install(packed_, message.version);
-      installed_ = packed_;
-      installed_digest_ = digest_;
+      engine_.install(switched.weights, version);
     }
-    if (!std::exchange(told_weights_, true))
-      log_.info("weights installed version={}", message.version);
-    client_.send(wire::Installed{message.policy, message.version, digest_});
+    if (!std::exchange(told_weights_, true)) log_.info("weights installed version={}", version);
+    client_.send(wire::Installed{kPolicy, version, root});
   }
 
-  void say_staged(const wire::Stage& message) {
-    client_.send(wire::Staged{message.policy, message.version, message.digest});
+  void refuse(const WeightVersion& asked, const std::string& reason, PolicyId policy = kPolicy) {
+    log_.error("install failed version={} reason={}", asked.version, reason);
+    client_.send(wire::InstallFailed{policy, asked.version, asked.root, reason});
   }
 
   template <class Asked>
-  void refuse(const Asked& message, const std::string& reason) {
-    log_.error("install failed version={} reason={}", message.version, reason);
-    client_.send(wire::InstallFailed{message.policy, message.version, message.digest, reason});
-  }
-
-  // Where nothing is sampled meanwhile, the engine's threads do it, and it is awaited.
-  void begin_staging(const wire::Stage& message) {
-    staging_ = message;
-    digest_.clear();
-    // What was staged and never sampled makes room.
-    if (packed_ != installed_) std::swap(packed_, spare_);
-    const bool beside = runner_.num_running() > 0;
-    staged_ = std::async(beside ? std::launch::async : std::launch::deferred,
-                         [this, message, beside, pulse = bound_pulse()] {
-                           const PulseScope scope(pulse);
-                           return stage(message, beside ? Stream{} : stream_);
-                         });
-  }
-
-  // Until it has ended nobody else touches parameters_ and spare_.
-  Result<void> stage(const wire::Stage& message, const Stream& stream) {
-    const auto proved =
-        prove_weights(config_.run.weights() / message.manifest, message.digest, model_.layout());
-    if (!proved) return proved.failure();
-    for (const ParameterInfo& info : model_.layout().entries())
-      std::ranges::copy(proved.value().vector(info.name), parameters_.vector(info.name).begin());
-    // Into the memory of the version before the running one, which nobody uses any more.
-    TR_CHECK(spare_.use_count() == 1);
-    spare_->repack(stream, parameters_);
-    return {};
-  }
-
-  // False: it goes on, and so do the episodes. What was asked for meanwhile comes next, and is the
-  // one to answer.
-  bool finish_staging() {
-    if (runner_.num_running() > 0 && staged_.wait_for(0s) == std::future_status::timeout)
-      return false;
-    const Result<void> proved = staged_.get();
-    const wire::Stage message = *std::exchange(staging_, std::nullopt);
-    if (proved) {
-      std::swap(spare_, packed_);
-      digest_ = message.digest;
-    }
-    if (to_stage_) return true;
-    if (proved) {
-      say_staged(message);
-    } else {
-      refuse(message, proved.failure().message);
-    }
-    return true;
+  bool samples_policy_of(const Asked& message) {
+    if (message.policy == kPolicy) return true;
+    refuse({message.version, message.digest},
+           fmt::format("this worker samples policy {}, not {}", kPolicy, message.policy),
+           message.policy);
+    return false;
   }
 
   void start_granted() {
@@ -457,7 +392,6 @@ class RolloutWorker {
   std::unique_ptr<text::Tokenizer> tokenizer_;
   chat::PromptFormat format_;
   Model model_;
-  Parameters parameters_;  // of the last proved version
   ThreadPool pool_;
   Stream stream_;
   Engine engine_;
@@ -465,12 +399,6 @@ class RolloutWorker {
   std::vector<Played> played_;  // by domain
   const std::string numerics_class_ = numerics_class(config_.compute);
 
-  Digest digest_, installed_digest_;       // of packed_, none while staging; of installed_
-  std::shared_ptr<PackedWeights> packed_;  // staged last
-  std::shared_ptr<PackedWeights> spare_;
-  std::shared_ptr<const PackedWeights> installed_;  // what samples
-  std::optional<wire::Stage> to_stage_, staging_;
-  std::optional<wire::Switch> to_switch_;
   std::vector<wire::Grant> granted_;  // not begun
   // Results, by their number among the client's messages; and those that this session began with.
   std::map<BodyId, int64_t> unacknowledged_;
@@ -478,9 +406,9 @@ class RolloutWorker {
   std::set<BodyId> evaluating_;  // episodes that a switch has to wait for
   EngineStats logged_;
   bool ended_ = false;
-  bool silent_ = false;               // the scheduler is, and that was told
-  bool told_weights_ = false;         // that it has its first
-  std::future<Result<void>> staged_;  // last: it uses what is above, and is awaited at the end
+  bool silent_ = false;        // the scheduler is, and that was told
+  bool told_weights_ = false;  // that it has its first
+  WeightStage weights_;        // last: it uses threads of what is above, and is awaited
 };
 
 }  // namespace
@@ -490,8 +418,7 @@ std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config) {
   const EngineOptions& engine = config.rollout.engine;
   // The next version is packed while the engine still runs on the one before.
   std::vector<MemoryItem> items = {
-      {"weights", Parameters::bytes(ParameterLayout(model))},
-      {"their packed form, for two versions", 2 * PackedWeights::bytes(model, config.compute)}};
+      {"packed weights, of two versions", WeightStage::bytes(model, config.compute)}};
   for (MemoryItem& item : engine_memory(model, engine, static_cast<int>(config.rollout.threads)))
     items.push_back(std::move(item));
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});

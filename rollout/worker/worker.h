@@ -26,6 +26,7 @@
 #include "core/model/model_config.h"
 #include "core/wire/worker_client.h"
 #include "rollout/episode/options.h"
+#include "rollout/worker/fetch_weights.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -59,6 +60,11 @@ struct RolloutWorkerConfig {
   std::vector<RolloutDataset> datasets;  // by domain; at least one
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
+
+  // Of a worker that does not see the files of the run; none: they lie in RUN/weights.
+  FetchWeights fetch_weights = {};
+  // It may take minutes: then the worker never waits for it, whether it plays or not.
+  bool fetch_takes_long = false;
 
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from

@@ -69,8 +69,9 @@ TEST(MakePlan, CountsWhatTheProcessesAllocate) {
     EngineOptions engine_options = options.rollout.engine;
     engine_options.max_sequences = 7;
     const Model model(config, engine_options.max_context_tokens);
-    const Parameters weights(model.layout());
-    const PackedWeights versions[] = {{Stream{}, config, weights}, {Stream{}, config, weights}};
+    // Of two versions.
+    const Buffer weights[] = {Buffer(static_cast<size_t>(PackedWeights::bytes(config))),
+                              Buffer(static_cast<size_t>(PackedWeights::bytes(config)))};
     const Engine engine(model, nullptr, engine_options, Stream{}, clock);
     EXPECT_EQ(certain_bytes(plan.rollout_worker), Buffer::total_bytes() - before);
   }

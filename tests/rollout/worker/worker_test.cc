@@ -1,5 +1,6 @@
 #include "rollout/worker/worker.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -695,6 +697,36 @@ TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
   EXPECT_EQ(installed[0].digest, newest.digest);
   desk.shut_down();
   EXPECT_EQ(status.get(), 0);
+}
+
+// A worker on another machine may download for minutes: it plays, answers and ends meanwhile.
+TEST_F(RolloutWorkerTest, AFetchThatTakesLongKeepsItFromNothing) {
+  std::atomic<bool> blocks = false;
+  std::atomic<int> stopped = 0;
+  RolloutWorkerConfig config = this->config();
+  config.fetch_takes_long = true;
+  config.fetch_weights = [&](const std::string& manifest, const Digest&,
+                             const std::stop_token& stop) -> Result<fs::path> {
+    while (blocks && !stop.stop_requested()) std::this_thread::sleep_for(1ms);
+    if (stop.stop_requested()) ++stopped;
+    return paths_.weights() / manifest;
+  };
+  Desk desk(config.endpoint);
+  auto status = start(config);
+  desk.await_worker();
+  desk.send(publish(0, 1));
+  desk.await<wire::Installed>(1);
+  blocks = true;
+  desk.send(publish(1, 2));  // while nothing is played
+  desk.send(grant(0, 0, 0));
+  EXPECT_EQ(trajectory_in(desk.await<wire::TrajectoryResult>(1)[0]).max_version(), 0);
+  blocks = false;
+  EXPECT_EQ(desk.await<wire::Installed>(1)[0].version, 1);
+  EXPECT_EQ(stopped, 0);
+  blocks = true;
+  desk.send(publish(2, 3));
+  desk.shut_down();
+  EXPECT_EQ(status.get(), kExitDone);
 }
 
 // What is staged and never told to take its place changes no token.

@@ -1,0 +1,131 @@
+#include "rollout/worker/weight_stage.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/weights/live_digest.h"
+#include "core/weights/proved_weights.h"
+#include "kernels/base/check.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+
+using namespace std::chrono_literals;
+
+WeightStage::WeightStage(const ModelConfig& config, Dtype dtype, const Stream& stream,
+                         Options options)
+    : layout_(config), stream_(stream), options_(std::move(options)) {
+  for (auto* weights : {&packed_, &spare_}) {
+    *weights = std::make_shared<PackedWeights>(
+        config, dtype,
+        Buffer(static_cast<size_t>(PackedWeights::bytes(config, dtype, stream.device)),
+               stream.device));
+  }
+}
+
+WeightStage::~WeightStage() { stop_.request_stop(); }
+
+int64_t WeightStage::bytes(const ModelConfig& config, Dtype dtype) {
+  return 2 * PackedWeights::bytes(config, dtype);
+}
+
+void WeightStage::ask(WeightVersion version, std::string manifest) {
+  // A version that is on its way may have taken minutes already.
+  if (staging_ && staging_->version.root != version.root) stop_.request_stop();
+  wish_ = {std::move(version), std::move(manifest)};
+  order_.reset();
+}
+
+void WeightStage::order_switch(WeightVersion version) { order_ = std::move(version); }
+
+void WeightStage::forget() {
+  wish_.reset();
+  order_.reset();
+}
+
+std::optional<WeightStage::Staged> WeightStage::poll(bool samples) {
+  if (staging_) {
+    auto answer = finish(samples);
+    if (staging_ || !wish_) return answer;
+  }
+  if (!wish_) return std::nullopt;
+  const Wish wish = *std::exchange(wish_, std::nullopt);
+  // Asked for once more in a new session, it may be what is in hand, or what samples behind
+  // something newer that was staged: then nothing is read.
+  if (installed_root_ == wish.version.root) {
+    if (packed_ != installed_) std::swap(packed_, spare_);
+    packed_root_ = installed_root_;
+  }
+  if (packed_root_ == wish.version.root) return Staged{wish.version};
+  begin(wish, samples);
+  return finish(samples);
+}
+
+std::optional<WeightStage::Switched> WeightStage::poll_switch(bool may_change) {
+  if (!order_ || staging_) return std::nullopt;
+  // An order that would change nothing waits for nothing, and drops no KV.
+  const bool changes = installed_version_ != order_->version || installed_ != packed_;
+  const bool is_staged = packed_root_ == order_->root;
+  if (is_staged && changes && !may_change) return std::nullopt;
+  Switched answer{*std::exchange(order_, std::nullopt)};
+  if (!is_staged) {
+    answer.failure = Failure{"other weights are staged"};
+  } else if (changes) {
+    answer.weights = installed_ = packed_;
+    installed_root_ = packed_root_;
+    installed_version_ = answer.version.version;
+  }
+  return answer;
+}
+
+void WeightStage::begin(const Wish& wish, bool samples) {
+  staging_ = wish;
+  packed_root_.reset();
+  // What was staged and never sampled makes room.
+  if (packed_ != installed_) std::swap(packed_, spare_);
+  stop_ = std::stop_source();
+  const bool beside = samples || options_.fetch_takes_long;
+  result_ = std::async(beside ? std::launch::async : std::launch::deferred,
+                       [this, wish, beside, stop = stop_.get_token(), pulse = bound_pulse()] {
+                         const PulseScope scope(pulse);
+                         return stage(wish, stop, beside ? Stream{} : stream_);
+                       });
+}
+
+// Until it has ended nobody else touches spare_.
+Result<Digest> WeightStage::stage(const Wish& wish, const std::stop_token& stop,
+                                  const Stream& stream) {
+  const Failure superseded{"another version was asked for"};
+  const auto file = options_.fetch(wish.manifest, wish.version.root, stop);
+  if (stop.stop_requested()) return superseded;
+  if (!file) return file.failure();
+  const auto version = prove_weights(file.value(), wish.version.root, layout_);
+  if (!version) return version.failure();
+  if (stop.stop_requested()) return superseded;
+  // Into the memory of the version before the one that samples, which nobody uses any more.
+  TR_CHECK(spare_.use_count() == 1, "{} others use the spare weights", spare_.use_count() - 1);
+  spare_->repack(stream, [&](std::string_view name) { return version.value().vector(name); });
+  if (options_.on_packed) options_.on_packed(*spare_);
+  auto live = prove_packed(stream, *spare_, version.value());
+  if (!live) return Failure{fmt::format("{}: {}", file.value().string(), live.failure().message)};
+  return live;
+}
+
+std::optional<WeightStage::Staged> WeightStage::finish(bool samples) {
+  const bool waits = !samples && !options_.fetch_takes_long;
+  if (!waits && result_.wait_for(0s) == std::future_status::timeout) return std::nullopt;
+  const Result<Digest> root = result_.get();
+  const Wish wish = *std::exchange(staging_, std::nullopt);
+  if (root) {
+    std::swap(spare_, packed_);
+    packed_root_ = root.value();
+  }
+  // What was asked for meanwhile is the one to answer; and nobody waits for what was stopped.
+  if (wish_ || stop_.stop_requested()) return std::nullopt;
+  Staged answer{wish.version};
+  if (!root) answer.failure = root.failure();
+  return answer;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,103 @@
+// The rollout side of weight versions (law 9.6): what is asked for is fetched, proved and packed
+// beside what samples, and proved again where products read it; an order to switch then gives it to
+// the engine. It knows neither an engine nor the wire.
+//
+// Thread: the worker's. What takes long runs on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "core/base/digest.h"
+#include "core/base/result.h"
+#include "core/model/model_config.h"
+#include "core/model/packed_weights.h"
+#include "core/model/parameters.h"
+#include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
+#include "rollout/worker/fetch_weights.h"
+
+namespace tailrace {
+
+struct WeightVersion {
+  int64_t version = -1;
+  Digest root;
+};
+
+// Invariant: there are two packed versions and never a third: the one that samples, and one to
+// stage into.
+class WeightStage {
+ public:
+  struct Options {
+    FetchWeights fetch;
+    // True: poll() never waits for it. Otherwise a version is staged by the threads of the stream,
+    // and awaited, where nothing samples meanwhile.
+    bool fetch_takes_long = false;
+    // For tests: sees what was packed before it is read back.
+    std::function<void(const PackedWeights&)> on_packed = {};
+  };
+  // Takes bytes() of memory, so that what is missing is missed now. What `stream` names is
+  // borrowed.
+  WeightStage(const ModelConfig& config, Dtype dtype, const Stream& stream, Options options);
+  ~WeightStage();  // waits for the version that is being staged, whose fetch is told to stop
+  static int64_t bytes(const ModelConfig& config, Dtype dtype);
+
+  // Stage this version. It takes the place of a version that is asked for or staged, and of an
+  // order to switch.
+  void ask(WeightVersion version, std::string manifest);
+  // Switch to the staged version, as soon as poll_switch() can.
+  void order_switch(WeightVersion version);
+  // A session begins that asks for everything anew. What is being staged goes on.
+  void forget();
+
+  // The answer to the latest ask(), once.
+  struct Staged {
+    WeightVersion version;
+    std::optional<Failure> failure = {};  // the version is not proved; what samples stays
+  };
+  // `samples`: episodes are played meanwhile, and nothing may wait.
+  std::optional<Staged> poll(bool samples);
+
+  // The answer to the latest order, once. The caller samples by `weights` from now on; where they
+  // are null it does already.
+  struct Switched {
+    WeightVersion version;
+    std::optional<Failure> failure = {};
+    std::shared_ptr<const PackedWeights> weights = {};
+  };
+  // Only when nothing is being staged; unless `may_change`, only an order that changes nothing.
+  std::optional<Switched> poll_switch(bool may_change);
+
+ private:
+  struct Wish {
+    WeightVersion version;
+    std::string manifest;
+  };
+
+  void begin(const Wish& wish, bool samples);
+  Result<Digest> stage(const Wish& wish, const std::stop_token& stop, const Stream& stream);
+  std::optional<Staged> finish(bool samples);
+
+  const ParameterLayout layout_;
+  const Stream stream_;
+  const Options options_;
+
+  std::shared_ptr<PackedWeights> packed_;  // staged last
+  std::shared_ptr<PackedWeights> spare_;
+  std::shared_ptr<const PackedWeights> installed_;  // what samples
+  // Roots that were proved of packed_ (none while something is being staged) and of installed_.
+  std::optional<Digest> packed_root_, installed_root_;
+  int64_t installed_version_ = -1;
+
+  std::optional<Wish> wish_, staging_;
+  std::optional<WeightVersion> order_;
+  std::stop_source stop_;               // of what is being staged
+  std::future<Result<Digest>> result_;  // last: its thread uses what is above
+};
+
+}  // namespace tailrace
