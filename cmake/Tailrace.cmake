@@ -3,7 +3,7 @@
 #   tailrace_library(NAME [SOURCES a.cc ...] [COLD b.cc ...] [DEPENDS tailrace::kernels ...]
 #                    [LIBS fmt::fmt ...] [HEADERS all|pure|none])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN] [FILTER "*"]
-#                 [SKIPPED_BY "regex"])
+#                 [SKIPPED_BY "regex"] [RUN_SERIAL])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
 # One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: sources in
@@ -108,9 +108,10 @@ add_library(tailrace_testing STATIC ${CMAKE_SOURCE_DIR}/tests/golden/golden.cc)
 target_link_libraries(tailrace_testing PUBLIC tailrace_flags GTest::gtest)
 target_compile_definitions(tailrace_testing PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 add_custom_target(update-golden)
-# SKIPPED_BY: the program is one test of ctest, skipped where it prints that.
+# SKIPPED_BY: the program is one test of ctest, skipped where it prints that. RUN_SERIAL: ctest runs
+# nothing beside its tests.
 function(tailrace_test NAME)
-  cmake_parse_arguments(ARG "GOLDEN" "TIMEOUT;FILTER;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
   set_target_properties(${NAME} PROPERTIES UNITY_BUILD OFF)
@@ -133,9 +134,12 @@ function(tailrace_test NAME)
     add_custom_target(update-golden-${NAME} COMMAND ${NAME} --update-golden --gtest_brief=1)
     add_dependencies(update-golden update-golden-${NAME})
   endif()
-  set(environment "")
+  set(properties "")
   if(TAILRACE_SANITIZE STREQUAL "thread")
-    set(environment ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/thread_sanitizer.supp")
+    set(properties ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/thread_sanitizer.supp")
+  endif()
+  if(ARG_RUN_SERIAL)
+    list(APPEND properties RUN_SERIAL TRUE)
   endif()
   if(ARG_SKIPPED_BY)
     if(NOT ARG_FILTER)
@@ -143,7 +147,7 @@ function(tailrace_test NAME)
     endif()
     add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1 --gtest_filter=${ARG_FILTER})
     set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      SKIP_REGULAR_EXPRESSION "${ARG_SKIPPED_BY}" ${environment})
+      SKIP_REGULAR_EXPRESSION "${ARG_SKIPPED_BY}" ${properties})
     return()
   endif()
   # Of a program that has the sources of another one the prefix keeps names apart.
@@ -152,7 +156,7 @@ function(tailrace_test NAME)
     set(chosen TEST_FILTER "${ARG_FILTER}" TEST_PREFIX "${NAME}.")
   endif()
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 ${chosen}
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${environment})
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${properties})
 endfunction()
 
 # Tests of a declared test program (a filter) again on each instruction set that is not the widest;
