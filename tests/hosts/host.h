@@ -60,9 +60,9 @@ class Host {
   // False when there is none.
   bool kill_inside(pid_t inside, int signal);
 
-  // Runs `work` on the thread in the namespaces and waits for it; what it throws is thrown here. A
-  // socket that it opens belongs to the host, whoever uses it later. It starts no threads (the
-  // kernel refuses them to one whose children have other process numbers).
+  // Runs `work` on the thread in the namespaces and waits for it; the message of what it throws is
+  // thrown here. A socket that it opens belongs to the host, whoever uses it later. It starts no
+  // threads (the kernel refuses them to one whose children have other process numbers).
   void run_inside(const std::function<void()>& work);
 
   const std::string& name() const { return name_; }
