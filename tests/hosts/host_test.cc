@@ -9,7 +9,9 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -41,8 +43,27 @@ bool ends(const FileDescriptor& pid_fd) {
   return ::poll(&ended, 1, 30'000) == 1;
 }
 
-FileDescriptor open_process(pid_t pid) {
-  return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+// The processes of the host that `pid` is of: those that share its process namespace. They can be
+// asked about when they are gone.
+std::vector<FileDescriptor> processes_beside(pid_t pid) {
+  const fs::path space = fs::read_symlink(fmt::format("/proc/{}/ns/pid", pid));
+  std::vector<FileDescriptor> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    std::error_code no_process;
+    if (name.find_first_not_of("0123456789") != name.npos ||
+        fs::read_symlink(entry.path() / "ns/pid", no_process) != space)
+      continue;
+    found.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(name), 0)));
+  }
+  return found;
+}
+
+// A process with a child, in the host.
+const std::vector<std::string> kParent = {"/bin/sh", "-c",
+                                          "sleep 1000 & echo started; exec sleep 1000"};
+void wait_for_start(const HostProcess& process) {
+  while (process.output() != "started\n") std::this_thread::sleep_for(1ms);
 }
 
 TEST_F(HostTest, HiddenFoldersAreEmptyInsideAndUntouchedOutside) {
@@ -113,43 +134,33 @@ TEST_F(HostTest, ProcessesAreKilledByEitherNumber) {
 TEST_F(HostTest, ChildrenAndGrandchildrenDieWithTheirHost) {
   const TemporaryDirectory folder;
   auto host = std::make_unique<Host>("a");
-  HostProcess& child = host->spawn({"/bin/sh", "-c", "sleep 1000 & echo started; exec sleep 1000"},
-                                   folder / "output");
-  while (child.output() != "started\n") std::this_thread::sleep_for(1ms);
-  const FileDescriptor process = open_process(child.pid());
-  // The processes of the host, as the test sees them: those that share its process namespace.
-  const fs::path space = fs::read_symlink("/proc/" + std::to_string(child.pid()) + "/ns/pid");
-  const auto count = [&] {
-    int found = 0;
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      std::error_code gone;
-      found += fs::read_symlink(entry.path() / "ns/pid", gone) == space;
-    }
-    return found;
-  };
-  EXPECT_EQ(count(), 3);  // with process 1
+  const HostProcess& child = host->spawn(kParent, folder / "output");
+  wait_for_start(child);
+  const std::vector<FileDescriptor> processes = processes_beside(child.pid());
+  EXPECT_EQ(processes.size(), 3u);  // with process 1
   host.reset();
-  EXPECT_TRUE(ends(process));
-  EXPECT_EQ(count(), 0);
+  for (const FileDescriptor& process : processes) EXPECT_TRUE(ends(process));
 }
 
-TEST_F(HostTest, ChildrenDieWithATestThatIsKilled) {
+TEST_F(HostTest, ChildrenAndGrandchildrenDieWithATestThatIsKilled) {
   const TemporaryDirectory folder;
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
   const pid_t test = ::fork();
   if (test == 0) {
     Host host("a");
-    const pid_t pid = host.spawn({"/bin/sleep", "1000"}, folder / "output").pid();
+    const HostProcess& child = host.spawn(kParent, folder / "output");
+    wait_for_start(child);
+    const pid_t pid = child.pid();
     if (::write(pipe[1], &pid, sizeof pid) != sizeof pid) ::_exit(1);
     while (true) ::pause();
   }
   pid_t pid = 0;
   ASSERT_EQ(::read(pipe[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
-  const FileDescriptor process = open_process(pid);
-  ASSERT_TRUE(process.is_open());
+  const std::vector<FileDescriptor> processes = processes_beside(pid);
+  EXPECT_EQ(processes.size(), 3u);
   HostProcess(test).kill(SIGKILL);
-  EXPECT_TRUE(ends(process));
+  for (const FileDescriptor& process : processes) EXPECT_TRUE(ends(process));
   for (int end : pipe) ::close(end);
 }
 

@@ -18,6 +18,9 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+// Segments that leave together: a burst is delivered when its last segment has come, and so is at
+// most this late for the first.
+constexpr nanoseconds kBurst = std::chrono::microseconds(250);
 // Packets of one way in one go, so that those of the other need not wait long.
 constexpr int kBatch = 256;
 // After some work the thread sleeps for so long whatever comes, so that packets come in batches:
@@ -83,7 +86,8 @@ void LinkEmulator::cut() {
   MutexLock lock(mu_);
   is_cut_ = true;
   for (Way& way : ways_) {
-    way.counters.cut += static_cast<int64_t>(way.queue.size() + way.line.size());
+    for (const Waiting& waiting : way.queue) way.counters.cut += waiting.packet.segments();
+    for (const Waiting& waiting : way.line) way.counters.cut += waiting.packet.segments();
     way.queue.clear();
     way.line.clear();
     way.queued_bytes = 0;
@@ -108,7 +112,7 @@ LinkCounters LinkEmulator::counters(Direction direction) const {
 
 void LinkEmulator::carry() {
   ::prctl(PR_SET_TIMERSLACK, 5'000UL);  // ns, where 50 us are usual
-  std::vector<std::byte> buffer(64 << 10);
+  std::vector<std::byte> buffer(68 << 10);
   while (true) {
     std::optional<Instant> event;
     int moved = 0;
@@ -133,47 +137,71 @@ int LinkEmulator::receive(Way& way, std::span<std::byte> buffer) {
   for (; count < kBatch; ++count) {
     const ssize_t size = ::read(way.from, buffer.data(), buffer.size());
     if (size <= 0) break;
+    const LinkPacket packet({buffer.begin(), buffer.begin() + size});
     if (is_cut_) {
-      ++way.counters.cut;
-    } else if (way.queued_bytes + size > options_.queue_bytes) {
-      ++way.counters.dropped;
+      way.counters.cut += packet.segments();
     } else {
-      way.queue.push_back({steady_time(), {buffer.begin(), buffer.begin() + size}});
-      way.queued_bytes += size;
+      enqueue(way, packet);
     }
   }
   return count;
+}
+
+void LinkEmulator::enqueue(Way& way, const LinkPacket& packet) {
+  const nanoseconds segment_time = time_to_send(options_.mtu_bytes, rate_mbit_);
+  const int at_once = static_cast<int>(std::clamp<int64_t>(kBurst / segment_time, 1, 64));
+  const Instant now = steady_time();
+  const int64_t segment_bytes = (packet.wire_bytes() + packet.segments() - 1) / packet.segments();
+  for (int first = 0; first < packet.segments(); first += at_once) {
+    const int count = std::min(at_once, packet.segments() - first);
+    const int64_t room = (options_.queue_bytes - way.queued_bytes) / segment_bytes;
+    const int fitting = static_cast<int>(std::clamp<int64_t>(room, 0, count));
+    way.counters.dropped += count - fitting;
+    if (fitting == 0) continue;
+    way.queue.push_back({now, packet.slice(first, fitting)});
+    way.queued_bytes += way.queue.back().packet.wire_bytes();
+  }
 }
 
 int LinkEmulator::send(Way& way, Instant now) {
   int count = 0;
   for (; !way.queue.empty() && way.free_at <= now; ++count) {
-    Packet packet = std::move(way.queue.front());
+    const Waiting next = std::move(way.queue.front());
     way.queue.pop_front();
-    const auto size = static_cast<int64_t>(packet.bytes.size());
+    const int64_t size = next.packet.wire_bytes();
     way.queued_bytes -= size;
     // From when it could have left, and not from now: that this thread is late slows nothing down.
-    way.free_at = std::max(way.free_at, packet.at) + time_to_send(size, rate_mbit_);
-    if (options_.recording != nullptr) options_.recording->add(packet.bytes);
-    if (way.loss.chance(options_.loss_ratio)) {
-      ++way.counters.lost;
-    } else {
-      packet.at = way.free_at + options_.delay;
-      way.line.push_back(std::move(packet));
-    }
+    way.free_at = std::max(way.free_at, next.at) + time_to_send(size, rate_mbit_);
+    if (options_.recording != nullptr) options_.recording->add(next.packet.ip());
+    lose_some(way, next.packet);
   }
   return count;
+}
+
+void LinkEmulator::lose_some(Way& way, const LinkPacket& packet) {
+  int begin = 0;  // of the segments that have survived since the last loss
+  const auto pass = [&](int end) {
+    if (end > begin)
+      way.line.push_back({way.free_at + options_.delay, packet.slice(begin, end - begin)});
+  };
+  for (int i = 0; i < packet.segments(); ++i) {
+    if (!way.loss.chance(options_.loss_ratio)) continue;
+    ++way.counters.lost;
+    pass(i);
+    begin = i + 1;
+  }
+  pass(packet.segments());
 }
 
 int LinkEmulator::deliver(Way& way, Instant now) {
   int count = 0;
   for (; count < kBatch && !way.line.empty() && way.line.front().at <= now; ++count) {
-    const std::vector<std::byte>& bytes = way.line.front().bytes;
-    if (::write(way.to, bytes.data(), bytes.size()) > 0) {
-      ++way.counters.passed;
-      way.counters.passed_bytes += static_cast<int64_t>(bytes.size());
+    const LinkPacket& packet = way.line.front().packet;
+    if (::write(way.to, packet.bytes().data(), packet.bytes().size()) > 0) {
+      way.counters.passed += packet.segments();
+      way.counters.passed_bytes += packet.wire_bytes();
     } else {
-      ++way.counters.cut;  // the device is down
+      way.counters.cut += packet.segments();  // the device is down
     }
     way.line.pop_front();
   }

@@ -6,9 +6,11 @@
 //
 // Times are those asked or up to about 0.3 ms later on an idle machine, and never earlier; no more
 // bytes than the rate allows have ever crossed. The rate counts IP packets with their headers.
+// Segments of TCP come from a host and reach the other in bursts (link_packet.h), which take the
+// rate at most 0.25 ms; each segment counts, and is queued, dropped or lost, by itself.
 //
 // Thread: any. A thread of this process carries the packets and wakes at most about 10 000 times a
-// second. bench/hosts/link_bench.cc says how much it carries at most.
+// second. build/tests/raw_stream says how much it carries at most.
 #pragma once
 
 #include <array>
@@ -20,11 +22,11 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/random.h"
 #include "kernels/base/mutex.h"
+#include "tests/hosts/link_packet.h"
 
 namespace tailrace {
 
@@ -41,7 +43,7 @@ struct LinkOptions {
   std::chrono::nanoseconds delay{};  // one way: a round trip takes twice as long
   double loss_ratio = 0;             // of the packets, each way
   int64_t queue_bytes = 0;           // each way; 0: what the rate carries in a round trip
-  int mtu_bytes = 1500;              // a larger one costs less CPU, and is lost as one packet
+  int mtu_bytes = 1500;
   // Of TCP over the link, at both ends. It is an attribute of the routes: the sysctl of a new
   // network namespace accepts what the machine allows everyone, which often lacks cubic.
   std::string congestion_control = "cubic";
@@ -73,24 +75,26 @@ class LinkEmulator {
 
  private:
   using Instant = std::chrono::nanoseconds;  // of the steady clock
-  struct Packet {
+  struct Waiting {
     Instant at;  // when it came; on the line: when it is due
-    std::vector<std::byte> bytes;
+    LinkPacket packet;
   };
   struct Way {
     Direction direction;
     int from, to;  // descriptors
     Rng loss;
-    std::deque<Packet> queue = {}, line = {};
+    std::deque<Waiting> queue = {}, line = {};
     int64_t queued_bytes = 0;
     Instant free_at{};  // when the packet being sent has left
     LinkCounters counters = {};
   };
 
   void carry();
-  // All three give the number of packets that they moved.
+  // receive(), send() and deliver() give the number of packets or bursts that they moved.
   int receive(Way& way, std::span<std::byte> buffer) TR_REQUIRES(mu_);
+  void enqueue(Way& way, const LinkPacket& packet) TR_REQUIRES(mu_);
   int send(Way& way, Instant now) TR_REQUIRES(mu_);
+  void lose_some(Way& way, const LinkPacket& packet) TR_REQUIRES(mu_);
   int deliver(Way& way, Instant now) TR_REQUIRES(mu_);
   std::optional<Instant> next_event() const TR_REQUIRES(mu_);
   // Until a packet comes, something is due, or the link closes.

@@ -129,8 +129,10 @@ FileDescriptor open_link_device(const LinkDevice& device) {
   if (!tun.is_open()) fail_with(errno, "cannot open", "/dev/net/tun");
   ifreq request{};
   std::strcpy(request.ifr_name, "link%d");  // the kernel puts a number
-  request.ifr_flags = IFF_TUN | IFF_NO_PI;
+  request.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
   control(tun, TUNSETIFF, request, "cannot make the device");
+  if (::ioctl(tun.get(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4) < 0)
+    fail_with(errno, "cannot set the offload of", request.ifr_name);
 
   const FileDescriptor socket = open_control(AF_INET, SOCK_DGRAM);
   set_address(request, device.address);

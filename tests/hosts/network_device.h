@@ -18,8 +18,8 @@ struct LinkDevice {
   std::string congestion_control;  // of TCP to the peer
 };
 
-// A TUN device that is up. Each read() gives an IP packet that was sent to `peer`, and each write()
-// delivers one; neither waits. The device goes with the descriptor.
+// A TUN device that is up. Each read() gives a packet that was sent to `peer`, and each write()
+// delivers one, in the form of link_packet.h; neither waits. The device goes with the descriptor.
 FileDescriptor open_link_device(const LinkDevice& device);
 
 }  // namespace tailrace
