@@ -1,12 +1,14 @@
 #include "core/wire/socket.h"
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include <poll.h>
 
 #include "core/base/error.h"
 #include "core/base/machine.h"
+#include "core/base/unique_number.h"
 #include "core/wire/ipc_file.h"
 
 #include <zmq.hpp>
@@ -40,30 +42,116 @@ Socket::Kind with_files_for(Socket::Kind kind) {
   return kind;
 }
 
-constexpr int kReconnectMilliseconds = 20;
-constexpr int kMaxReconnectMilliseconds = 200;
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
 constexpr int kZeroCopyReceive = 10;
 
+constexpr int kReconnectMilliseconds = 20;
+constexpr int kMaxReconnectMilliseconds = 200;
+// Between hosts. A connection whose other end is gone without a word is noticed after 2.5 s, so
+// that a cut of 3 s is over before the session is (LinkOptions::timeout): TCP alone would wait ever
+// longer before it tries again.
+constexpr int kReconnectTcpMilliseconds = 100;
+constexpr int kMaxReconnectTcpMilliseconds = 1000;
+constexpr int kTcpHeartbeatMilliseconds = 1000;
+constexpr int kTcpSilenceMilliseconds = 2500;
+constexpr int kTcpConnectMilliseconds = 2000;
+constexpr int kHandshakeMilliseconds = 5000;
+// Connections that wait for the handshake.
+constexpr int kBacklog = 64;
+// Of the handshakes that the Doorkeeper decides on.
+constexpr char kZapDomain[] = "tailrace";
+
+void set_tcp_options(zmq::socket_t& socket) {
+  socket.set(zmq::sockopt::heartbeat_ivl, kTcpHeartbeatMilliseconds);
+  socket.set(zmq::sockopt::heartbeat_timeout, kTcpSilenceMilliseconds);
+  socket.set(zmq::sockopt::tcp_maxrt, kTcpSilenceMilliseconds);
+  socket.set(zmq::sockopt::handshake_ivl, kHandshakeMilliseconds);
+  socket.set(zmq::sockopt::backlog, kBacklog);
+  // A host may have a name that both families know.
+  socket.set(zmq::sockopt::ipv6, true);
+}
+
+// Nothing: an event that says nothing new.
+std::optional<Socket::Contact> contact_of(int event) {
+  switch (event) {
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+      return Socket::Contact::kReady;
+    case ZMQ_EVENT_CONNECT_RETRIED:
+      return Socket::Contact::kNobody;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+      return Socket::Contact::kNotAllowed;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+      return Socket::Contact::kWrongServer;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      return Socket::Contact::kNotEncrypted;
+    case ZMQ_EVENT_DISCONNECTED:
+      return Socket::Contact::kClosed;
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
 
-struct Socket::Impl {
-  explicit Impl(Kind kind)
-      : router(kind == Kind::kRouter),
-        socket(context, router ? zmq::socket_type::router : zmq::socket_type::dealer) {}
-
+struct SocketContext::Impl {
   // No context_t(int): the option must be set before the first socket starts the I/O threads.
   struct Context : zmq::context_t {
     Context() { TR_CHECK(zmq_ctx_set(handle(), kZeroCopyReceive, 0) == 0); }
-  } context;
+  } zmq;
+};
+
+struct Socket::Impl {
+  Impl(Kind kind, SocketContext& shared)
+      : router(kind == Kind::kRouter),
+        zmq(shared.impl_->zmq),
+        socket(zmq, router ? zmq::socket_type::router : zmq::socket_type::dealer) {}
+  Impl(Kind kind, std::unique_ptr<SocketContext> own) : Impl(kind, *own) {
+    context = std::move(own);
+  }
+  // Before the context: a context waits for its sockets.
+  ~Impl() {
+    monitor.close();
+    socket.close();
+  }
+
+  bool send(std::string_view to, zmq::message_t message) {
+    try {
+      // MANDATORY makes the first part fail when the peer is unknown (an error) or its queue is
+      // full (nothing sent); the rest then follows.
+      if (router &&
+          !socket.send(zmq::buffer(to), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
+        return false;
+      return socket.send(std::move(message), zmq::send_flags::dontwait).has_value();
+    } catch (const zmq::error_t&) {
+      return false;
+    }
+  }
+
+  std::unique_ptr<SocketContext> context;  // null: somebody else's
   bool router;
+  zmq::context_t& zmq;
   zmq::socket_t socket;
+  zmq::socket_t monitor;  // of watch()
   zmq::message_t peer, frame;
   std::optional<IpcFile> file;  // of an ipc endpoint that was bound
   std::string bound;            // the endpoint while it is bound
 };
 
-Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(with_files_for(kind))) {
+SocketContext::SocketContext() : impl_(std::make_unique<Impl>()) {}
+SocketContext::~SocketContext() = default;
+void* SocketContext::handle() { return impl_->zmq.handle(); }
+
+Socket::Socket(Kind kind)
+    : impl_(std::make_unique<Impl>(with_files_for(kind), std::make_unique<SocketContext>())) {
+  set_up();
+}
+
+Socket::Socket(Kind kind, SocketContext& context)
+    : impl_(std::make_unique<Impl>(with_files_for(kind), context)) {
+  set_up();
+}
+
+void Socket::set_up() {
   zmq::socket_t& socket = impl_->socket;
   // The link knows what has arrived and waits for it; ZeroMQ would wait for what a dead peer never
   // takes.
@@ -126,27 +214,76 @@ Socket::File Socket::look_after_file(std::string& trouble) {
   return File::kBack;
 }
 
-void Socket::connect(const std::string& endpoint) {
+void Socket::bind(const std::string& endpoint, const KeyPair& server, const Doorkeeper&) {
+  zmq::socket_t& socket = impl_->socket;
   try {
-    impl_->socket.connect(endpoint);
+    set_tcp_options(socket);
+    socket.set(zmq::sockopt::curve_server, true);
+    socket.set(zmq::sockopt::curve_secretkey, server.secret_key);
+    socket.set(zmq::sockopt::zap_domain, kZapDomain);
+    socket.bind(endpoint);
   } catch (const zmq::error_t& error) {
     throw UserError("endpoint {}: {}", endpoint, error.what());
+  }
+}
+
+void Socket::connect(const Endpoint& endpoint) {
+  zmq::socket_t& socket = impl_->socket;
+  // In the clear there is no tcp.
+  TR_CHECK(endpoint.keys.has_value() || IpcFile::names(endpoint.address), "{}", endpoint.address);
+  try {
+    if (endpoint.keys) {
+      set_tcp_options(socket);
+      socket.set(zmq::sockopt::connect_timeout, kTcpConnectMilliseconds);
+      socket.set(zmq::sockopt::reconnect_ivl, kReconnectTcpMilliseconds);
+      socket.set(zmq::sockopt::reconnect_ivl_max, kMaxReconnectTcpMilliseconds);
+      socket.set(zmq::sockopt::curve_serverkey, endpoint.keys->server);
+      socket.set(zmq::sockopt::curve_publickey, endpoint.keys->own.public_key);
+      socket.set(zmq::sockopt::curve_secretkey, endpoint.keys->own.secret_key);
+    }
+    socket.connect(endpoint.address);
+  } catch (const zmq::error_t& error) {
+    throw UserError("endpoint {}: {}", endpoint.address, error.what());
+  }
+}
+
+void Socket::watch() {
+  const std::string name = fmt::format("inproc://watch-{}", unique_number());
+  constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_DISCONNECTED;
+  TR_CHECK(zmq_socket_monitor(impl_->socket.handle(), name.c_str(), kEvents) == 0, "{}",
+           zmq_strerror(zmq_errno()));
+  impl_->monitor = zmq::socket_t(impl_->zmq, zmq::socket_type::pair);
+  impl_->monitor.connect(name);
+}
+
+std::optional<Socket::Contact> Socket::contact() {
+  if (!impl_->monitor) return std::nullopt;
+  while (true) {
+    zmq::message_t event, address;
+    try {
+      if (!impl_->monitor.recv(event, zmq::recv_flags::dontwait)) return std::nullopt;
+      (void)impl_->monitor.recv(address, zmq::recv_flags::dontwait);
+    } catch (const zmq::error_t&) {
+      return std::nullopt;  // a signal
+    }
+    // 16 bits of the event, then 32 of its value.
+    uint16_t number = 0;
+    if (event.size() < sizeof number) continue;
+    std::memcpy(&number, event.data(), sizeof number);
+    if (const auto found = contact_of(number)) return found;
   }
 }
 
 bool Socket::send(std::string_view peer, std::span<const std::byte> frame, const Header& header) {
   zmq::message_t message(frame.data(), frame.size());
   rewrite_header({static_cast<std::byte*>(message.data()), message.size()}, header);
-  try {
-    // MANDATORY makes the first part fail when the peer is unknown (an error) or its queue is full
-    // (nothing sent); the rest then follows.
-    if (impl_->router && !impl_->socket.send(zmq::buffer(peer),
-                                             zmq::send_flags::sndmore | zmq::send_flags::dontwait))
-      return false;
-    return impl_->socket.send(std::move(message), zmq::send_flags::dontwait).has_value();
-  } catch (const zmq::error_t&) {
-    return false;
-  }
+  return impl_->send(peer, std::move(message));
+}
+
+bool Socket::send(std::string_view peer, std::span<const std::byte> frame) {
+  return impl_->send(peer, zmq::message_t(frame.data(), frame.size()));
 }
 
 std::optional<Socket::Received> Socket::receive() {
@@ -166,7 +303,11 @@ std::optional<Socket::Received> Socket::receive() {
   while (impl_->frame.more() && receive_part(impl_->frame)) {
   }
   Received received;
-  if (impl_->router) received.peer = impl_->peer.to_string_view();
+  if (impl_->router) {
+    received.peer = impl_->peer.to_string_view();
+    const char* user = zmq_msg_gets(impl_->frame.handle(), "User-Id");
+    if (user != nullptr) received.user = user;
+  }
   if (!extra_parts)
     received.frame = {static_cast<const std::byte*>(impl_->frame.data()), impl_->frame.size()};
   return received;
@@ -181,6 +322,24 @@ void Socket::wait(std::chrono::nanoseconds timeout, bool for_room, int extra_des
   items[1].events = ZMQ_POLLIN;
   try {
     zmq::poll(items, extra_descriptor >= 0 ? 2 : 1,
+              std::chrono::ceil<std::chrono::milliseconds>(
+                  std::max(timeout, std::chrono::nanoseconds(0))));
+  } catch (const zmq::error_t&) {
+    // A signal; the caller looks again anyway.
+  }
+}
+
+void Socket::wait_for_any(std::span<Socket* const> sockets, std::chrono::nanoseconds timeout,
+                          int extra_descriptor) {
+  std::vector<zmq::pollitem_t> items(sockets.size() + 1);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    items[i].socket = sockets[i]->impl_->socket.handle();
+    items[i].events = ZMQ_POLLIN;
+  }
+  items.back().fd = extra_descriptor;
+  items.back().events = ZMQ_POLLIN;
+  try {
+    zmq::poll(items.data(), extra_descriptor >= 0 ? items.size() : sockets.size(),
               std::chrono::ceil<std::chrono::milliseconds>(
                   std::max(timeout, std::chrono::nanoseconds(0))));
   } catch (const zmq::error_t&) {

@@ -16,10 +16,9 @@
 #include "kernels/base/mutex.h"
 
 namespace tailrace::wire {
-namespace {}  // namespace
 
 struct WorkerClient::Impl {
-  Impl(Hello hello_in, const std::string& endpoint, LinkOptions options_in,
+  Impl(Hello hello_in, const Endpoint& endpoint, LinkOptions options_in,
        std::function<uint64_t()> progress_in)
       : hello(std::move(hello_in)),
         options(options_in),
@@ -238,7 +237,7 @@ struct WorkerClient::Impl {
   std::jthread thread;  // last: starts after, and is joined before, all that it uses
 };
 
-WorkerClient::WorkerClient(Hello hello, std::string endpoint, LinkOptions options,
+WorkerClient::WorkerClient(Hello hello, const Endpoint& endpoint, LinkOptions options,
                            std::function<uint64_t()> progress)
     : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options, std::move(progress))) {}
 

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 
+#include "core/wire/endpoint.h"
 #include "core/wire/link.h"
 #include "core/wire/message.h"
 
@@ -32,7 +33,7 @@ namespace tailrace::wire {
 class WorkerClient {
  public:
   // `progress`: what heartbeats say (Heartbeat::progress); called on the I/O thread.
-  WorkerClient(Hello hello, std::string endpoint, LinkOptions options,
+  WorkerClient(Hello hello, const Endpoint& endpoint, LinkOptions options,
                std::function<uint64_t()> progress = {});
   ~WorkerClient();
   WorkerClient(const WorkerClient&) = delete;

@@ -53,7 +53,7 @@ RewardWorker::RewardWorker(std::shared_ptr<const VerifierRegistry> verifiers, co
 RewardWorker::Ending RewardWorker::run() {
   wire::Hello hello{.role = Role::kReward,
                     .worker = options_.worker,
-                    .incarnation = 0,
+                    .incarnation = options_.incarnation,
                     .pid = static_cast<int32_t>(getpid()),
                     .slots = options_.threads,
                     .numerics_class = "",

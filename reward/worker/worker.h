@@ -26,7 +26,8 @@ struct RewardWorkerOptions {
   bool joined = false;              // these four as wire::Hello has them
   std::string hardware = "cpu";     // what verifiers run on
   std::string cluster = {}, host = {};
-  std::string endpoint;  // of the scheduler
+  uint64_t incarnation = 0;  // 0: the WorkerClient chooses one
+  wire::Endpoint endpoint;  // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
   Time deadline = worker_deadline(kVerifySeconds);  // of one score

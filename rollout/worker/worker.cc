@@ -434,7 +434,7 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
   ProgressMeter meter(bound_pulse());
   wire::WorkerClient client({.role = Role::kRollout,
                              .worker = config.worker,
-                             .incarnation = 0,
+                             .incarnation = config.incarnation,
                              .pid = static_cast<int32_t>(::getpid()),
                              .slots = slots,
                              .numerics_class = numerics_class(config.compute),

@@ -44,7 +44,8 @@ struct RolloutWorkerConfig {
   std::string worker = "rollout-0";
   bool joined = false;  // these four as wire::Hello has them
   std::string pool = {}, cluster = {}, host = {};
-  std::string endpoint;
+  uint64_t incarnation = 0;  // 0: the WorkerClient chooses one
+  wire::Endpoint endpoint;
   wire::LinkOptions link = {};
   std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up
 

@@ -1,0 +1,40 @@
+// Decides who may connect to the sockets of a context that are bound under CURVE (ZAP,
+// http://rfc.zeromq.org/spec/27): whose key is in the folder of keys, and nobody else. Whom it lets
+// in, each message of theirs names (Socket::Received::user).
+//
+// Thread: owns one. refusals() any.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "core/wire/curve_keys.h"
+#include "core/wire/socket_context.h"
+#include "core/wire/wakeup.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace::wire {
+
+class Doorkeeper {
+ public:
+  // Borrows the context, which outlives it; `on_refusal` is rung when somebody was refused.
+  Doorkeeper(SocketContext& context, KeyFolder keys, Wakeup& on_refusal);
+  ~Doorkeeper();
+  Doorkeeper(const Doorkeeper&) = delete;
+
+  struct Refusal {
+    std::string address;     // the client's: "10.0.0.7"
+    std::string public_key;  // that it has shown
+  };
+  // Those since the last call, at most kMaxRefusals of them.
+  std::deque<Refusal> refusals();
+  static constexpr size_t kMaxRefusals = 64;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace::wire

@@ -1,0 +1,87 @@
+// What a worker of another host and the gate of a run say to each other beside the messages of the
+// run: files in chunks, and lines of the log. As frame.h: verified before anything is used.
+//
+// Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/log.h"
+#include "core/base/result.h"
+
+namespace tailrace::wire {
+
+// A file goes in chunks of so many bytes, each with a digest of its own; of a file with more than
+// kMaxChunks of these, in larger ones.
+inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
+inline constexpr int64_t kMaxChunkBytes = int64_t{4} << 20;
+inline constexpr int64_t kMaxChunks = 100'000;
+
+// ---- worker -> gate. `incarnation`: of the process, as in its Greeting.
+
+struct AskFile {
+  uint64_t incarnation = 0;
+  std::string name;  // below the run: "weights/p0-v3.json"
+};
+struct AskChunk {
+  uint64_t incarnation = 0;
+  Digest digest;  // of the file
+  int64_t index = 0;
+};
+struct LogLine {
+  LogLevel level = LogLevel::kWarning;
+  std::string text;
+};
+struct LogLines {
+  uint64_t incarnation = 0;
+  uint64_t first = 0;  // number of the first one, counted from 1
+  std::vector<LogLine> lines;
+};
+struct Leave {
+  uint64_t incarnation = 0;
+};
+
+// ---- gate -> worker
+
+struct FileFacts {
+  enum class Status : uint8_t {
+    kThere,
+    kLater,   // its digests are being computed: ask again
+    kAbsent,  // `reason` says why it is not given
+  };
+  std::string name;
+  Status status = Status::kThere;
+  std::string reason = {};
+  Digest digest = {};  // over the digests of its chunks, of the bytes that travel
+  int64_t bytes = 0;   // that travel: the first ones
+  // Size of the file. What lies behind `bytes` is a hole, which nobody reads: of the weights that a
+  // run began with only the header is of use elsewhere.
+  int64_t apparent_bytes = 0;
+  int64_t chunk_bytes = kChunkBytes;
+  std::vector<Digest> chunks = {};
+};
+struct Chunk {
+  Digest digest;
+  int64_t index = 0;
+  std::vector<std::byte> bytes;
+};
+struct LogTaken {
+  uint64_t through = 0;  // all lines up to this one are written
+};
+
+using GateMessage = std::variant<AskFile, FileFacts, AskChunk, Chunk, LogLines, LogTaken, Leave>;
+
+// Number of chunks of a file.
+int64_t num_chunks(int64_t bytes, int64_t chunk_bytes);
+
+std::vector<std::byte> encode(const GateMessage& message);
+// A Failure: not such a frame, or values that make no sense.
+Result<GateMessage> decode_gate_message(std::span<const std::byte> frame);
+
+}  // namespace tailrace::wire
