@@ -84,6 +84,7 @@ Log::~Log() { flush(); }
 
 void Log::write(LogLevel level, std::string_view line) {
   impl_->logger.log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (sink_ && level >= LogLevel::kWarning) sink_(level, line);
 }
 
 void Log::flush() { impl_->logger.flush(); }

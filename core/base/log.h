@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -53,6 +54,10 @@ class Log {
     write(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
   }
 
+  // Warnings and errors go to `sink` too: of a worker whose file nobody of the run sees. Before
+  // other threads write. `sink` is called on the thread that writes, and does not wait.
+  void also_to(std::function<void(LogLevel, std::string_view)> sink) { sink_ = std::move(sink); }
+
   bool enabled(LogLevel level) const { return level >= level_; }
   void write(LogLevel level, std::string_view line);
   void flush();
@@ -60,6 +65,7 @@ class Log {
  private:
   struct Impl;
   LogLevel level_;
+  std::function<void(LogLevel, std::string_view)> sink_;
   std::unique_ptr<Impl> impl_;
 };
 

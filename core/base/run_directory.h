@@ -13,6 +13,7 @@
 //   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
 //   roles/ROLE-N.lock          held by whoever plays the role
 //   roles/ranks/               where the ranks of the trainer meet
+//   bundle/ROLE.json           what a worker of another host gets of the run
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
 
@@ -49,6 +50,7 @@ struct RunPaths {
   std::filesystem::path logs() const { return root / "logs"; }
   std::filesystem::path roles() const { return root / "roles"; }
   std::filesystem::path ranks() const { return roles() / "ranks"; }
+  std::filesystem::path bundle() const { return root / "bundle"; }
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path lock() const { return root / "lock"; }
   std::filesystem::path log(std::string_view role, int index) const;   // logs/ROLE-INDEX.log

@@ -1,0 +1,207 @@
+#include "cli/run/bundle.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/datasets.h"
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/json_file.h"
+#include "core/weights/publish.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxListingBytes = int64_t{16} << 20;
+constexpr int kListingVersion = 1;
+
+// Names of what Bundle::find() has.
+constexpr std::string_view kListings = "bundle/", kFiles = "files/", kWeights = "weights/";
+
+// Of a safetensors file: 8 bytes of length, and so many of JSON.
+int64_t header_bytes(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  uint64_t length = 0;
+  stream.read(reinterpret_cast<char*>(&length), sizeof length);
+  if (!stream || length > uint64_t{1} << 30)
+    throw UserError("{}: not a safetensors file", file.string());
+  return static_cast<int64_t>(sizeof length + length);
+}
+
+Digest digest_of_header(const fs::path& file, int64_t bytes) {
+  std::string header(static_cast<size_t>(bytes), '\0');
+  std::ifstream stream(file, std::ios::binary);
+  stream.read(header.data(), bytes);
+  if (!stream) throw UserError("{}: it is cut", file.string());
+  return digest_of(std::string_view(header));
+}
+
+// A path below a folder that cannot lead out of it.
+bool is_place(const std::string& text) {
+  const fs::path path(text);
+  return !text.empty() && text.size() < 512 && path.is_relative() &&
+         std::ranges::none_of(path,
+                              [](const fs::path& part) { return part == ".." || part == "."; });
+}
+
+// One name of a file in a folder.
+bool is_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string to_json(const BundleListing& listing) {
+  nlohmann::ordered_json json = {{"version", kListingVersion},
+                                 {"files", nlohmann::ordered_json::array()},
+                                 {"keys", nlohmann::ordered_json::array()}};
+  for (const BundleFile& file : listing.files)
+    json["files"].push_back({{"place", file.place},
+                             {"digest", file.digest},
+                             {"bytes", file.bytes},
+                             {"header", file.is_header}});
+  for (const auto& [key, place] : listing.keys) json["keys"].push_back({key, place});
+  return json.dump(1) + "\n";
+}
+
+Result<BundleListing> read_listing(const fs::path& file) {
+  const auto refuse = [&](const std::string& why) {
+    return Failure{fmt::format("{}: {}", file.string(), why)};
+  };
+  try {
+    const nlohmann::json json = read_json_object(file, kMaxListingBytes);
+    if (json.at("version").get<int>() != kListingVersion) return refuse("of another build");
+    BundleListing listing;
+    for (const auto& item : json.at("files")) {
+      BundleFile found{.place = item.at("place").get<std::string>(),
+                       .digest = item.at("digest").get<std::string>(),
+                       .bytes = item.at("bytes").get<int64_t>(),
+                       .is_header = item.at("header").get<bool>()};
+      if (!is_place(found.place) || found.bytes < 0 || found.digest.size() != 32 ||
+          found.digest.find_first_not_of("0123456789abcdef") != std::string::npos)
+        return refuse(fmt::format("'{}' is no file of a bundle", found.place));
+      listing.files.push_back(std::move(found));
+    }
+    for (const auto& item : json.at("keys")) {
+      const auto key = item.at(0).get<std::string>(), place = item.at(1).get<std::string>();
+      if (!is_place(place)) return refuse(fmt::format("'{}' is no place of a bundle", place));
+      listing.keys.emplace_back(key, place);
+    }
+    return listing;
+  } catch (const nlohmann::json::exception& error) {
+    return refuse(error.what());
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
+  const nlohmann::json noted = read_proved_json(paths.inputs());
+  for (const auto& [name, digest] : noted.items())
+    if (digest.is_string()) noted_[name] = digest.get<std::string>();
+  add({.file = {.place = "config.yaml"}, .path = paths.config()});
+  int number = 0;
+  // `key` is what inputs.json and the config call it.
+  const auto input = [&](const std::string& key, const std::string& file, bool rollout_only) {
+    if (file.empty()) return;
+    const fs::path path(file);
+    add({.file = {.place = fmt::format("inputs/{}-{}", ++number, path.filename().string())},
+         .path = path,
+         .key = key,
+         .rollout_only = rollout_only});
+  };
+  const std::vector<DatasetSection> datasets = datasets_of(o);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    input(dataset_key(o, i, "plugin"), datasets[i].plugin, false);
+    input(dataset_key(o, i, "dataset"), datasets[i].dataset, true);
+    if (o.eval.prompts > 0)
+      input(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset, true);
+  }
+  input("reward.plugin", o.reward.plugin, false);
+  if (!o.model.path.empty()) {
+    const fs::path model(o.model.path);
+    for (const char* name : {"config.json", "generation_config.json",
+                             "model.safetensors.index.json", "model.safetensors"}) {
+      if (!fs::exists(model / name)) continue;
+      add({.file = {.place = fmt::format("model/{}", name),
+                    .is_header = fs::path(name).extension() == ".safetensors"},
+           .path = model / name});
+    }
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer()))
+    add({.file = {.place = fmt::format("tokenizer/{}", entry.path().filename().string())},
+         .path = entry.path(),
+         .rollout_only = true});
+}
+
+void Bundle::add(Item item) {
+  BundleFile& file = item.file;
+  std::error_code error;
+  const auto size = fs::file_size(item.path, error);
+  if (error) throw UserError("{}", describe_errno("read", item.path, error.value()));
+  file.bytes = file.is_header ? header_bytes(item.path) : static_cast<int64_t>(size);
+  // Two datasets may be one file, which one place is enough for.
+  const auto found =
+      file.is_header ? digest_of_header(item.path, file.bytes) : digest_of_file(item.path);
+  if (!found) throw UserError("{}", found.failure().message);
+  file.digest = found.value();
+  const auto noted = noted_.find(item.key);
+  if (noted != noted_.end() && noted->second != file.digest)
+    throw UserError("{}: it has changed since the run began, and a run keeps what it began with.",
+                    item.path.string())
+        .about(item.key);
+  items_.push_back(std::move(item));
+}
+
+BundleListing Bundle::listing(Role role) const {
+  BundleListing listing;
+  for (const Item& item : items_) {
+    if (item.rollout_only && role != Role::kRollout) continue;
+    listing.files.push_back(item.file);
+    if (!item.key.empty()) listing.keys.emplace_back(item.key, item.file.place);
+    if (item.file.place.starts_with("model/") &&
+        listing.keys.end() == std::ranges::find(listing.keys, "model.path",
+                                                &std::pair<std::string, std::string>::first))
+      listing.keys.emplace_back("model.path", "model");
+  }
+  return listing;
+}
+
+void Bundle::write_listings() const {
+  for (const Role role : {Role::kRollout, Role::kReward}) {
+    std::error_code ignored;
+    fs::create_directories(paths_.bundle(), ignored);
+    const fs::path file = paths_.bundle() / fmt::format("{}.json", name_of(role));
+    if (auto written = write_file_atomic(file, to_json(listing(role))); !written)
+      throw UserError("{}", written.failure().message);
+  }
+}
+
+std::optional<SharedFile> Bundle::find(const std::string& name) const {
+  const auto rest = [&](std::string_view prefix) { return name.substr(prefix.size()); };
+  if (name.starts_with(kListings)) {
+    for (const Role role : {Role::kRollout, Role::kReward})
+      if (rest(kListings) == fmt::format("{}.json", name_of(role)))
+        return SharedFile{paths_.bundle() / rest(kListings)};
+  } else if (name.starts_with(kWeights)) {
+    const std::string file = rest(kWeights);
+    if (!is_file_name(file)) return std::nullopt;
+    SharedFile shared{paths_.weights() / file};
+    if (fs::path(file).extension() == ".json")
+      shared.next = std::string(kWeights) + payload_name(file);
+    return shared;
+  } else if (name.starts_with(kFiles)) {
+    for (const Item& item : items_)
+      if (item.file.place == rest(kFiles))
+        return SharedFile{item.path, item.file.is_header ? item.file.bytes : -1};
+  }
+  return std::nullopt;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,72 @@
+// What a worker of another host gets of a run, since it shares no folder with it: the config, the
+// shape of the model, and for a rollout worker the tokenizer and the datasets; plugin libraries
+// where the run has them. Checkpoints, trajectories, logs and keys never travel.
+//
+// The worker puts the files into a folder of its own that looks like a run's (RunPaths), and loads
+// the config with the keys of paths turned to them. Datasets and the like are named by the digests
+// of RUN/inputs.json, so a file that is in the worker's cache is not sent again, whatever run it
+// was sent for.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "core/base/digest.h"
+#include "core/base/ids.h"
+#include "core/base/result.h"
+#include "core/base/run_directory.h"
+#include "core/gate/file_shelf.h"
+
+namespace tailrace {
+
+struct BundleFile {
+  std::string place;   // below the folder of the worker: "tokenizer/tokenizer.json"
+  Digest digest = {};  // digest_of() its first `bytes`
+  int64_t bytes = 0;
+  // Of a file of weights only the header travels; the rest is a hole (FileFacts::apparent_bytes).
+  bool is_header = false;
+};
+
+struct BundleListing {
+  std::vector<BundleFile> files;
+  // Keys of the config that name a file, each with its place: "env.dataset", "inputs/1-a.jsonl".
+  std::vector<std::pair<std::string, std::string>> keys;
+};
+std::string to_json(const BundleListing& listing);
+// A Failure for what is no such text, and for places that lead out of the folder.
+Result<BundleListing> read_listing(const std::filesystem::path& file);
+
+// The run's side.
+class Bundle {
+ public:
+  // Throws UserError: a file that is missing, or that has changed since inputs.json noted it.
+  Bundle(const RunPaths& paths, const RunOptions& options);
+
+  // Writes RUN/bundle/ROLE.json for both roles. Throws UserError.
+  void write_listings() const;
+  // Under the names "bundle/ROLE.json", "files/PLACE" and "weights/FILE".
+  std::optional<SharedFile> find(const std::string& name) const;
+
+ private:
+  struct Item {
+    BundleFile file;
+    std::filesystem::path path;
+    std::string key = {};       // empty: no key names it
+    bool rollout_only = false;  // rewards are given without it
+  };
+  void add(Item item);
+  BundleListing listing(Role role) const;
+
+  RunPaths paths_;
+  std::map<std::string, std::string> noted_;  // inputs.json
+  std::vector<Item> items_;
+};
+
+}  // namespace tailrace

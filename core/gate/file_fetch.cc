@@ -1,0 +1,266 @@
+#include "core/gate/file_fetch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/file_descriptor.h"
+#include "core/base/lock_file.h"
+#include "core/wire/gate_frames.h"
+#include "core/wire/socket.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds kFetchLook{50};
+constexpr std::chrono::milliseconds kConnecting{5}, kNotReady{20};
+constexpr std::chrono::milliseconds kAskAgain{1'000};  // for facts, which may be lost or not ready
+constexpr int kMaxDamaged = 8;                         // then it is not the link
+
+class Fetch {
+ public:
+  Fetch(const FetchOptions& options, const std::string& name, const fs::path& target,
+        const std::stop_token& stop)
+      : options_(options),
+        name_(name),
+        target_(target),
+        part_(target.string() + ".part"),
+        stop_(stop),
+        socket_(wire::Socket::Kind::kDealer) {
+    socket_.connect(options.gate);
+  }
+
+  Result<FetchCounters> run() {
+    // The other one may be done by the time that we hold it.
+    const LockFile lock = hold();
+    if (!lock.held()) return refuse("it was given up, before anybody else had fetched it");
+    if (auto known = ask_facts(); !known) return known.failure();
+    // Whoever reads it goes on with the file that it has opened.
+    if (is_there()) return counters_;
+    if (auto opened = open_part(); !opened) return opened.failure();
+    if (auto taken = take_chunks(); !taken) return taken.failure();
+    return settle();
+  }
+
+ private:
+  Failure refuse(const std::string& why) const {
+    return Failure{fmt::format("{}: {}", name_, why)};
+  }
+
+  LockFile hold() const {
+    const Time give_up = steady_now() + options_.patience;
+    while (true) {
+      LockFile lock(target_.string() + ".lock");
+      if (lock.held() || stop_.stop_requested() || steady_now() > give_up) return lock;
+      beat();
+      std::this_thread::sleep_for(kFetchLook);
+    }
+  }
+
+  // The next message of the gate within `wait`.
+  std::optional<wire::GateMessage> receive(std::chrono::nanoseconds wait = kFetchLook) {
+    beat();
+    auto received = socket_.receive();
+    if (!received) {
+      socket_.wait(wait);
+      received = socket_.receive();
+    }
+    if (!received) return std::nullopt;
+    auto message = wire::decode_gate_message(received->frame);
+    if (!message) return std::nullopt;
+    return std::move(message).value();
+  }
+
+  // False: there is no connection yet, or no room.
+  bool ask_for_facts() {
+    return socket_.send("", wire::encode(wire::AskFile{options_.incarnation, name_}));
+  }
+
+  Result<void> ask_facts() {
+    const Time give_up = steady_now() + options_.patience;
+    Time ask_at = Time::min();
+    while (steady_now() < give_up) {
+      if (stop_.stop_requested()) return refuse("it was given up");
+      if (steady_now() >= ask_at) {
+        ask_at = steady_now() + (ask_for_facts() ? kAskAgain : kConnecting);
+      }
+      auto message = receive(std::min<std::chrono::nanoseconds>(kFetchLook, ask_at - steady_now()));
+      auto* facts = message ? std::get_if<wire::FileFacts>(&*message) : nullptr;
+      if (facts == nullptr || facts->name != name_) continue;
+      switch (facts->status) {
+        case wire::FileFacts::Status::kThere:
+          facts_ = std::move(*facts);
+          return {};
+        case wire::FileFacts::Status::kAbsent:
+          return refuse(facts->reason);
+        case wire::FileFacts::Status::kLater:
+          ask_at = steady_now() + kNotReady;
+          break;
+      }
+    }
+    return refuse(
+        fmt::format("the gate has not answered for {} s", options_.patience.count() / 1000));
+  }
+
+  // The target is what the gate has.
+  bool is_there() {
+    FileDescriptor file(::open(target_.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat found {};
+    if (!file.is_open() || ::fstat(file.get(), &found) != 0 ||
+        found.st_size != facts_.apparent_bytes)
+      return false;
+    const bool whole = prove_chunks(file.get(), found.st_size).empty();
+    if (!whole) counters_.kept = 0;
+    return whole;
+  }
+
+  // Proves what an earlier transfer has left.
+  Result<void> open_part() {
+    file_ = FileDescriptor(::open(part_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    struct stat found {};
+    if (!file_.is_open() || ::fstat(file_.get(), &found) != 0)
+      return Failure{describe_errno("open", part_, errno)};
+    if (::ftruncate(file_.get(), facts_.bytes) != 0)
+      return Failure{describe_errno("write", part_, errno)};
+    missing_ = prove_chunks(file_.get(), found.st_size);
+    return {};
+  }
+
+  // The chunks that a file of so many bytes lacks, or has otherwise.
+  std::deque<int64_t> prove_chunks(int file, int64_t size) {
+    std::deque<int64_t> missing;
+    std::vector<std::byte> bytes(static_cast<size_t>(facts_.chunk_bytes));
+    for (int64_t i = 0; i < std::ssize(facts_.chunks); ++i) {
+      beat();
+      const int64_t at = i * facts_.chunk_bytes;
+      const std::span chunk(bytes.data(), static_cast<size_t>(bytes_of(i)));
+      if (at + std::ssize(chunk) <= size &&
+          ::pread(file, chunk.data(), chunk.size(), at) == std::ssize(chunk) &&
+          digest_of(chunk) == facts_.chunks[static_cast<size_t>(i)]) {
+        counters_.kept += std::ssize(chunk);
+      } else {
+        missing.push_back(i);
+      }
+    }
+    return missing;
+  }
+
+  int64_t bytes_of(int64_t index) const {
+    return std::min(facts_.chunk_bytes, facts_.bytes - index * facts_.chunk_bytes);
+  }
+
+  Result<void> take_chunks() {
+    Time last = steady_now(), asked_all = last;
+    while (!missing_.empty() || !in_flight_.empty()) {
+      if (stop_.stop_requested()) return refuse("it was given up");
+      fill_window();
+      auto message = receive();
+      if (const auto* chunk = message ? std::get_if<wire::Chunk>(&*message) : nullptr) {
+        auto taken = take(*chunk);
+        if (!taken) return taken.failure();
+        if (taken.value()) last = asked_all = steady_now();
+        continue;
+      }
+      const Time now = steady_now();
+      if (now - last > options_.patience)
+        return refuse(fmt::format("nothing of it has come for {} s; {} of {} bytes are here",
+                                  options_.patience.count() / 1000,
+                                  counters_.kept + counters_.received, facts_.bytes));
+      if (now - asked_all < options_.stall) continue;
+      // What was on its way is lost with the connection; a gate that is new must look at the file
+      // before it can give a chunk of it.
+      asked_all = now;
+      counters_.asked_again += std::ssize(in_flight_);
+      while (!in_flight_.empty()) {
+        missing_.push_front(in_flight_.back());
+        in_flight_.pop_back();
+      }
+      (void)ask_for_facts();
+    }
+    return {};
+  }
+
+  void fill_window() {
+    while (!missing_.empty() && std::ssize(in_flight_) < options_.window) {
+      const int64_t index = missing_.front();
+      const wire::AskChunk ask{options_.incarnation, facts_.digest, index};
+      if (!socket_.send("", wire::encode(ask))) return;
+      missing_.pop_front();
+      in_flight_.push_back(index);
+    }
+  }
+
+  // Whether it was one that was missing.
+  Result<bool> take(const wire::Chunk& chunk) {
+    const auto asked = std::ranges::find(in_flight_, chunk.index);
+    if (chunk.digest != facts_.digest || asked == in_flight_.end()) return false;
+    // They come in the order in which they were asked for: those before it were dropped.
+    while (in_flight_.front() != chunk.index) {
+      ++counters_.asked_again;
+      missing_.push_front(in_flight_.front());
+      in_flight_.pop_front();
+    }
+    in_flight_.pop_front();
+    if (std::ssize(chunk.bytes) != bytes_of(chunk.index) ||
+        digest_of(chunk.bytes) != facts_.chunks[static_cast<size_t>(chunk.index)]) {
+      missing_.push_back(chunk.index);
+      if (++counters_.damaged > kMaxDamaged)
+        return refuse(fmt::format("its chunks arrive damaged ({} of them)", counters_.damaged));
+      return false;
+    }
+    if (::pwrite(file_.get(), chunk.bytes.data(), chunk.bytes.size(),
+                 chunk.index * facts_.chunk_bytes) != std::ssize(chunk.bytes))
+      return Failure{describe_errno("write", part_, errno)};
+    counters_.received += std::ssize(chunk.bytes);
+    options_.on_progress(counters_.kept + counters_.received, facts_.bytes);
+    return true;
+  }
+
+  Result<FetchCounters> settle() {
+    if (facts_.apparent_bytes > facts_.bytes &&
+        ::ftruncate(file_.get(), facts_.apparent_bytes) != 0)
+      return Failure{describe_errno("write", part_, errno)};
+    std::error_code error;
+    fs::rename(part_, target_, error);
+    if (error) return Failure{describe_errno("rename", part_, error.value())};
+    return counters_;
+  }
+
+  const FetchOptions& options_;
+  const std::string& name_;
+  const fs::path target_, part_;
+  const std::stop_token stop_;
+  wire::Socket socket_;
+  wire::FileFacts facts_;
+  FileDescriptor file_;
+  std::deque<int64_t> missing_, in_flight_;  // chunks; the latter in the order of their requests
+  FetchCounters counters_;
+};
+
+}  // namespace
+
+Result<FetchCounters> fetch_file(const FetchOptions& options, const std::string& name,
+                                 const fs::path& target, const std::stop_token& stop) {
+  try {
+    return Fetch(options, name, target, stop).run();
+  } catch (const UserError& error) {
+    return Failure{error.what()};  // a folder that cannot be written; no files left
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,171 @@
+#include "core/gate/file_shelf.h"
+
+#include <atomic>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/digest_of.h"
+#include "core/base/file.h"
+
+namespace tailrace {
+namespace {
+
+// Open files and digests of that many: the inputs of a run and a few versions of its weights.
+constexpr size_t kMaxFiles = 64;
+
+// All of `bytes` at `offset`; false: it has become shorter, or cannot be read.
+bool read_at(int descriptor, int64_t offset, std::span<std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::pread(descriptor, bytes.data() + done, bytes.size() - done,
+                                  offset + static_cast<int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+int64_t chunk_bytes_for(int64_t bytes) {
+  return bytes > wire::kMaxChunks * wire::kChunkBytes ? wire::kMaxChunkBytes : wire::kChunkBytes;
+}
+
+}  // namespace
+
+// Which file a name led to: another one under the same name has other digests.
+struct FileShelf::Identity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  int64_t bytes = 0, nanoseconds = 0;
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
+// Computed on the shelf's thread, which writes `facts` and `failure` before `done`.
+struct FileShelf::Job {
+  FileDescriptor file;
+  wire::FileFacts facts;
+  std::string failure;
+  std::atomic<bool> done = false;
+
+  void compute(const std::stop_token& stop) {
+    std::vector<std::byte> bytes(static_cast<size_t>(facts.chunk_bytes));
+    std::string all;
+    for (int64_t at = 0; at < facts.bytes; at += facts.chunk_bytes) {
+      if (stop.stop_requested()) return;
+      const std::span chunk(bytes.data(),
+                            static_cast<size_t>(std::min(facts.chunk_bytes, facts.bytes - at)));
+      if (!read_at(file.get(), at, chunk)) {
+        failure = "it cannot be read to its end";
+        return;
+      }
+      facts.chunks.push_back(digest_of(chunk));
+      all += facts.chunks.back();
+    }
+    // Over the digests of its chunks, so that it is read once.
+    facts.digest = digest_of(std::string_view(all));
+  }
+};
+
+struct FileShelf::Entry {
+  std::string name;
+  Identity identity;
+  std::shared_ptr<Job> job;
+};
+
+FileShelf::FileShelf(Find find, wire::Wakeup& bell)
+    : find_(std::move(find)), bell_(bell), thread_([this](std::stop_token stop) { run(stop); }) {}
+
+FileShelf::~FileShelf() = default;
+
+wire::FileFacts FileShelf::facts(const std::string& name) {
+  using Status = wire::FileFacts::Status;
+  wire::FileFacts answer{.name = name, .status = Status::kAbsent};
+  const auto shared = find_(name);
+  if (!shared) {
+    answer.reason = "the run has no such file for a worker";
+    return answer;
+  }
+  auto file = open_to_read(shared->path);
+  if (!file) {
+    answer.reason = file.failure().message;
+    return answer;
+  }
+  struct stat now {};
+  if (::fstat(file.value().get(), &now) != 0) {
+    answer.reason = describe_errno("read", shared->path, errno);
+    return answer;
+  }
+  const Identity identity{now.st_dev, now.st_ino, now.st_size,
+                          now.st_mtim.tv_sec * 1'000'000'000 + now.st_mtim.tv_nsec};
+  auto entry = std::ranges::find(entries_, name, &Entry::name);
+  if (entry != entries_.end() && entry->identity != identity) {
+    entries_.erase(entry);
+    entry = entries_.end();
+  }
+  if (entry == entries_.end()) {
+    auto job = std::make_shared<Job>();
+    job->file = std::move(file).value();
+    job->facts = {.name = name, .apparent_bytes = now.st_size};
+    job->facts.bytes =
+        shared->bytes < 0 ? now.st_size : std::min<int64_t>(shared->bytes, now.st_size);
+    job->facts.chunk_bytes = chunk_bytes_for(job->facts.bytes);
+    entries_.push_front({name, identity, job});
+    {
+      MutexLock lock(mu_);
+      jobs_.push_back(std::move(job));
+    }
+    changed_.notify_one();
+    if (entries_.size() > kMaxFiles) entries_.pop_back();
+    entry = entries_.begin();
+  }
+  entries_.splice(entries_.begin(), entries_, entry);
+  if (!shared->next.empty()) (void)facts(shared->next);
+  const Job& job = *entry->job;
+  if (!job.done.load(std::memory_order_acquire)) {
+    answer.status = Status::kLater;
+    return answer;
+  }
+  if (!job.failure.empty()) {
+    answer.reason = fmt::format("{}: {}", shared->path.string(), job.failure);
+    return answer;
+  }
+  return job.facts;
+}
+
+std::optional<wire::Chunk> FileShelf::chunk(const Digest& digest, int64_t index) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const Job& job = *entry->job;
+    if (!job.done.load(std::memory_order_acquire) || job.facts.digest != digest) continue;
+    const wire::FileFacts& facts = job.facts;
+    if (index >= std::ssize(facts.chunks)) return std::nullopt;
+    const int64_t at = index * facts.chunk_bytes;
+    wire::Chunk chunk{digest, index, {}};
+    chunk.bytes.resize(static_cast<size_t>(std::min(facts.chunk_bytes, facts.bytes - at)));
+    if (!read_at(job.file.get(), at, chunk.bytes)) return std::nullopt;
+    return chunk;
+  }
+  return std::nullopt;
+}
+
+void FileShelf::run(const std::stop_token& stop) {
+  while (true) {
+    std::shared_ptr<Job> job;
+    {
+      MutexLock lock(mu_);
+      changed_.wait(lock.native(), stop, [this] { return !jobs_.empty(); });
+      if (stop.stop_requested()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job->compute(stop);
+    job->done.store(true, std::memory_order_release);
+    bell_.ring();
+  }
+}
+
+}  // namespace tailrace

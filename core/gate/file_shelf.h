@@ -1,0 +1,66 @@
+// The files that a gate hands out in chunks, by name. Their digests are computed when they are
+// asked for first, beside the thread that asks. A file that is handed out stays readable while it
+// is on the shelf, also when its owner removes it: a transfer of an old weight version then ends
+// well.
+//
+// Thread: the gate's; one of its own computes digests.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "core/base/file_descriptor.h"
+#include "core/wire/gate_frames.h"
+#include "core/wire/wakeup.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace {
+
+// A file below the run that a worker of another host may have.
+struct SharedFile {
+  std::filesystem::path path;
+  int64_t bytes = -1;  // the first ones, which alone travel; -1: all
+  // Name of a file that is asked for next: it is put on the shelf with this one, before its owner
+  // may remove it. Empty: none.
+  std::string next = {};
+};
+
+class FileShelf {
+ public:
+  using Find = std::function<std::optional<SharedFile>(const std::string& name)>;
+
+  // `find` says which files there are. Borrows the bell, which rings when digests are ready.
+  FileShelf(Find find, wire::Wakeup& bell);
+  ~FileShelf();
+  FileShelf(const FileShelf&) = delete;
+
+  wire::FileFacts facts(const std::string& name);
+  // Nothing: no file on the shelf has this digest, it has no such chunk, or it cannot be read.
+  std::optional<wire::Chunk> chunk(const Digest& digest, int64_t index);
+
+ private:
+  struct Entry;
+  struct Identity;
+  void put_away(std::list<Entry>::iterator entry);
+  void run(const std::stop_token& stop);
+
+  const Find find_;
+  wire::Wakeup& bell_;
+  std::list<Entry> entries_;  // latest use first; kMaxFiles at most
+
+  Mutex mu_;
+  std::condition_variable_any changed_;
+  struct Job;
+  std::deque<std::shared_ptr<Job>> jobs_ TR_GUARDED_BY(mu_);
+  std::jthread thread_;  // last: uses what is above
+};
+
+}  // namespace tailrace

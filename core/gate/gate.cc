@@ -1,0 +1,368 @@
+#include "core/gate/gate.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/rate_limit.h"
+#include "core/base/version.h"
+#include "core/wire/doorkeeper.h"
+#include "core/wire/socket.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+namespace {
+
+using wire::Greeting;
+using wire::GreetingAnswer;
+using wire::Header;
+
+constexpr std::chrono::milliseconds kGateLook{100};
+// A worker whose queue is full is tried again; meanwhile the scheduler's queue to it fills.
+constexpr std::chrono::milliseconds kBlockedRetry{20};
+constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
+constexpr size_t kMaxGuests = 512;
+// After a goodbye: what was passed on has left by then.
+constexpr std::chrono::milliseconds kGuestParting{2'000};
+// Of the lines that strangers can cause, and those that a worker can.
+constexpr int64_t kStrangerLines = 20;
+constexpr std::chrono::seconds kStrangerLinePeriod{2};
+constexpr int64_t kWorkerLinesAtOnce = 500;
+constexpr std::chrono::milliseconds kWorkerLinePeriod{200};
+// Sessions of a worker whose frames may still be on their way.
+constexpr size_t kMaxSessions = 4;
+
+}  // namespace
+
+struct Gate::Impl {
+  // A worker that has greeted.
+  struct Guest {
+    std::string name, user;
+    Greeting greeting;
+    GreetingAnswer answer;
+    std::unique_ptr<wire::Socket> upstream;  // null until its first Hello
+    std::string routing;                     // of its latest frame of the run
+    std::vector<uint64_t> sessions = {};     // the latest last
+    std::vector<std::byte> held = {};        // came from the scheduler, and could not be sent yet
+    Time retry_at = Time::min();
+    Time heard;
+    std::optional<Time> leaves = {};
+    uint64_t lines_taken = 0;
+    RateLimit lines{kWorkerLinesAtOnce, kWorkerLinePeriod};
+  };
+
+  Impl(GateOptions given, Log& log_in)
+      : options(std::move(given)),
+        log(log_in),
+        server(wire::read_secret_key(options.keys.server())),
+        doorkeeper(context, options.keys, bell),
+        router(wire::Socket::Kind::kRouter, context),
+        shelf(options.find, bell) {
+    router.watch();
+    router.bind(options.listen, server, doorkeeper);
+  }
+
+  // ---- from the workers
+
+  void drain_router() {
+    for (int i = 0; i < kMaxFramesAtOnce; ++i) {
+      const auto received = router.receive();
+      if (!received) return;
+      take(*received);
+    }
+  }
+
+  void take(const wire::Socket::Received& received) {
+    if (wire::is_greeting(received.frame)) return on_greeting(received);
+    if (const auto header = wire::decode_header(received.frame)) return on_frame(*header, received);
+    auto message = wire::decode_gate_message(received.frame);
+    if (!message) {
+      note(counters.malformed, "frames that make no sense", received.user,
+           message.failure().message);
+      return;
+    }
+    std::visit([&](auto& m) { on(received, m); }, message.value());
+  }
+
+  void on_greeting(const wire::Socket::Received& received) {
+    const auto greeting = wire::decode_greeting(received.frame);
+    if (!greeting)
+      return note(counters.malformed, "greetings that make no sense", received.user, "");
+    router.send(received.peer, wire::encode(answer_to(*greeting, std::string(received.user))));
+  }
+
+  GreetingAnswer answer_to(const Greeting& greeting, const std::string& user) {
+    if (greeting.build != build_id()) {
+      if (tell.take(steady_now()))
+        log.warning("refused a worker of {} at host {}: it is another build of tailrace ({} {})",
+                    user, greeting.host, greeting.version, greeting.build);
+      return refused(
+          fmt::format("the run is another build of tailrace ({} {}; this one is {} {}). Join it "
+                      "with the binary "
+                      "that launched it",
+                      version(), build_id(), greeting.version, greeting.build));
+    }
+    if (const auto known = guests.find(greeting.incarnation); known != guests.end()) {
+      if (known->second.user != user) return refused("another key has greeted for this process");
+      known->second.heard = steady_now();
+      return known->second.answer;
+    }
+    if (guests.size() >= kMaxGuests)
+      return refused(fmt::format("{} workers have joined already", kMaxGuests));
+    GreetingAnswer answer = options.admit(greeting, user);
+    if (answer.kind == GreetingAnswer::Kind::kWelcome) {
+      log.info("{} joins from host {} by the key of {}{}", answer.name, greeting.host, user,
+               answer.cluster.empty() ? "" : " cluster=" + answer.cluster);
+      guests.emplace(greeting.incarnation, Guest{.name = answer.name,
+                                                 .user = user,
+                                                 .greeting = greeting,
+                                                 .answer = answer,
+                                                 .upstream = nullptr,
+                                                 .routing = {},
+                                                 .heard = steady_now()});
+    } else if (tell.take(steady_now())) {
+      log.warning("refused a {} worker of {} at host {}: {}", name_of(greeting.role), user,
+                  greeting.host, answer.reason);
+    }
+    return answer;
+  }
+
+  static GreetingAnswer refused(std::string reason) {
+    return {.kind = GreetingAnswer::Kind::kRefused, .reason = std::move(reason)};
+  }
+
+  // A frame of the run: passed on as it is, if it is the worker's to send.
+  void on_frame(const Header& header, const wire::Socket::Received& received) {
+    Guest* guest =
+        header.session == 0 ? guest_of_hello(received) : guest_of_session(header, received);
+    if (guest == nullptr) return;
+    guest->heard = steady_now();
+    if (guest->routing != received.peer || !guest->upstream) reconnect(*guest, received.peer);
+    // A full queue drops it: the link sends it again.
+    guest->upstream->send("", received.frame);
+    if (header.signal == wire::Signal::kGoodbye) guest->leaves = steady_now() + kGuestParting;
+  }
+
+  Guest* guest_of_hello(const wire::Socket::Received& received) {
+    const auto decoded = wire::decode(received.frame);
+    const auto* hello = decoded ? std::get_if<wire::Hello>(&decoded.value().message) : nullptr;
+    if (hello == nullptr) {
+      note(counters.malformed, "frames that make no sense", received.user,
+           decoded ? "no Hello outside of a session" : decoded.failure().message);
+      return nullptr;
+    }
+    const auto guest = guests.find(hello->incarnation);
+    if (guest == guests.end() || guest->second.user != received.user) return stray(received);
+    const Guest& known = guest->second;
+    if (hello->worker != known.name || hello->role != known.greeting.role || !hello->joined) {
+      note(counters.strayed, "Hellos that are not their sender's to say", received.user,
+           wire::describe(decoded.value().message));
+      return nullptr;
+    }
+    return &guest->second;
+  }
+
+  Guest* guest_of_session(const Header& header, const wire::Socket::Received& received) {
+    for (auto& [incarnation, guest] : guests)
+      if (guest.user == received.user &&
+          std::ranges::find(guest.sessions, header.session) != guest.sessions.end())
+        return &guest;
+    // Of a session that an earlier gate has seen begin: the worker says Hello, and goes on.
+    router.send(received.peer, heartbeat, Header{header.session, 0, 0, wire::Signal::kSayHello});
+    ++counters.strayed;
+    return nullptr;
+  }
+
+  Guest* stray(const wire::Socket::Received& received) {
+    // Not a word: a gate that has just begun hears Hellos before the greetings.
+    ++counters.strayed;
+    (void)received;
+    return nullptr;
+  }
+
+  // What was on its way over the connection before may be lost. The scheduler sees a new connection
+  // and sends it again.
+  void reconnect(Guest& guest, std::string_view routing) {
+    guest.routing = routing;
+    guest.held.clear();
+    guest.upstream = std::make_unique<wire::Socket>(wire::Socket::Kind::kDealer, context);
+    guest.upstream->connect(options.scheduler);
+  }
+
+  Guest* guest_of(uint64_t incarnation, const wire::Socket::Received& received) {
+    const auto guest = guests.find(incarnation);
+    if (guest == guests.end() || guest->second.user != received.user) return stray(received);
+    guest->second.heard = steady_now();
+    return &guest->second;
+  }
+
+  void on(const wire::Socket::Received& received, const wire::AskFile& ask) {
+    if (guest_of(ask.incarnation, received) == nullptr) return;
+    router.send(received.peer, wire::encode(shelf.facts(ask.name)));
+  }
+
+  // Where there is none, or the worker takes none, it asks again.
+  void on(const wire::Socket::Received& received, const wire::AskChunk& ask) {
+    if (guest_of(ask.incarnation, received) == nullptr) return;
+    auto chunk = shelf.chunk(ask.digest, ask.index);
+    if (!chunk) return;
+    if (router.send(received.peer, wire::encode(std::move(*chunk)))) ++counters.chunks;
+  }
+
+  void on(const wire::Socket::Received& received, const wire::LogLines& message) {
+    Guest* guest = guest_of(message.incarnation, received);
+    if (guest == nullptr) return;
+    std::vector<wire::LogLine> fresh;
+    uint64_t number = message.first;
+    for (const wire::LogLine& line : message.lines) {
+      // The rest comes again when there is room.
+      if (number > guest->lines_taken) {
+        if (!guest->lines.take(steady_now())) break;
+        fresh.push_back(line);
+        guest->lines_taken = number;
+      }
+      ++number;
+    }
+    if (!fresh.empty()) options.write_lines(guest->name, fresh);
+    router.send(received.peer, wire::encode(wire::LogTaken{guest->lines_taken}));
+  }
+
+  void on(const wire::Socket::Received& received, const wire::Leave& message) {
+    Guest* guest = guest_of(message.incarnation, received);
+    if (guest != nullptr) guest->leaves = steady_now() + kGuestParting;
+  }
+
+  // What a gate says, and no worker.
+  template <class Other>
+  void on(const wire::Socket::Received& received, const Other&) {
+    note(counters.strayed, "messages that are not a worker's to send", received.user, "");
+  }
+
+  // ---- from the scheduler
+
+  void drain_upstream(Guest& guest) {
+    if (!guest.upstream || steady_now() < guest.retry_at) return;
+    for (int i = 0; i < kMaxFramesAtOnce; ++i) {
+      if (guest.held.empty()) {
+        const auto received = guest.upstream->receive();
+        if (!received) return;
+        note_session(guest, received->frame);
+        if (router.send(guest.routing, received->frame)) continue;
+        guest.held.assign(received->frame.begin(), received->frame.end());
+      } else if (router.send(guest.routing, guest.held)) {
+        guest.held.clear();
+        continue;
+      }
+      // Its connection is gone, or it takes nothing. What waits behind it stays with ZeroMQ.
+      guest.retry_at = steady_now() + kBlockedRetry;
+      return;
+    }
+  }
+
+  static void note_session(Guest& guest, std::span<const std::byte> frame) {
+    const auto header = wire::decode_header(frame);
+    if (!header || header->signal != wire::Signal::kWelcome || header->session == 0) return;
+    if (std::ranges::find(guest.sessions, header->session) != guest.sessions.end()) return;
+    guest.sessions.push_back(header->session);
+    if (guest.sessions.size() > kMaxSessions) guest.sessions.erase(guest.sessions.begin());
+  }
+
+  // ---- who comes and goes
+
+  void look_at_contacts() {
+    for (const wire::Doorkeeper::Refusal& refusal : doorkeeper.refusals()) {
+      ++counters.not_allowed;
+      if (tell.take(steady_now()))
+        log.warning(
+            "refused a connection from {}: its key ({}) is not in {}. If it is meant to join, put "
+            "it "
+            "there",
+            refusal.address, refusal.public_key, options.keys.allowed().string());
+    }
+    while (const auto contact = router.contact()) {
+      // The Doorkeeper has told of who is not on the list.
+      if (*contact != wire::Socket::Contact::kWrongServer &&
+          *contact != wire::Socket::Contact::kNotEncrypted)
+        continue;
+      ++counters.not_shaken;
+      if (tell.take(steady_now()))
+        log.warning("refused a connection to {}: {}", options.listen,
+                    *contact == wire::Socket::Contact::kWrongServer
+                        ? "it does not have the key of this server (server.pub)"
+                        : "it has no key, or is no worker of tailrace");
+    }
+  }
+
+  void part_with_the_gone() {
+    const Time now = steady_now();
+    for (auto guest = guests.begin(); guest != guests.end();) {
+      const Guest& known = guest->second;
+      const bool left = known.leaves && now >= *known.leaves;
+      if (!left && now - known.heard < options.forget) {
+        ++guest;
+        continue;
+      }
+      log.info("{} {}", known.name, left ? "has left" : "was away for too long: its name is free");
+      options.release(known.name);
+      guest = guests.erase(guest);
+    }
+  }
+
+  // Each doubling: a flood of garbage is no flood of lines.
+  void note(int64_t& count, std::string_view what, std::string_view user, std::string_view detail) {
+    if (!std::has_single_bit(static_cast<uint64_t>(++count))) return;
+    log.warning("dropped {}: {}, the latest by the key of {}{}{}", what, count, user,
+                detail.empty() ? "" : ": ", detail);
+  }
+
+  void turn(std::chrono::milliseconds timeout) {
+    std::vector<wire::Socket*> sockets = {&router};
+    for (auto& [incarnation, guest] : guests) {
+      if (guest.held.empty() && guest.upstream) sockets.push_back(guest.upstream.get());
+      if (!guest.held.empty()) timeout = std::min(timeout, kBlockedRetry);
+    }
+    wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());
+    (void)bell.silence();
+    drain_router();
+    for (auto& [incarnation, guest] : guests) drain_upstream(guest);
+    look_at_contacts();
+    part_with_the_gone();
+  }
+
+  const GateOptions options;
+  Log& log;
+  const wire::KeyPair server;
+  wire::Wakeup bell;
+  wire::SocketContext context;
+  wire::Doorkeeper doorkeeper;  // outlives the router, which nobody may enter without it
+  wire::Socket router;
+  FileShelf shelf;
+  std::map<uint64_t, Guest> guests;  // by incarnation
+  GateCounters counters;
+  RateLimit tell{kStrangerLines, kStrangerLinePeriod};
+  const std::vector<std::byte> heartbeat = wire::encode(Header{}, wire::Heartbeat{});
+};
+
+Gate::Gate(GateOptions options, Log& log)
+    : impl_(std::make_unique<Impl>(std::move(options), log)) {}
+Gate::~Gate() = default;
+
+void Gate::run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    beat();
+    turn(kGateLook);
+  }
+}
+
+void Gate::turn(std::chrono::milliseconds timeout) { impl_->turn(timeout); }
+
+const GateCounters& Gate::counters() const { return impl_->counters; }
+
+}  // namespace tailrace

@@ -1,0 +1,59 @@
+// A run of another host, as a worker sees it: what it is called there, its files, and where its
+// warnings go. The messages of the run are those of any worker (WorkerClient).
+//
+// Thread: owns one, which keeps the greeting alive and hands in lines; all calls any thread.
+// Close: the destructor waits up to a second for lines that were not handed in, and says that the
+// process leaves.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "core/base/log.h"
+#include "core/base/result.h"
+#include "core/gate/file_fetch.h"
+#include "core/wire/endpoint.h"
+#include "core/wire/greeting.h"
+
+namespace tailrace {
+
+struct RemoteRunOptions {
+  wire::Endpoint gate;
+  wire::Greeting greeting;  // without build, version and incarnation, which are this process's
+  // For a gate that answers at all, and for one that says "later".
+  std::chrono::milliseconds patience{10'000};
+};
+
+class RemoteRun {
+ public:
+  // Greets. Throws UserError, in one line each: nobody listens there; the gate does not know this
+  // key, or has another one; it is no gate; it is another build; or why the run refuses the worker.
+  explicit RemoteRun(RemoteRunOptions options);
+  ~RemoteRun();
+  RemoteRun(const RemoteRun&) = delete;
+
+  const wire::GreetingAnswer& welcome() const;
+  uint64_t incarnation() const;
+  const wire::Endpoint& endpoint() const;
+
+  // fetch_file() of this run.
+  Result<FetchCounters> fetch(const std::string& name, const std::filesystem::path& target,
+                              const std::stop_token& stop);
+
+  // A line for the log of the run. Of more than a few hundred that cannot be handed in, the oldest
+  // go, and are counted.
+  void tell(LogLevel level, std::string_view line);
+
+  // This process has greeted anew and was refused: its name is another's, or the run is another
+  // build by now. Empty: all is well.
+  std::string refusal() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace
