@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   add_bench(program);
   add_doctor(program);
   add_worker(program, registries);
+  add_keys(program);
   add_docs(program);
   int status = kExitDone;
   try {

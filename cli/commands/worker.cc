@@ -1,6 +1,4 @@
-#include <atomic>
 #include <filesystem>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -11,9 +9,10 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/join_remote.h"
+#include "cli/commands/leave.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/load.h"
 #include "cli/run/pools.h"
@@ -34,26 +33,8 @@ struct WorkerArguments {
   std::optional<int> index;
   std::string run, join;
   std::string pool, cluster;
-  int status = -1;  // descriptor; -1: no supervisor looks
-};
-
-// What a person who ends this process may send it, as a wait that ends. Must be made before any
-// other thread, so that all inherit the mask.
-class Signals {
- public:
-  explicit Signals(std::initializer_list<int> signals) {
-    sigemptyset(&set_);
-    for (int signal : signals) sigaddset(&set_, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  // True when one came. Waits a tenth of a second at most.
-  bool wait() const {
-    const timespec piece{0, 100'000'000};
-    return ::sigtimedwait(&set_, nullptr, &piece) > 0;
-  }
-
- private:
-  sigset_t set_{};
+  std::string key, server_key, work_dir;  // of a run of another host
+  int status = -1;                        // descriptor; -1: no supervisor looks
 };
 
 // SIGTERM and SIGINT ask for a clean end.
@@ -75,40 +56,6 @@ class StopOnSignal {
 };
 
 void say(const std::string& line) { show(stdout, line + "\n"); }
-
-// When one that joined has to leave: a person said so, or the launch is over. The next launch may
-// want its name for a worker of its own.
-class Leave {
- public:
-  Leave(const fs::path& run, const std::string& endpoint) {
-    thread_ = std::jthread([this, run, endpoint](std::stop_token end) {
-      int missed = 0;
-      while (!end.stop_requested()) {
-        if (signals_.wait()) {
-          if (asked_.exchange(true)) ::_exit(kExitInterrupted);
-          say("leaving: its work goes to others (once more ends at once)");
-          source_.request_stop();
-        }
-        missed = is_endpoint_of(run, endpoint) ? 0 : missed + 1;
-        if (missed < kMissed) continue;
-        over_.store(true);
-        source_.request_stop();
-      }
-    });
-  }
-  std::stop_token token() const { return source_.get_token(); }
-  bool asked() const { return asked_.load(); }
-  bool over() const { return over_.load(); }
-
- private:
-  // One look may fail for another reason; the launch's own word comes sooner as a rule.
-  static constexpr int kMissed = 3;
-
-  const Signals signals_{SIGINT, SIGTERM, SIGHUP};
-  std::atomic<bool> asked_ = false, over_ = false;
-  std::stop_source source_;
-  std::jthread thread_;
-};
 
 // A signal by which the process ends itself notes the thread that it came from first: a supervisor
 // then names the call of a library that this thread was in.
@@ -138,7 +85,9 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
                     run);
   const std::string endpoint = endpoint_to_join(paths.root);
   ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
-  const Leave leave(paths.root, endpoint);
+  Leave leave;
+  // The next launch may want its name for a worker of its own.
+  leave.watch([&] { return is_endpoint_of(paths.root, endpoint); });
   StatusPage page = status_page(arguments);
   const LoadedRun loaded = load_stored_run(paths, {}, registries);
   const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
@@ -172,30 +121,44 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const RoleContext context{paths, run.options, read_endpoint(paths.root), run.registries};
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(name.text(), "", run.options.log.level);
-  // Only the scheduler has to do something at a SIGTERM: it has the others save and end. These end
-  // by its word, or at once by the signal.
-  if (name.kind == RoleKind::kScheduler) {
+  // The scheduler has something to do at a SIGTERM: it has the others save and end. These end by
+  // its word, or at once by the signal; the gate, to which it says nothing, by the signal alone.
+  if (name.kind == RoleKind::kScheduler || name.kind == RoleKind::kGate) {
     const StopOnSignal stop;
     return run_role(name, context, page, log, stop.token());
   }
   return run_role(name, context, page, log, {});
 }
 
-// Which of the two ways to start one is meant, and whether all that it wants was given.
+// A run of another host, and not a folder of this one.
+bool is_remote(const WorkerArguments& arguments) {
+  return arguments.join.find("://") != std::string::npos;
+}
+
+// Which of the three ways to start one is meant, and whether all that it wants was given.
 ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
   if (arguments.join.empty() == arguments.run.empty())
     throw UserError(
-        "worker wants --join RUN, which adds a worker to a living run; or --run RUN with --role, "
-        "as 'launch' starts its own.\n       Try 'tailrace worker --join runs/quickstart'.");
-  const bool joins_as_rollout =
-      !arguments.join.empty() && arguments.kind.value_or(RoleKind::kRollout) == RoleKind::kRollout;
-  for (const auto& [flag, name] :
-       {std::pair{"--pool", arguments.pool}, {"--cluster", arguments.cluster}}) {
-    if (name.empty()) continue;
-    if (!joins_as_rollout)
-      throw UserError("{} has no use here: a rollout worker that joins a run (--join) is in one.",
-                      flag);
-    check_site_name(flag, name);
+        "worker wants --join RUN, which adds a worker to a living run (of another host: --join "
+        "tcp://HOST:PORT); or --run RUN with --role, as 'launch' starts its own.\n       Try "
+        "'tailrace worker --join runs/quickstart'.");
+  if (!arguments.pool.empty()) {
+    if (arguments.join.empty() || arguments.kind.value_or(RoleKind::kRollout) != RoleKind::kRollout)
+      throw UserError(
+          "--pool has no use here: a rollout worker that joins a run (--join) is in one.");
+    check_site_name("--pool", arguments.pool);
+  }
+  if (!arguments.cluster.empty()) {
+    if (arguments.join.empty())
+      throw UserError("--cluster has no use here: a worker that joins a run (--join) is in one.");
+    check_site_name("--cluster", arguments.cluster);
+  }
+  for (const auto& [flag, value] : {std::pair{"--key", arguments.key},
+                                    {"--server-key", arguments.server_key},
+                                    {"--work-dir", arguments.work_dir}}) {
+    if (!value.empty() && !is_remote(arguments))
+      throw UserError(
+          "{} has no use here: it is of a run of another host (--join tcp://HOST:PORT).", flag);
   }
   if (arguments.join.empty()) {
     if (!arguments.kind)
@@ -208,7 +171,16 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
       *arguments.kind != RoleKind::kReward)
     throw UserError("a run has one {}; rollout and reward workers can join it.",
                     name_of(*arguments.kind));
-  return join(arguments, registries);
+  if (!is_remote(arguments)) return join(arguments, registries);
+  StatusPage page = status_page(arguments);
+  return join_remote({.address = arguments.join,
+                      .key = arguments.key,
+                      .server_key = arguments.server_key,
+                      .kind = arguments.kind.value_or(RoleKind::kRollout),
+                      .pool = arguments.pool,
+                      .cluster = arguments.cluster,
+                      .work_dir = arguments.work_dir},
+                     page, registries);
 }
 
 }  // namespace
@@ -218,8 +190,18 @@ void add_worker(Command& program, const Registries& registries) {
   Command& command = program.command(
       "worker", "Add a worker to a living run; or one role of a run, as 'launch' starts these");
   command.option("--join", arguments->join,
-                 {.help = "directory of a living run of this machine, which gets one worker more",
+                 {.help = "the living run that gets one worker more: its directory, or of a run of "
+                          "another host tcp://HOST:PORT (its run.listen)",
                   .value = "RUN"});
+  command.option("--key", arguments->key,
+                 {.help = "of another host: this machine's secret key ('tailrace keys new NAME')",
+                  .value = "FILE"});
+  command.option("--server-key", arguments->server_key,
+                 {.help = "of another host: the run's public key, server.pub", .value = "FILE"});
+  command.option("--work-dir", arguments->work_dir,
+                 {.help = "of another host: where files of the run are kept; empty: tailrace in "
+                          "XDG_CACHE_HOME or ~/.cache",
+                  .value = "DIR"});
   command.option("--role", arguments->kind, {.help = "with --join rollout or reward"});
   command.option("--index", arguments->index, {.help = "which of the workers of this role"});
   command.option("--pool", arguments->pool,
@@ -238,7 +220,8 @@ void add_worker(Command& program, const Registries& registries) {
       "makes "
       "it leave: what it holds goes to others. Exit status: 0 the run has ended, 130 it has left, "
       "1 failed, 2 something to mend.\n\n"
-      "Example:\n  tailrace worker --join runs/quickstart");
+      "Examples:\n  tailrace worker --join runs/quickstart\n"
+      "  tailrace worker --join tcp://gpu1:7701 --key box7.key --server-key server.pub");
   command.action([arguments, &registries] { return run(*arguments, registries); });
 }
 

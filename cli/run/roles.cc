@@ -16,6 +16,7 @@
 
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
+#include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
@@ -81,7 +82,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   const RunOptions& o = context.options;
   scheduler::ServiceOptions options;
   options.config = scheduler_config(o);
-  options.endpoint = context.endpoint;
+  options.endpoint = context.endpoint.address;
   options.paths = context.run;
   options.datasets = dataset_names(o);
   options.text = text_of_tokens(context.run, log);
@@ -97,7 +98,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                     .experts = o.algo.router_replay == RouterReplay::kReplay ? model.expert_shape()
                                                                              : ExpertShape{},
                     .sampling = o.rollout.sampling.params()};
-  options.on_begun = [run = context.run.root, endpoint = context.endpoint] {
+  options.on_begun = [run = context.run.root, endpoint = context.endpoint.address] {
     mark_begun(run, endpoint);
   };
   options.on_waits = [&page](const Waits& waits) { page.set_waits(waits); };
@@ -146,6 +147,13 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   config.chat = chat_of_run(context.run, o);
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
+  if (context.remote != nullptr) {
+    config.prove_inputs = [] {};  // each file was proved as it came
+    config.incarnation = context.remote->incarnation;
+    config.fetch_weights = context.remote->fetch_weights;
+    config.fetch_takes_long = true;
+    config.patience = context.remote->patience;
+  }
   const SteadyClock clock;
   // Those of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};
@@ -166,6 +174,10 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   options.joined = context.joined;
   options.cluster = context.cluster;
   options.host = context.host;
+  if (context.remote != nullptr) {
+    options.incarnation = context.remote->incarnation;
+    options.patience = context.remote->patience;
+  }
   options.endpoint = context.endpoint;
   options.deadline = worker_deadline(context.options.scheduler.deadlines.verify);
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
@@ -181,7 +193,7 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   TrainerWorkerConfig config = trainer_config(o, model_of_run(context));
   config.worker = name.text();
   config.rank = name.index;
-  config.endpoint = context.endpoint;
+  config.endpoint = context.endpoint.address;
   config.run = context.run;
   config.tokenizer_dir = context.run.tokenizer();
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
@@ -192,56 +204,7 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
                        [&] { return run_trainer_worker(config, log, clock); });
 }
 
-// Far more than a machine has room for.
-constexpr int kMaxJoined = 512;
-
-// Of this role; their indices come first.
-int num_launched(RoleKind kind, const RunOptions& options) {
-  switch (kind) {
-    case RoleKind::kTrainer:
-      return static_cast<int>(options.train.ranks);
-    case RoleKind::kRollout:
-      return static_cast<int>(num_rollout_workers(options));
-    case RoleKind::kReward:
-      return static_cast<int>(options.reward.workers);
-    default:
-      return 1;
-  }
-}
-
-// Of a lock file of this role: "rollout-2.lock".
-std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
-  const std::string name = file.filename().string();
-  const std::string prefix = fmt::format("{}-", name_of(kind));
-  constexpr std::string_view kSuffix = ".lock";
-  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  const char* begin = name.data() + prefix.size();
-  const char* end = name.data() + name.size() - kSuffix.size();
-  int index = 0;
-  const auto [rest, error] = std::from_chars(begin, end, index);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return index;
-}
-
-[[noreturn]] void refuse_played(const RoleName& name, const RunPaths& run, const LockFile& lock) {
-  throw UserError(
-      "{} of {} is played already, by process {}. A role has one holder.\n       End it (Ctrl-C "
-      "where it is a worker that joined), or wait a minute: a worker whose launch is gone goes "
-      "too.",
-      name.text(), run.root.string(), lock.holder());
-}
-
 }  // namespace
-
-std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
-
-std::vector<RoleName> roles_of(const RunOptions& options) {
-  std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}};
-  for (const RoleKind kind : {RoleKind::kTrainer, RoleKind::kRollout, RoleKind::kReward}) {
-    for (int i = 0; i < num_launched(kind, options); ++i) roles.push_back({kind, i});
-  }
-  return roles;
-}
 
 void check_open_files(const RunOptions& options, bool in_process, int64_t left) {
   const auto num_roles = std::ssize(roles_of(options));
@@ -302,49 +265,6 @@ void check_threads(const RunOptions& options) {
   let_go();
 }
 
-void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::milliseconds patience,
-                 const std::function<void(const std::string&)>& say) {
-  constexpr std::chrono::milliseconds kLook{20};
-  const auto give_up = std::chrono::steady_clock::now() + patience;
-  for (const RoleName& name : roles_of(options)) {
-    for (bool told = false;; told = true) {
-      const LockFile lock(run.role(name_of(name.kind), name.index));
-      if (lock.held()) break;
-      if (std::chrono::steady_clock::now() >= give_up) refuse_played(name, run, lock);
-      if (!told)
-        say(fmt::format("waiting for {} of an earlier launch to end (process {})", name.text(),
-                        lock.holder()));
-      std::this_thread::sleep_for(kLook);
-    }
-  }
-}
-
-HeldRole hold_role(const RoleName& name, const RunPaths& run) {
-  LockFile lock(run.role(name_of(name.kind), name.index));
-  if (!lock.held()) refuse_played(name, run, lock);
-  return {name, std::move(lock)};
-}
-
-HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run) {
-  const int first = num_launched(kind, options);
-  for (int index = first; index < first + kMaxJoined; ++index) {
-    LockFile lock(run.role(name_of(kind), index));
-    if (lock.held()) return {{kind, index}, std::move(lock)};
-  }
-  throw UserError("{} {} workers have joined {} already.", kMaxJoined, name_of(kind),
-                  run.root.string());
-}
-
-bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(run.roles(), error)) {
-    const auto index = index_of(kind, entry.path());
-    if (index && *index >= num_launched(kind, options) && !LockFile(entry.path()).held())
-      return true;
-  }
-  return false;
-}
-
 ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage& page, Log& log,
                    std::stop_token stop) {
   const PulseScope pulse(page.pulse());
@@ -352,6 +272,8 @@ ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage&
   switch (role.name.kind) {
     case RoleKind::kScheduler:
       return run_scheduler(context, page, log, stop);
+    case RoleKind::kGate:
+      return run_gate(context.run, context.options, context.endpoint.address, log, stop);
     case RoleKind::kTrainer:
       // It takes no stop: the scheduler has it end.
       return run_trainer(role.name, context, log);

@@ -61,6 +61,10 @@ Result<void> write_payload(const fs::path& file, const WeightManifest& manifest,
 
 }  // namespace
 
+std::string payload_name(const std::string& manifest_name) {
+  return fs::path(manifest_name).replace_extension(".safetensors").string();
+}
+
 Result<std::string> publish_weights(const fs::path& directory, const WeightManifest& manifest,
                                     const Parameters& parameters, int keep) {
   // The version that is published here has to stay.

@@ -13,6 +13,9 @@
 
 namespace tailrace {
 
+// "p0-v3.safetensors" of "p0-v3.json": the payload of a version that publish_weights() has written.
+std::string payload_name(const std::string& manifest_name);
+
 // Writes the payload, then the manifest, each atomically; returns the manifest's file name. Then
 // removes versions of this policy, keeping this one, the keep - 1 before it, and newer ones (of
 // before a rollback: somebody may still read them). `manifest` must be of these parameters. A

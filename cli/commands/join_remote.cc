@@ -1,0 +1,129 @@
+#include "cli/commands/join_remote.h"
+
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "cli/commands/leave.h"
+#include "cli/run/listen.h"
+#include "cli/run/load.h"
+#include "cli/run/run_mirror.h"
+#include "cli/view/progress.h"
+#include "core/base/error.h"
+#include "core/gate/remote_run.h"
+#include "core/wire/curve_keys.h"
+#include "core/wire/message.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+void say_line(const std::string& line) { show(stdout, line + "\n"); }
+
+wire::Endpoint endpoint_of(const RemoteJoin& join) {
+  const auto address = parse_tcp_address(join.address);
+  if (!address || address->is_any())
+    throw UserError(
+        "--join is '{}'; of another host it is tcp://HOST:PORT, as run.listen of the run says.",
+        join.address);
+  if (join.key.empty())
+    throw UserError(
+        "--key is missing: the file NAME.key that 'tailrace keys new NAME' made where the run is.");
+  if (join.server_key.empty())
+    throw UserError(
+        "--server-key is missing: the file server.pub of the folder run.keys where the run is.");
+  return {join.address, {wire::read_secret_key(join.key), wire::read_public_key(join.server_key)}};
+}
+
+// What this machine is called, for those who look at the run; empty where that is no name.
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || !wire::is_host_name(name)) return {};
+  return name;
+}
+
+int index_in(const std::string& name) {
+  const size_t dash = name.rfind('-');
+  int index = -1;
+  if (dash != std::string::npos)
+    std::from_chars(name.data() + dash + 1, name.data() + name.size(), index);
+  if (index < 0) throw UserError("the run calls this worker '{}', which is no name of one.", name);
+  return index;
+}
+
+// A worker whose run has welcomed it.
+ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, StatusPage& page,
+              const Registries& registries) {
+  const wire::GreetingAnswer& welcome = run.welcome();
+  const fs::path work = join.work_dir.empty() ? default_work_directory() : fs::path(join.work_dir);
+  const Role role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward;
+  RunMirror mirror(run, role, work, leave.token(), say_line);
+  const LoadedRun loaded = load_stored_run(mirror.paths(), mirror.overrides(), registries);
+  const RoleName name{join.kind, index_in(welcome.name)};
+  const HeldRole held{name, LockFile(mirror.paths().role(name_of(name.kind), name.index))};
+  const RemoteRole remote{
+      .incarnation = run.incarnation(),
+      .fetch_weights = [&mirror](const std::string& manifest, const Digest& root,
+                                 const std::stop_token& stop) {
+        return mirror.fetch_weights(manifest, root, stop);
+      }};
+  const RoleContext context{.run = mirror.paths(),
+                            .options = loaded.options,
+                            .endpoint = run.endpoint(),
+                            .registries = loaded.registries,
+                            .joined = true,
+                            .pool = welcome.pool,
+                            .cluster = welcome.cluster,
+                            .host = host_name(),
+                            .remote = &remote};
+  const fs::path file = mirror.log_file();
+  Log log(name.text(), file, loaded.options.log.level);
+  log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
+  say_line(
+      fmt::format("working as {}; Ctrl-C leaves the run (log: {})", name.text(), file.string()));
+  return play_role(held, context, page, log, leave.token());
+}
+
+}  // namespace
+
+ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries& registries) {
+  const wire::Endpoint endpoint = endpoint_of(join);
+  ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
+  Leave leave;
+  RemoteRun run(
+      {.gate = endpoint,
+       .greeting = {.role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward,
+                    .pool = join.pool,
+                    .cluster = join.cluster,
+                    .host = host_name()}});
+  const std::string& name = run.welcome().name;
+  say_line(fmt::format("{} has joined {} at {}", name, run.welcome().run, join.address));
+  leave.watch([&run] { return run.refusal().empty(); });
+  try {
+    const ExitCode status = play(join, run, leave, page, registries);
+    leave.watch({});
+    if (leave.asked()) {
+      say_line(fmt::format("{} has left the run", name));
+      return kExitInterrupted;
+    }
+    if (leave.over()) throw UserError("{}: {}.", join.address, run.refusal());
+    if (status == kExitDone) say_line("the run has ended or was stopped");
+    return status;
+  } catch (const UserError& error) {
+    leave.watch({});
+    if (leave.asked()) {
+      say_line(fmt::format("{} has left the run", name));
+      return kExitInterrupted;
+    }
+    // Whoever looks at the run wants to know too.
+    run.tell(LogLevel::kError, error.what());
+    throw;
+  }
+}
+
+}  // namespace tailrace

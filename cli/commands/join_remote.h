@@ -1,0 +1,25 @@
+// A worker that joins a run of another host: `tailrace worker --join tcp://HOST:PORT`.
+//
+// Thread: the caller's.
+#pragma once
+
+#include <string>
+
+#include "cli/run/registries.h"
+#include "cli/run/roles.h"
+#include "core/base/exit_code.h"
+
+namespace tailrace {
+
+struct RemoteJoin {
+  std::string address;          // tcp://HOST:PORT
+  std::string key, server_key;  // files
+  RoleKind kind = RoleKind::kRollout;
+  std::string pool, cluster;
+  std::string work_dir;  // empty: default_work_directory()
+};
+
+// Until the run ends or a person says so. Throws UserError.
+ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries& registries);
+
+}  // namespace tailrace

@@ -1,0 +1,23 @@
+// The gate of a run as a role: which workers of other hosts it takes, under which names, and what
+// it hands out to them.
+//
+// Thread: run_gate() occupies the thread that calls it.
+#pragma once
+
+#include <stop_token>
+#include <string>
+
+#include "cli/run/options.h"
+#include "core/base/exit_code.h"
+#include "core/base/log.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+// Until `stop`. Throws UserError: keys that are missing, a port that cannot be bound, or a file of
+// the run that has changed since it began.
+// `scheduler`: its endpoint on this host.
+ExitCode run_gate(const RunPaths& run, const RunOptions& options, const std::string& scheduler,
+                  Log& log, const std::stop_token& stop);
+
+}  // namespace tailrace

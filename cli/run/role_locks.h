@@ -1,0 +1,67 @@
+// The roles of a run by name, and who plays each: the holder of RUN/roles/ROLE-N.lock.
+//
+// Thread: any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "core/base/enum_names.h"
+#include "core/base/lock_file.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+// What a process of a run does.
+enum class RoleKind : uint8_t { kScheduler, kGate, kTrainer, kRollout, kReward };
+constexpr auto enum_names(RoleKind) {
+  return name_table<RoleKind>({{RoleKind::kScheduler, "scheduler"},
+                               {RoleKind::kGate, "gate"},
+                               {RoleKind::kTrainer, "trainer"},
+                               {RoleKind::kRollout, "rollout"},
+                               {RoleKind::kReward, "reward"}});
+}
+
+struct RoleName {
+  RoleKind kind = RoleKind::kScheduler;
+  int index = 0;
+  std::string text() const;  // "rollout-0"
+};
+
+// The roles that a run needs: one scheduler, the gate of a run that others may join from other
+// hosts, the ranks of the trainer, and workers.
+std::vector<RoleName> roles_of(const RunOptions& options);
+
+// How many of this kind a launch starts; their indices come first.
+int num_launched(RoleKind kind, const RunOptions& options);
+
+// A role of a run that this process alone plays, as long as this lives.
+struct HeldRole {
+  RoleName name;
+  LockFile lock;
+};
+// Waits until nobody plays a role that a launch of this run plays itself: the processes of a launch
+// that was killed die with it, but take a moment, the longer the more memory they have to give
+// back. Before the launch starts its own. `say` gets a line for each that has to be waited for.
+// Throws UserError when somebody still plays one after `patience` in all.
+void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::milliseconds patience,
+                 const std::function<void(const std::string&)>& say);
+
+// Throws UserError when somebody else plays it.
+HeldRole hold_role(const RoleName& name, const RunPaths& run);
+// The first free one beyond those that the launch plays itself. `kind`: rollout or reward. Throws
+// UserError when there are too many.
+HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run);
+// The role of this name, which one that joined had before; nothing: somebody else has it, or it is
+// none of those.
+std::optional<HeldRole> hold_role_again(RoleKind kind, const std::string& name,
+                                        const RunOptions& options, const RunPaths& run);
+// Somebody plays such a role.
+bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run);
+
+}  // namespace tailrace

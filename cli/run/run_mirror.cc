@@ -1,0 +1,146 @@
+#include "cli/run/run_mirror.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/run/bundle.h"
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/weights/manifest.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Versions of weights that a host keeps: what samples, what is staged, and the one before.
+constexpr size_t kKeptVersions = 3;
+constexpr int64_t kWorthALine = int64_t{16} << 20;
+
+void make_or_throw(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw UserError("{}", describe_errno("create", folder, error.value()));
+}
+
+// Whether the file is what the bundle says; a header has a hole behind it.
+bool is_proved(const fs::path& path, const BundleFile& file) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error || (!file.is_header && static_cast<int64_t>(size) != file.bytes)) return false;
+  if (file.is_header) return false;  // small: fetch_file() looks whether it is there
+  const auto digest = digest_of_file(path);
+  return digest && digest.value() == file.digest;
+}
+
+// Folders of workers that are gone.
+void sweep(const fs::path& workers) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(workers, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    const LockFile lock(entry.path() / "lock");
+    if (lock.held()) fs::remove_all(entry.path(), ignored);
+  }
+}
+
+fs::path prepare(const fs::path& work, const RemoteRun& run) {
+  for (const char* folder : {"files", "weights", "workers", "logs"}) make_or_throw(work / folder);
+  sweep(work / "workers");
+  const fs::path own =
+      work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
+  make_or_throw(own);
+  return own;
+}
+
+}  // namespace
+
+fs::path default_work_directory() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return fs::path(cache) / "tailrace";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
+    return fs::path(home) / ".cache" / "tailrace";
+  return fs::temp_directory_path() / "tailrace";
+}
+
+RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std::stop_token& stop,
+               const std::function<void(const std::string&)>& say)
+    : run_(run),
+      work_(fs::absolute(work)),
+      paths_{prepare(work_, run)},
+      lock_(paths_.root / "lock") {
+  for (const fs::path& folder : {paths_.logs(), paths_.roles(), paths_.tokenizer()})
+    make_or_throw(folder);
+  const auto fetch = [&](const std::string& name, const fs::path& target) {
+    auto fetched = run_.fetch(name, target, stop);
+    if (!fetched) throw UserError("{}", fetched.failure().message);
+  };
+  const fs::path listing_file = paths_.root / "bundle.json";
+  fetch(fmt::format("bundle/{}.json", name_of(role)), listing_file);
+  const auto listing = read_listing(listing_file);
+  if (!listing) throw UserError("{}", listing.failure().message);
+  for (const BundleFile& file : listing.value().files) {
+    const fs::path cached = work_ / "files" / file.digest, place = paths_.root / file.place;
+    if (!is_proved(cached, file)) {
+      if (file.bytes > kWorthALine)
+        say(fmt::format("fetching {} ({} MB)", file.place, file.bytes >> 20));
+      fetch("files/" + file.place, cached);
+      if (!file.is_header && !is_proved(cached, file))
+        throw UserError("{}: its digest is not that of the bundle: it has changed at the run.",
+                        file.place);
+    }
+    make_or_throw(place.parent_path());
+    std::error_code error;
+    fs::create_hard_link(cached, place, error);
+    if (error) throw UserError("{}", describe_errno("link", place, error.value()));
+  }
+  for (const auto& [key, place] : listing.value().keys)
+    overrides_.push_back(fmt::format("{}={}", key, (paths_.root / place).string()));
+}
+
+fs::path RunMirror::log_file() const {
+  const wire::GreetingAnswer& welcome = run_.welcome();
+  std::string run = welcome.run;
+  // It is a name for people, and may have a slash.
+  std::ranges::replace(run, '/', '-');
+  return work_ / "logs" / fmt::format("{}-{}.log", run, welcome.name);
+}
+
+RunMirror::~RunMirror() {
+  std::error_code ignored;
+  fs::remove_all(paths_.root, ignored);
+}
+
+Result<fs::path> RunMirror::fetch_weights(const std::string& manifest, const Digest& root,
+                                       const std::stop_token& stop) {
+  const fs::path versions = work_ / "weights", folder = versions / root;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return Failure{describe_errno("create", folder, error.value())};
+  // The newest are kept, and this one is.
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  const fs::path file = folder / manifest;
+  if (auto fetched = run_.fetch("weights/" + manifest, file, stop); !fetched)
+    return fetched.failure();
+  const auto read = read_manifest(file);
+  if (!read) return read.failure();
+  // Before gigabytes are asked for.
+  if (root_digest(read.value().tensors) != root)
+    return Failure{fmt::format("{}: its root is not {}", manifest, root)};
+  const std::string& payload = read.value().payload;
+  if (auto fetched = run_.fetch("weights/" + payload, folder / payload, stop); !fetched)
+    return fetched.failure();
+  std::vector<std::pair<fs::file_time_type, fs::path>> others;
+  for (const auto& entry : fs::directory_iterator(versions, error))
+    if (entry.path() != folder) others.emplace_back(entry.last_write_time(error), entry.path());
+  std::ranges::sort(others, std::greater<>());
+  // Whoever has mapped one of them keeps it.
+  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
+    fs::remove_all(others[i].second, error);
+  return file;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,59 @@
+// What a worker of another host has of its run on its own disk:
+//
+//   WORK/files/DIGEST         files of bundles, for all workers and runs of this host
+//   WORK/weights/ROOT/        versions of weights, for all workers of this host
+//   WORK/workers/NAME-X/      looks like the run's directory (RunPaths) to the worker
+//   WORK/logs/RUN-NAME.log
+//
+// All of it can be deleted while no worker runs; what is there is proved before it is used.
+//
+// Thread: one makes it; fetch_weights() any.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/ids.h"
+#include "core/base/lock_file.h"
+#include "core/base/result.h"
+#include "core/base/run_directory.h"
+#include "core/gate/remote_run.h"
+
+namespace tailrace {
+
+// Where WORK is when nobody says: below XDG_CACHE_HOME or ~/.cache.
+std::filesystem::path default_work_directory();
+
+class RunMirror {
+ public:
+  // Pulls the bundle of this role. `say` gets a line for what takes time. Throws UserError: a file
+  // that cannot be had or written. Borrows the run.
+  RunMirror(RemoteRun& run, Role role, const std::filesystem::path& work, const std::stop_token& stop,
+         const std::function<void(const std::string&)>& say);
+  ~RunMirror();  // removes its own folder; files and weights stay
+  RunMirror(const RunMirror&) = delete;
+
+  const RunPaths& paths() const { return paths_; }
+  // The keys of the config that name files, as overrides that name those of this host.
+  const std::vector<std::string>& overrides() const { return overrides_; }
+  // Of this worker; it outlives the folder.
+  std::filesystem::path log_file() const;
+
+  // Makes the version available whose manifest is called so; returns the manifest's path, with the
+  // payload beside it. Its caller proves both against the root.
+  Result<std::filesystem::path> fetch_weights(const std::string& manifest, const Digest& root,
+                                              const std::stop_token& stop);
+
+ private:
+  RemoteRun& run_;
+  const std::filesystem::path work_;
+  RunPaths paths_;
+  LockFile lock_;
+  std::vector<std::string> overrides_;
+};
+
+}  // namespace tailrace
