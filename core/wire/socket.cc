@@ -33,13 +33,13 @@ constexpr int kMaxReceived = 32, kMaxToSend = 128;
 // left.
 constexpr int64_t kFiles = 12;
 
-Socket::Kind with_files_for(Socket::Kind kind) {
+// ZeroMQ throws what nobody understands.
+void require_files() {
   if (const int64_t left = files_left(); left < kFiles)
     throw UserError(
         "a connection needs {} files, and {} are left of the limit of open files. Raise it (ulimit "
         "-n).",
         kFiles, left);
-  return kind;
 }
 
 // ZMQ_ZERO_COPY_RECV, which zmq.h hides behind the draft switch. 0: every frame is aligned.
@@ -137,17 +137,20 @@ struct Socket::Impl {
   std::string bound;            // the endpoint while it is bound
 };
 
-SocketContext::SocketContext() : impl_(std::make_unique<Impl>()) {}
+SocketContext::SocketContext() {
+  require_files();
+  impl_ = std::make_unique<Impl>();
+}
 SocketContext::~SocketContext() = default;
 void* SocketContext::handle() { return impl_->zmq.handle(); }
 
-Socket::Socket(Kind kind)
-    : impl_(std::make_unique<Impl>(with_files_for(kind), std::make_unique<SocketContext>())) {
+Socket::Socket(Kind kind) : impl_(std::make_unique<Impl>(kind, std::make_unique<SocketContext>())) {
   set_up();
 }
 
-Socket::Socket(Kind kind, SocketContext& context)
-    : impl_(std::make_unique<Impl>(with_files_for(kind), context)) {
+Socket::Socket(Kind kind, SocketContext& context) {
+  require_files();
+  impl_ = std::make_unique<Impl>(kind, context);
   set_up();
 }
 

@@ -63,7 +63,7 @@ TEST(Pools, ALaunchMayStartNoWorkersAtAll) {
       read({"reward.workers=0"}, "    - {name: far, workers: 4, cluster: west}\n");
   EXPECT_EQ(num_rollout_workers(options), 0);
   const auto roles = roles_of(options);
-  ASSERT_EQ(roles.size(), 2u) << "the scheduler and the trainer";
+  ASSERT_EQ(roles.size(), 3u) << "the scheduler, the gate and the trainer";
   check_open_files(options, /*in_process=*/false, 100);
   check_threads(options);
   EXPECT_EQ(pool_to_join(options, "").name, "far");

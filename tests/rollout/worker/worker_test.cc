@@ -242,7 +242,7 @@ TEST_F(RolloutWorkerTest, TakesTheMemoryThatItSays) {
   const std::vector<wire::Stage> versions = {publish(0, 1), publish(1, 2), publish(2, 3)};
   const int64_t before = Buffer::total_bytes();
   Buffer::begin_peak();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   for (const wire::Stage& version : versions) {
@@ -259,7 +259,7 @@ TEST_F(RolloutWorkerTest, TakesTheMemoryThatItSays) {
 
 TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   RolloutWorkerConfig config = this->config();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   wire::Stage install = publish(0, 1);
@@ -297,7 +297,7 @@ TEST_F(RolloutWorkerTest, PlaysTheDatasetThatALeaseNames) {
   RolloutWorkerConfig config = this->config();
   config.datasets.push_back(
       {.env = "text", .settings = {{"verifier", "text_rules"}}, .rows = rows});
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -320,7 +320,7 @@ TEST_F(RolloutWorkerTest, SendsWhatWasKeptWithWhatTrains) {
     RolloutWorkerConfig config = this->config();
     config.rollout.sampling.top_k = 5;
     config.keeps_sets = keeps;
-    Desk desk(config.endpoint);
+    Desk desk(config.endpoint.address);
     auto status = start(config);
     desk.await_worker();
     desk.send(publish(0, 1));
@@ -341,7 +341,7 @@ TEST_F(RolloutWorkerTest, SendsWhatWasKeptWithWhatTrains) {
 
 TEST_F(RolloutWorkerTest, HoldsAGrantUntilItsWeightsAreInstalled) {
   RolloutWorkerConfig config = this->config();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -359,7 +359,7 @@ TEST_F(RolloutWorkerTest, HoldsAGrantUntilItsWeightsAreInstalled) {
 
 TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
   RolloutWorkerConfig config = this->config();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -384,7 +384,7 @@ TEST_F(RolloutWorkerTest, EvaluatesHeldOutTasksOnExactlyTheirVersion) {
 // nothing is played twice.
 TEST_F(RolloutWorkerTest, KeepsTheWorkThatANewSessionHolds) {
   RolloutWorkerConfig config = this->config();
-  auto desk = std::make_unique<Desk>(config.endpoint);
+  auto desk = std::make_unique<Desk>(config.endpoint.address);
   auto status = start(config);
   desk->await_worker();
   desk->send(publish(0, 1));
@@ -396,7 +396,7 @@ TEST_F(RolloutWorkerTest, KeepsTheWorkThatANewSessionHolds) {
   desk->send(grant(2, 0, 1));  // waits for weights: let go
   desk.reset();
 
-  desk = std::make_unique<Desk>(config.endpoint);
+  desk = std::make_unique<Desk>(config.endpoint.address);
   desk->await_worker();
   const auto body = [](const wire::Grant& grant) { return BodyId{grant.lane, grant.lease}; };
   desk->send(wire::Hold{{body(grant(0, 0, 0)), body(grant(1, 0, 1)), body(grant(3, 0, 1))}});
@@ -420,7 +420,7 @@ TEST_F(RolloutWorkerTest, KeepsTheWorkThatANewSessionHolds) {
 
 TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
   RolloutWorkerConfig config = this->config();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   wire::Stage install = publish(0, 1);
@@ -442,7 +442,7 @@ TEST_F(RolloutWorkerTest, RefusesWeightsWhoseDigestIsNotProved) {
 TEST_F(RolloutWorkerTest, SaysWhyItCannotBegin) {
   RolloutWorkerConfig config = this->config();
   config.datasets = {{.env = "text", .settings = {{"verifier", "text_rules"}}}};
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   auto failed = desk.await<wire::WorkerFailed>(1);
   EXPECT_NE(failed[0].reason.find("needs a dataset"), std::string::npos) << failed[0].reason;
@@ -458,7 +458,7 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
   RolloutWorkerConfig config = this->config();
   config.datasets = {{.env = "text", .settings = {{"verifier", "text_rules"}}, .rows = dataset}};
   config.rollout.max_prompt_tokens = 2;
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -477,7 +477,7 @@ TEST_F(RolloutWorkerTest, AFailedEpisodeIsReportedAsSuch) {
 TEST_F(RolloutWorkerTest, StoresTurnsAndGoesOnBehindThem) {
   RolloutWorkerConfig config = this->config();
   config.rollout.store_turns_tokens = 10;
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -510,7 +510,7 @@ TEST_F(RolloutWorkerTest, StoresTurnsAndGoesOnBehindThem) {
 TEST_F(RolloutWorkerTest, KeepsAGrantedPrefixUntilItsWeightsAreInstalled) {
   RolloutWorkerConfig config = this->config();
   config.rollout.store_turns_tokens = 10;
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -532,7 +532,7 @@ TEST_F(RolloutWorkerTest, KeepsAGrantedPrefixUntilItsWeightsAreInstalled) {
 TEST_F(RolloutWorkerTest, BeginsAnewWhereAPrefixDoesNotFit) {
   RolloutWorkerConfig config = this->config();
   config.rollout.store_turns_tokens = 10;
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -634,7 +634,7 @@ TEST_F(RolloutWorkerTest, SendsTheTurnsOfWhatItPlaysBeforeItsGoodbye) {
   config.link.linger = 30s;  // under a sanitizer an acknowledgement may take a while
   config.datasets = {{.env = "stuck"}};
   config.rollout.store_turns_tokens = 0;
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   std::stop_source stop;
   auto status = start(config, stop.get_token());
   desk.await_worker();
@@ -666,7 +666,7 @@ TEST_F(RolloutWorkerTest, StagesWeightsWhileItPlays) {
   });
   RolloutWorkerConfig config = this->config();
   config.datasets = {{.env = "stuck"}};
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -711,7 +711,7 @@ TEST_F(RolloutWorkerTest, AFetchThatTakesLongKeepsItFromNothing) {
     if (stop.stop_requested()) ++stopped;
     return paths_.weights() / manifest;
   };
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   desk.send(publish(0, 1));
@@ -732,7 +732,7 @@ TEST_F(RolloutWorkerTest, AFetchThatTakesLongKeepsItFromNothing) {
 // What is staged and never told to take its place changes no token.
 TEST_F(RolloutWorkerTest, SamplesByWhatItHasUntilItIsToldToSwitch) {
   RolloutWorkerConfig config = this->config();
-  Desk desk(config.endpoint);
+  Desk desk(config.endpoint.address);
   auto status = start(config);
   desk.await_worker();
   const wire::Stage first = publish(0, 1);
@@ -770,7 +770,7 @@ TEST_F(RolloutWorkerTest, ProvesWhatItSamplesByInTheMiddleOfAnEvaluation) {
     });
     RolloutWorkerConfig config = this->config();
     config.datasets = {{.env = "stuck"}};
-    auto desk = std::make_unique<Desk>(config.endpoint);
+    auto desk = std::make_unique<Desk>(config.endpoint.address);
     auto status = start(config);
     desk->await_worker();
     const wire::Stage first = publish(0, 1);
@@ -786,7 +786,7 @@ TEST_F(RolloutWorkerTest, ProvesWhatItSamplesByInTheMiddleOfAnEvaluation) {
       desk->await<wire::Staged>(1);
     }
     desk.reset();
-    desk = std::make_unique<Desk>(config.endpoint);
+    desk = std::make_unique<Desk>(config.endpoint.address);
     desk->await_worker();
     desk->send(wire::Hold{{BodyId{evaluated.lane, evaluated.lease}}});
     desk->send(evaluated);
