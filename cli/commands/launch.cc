@@ -17,6 +17,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
+#include "cli/run/gate_role.h"
 #include "cli/run/load.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
@@ -271,6 +272,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   check_size(plan, memory_facts());
   check_open_files(options, arguments.in_process, files_left());
   if (arguments.in_process) check_threads(options);
+  for (const std::string& note : check_gate(options)) say("note: " + note);
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);

@@ -14,6 +14,7 @@
 #include "cli/commands/join_remote.h"
 #include "cli/commands/leave.h"
 #include "cli/run/endpoint.h"
+#include "cli/run/listen.h"
 #include "cli/run/load.h"
 #include "cli/run/pools.h"
 #include "cli/run/roles.h"
@@ -135,6 +136,11 @@ bool is_remote(const WorkerArguments& arguments) {
   return arguments.join.find("://") != std::string::npos;
 }
 
+// "gpu1:7701", which is no folder and was meant as an address.
+bool lacks_scheme(const WorkerArguments& arguments) {
+  return parse_tcp_address("tcp://" + arguments.join) && !fs::exists(arguments.join);
+}
+
 // Which of the three ways to start one is meant, and whether all that it wants was given.
 ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
   if (arguments.join.empty() == arguments.run.empty())
@@ -153,6 +159,9 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
       throw UserError("--cluster has no use here: a worker that joins a run (--join) is in one.");
     check_site_name("--cluster", arguments.cluster);
   }
+  if (lacks_scheme(arguments))
+    throw UserError("--join is '{}'; of another host it is tcp://HOST:PORT. Try --join tcp://{}.",
+                    arguments.join, arguments.join);
   for (const auto& [flag, value] : {std::pair{"--key", arguments.key},
                                     {"--server-key", arguments.server_key},
                                     {"--work-dir", arguments.work_dir}}) {

@@ -1,6 +1,7 @@
 #include "cli/run/gate_role.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -101,6 +102,35 @@ class Guests {
 };
 
 }  // namespace
+
+std::vector<std::string> check_gate(const RunOptions& options) {
+  if (options.run.listen.empty()) return {};
+  const wire::KeyFolder keys{options.run.keys};
+  std::error_code error;
+  if (!std::filesystem::exists(keys.server(), error))
+    throw UserError::at("run.keys",
+                        "is {}, which has no server.key.\n       Try 'tailrace keys new NAME --dir "
+                        "{}', with the name of the first machine that will join.",
+                        options.run.keys, options.run.keys);
+  try {
+    (void)wire::read_secret_key(keys.server());
+  } catch (const UserError& fault) {
+    throw fault.about("run.keys");
+  }
+  Log log("launch", "");
+  try {
+    const Gate probe({.listen = options.run.listen, .scheduler = {}, .keys = keys}, log);
+  } catch (const UserError& fault) {
+    throw UserError::at("run.listen",
+                        "cannot be opened: {}.\n       Try another port, or * for all addresses of "
+                        "this machine.",
+                        fault.what());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(keys.allowed(), error))
+    if (entry.path().extension() == ".pub") return {};
+  return {fmt::format("nobody may join yet: {} has no key ('tailrace keys new NAME --dir {}')",
+                      keys.allowed().string(), options.run.keys)};
+}
 
 ExitCode run_gate(const RunPaths& run, const RunOptions& options, const std::string& scheduler,
                   Log& log, const std::stop_token& stop) {

@@ -6,6 +6,7 @@
 
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "cli/run/options.h"
 #include "core/base/exit_code.h"
@@ -13,6 +14,10 @@
 #include "core/base/run_directory.h"
 
 namespace tailrace {
+
+// Whether this machine can open the gate of a run, before the run is begun. Throws UserError about
+// run.keys or run.listen. Returns what a person should know.
+std::vector<std::string> check_gate(const RunOptions& options);
 
 // Until `stop`. Throws UserError: keys that are missing, a port that cannot be bound, or a file of
 // the run that has changed since it began.

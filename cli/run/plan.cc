@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/run/cluster_plan.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/listen.h"
@@ -323,6 +324,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   const ParameterLayout layout(config);
   plan.parameters = layout.num_parameters();
   plan.active_parameters = layout.num_active_parameters();
+  plan.warnings = cluster_warnings(o, plan.parameters);
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(o, config, plan);
@@ -414,46 +416,6 @@ std::vector<std::string> describe_libraries(const RunOptions& o) {
 
 }  // namespace
 
-namespace {
-
-// Of a payload over a link that carries nothing else.
-std::string time_over(double bytes, int64_t mbit) {
-  const double seconds = bytes * 8 / (static_cast<double>(mbit) * 1e6);
-  if (seconds < 0.001) return "less than 1 ms";
-  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1000);
-  return seconds < 100 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
-}
-
-// What is awaited from a cluster, what its link has to carry, and how its workers join.
-std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSection& cluster,
-                                          const Plan& plan) {
-  std::vector<std::string> pools, joins;
-  int64_t workers = 0;
-  const std::string join = fmt::format("join with tailrace worker --join {}", address_to_join(o));
-  for (const PoolSection& pool : o.rollout_processes.pools) {
-    if (pool.cluster != cluster.name) continue;
-    pools.push_back(pool.name);
-    workers += pool.workers;
-    joins.push_back(fmt::format("{} --pool {} --cluster {} ...", join, pool.name, cluster.name));
-  }
-  if (joins.empty()) joins.push_back(fmt::format("{} --cluster {} ...", join, cluster.name));
-  std::string text =
-      pools.empty() ? "no pool of rollout workers"
-                    : fmt::format("{} ({} {})", counted(workers, "rollout worker"),
-                                  pools.size() == 1 ? "pool" : "pools", fmt::join(pools, ", "));
-  if (cluster.link_mbit > 0) {
-    // The payload is the whole version, whatever dtype computes.
-    const double bytes = static_cast<double>(plan.parameters) * sizeof(float);
-    text +=
-        fmt::format(", link {} Mbit/s: a version of {} (f32) takes {} at best", cluster.link_mbit,
-                    format_bytes(static_cast<int64_t>(bytes)), time_over(bytes, cluster.link_mbit));
-  }
-  joins.insert(joins.begin(), fmt::format("{}: {}", cluster.name, text));
-  return joins;
-}
-
-}  // namespace
-
 std::string format_plan(const Plan& plan, const RunOptions& o,
                         const std::vector<std::string>& algorithm) {
   std::string out;
@@ -501,7 +463,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                                address->is_any() ? "; HOST: this machine, as they reach it" : ""));
   for (const ClusterSection& cluster : o.clusters) {
     std::string_view label = "cluster";
-    for (const std::string& text : describe_cluster(o, cluster, plan)) {
+    for (const std::string& text : describe_cluster(o, cluster, plan.parameters)) {
       line(label, text);
       label = "";
     }

@@ -34,14 +34,14 @@ struct GateOptions {
   std::string scheduler;  // its endpoint on this host
   wire::KeyFolder keys;
   std::chrono::milliseconds forget{600'000};
-  FileShelf::Find find;  // the files that workers may have
+  FileShelf::Find find = {};  // the files that workers may have
 
   // Gives a worker that is new here its name, or says why not. `user`: whose key it has.
-  std::function<wire::GreetingAnswer(const wire::Greeting&, const std::string& user)> admit;
+  std::function<wire::GreetingAnswer(const wire::Greeting&, const std::string& user)> admit = {};
   // The name is free again: its worker said goodbye, or was away for too long.
-  std::function<void(const std::string& name)> release;
+  std::function<void(const std::string& name)> release = {};
   // Lines of a worker's log, for RUN/logs.
-  std::function<void(const std::string& name, std::span<const wire::LogLine>)> write_lines;
+  std::function<void(const std::string& name, std::span<const wire::LogLine>)> write_lines = {};
 };
 
 struct GateCounters {

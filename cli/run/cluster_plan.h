@@ -1,0 +1,23 @@
+// What a plan says of clusters elsewhere: who is awaited from them, and what their links have to
+// carry.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+
+namespace tailrace {
+
+// Lines about one cluster: the first what is awaited from it and what its link has to carry, the
+// others how its workers join. `parameters`: of the policy.
+std::vector<std::string> describe_cluster(const RunOptions& options, const ClusterSection& cluster,
+                                          int64_t parameters);
+
+// Links over which a version of the weights takes longer than an install may.
+std::vector<std::string> cluster_warnings(const RunOptions& options, int64_t parameters);
+
+}  // namespace tailrace
