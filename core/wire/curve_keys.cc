@@ -23,7 +23,8 @@ constexpr int64_t kMaxKeyFileBytes = 4096;
 
 bool is_key(std::string_view text) {
   uint8_t bytes[32];
-  return text.size() == kKeyCharacters &&
+  // ZeroMQ reads C strings, and would take one that ends early for a key.
+  return text.size() == kKeyCharacters && text.find('\0') == std::string_view::npos &&
          zmq_z85_decode(bytes, std::string(text).c_str()) != nullptr;
 }
 
@@ -82,7 +83,13 @@ void write_key_pair(const fs::path& secret, const fs::path& shared, const std::s
   write_new(secret, 0600,
             fmt::format("# {}: secret, for its owner alone\npublic {}\nsecret {}\n", comment,
                         pair.public_key, pair.secret_key));
-  write_new(shared, 0644, fmt::format("# {}: public\npublic {}\n", comment, pair.public_key));
+  try {
+    write_new(shared, 0644, fmt::format("# {}: public\npublic {}\n", comment, pair.public_key));
+  } catch (const UserError&) {
+    // Half a pair is of no use, and would stand in the way of the next attempt.
+    ::unlink(secret.c_str());
+    throw;
+  }
 }
 
 KeyPair read_secret_key(const fs::path& file) {
@@ -101,7 +108,13 @@ KeyPair read_secret_key(const fs::path& file) {
         "{}'; "
         "if they may have read it, make new keys.",
         file.string(), facts.st_mode & 0777, file.string());
-  return {values.value().at("public"), values.value().at("secret")};
+  KeyPair pair{values.value().at("public"), values.value().at("secret")};
+  // The handshake of such a pair fails, and does not say why.
+  char derived[kKeyCharacters + 1];
+  if (zmq_curve_public(derived, pair.secret_key.c_str()) != 0 || pair.public_key != derived)
+    throw UserError("{}: its two keys do not belong together.\n       Try to copy the file again.",
+                    file.string());
+  return pair;
 }
 
 std::string read_public_key(const fs::path& file) {
@@ -111,12 +124,15 @@ std::string read_public_key(const fs::path& file) {
 }
 
 std::optional<std::string> find_allowed(const KeyFolder& keys, std::string_view public_key) {
+  // A folder that cannot be read to its end lets in whom it has named until then; a loop over its
+  // range would throw, on the thread of the Doorkeeper.
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(keys.allowed(), error)) {
-    const std::string name = entry.path().stem().string();
+  for (fs::directory_iterator entry(keys.allowed(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().stem().string();
     // The name goes into logs and the names of files.
-    if (entry.path().extension() != ".pub" || !is_site_name(name)) continue;
-    const auto values = read_key_file(entry.path());
+    if (entry->path().extension() != ".pub" || !is_site_name(name)) continue;
+    const auto values = read_key_file(entry->path());
     if (values && values.value().at("public") == public_key) return name;
   }
   return std::nullopt;
