@@ -88,7 +88,9 @@ std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
   greeting.build = value(*values, "build");
   greeting.version = value(*values, "version");
   const std::string number = value(*values, "incarnation");
-  std::from_chars(number.data(), number.data() + number.size(), greeting.incarnation);
+  const auto [rest, error] =
+      std::from_chars(number.data(), number.data() + number.size(), greeting.incarnation);
+  if (error != std::errc() || rest != number.data() + number.size()) return std::nullopt;
   const std::string role = value(*values, "role");
   if (role != name_of(Role::kRollout) && role != name_of(Role::kReward)) return std::nullopt;
   greeting.role = role == name_of(Role::kReward) ? Role::kReward : Role::kRollout;
@@ -104,9 +106,11 @@ std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> encode(const GreetingAnswer& answer) {
   using Kind = GreetingAnswer::Kind;
+  // A key without a value is left out, and the answer would be none.
+  const std::string reason = answer.reason.empty() ? "no reason was given" : answer.reason;
   return text_of({{"welcome", answer.kind == Kind::kWelcome ? answer.name : ""},
-                  {"refused", answer.kind == Kind::kRefused ? answer.reason : ""},
-                  {"later", answer.kind == Kind::kLater ? answer.reason : ""},
+                  {"refused", answer.kind == Kind::kRefused ? reason : ""},
+                  {"later", answer.kind == Kind::kLater ? reason : ""},
                   {"run", answer.run},
                   {"pool", answer.pool},
                   {"cluster", answer.cluster}});
