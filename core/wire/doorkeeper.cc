@@ -11,6 +11,8 @@ namespace {
 // Of its look at the stop; requests wake it at once.
 constexpr std::chrono::milliseconds kLook{100};
 
+constexpr std::string_view kOldFamily = "::ffff:";
+
 // version, request id, domain, address, identity, mechanism, key.
 constexpr size_t kParts = 7;
 enum Part : size_t { kVersion, kRequest, kDomain, kAddress, kIdentity, kMechanism, kKey };
@@ -79,10 +81,12 @@ struct Doorkeeper::Impl {
     return true;
   }
 
-  void note(const std::string& address, const std::string& key) {
+  void note(std::string address, const std::string& key) {
+    // A socket of both families writes the old one as a part of the new.
+    if (address.starts_with(kOldFamily)) address.erase(0, kOldFamily.size());
     {
       MutexLock lock(mu);
-      if (refused.size() < kMaxRefusals) refused.push_back({address, key});
+      if (refused.size() < kMaxRefusals) refused.push_back({std::move(address), key});
     }
     bell.ring();
   }

@@ -71,8 +71,8 @@ void set_tcp_options(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::ipv6, true);
 }
 
-// Nothing: an event that says nothing new.
-std::optional<Socket::Contact> contact_of(int event) {
+// Nothing: an event that says nothing new. `value`: the event's own.
+std::optional<Socket::Contact> contact_of(int event, uint32_t value) {
   switch (event) {
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
       return Socket::Contact::kReady;
@@ -83,7 +83,9 @@ std::optional<Socket::Contact> contact_of(int event) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
       return Socket::Contact::kWrongServer;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      return Socket::Contact::kNotEncrypted;
+      // What a client has encrypted for another server cannot be opened.
+      return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? Socket::Contact::kWrongServer
+                                                            : Socket::Contact::kNotEncrypted;
     case ZMQ_EVENT_DISCONNECTED:
       return Socket::Contact::kClosed;
     default:
@@ -108,8 +110,10 @@ struct Socket::Impl {
   Impl(Kind kind, std::unique_ptr<SocketContext> own) : Impl(kind, *own) {
     context = std::move(own);
   }
-  // Before the context: a context waits for its sockets.
+  // Before the context: a context waits for its sockets. And no event may be told to a monitor that
+  // is gone: ZeroMQ would wait for another one.
   ~Impl() {
+    if (monitor) zmq_socket_monitor(socket.handle(), nullptr, 0);
     monitor.close();
     socket.close();
   }
@@ -258,6 +262,9 @@ void Socket::watch() {
   TR_CHECK(zmq_socket_monitor(impl_->socket.handle(), name.c_str(), kEvents) == 0, "{}",
            zmq_strerror(zmq_errno()));
   impl_->monitor = zmq::socket_t(impl_->zmq, zmq::socket_type::pair);
+  // Without a bound: where one is reached, the thread that carries all bytes of the context waits
+  // for contact() to be called, and strangers can cause events as they like.
+  impl_->monitor.set(zmq::sockopt::rcvhwm, 0);
   impl_->monitor.connect(name);
 }
 
@@ -273,9 +280,11 @@ std::optional<Socket::Contact> Socket::contact() {
     }
     // 16 bits of the event, then 32 of its value.
     uint16_t number = 0;
-    if (event.size() < sizeof number) continue;
+    uint32_t value = 0;
+    if (event.size() < sizeof number + sizeof value) continue;
     std::memcpy(&number, event.data(), sizeof number);
-    if (const auto found = contact_of(number)) return found;
+    std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof number, sizeof value);
+    if (const auto found = contact_of(number, value)) return found;
   }
 }
 
