@@ -8,7 +8,7 @@
 namespace tailrace::wire {
 namespace {
 
-// Of its look at the stop; requests wake it at once.
+// Requests and the end wake it at once.
 constexpr std::chrono::milliseconds kLook{100};
 
 constexpr std::string_view kOldFamily = "::ffff:";
@@ -40,6 +40,7 @@ struct Doorkeeper::Impl {
 
   ~Impl() {
     thread.request_stop();
+    end.ring();
     thread.join();
     zmq_close(handle);
   }
@@ -47,8 +48,9 @@ struct Doorkeeper::Impl {
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       try {
-        zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
-        zmq::poll(&item, 1, kLook);
+        zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
+                                   {nullptr, end.descriptor(), ZMQ_POLLIN, 0}};
+        zmq::poll(items, 2, kLook);
         while (answer()) {
         }
       } catch (const zmq::error_t&) {
@@ -93,6 +95,7 @@ struct Doorkeeper::Impl {
 
   const KeyFolder keys;
   Wakeup& bell;
+  Wakeup end;
   void* const handle;
   zmq::socket_ref socket;
   Mutex mu;
