@@ -29,6 +29,9 @@ namespace {
 // there are more, since a burst of small ones beyond them waits for kBlockedRetry of the server;
 // its link bounds their bytes.
 constexpr int kMaxReceived = 32, kMaxToSend = 128;
+// To one of another host, which may ask for chunks of files and take none. Enough for the window of
+// who fetches; the messages of the run wait for room.
+constexpr int kMaxToSendFar = 32;
 // Of a socket and its context, with a few connections. ZeroMQ ends the process when there is none
 // left.
 constexpr int64_t kFiles = 12;
@@ -225,6 +228,7 @@ void Socket::bind(const std::string& endpoint, const KeyPair& server, const Door
   zmq::socket_t& socket = impl_->socket;
   try {
     set_tcp_options(socket);
+    socket.set(zmq::sockopt::sndhwm, kMaxToSendFar);
     socket.set(zmq::sockopt::curve_server, true);
     socket.set(zmq::sockopt::curve_secretkey, server.secret_key);
     socket.set(zmq::sockopt::zap_domain, kZapDomain);
