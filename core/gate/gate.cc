@@ -1,7 +1,6 @@
-#include "core/gate/gate.h"
-
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/rate_limit.h"
 #include "core/base/version.h"
+#include "core/gate/gate.h"
 #include "core/wire/doorkeeper.h"
 #include "core/wire/socket.h"
 #include "kernels/base/pulse.h"
@@ -29,8 +29,6 @@ constexpr std::chrono::milliseconds kGateLook{100};
 constexpr std::chrono::milliseconds kBlockedRetry{20};
 constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
 constexpr size_t kMaxGuests = 512;
-// After a goodbye: what was passed on has left by then.
-constexpr std::chrono::milliseconds kGuestParting{2'000};
 // Of the lines that strangers can cause, and those that a worker can.
 constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
@@ -81,7 +79,19 @@ struct Gate::Impl {
     for (int i = 0; i < kMaxFramesAtOnce; ++i) {
       const auto received = router.receive();
       if (!received) return;
-      take(*received);
+      guarded("a frame by the key of", received->user, [&] { take(*received); });
+    }
+  }
+
+  // A worker's frame may lead to a full disk, or to the limit of open files: that is told, and is
+  // not the end for all other workers.
+  template <class Act>
+  void guarded(std::string_view what, std::string_view whose, const Act& act) {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      if (tell_faults.take(steady_now()))
+        log.error("{} {} came to nothing: {}", what, whose, error.what());
     }
   }
 
@@ -153,7 +163,7 @@ struct Gate::Impl {
     if (guest->routing != received.peer || !guest->upstream) reconnect(*guest, received.peer);
     // A full queue drops it: the link sends it again.
     guest->upstream->send("", received.frame);
-    if (header.signal == wire::Signal::kGoodbye) guest->leaves = steady_now() + kGuestParting;
+    if (header.signal == wire::Signal::kGoodbye) guest->leaves = steady_now() + options.parting;
   }
 
   Guest* guest_of_hello(const wire::Socket::Received& received) {
@@ -198,8 +208,12 @@ struct Gate::Impl {
   void reconnect(Guest& guest, std::string_view routing) {
     guest.routing = routing;
     guest.held.clear();
-    guest.upstream = std::make_unique<wire::Socket>(wire::Socket::Kind::kDealer, context);
-    guest.upstream->connect(options.scheduler);
+    guest.retry_at = Time::min();
+    // First: the one that fails for want of files leaves none, and the next frame tries again.
+    guest.upstream.reset();
+    auto upstream = std::make_unique<wire::Socket>(wire::Socket::Kind::kDealer, context);
+    upstream->connect(options.scheduler);
+    guest.upstream = std::move(upstream);
   }
 
   Guest* guest_of(uint64_t incarnation, const wire::Socket::Received& received) {
@@ -226,23 +240,24 @@ struct Gate::Impl {
     Guest* guest = guest_of(message.incarnation, received);
     if (guest == nullptr) return;
     std::vector<wire::LogLine> fresh;
-    uint64_t number = message.first;
+    uint64_t number = message.first, taken = guest->lines_taken;
     for (const wire::LogLine& line : message.lines) {
       // The rest comes again when there is room.
-      if (number > guest->lines_taken) {
+      if (number > taken) {
         if (!guest->lines.take(steady_now())) break;
         fresh.push_back(line);
-        guest->lines_taken = number;
+        taken = number;
       }
       ++number;
     }
     if (!fresh.empty()) options.write_lines(guest->name, fresh);
+    guest->lines_taken = taken;  // written
     router.send(received.peer, wire::encode(wire::LogTaken{guest->lines_taken}));
   }
 
   void on(const wire::Socket::Received& received, const wire::Leave& message) {
     Guest* guest = guest_of(message.incarnation, received);
-    if (guest != nullptr) guest->leaves = steady_now() + kGuestParting;
+    if (guest != nullptr) guest->leaves = steady_now() + options.parting;
   }
 
   // What a gate says, and no worker.
@@ -317,7 +332,7 @@ struct Gate::Impl {
         continue;
       }
       log.info("{} {}", known.name, left ? "has left" : "was away for too long: its name is free");
-      options.release(known.name);
+      guarded("the leave of", known.name, [&] { options.release(known.name); });
       guest = guests.erase(guest);
     }
   }
@@ -354,6 +369,7 @@ struct Gate::Impl {
   std::map<uint64_t, Guest> guests;  // by incarnation
   GateCounters counters;
   RateLimit tell{kStrangerLines, kStrangerLinePeriod};
+  RateLimit tell_faults{kStrangerLines, kStrangerLinePeriod};
   const std::vector<std::byte> heartbeat = wire::encode(Header{}, wire::Heartbeat{});
 };
 

@@ -34,6 +34,8 @@ struct GateOptions {
   std::string scheduler;  // its endpoint on this host
   wire::KeyFolder keys;
   std::chrono::milliseconds forget{600'000};
+  // After a goodbye, until the name is free: what was passed on has left by then.
+  std::chrono::milliseconds parting{2'000};
   FileShelf::Find find = {};  // the files that workers may have
 
   // Gives a worker that is new here its name, or says why not. `user`: whose key it has.
