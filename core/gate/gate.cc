@@ -34,6 +34,11 @@ constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
 constexpr int64_t kWorkerLinesAtOnce = 500;
 constexpr std::chrono::milliseconds kWorkerLinePeriod{200};
+// Connections to the scheduler that a worker can cause, by connecting itself: each takes files.
+constexpr int64_t kConnectionsAtOnce = 32;
+constexpr std::chrono::milliseconds kConnectionPeriod{200};
+// Until one takes its first frame: on this host, so mostly at once.
+constexpr std::chrono::milliseconds kConnectionLook{5}, kConnectionPatience{500};
 // Sessions of a worker whose frames may still be on their way.
 constexpr size_t kMaxSessions = 4;
 
@@ -52,9 +57,12 @@ struct Gate::Impl {
     Greeting greeting;
     GreetingAnswer answer;
     std::unique_ptr<wire::Socket> upstream;  // null until its first Hello
-    std::string routing;                     // of its latest frame of the run
-    std::vector<uint64_t> sessions = {};     // the latest last
-    std::vector<std::byte> held = {};        // came from the scheduler, and could not be sent yet
+    RateLimit connections{kConnectionsAtOnce, kConnectionPeriod};
+    Time connected = Time::min();         // when `upstream` began to connect
+    std::vector<std::byte> first = {};    // for `upstream`, which takes nothing yet
+    std::string routing;                  // of its latest frame of the run
+    std::vector<uint64_t> sessions = {};  // the latest last
+    std::vector<std::byte> held = {};     // came from the scheduler, and could not be sent yet
     Time retry_at = Time::min();
     Time heard;
     std::optional<Time> leaves = {};
@@ -160,10 +168,32 @@ struct Gate::Impl {
         header.session == 0 ? guest_of_hello(received) : guest_of_session(header, received);
     if (guest == nullptr) return;
     guest->heard = steady_now();
-    if (guest->routing != received.peer || !guest->upstream) reconnect(*guest, received.peer);
-    // A full queue drops it: the link sends it again.
-    guest->upstream->send("", received.frame);
+    if (guest->routing != received.peer || !guest->upstream) {
+      if (!guest->connections.take(guest->heard)) {
+        note(counters.strayed, "frames of who connects too often", received.user, guest->name);
+        return;
+      }
+      reconnect(*guest, received.peer);
+    }
+    pass_on(*guest, received.frame);
     if (header.signal == wire::Signal::kGoodbye) guest->leaves = steady_now() + options.parting;
+  }
+
+  // A full queue drops it: the link sends it again. The first frame of a connection is kept, since
+  // it is a Hello mostly, and would be said again after a second only.
+  void pass_on(Guest& guest, std::span<const std::byte> frame) {
+    if (pass_on_first(guest) && guest.upstream->send("", frame)) return;
+    if (guest.first.empty() && steady_now() < guest.connected + kConnectionPatience)
+      guest.first.assign(frame.begin(), frame.end());
+  }
+
+  // Whether none waits.
+  bool pass_on_first(Guest& guest) {
+    if (guest.first.empty()) return true;
+    const bool sent = guest.upstream && guest.upstream->send("", guest.first);
+    if (!sent && steady_now() < guest.connected + kConnectionPatience) return false;
+    guest.first.clear();
+    return true;
   }
 
   Guest* guest_of_hello(const wire::Socket::Received& received) {
@@ -208,7 +238,9 @@ struct Gate::Impl {
   void reconnect(Guest& guest, std::string_view routing) {
     guest.routing = routing;
     guest.held.clear();
+    guest.first.clear();
     guest.retry_at = Time::min();
+    guest.connected = steady_now();
     // First: the one that fails for want of files leaves none, and the next frame tries again.
     guest.upstream.reset();
     auto upstream = std::make_unique<wire::Socket>(wire::Socket::Kind::kDealer, context);
@@ -349,11 +381,15 @@ struct Gate::Impl {
     for (auto& [incarnation, guest] : guests) {
       if (guest.held.empty() && guest.upstream) sockets.push_back(guest.upstream.get());
       if (!guest.held.empty()) timeout = std::min(timeout, kBlockedRetry);
+      if (!guest.first.empty()) timeout = std::min(timeout, kConnectionLook);
     }
     wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());
     (void)bell.silence();
     drain_router();
-    for (auto& [incarnation, guest] : guests) drain_upstream(guest);
+    for (auto& [incarnation, guest] : guests) {
+      (void)pass_on_first(guest);
+      drain_upstream(guest);
+    }
     look_at_contacts();
     part_with_the_gone();
   }
