@@ -1,3 +1,5 @@
+#include "core/gate/gate.h"
+
 #include <algorithm>
 #include <bit>
 #include <exception>
@@ -12,7 +14,6 @@
 #include "core/base/error.h"
 #include "core/base/rate_limit.h"
 #include "core/base/version.h"
-#include "core/gate/gate.h"
 #include "core/wire/doorkeeper.h"
 #include "core/wire/socket.h"
 #include "kernels/base/pulse.h"
@@ -176,7 +177,11 @@ struct Gate::Impl {
       reconnect(*guest, received.peer);
     }
     pass_on(*guest, received.frame);
-    if (header.signal == wire::Signal::kGoodbye) guest->leaves = steady_now() + options.parting;
+    if (header.signal == wire::Signal::kGoodbye) {
+      guest->leaves = steady_now() + options.parting;
+    } else if (header.session == 0) {
+      guest->leaves.reset();  // it begins another session
+    }
   }
 
   // A full queue drops it: the link sends it again. The first frame of a connection is kept, since
@@ -207,7 +212,9 @@ struct Gate::Impl {
     const auto guest = guests.find(hello->incarnation);
     if (guest == guests.end() || guest->second.user != received.user) return stray(received);
     const Guest& known = guest->second;
-    if (hello->worker != known.name || hello->role != known.greeting.role || !hello->joined) {
+    if (hello->worker != known.name || hello->role != known.greeting.role || !hello->joined ||
+        hello->host != known.greeting.host || hello->pool != known.answer.pool ||
+        hello->cluster != known.answer.cluster) {
       note(counters.strayed, "Hellos that are not their sender's to say", received.user,
            wire::describe(decoded.value().message));
       return nullptr;
