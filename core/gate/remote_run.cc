@@ -22,8 +22,6 @@ namespace {
 using wire::GreetingAnswer;
 using Contact = wire::Socket::Contact;
 
-constexpr std::chrono::milliseconds kGreetAgain{1'000};
-constexpr std::chrono::milliseconds kTellAgain{2'000};  // lines that were not acknowledged
 constexpr std::chrono::milliseconds kRunLook{100};
 constexpr std::chrono::milliseconds kLinger{1'000};
 constexpr size_t kMaxLines = 256, kLinesPerMessage = 64;
@@ -64,7 +62,7 @@ struct RemoteRun::Impl {
       // Before the handshake there is nobody to send to.
       if (ready && steady_now() >= greet_at) {
         socket.send("", wire::encode(options.greeting));
-        greet_at = steady_now() + kGreetAgain;
+        greet_at = steady_now() + options.greet_again;
       }
       if (const auto received = socket.receive()) {
         const auto answer = wire::decode_greeting_answer(received->frame);
@@ -111,7 +109,7 @@ struct RemoteRun::Impl {
   // ---- the thread
 
   void run(const std::stop_token& stop) {
-    Time greet_at = steady_now() + kGreetAgain;
+    Time greet_at = steady_now() + options.greet_again;
     std::optional<Time> end;
     while (true) {
       const Time now = steady_now();
@@ -119,10 +117,10 @@ struct RemoteRun::Impl {
       if (end && (now >= *end || lines_left() == 0)) break;
       if (now >= greet_at) {
         socket.send("", wire::encode(options.greeting));
-        greet_at = now + kGreetAgain;
+        greet_at = now + options.greet_again;
       }
-      hand_in_lines(now);
       while (const auto received = socket.receive()) take(received->frame);
+      hand_in_lines(now);
       while (socket.contact()) {
       }
       socket.wait(kRunLook, false, wakeup.descriptor());
@@ -144,6 +142,7 @@ struct RemoteRun::Impl {
     const auto* taken = std::get_if<wire::LogTaken>(&message.value());
     if (taken == nullptr) return;
     MutexLock lock(mu);
+    if (lines.empty() || first > taken->through) return;  // it takes no more for now
     while (!lines.empty() && first <= taken->through) {
       lines.pop_front();
       ++first;
@@ -164,7 +163,7 @@ struct RemoteRun::Impl {
       message.first = first;
       for (size_t i = 0; i < std::min(lines.size(), kLinesPerMessage); ++i)
         message.lines.push_back(lines[i]);
-      tell_at = now + kTellAgain;
+      tell_at = now + 2 * options.greet_again;  // those that were not acknowledged
     }
     socket.send("", wire::encode(message));
   }

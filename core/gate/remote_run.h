@@ -25,6 +25,8 @@ struct RemoteRunOptions {
   wire::Greeting greeting;  // without build, version and incarnation, which are this process's
   // For a gate that answers at all, and for one that says "later".
   std::chrono::milliseconds patience{10'000};
+  // How often it greets, so that a gate that has begun anew knows it soon.
+  std::chrono::milliseconds greet_again{1'000};
 };
 
 class RemoteRun {
