@@ -114,6 +114,12 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
     job->facts.bytes =
         shared->bytes < 0 ? now.st_size : std::min<int64_t>(shared->bytes, now.st_size);
     job->facts.chunk_bytes = chunk_bytes_for(job->facts.bytes);
+    if (wire::num_chunks(job->facts.bytes, job->facts.chunk_bytes) > wire::kMaxChunks) {
+      answer.reason = fmt::format("{}: it has {} bytes, and {} is the most that is handed out",
+                                  shared->path.string(), job->facts.bytes,
+                                  wire::kMaxChunks * wire::kMaxChunkBytes);
+      return answer;
+    }
     entries_.push_front({name, identity, job});
     {
       MutexLock lock(mu_);
@@ -162,6 +168,8 @@ void FileShelf::run(const std::stop_token& stop) {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
+    // Nobody else's: it was put away, or is another file by now.
+    if (job.use_count() == 1) continue;
     job->compute(stop);
     job->done.store(true, std::memory_order_release);
     bell_.ring();
