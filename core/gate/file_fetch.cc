@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -30,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr std::chrono::milliseconds kFetchLook{50};
 constexpr std::chrono::milliseconds kConnecting{5}, kNotReady{20};
 constexpr std::chrono::milliseconds kAskAgain{1'000};  // for facts, which may be lost or not ready
-constexpr int kMaxDamaged = 8;                         // then it is not the link
+constexpr int kMaxDamaged = 16;  // more than a window of them: then it is not the link
 
 class Fetch {
  public:
@@ -50,11 +51,17 @@ class Fetch {
     const LockFile lock = hold();
     if (!lock.held()) return refuse("it was given up, before anybody else had fetched it");
     if (auto known = ask_facts(); !known) return known.failure();
-    // Whoever reads it goes on with the file that it has opened.
-    if (is_there()) return counters_;
-    if (auto opened = open_part(); !opened) return opened.failure();
-    if (auto taken = take_chunks(); !taken) return taken.failure();
-    return settle();
+    while (true) {
+      // Whoever reads it goes on with the file that it has opened.
+      if (is_there()) return counters_;
+      if (auto opened = open_part(); !opened) return opened.failure();
+      if (auto taken = take_chunks(); !taken) return taken.failure();
+      if (!renewed_) return settle();
+      // The name leads to another file since: what is here may be of use for that one too.
+      facts_ = *std::exchange(renewed_, std::nullopt);
+      in_flight_.clear();
+      counters_.kept = 0;
+    }
   }
 
  private:
@@ -92,7 +99,7 @@ class Fetch {
   }
 
   Result<void> ask_facts() {
-    const Time give_up = steady_now() + options_.patience;
+    Time give_up = steady_now() + options_.patience;
     Time ask_at = Time::min();
     while (steady_now() < give_up) {
       if (stop_.stop_requested()) return refuse("it was given up");
@@ -109,7 +116,9 @@ class Fetch {
         case wire::FileFacts::Status::kAbsent:
           return refuse(facts->reason);
         case wire::FileFacts::Status::kLater:
+          // It is there, and works on it.
           ask_at = steady_now() + kNotReady;
+          give_up = steady_now() + options_.patience;
           break;
       }
     }
@@ -138,10 +147,11 @@ class Fetch {
     if (::ftruncate(file_.get(), facts_.bytes) != 0)
       return Failure{describe_errno("write", part_, errno)};
     missing_ = prove_chunks(file_.get(), found.st_size);
+    there_ = counters_.kept;
     return {};
   }
 
-  // The chunks that a file of so many bytes lacks, or has otherwise.
+  // The chunks that a file of so many bytes lacks, or has otherwise. After a stop, all that follow.
   std::deque<int64_t> prove_chunks(int file, int64_t size) {
     std::deque<int64_t> missing;
     std::vector<std::byte> bytes(static_cast<size_t>(facts_.chunk_bytes));
@@ -149,7 +159,7 @@ class Fetch {
       beat();
       const int64_t at = i * facts_.chunk_bytes;
       const std::span chunk(bytes.data(), static_cast<size_t>(bytes_of(i)));
-      if (at + std::ssize(chunk) <= size &&
+      if (!stop_.stop_requested() && at + std::ssize(chunk) <= size &&
           ::pread(file, chunk.data(), chunk.size(), at) == std::ssize(chunk) &&
           digest_of(chunk) == facts_.chunks[static_cast<size_t>(i)]) {
         counters_.kept += std::ssize(chunk);
@@ -164,6 +174,7 @@ class Fetch {
     return std::min(facts_.chunk_bytes, facts_.bytes - index * facts_.chunk_bytes);
   }
 
+  // All of them, unless the file is another one by now (`renewed_`).
   Result<void> take_chunks() {
     Time last = steady_now(), asked_all = last;
     while (!missing_.empty() || !in_flight_.empty()) {
@@ -173,15 +184,27 @@ class Fetch {
       if (const auto* chunk = message ? std::get_if<wire::Chunk>(&*message) : nullptr) {
         auto taken = take(*chunk);
         if (!taken) return taken.failure();
-        if (taken.value()) last = asked_all = steady_now();
+        if (!taken.value()) continue;
+        last = asked_all = steady_now();
+        absent_.clear();
         continue;
+      }
+      if (auto* facts = message ? std::get_if<wire::FileFacts>(&*message) : nullptr;
+          facts != nullptr && facts->name == name_) {
+        if (facts->status == wire::FileFacts::Status::kAbsent) absent_ = facts->reason;
+        if (facts->status == wire::FileFacts::Status::kThere && facts->digest != facts_.digest) {
+          renewed_ = std::move(*facts);
+          return {};
+        }
       }
       const Time now = steady_now();
       if (now - last > options_.patience)
         return refuse(fmt::format("nothing of it has come for {} s; {} of {} bytes are here",
-                                  options_.patience.count() / 1000,
-                                  counters_.kept + counters_.received, facts_.bytes));
+                                  options_.patience.count() / 1000, there_, facts_.bytes));
       if (now - asked_all < options_.stall) continue;
+      // A file that its owner has removed is given for as long as it is on the gate's shelf: only
+      // one of which no chunk comes either is gone.
+      if (!absent_.empty()) return refuse(absent_);
       // What was on its way is lost with the connection; a gate that is new must look at the file
       // before it can give a chunk of it.
       asked_all = now;
@@ -221,13 +244,15 @@ class Fetch {
       missing_.push_back(chunk.index);
       if (++counters_.damaged > kMaxDamaged)
         return refuse(fmt::format("its chunks arrive damaged ({} of them)", counters_.damaged));
+      (void)ask_for_facts();  // it may have been written over
       return false;
     }
     if (::pwrite(file_.get(), chunk.bytes.data(), chunk.bytes.size(),
                  chunk.index * facts_.chunk_bytes) != std::ssize(chunk.bytes))
       return Failure{describe_errno("write", part_, errno)};
     counters_.received += std::ssize(chunk.bytes);
-    options_.on_progress(counters_.kept + counters_.received, facts_.bytes);
+    there_ += std::ssize(chunk.bytes);
+    options_.on_progress(there_, facts_.bytes);
     return true;
   }
 
@@ -247,6 +272,9 @@ class Fetch {
   const std::stop_token stop_;
   wire::Socket socket_;
   wire::FileFacts facts_;
+  int64_t there_ = 0;                       // bytes of the part that are proved
+  std::string absent_;                      // why the gate has no such file by now
+  std::optional<wire::FileFacts> renewed_;  // of the name, when they are others than `facts_`
   FileDescriptor file_;
   std::deque<int64_t> missing_, in_flight_;  // chunks; the latter in the order of their requests
   FetchCounters counters_;
