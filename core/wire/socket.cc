@@ -75,7 +75,7 @@ void set_tcp_options(zmq::socket_t& socket) {
 }
 
 // Nothing: an event that says nothing new. `value`: the event's own.
-std::optional<Socket::Contact> contact_of(int event, uint32_t value) {
+std::optional<Socket::Contact> contact_of(int event, uint32_t value, bool is_server) {
   switch (event) {
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
       return Socket::Contact::kReady;
@@ -84,7 +84,9 @@ std::optional<Socket::Contact> contact_of(int event, uint32_t value) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
       return Socket::Contact::kNotAllowed;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-      return Socket::Contact::kWrongServer;
+      // The other end has hung up without a word: a server does so that cannot read what was
+      // encrypted for another one. A client has its own reasons, and is mostly none of ours.
+      return is_server ? Socket::Contact::kNotEncrypted : Socket::Contact::kWrongServer;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
       // What a client has encrypted for another server cannot be opened.
       return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? Socket::Contact::kWrongServer
@@ -288,7 +290,7 @@ std::optional<Socket::Contact> Socket::contact() {
     if (event.size() < sizeof number + sizeof value) continue;
     std::memcpy(&number, event.data(), sizeof number);
     std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof number, sizeof value);
-    if (const auto found = contact_of(number, value)) return found;
+    if (const auto found = contact_of(number, value, impl_->router)) return found;
   }
 }
 

@@ -44,9 +44,8 @@ class Socket {
     kReady,         // both ends know each other
     kNobody,        // nothing listens at the address, or it cannot be reached
     kNotAllowed,    // the server does not know the client's key
-    kWrongServer,   // the other end has another server key
-    kNotEncrypted,  // the other end speaks something else; told to a server, also of a client that
-                    // has another server key or none
+    kWrongServer,   // the other end has another server key; told to a server: the client has
+    kNotEncrypted,  // the other end speaks something else, or no CURVE; or a client has hung up
     kClosed,        // a connection that was ready has ended
   };
   void watch();
