@@ -52,6 +52,16 @@ TEST_F(GateTest, AWorkerComesUpByTheNameThatItWasGiven) {
   EXPECT_EQ(counters().malformed, 0);
 }
 
+// The connection to the scheduler takes nothing when it is new: the Hello would be said again, here
+// after a minute.
+TEST_F(GateTest, TheFirstFrameOfAConnectionIsNotLost) {
+  link_.resend = 60s;
+  start_gate();
+  const auto run = join();
+  const auto client = client_of(*run);
+  ASSERT_TRUE(next<wire::Welcome>(*client));
+}
+
 TEST_F(GateTest, MessagesPassInOrderBothWaysLargeOnesToo) {
   start_gate();
   const auto run = join();
@@ -201,6 +211,32 @@ TEST_F(GateTest, HostileFramesOfAnAllowedKeyHarmNobody) {
   const std::string log = read_file(host_.folder() / "log").value();
   EXPECT_LT(std::ranges::count(log, '\n'), 100) << log;
   EXPECT_NE(log.find("by the key of east"), std::string::npos) << log;
+}
+
+TEST_F(GateTest, StrangersHarmNobody) {
+  start_gate();
+  const auto run = join();
+  const auto client = client_of(*run);
+  Rng rng(5);
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 200; ++i) {
+    FileDescriptor peer = wire::connect_plainly(host_.port());
+    ASSERT_TRUE(peer.is_open()) << i;
+    // A browser, and a program of ZeroMQ without keys.
+    std::string text = "GET / HTTP/1.1\r\n\r\n";
+    if (i % 2 == 0)
+      text = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16) + std::string(48, '\0');
+    for (int64_t n = rng.below(300); n > 0; --n) text += static_cast<char>(rng.below(256));
+    // The gate may have hung up.
+    (void)::send(peer.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (i % 10 == 0) silent.push_back(std::move(peer));
+  }
+  client->send(wire::TrainerWants{0, 1});
+  ASSERT_TRUE(serve_until([&] { return acknowledged(*client) == 1; }));
+  EXPECT_TRUE(is_served("west"));
+  ASSERT_TRUE(eventually([&] { return counters().not_shaken > 20; }));
+  const std::string log = read_file(host_.folder() / "log").value();
+  EXPECT_LT(std::ranges::count(log, '\n'), 40) << log;
 }
 
 TEST_F(GateTest, AnotherBuildIsRefusedByName) {
