@@ -43,12 +43,6 @@ constexpr std::chrono::milliseconds kConnectionLook{5}, kConnectionPatience{500}
 // Sessions of a worker whose frames may still be on their way.
 constexpr size_t kMaxSessions = 4;
 
-// An IPv4 address that came in over a socket of both families, as people write it.
-std::string_view plain_address(std::string_view address) {
-  constexpr std::string_view kMapped = "::ffff:";
-  return address.starts_with(kMapped) ? address.substr(kMapped.size()) : address;
-}
-
 }  // namespace
 
 struct Gate::Impl {
@@ -344,7 +338,7 @@ struct Gate::Impl {
             "refused a connection from {}: its key ({}) is not in {}. If it is meant to join, put "
             "it "
             "there",
-            plain_address(refusal.address), refusal.public_key, options.keys.allowed().string());
+            refusal.address, refusal.public_key, options.keys.allowed().string());
     }
     while (const auto contact = router.contact()) {
       // The Doorkeeper has told of who is not on the list.
@@ -353,11 +347,10 @@ struct Gate::Impl {
         continue;
       ++counters.not_shaken;
       if (tell.take(steady_now()))
-        log.warning(
-            "refused a connection to {}: it has no key, has not the key of this run (server.pub), "
-            "or "
-            "is no worker of tailrace",
-            options.listen);
+        log.warning("refused a connection to {}: {}", options.listen,
+                    *contact == wire::Socket::Contact::kWrongServer
+                        ? "it has not the key of this run (server.pub)"
+                        : "it has no key, or is no worker of tailrace");
     }
   }
 
