@@ -100,7 +100,8 @@ ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries&
        .greeting = {.role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward,
                     .pool = join.pool,
                     .cluster = join.cluster,
-                    .host = host_name()}});
+                    .host = host_name()},
+       .rate_mbit = join.rate_mbit});
   const std::string& name = run.welcome().name;
   say_line(fmt::format("{} has joined {} at {}", name, run.welcome().run, join.address));
   leave.watch([&run] { return run.refusal().empty(); });

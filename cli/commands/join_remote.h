@@ -17,6 +17,7 @@ struct RemoteJoin {
   RoleKind kind = RoleKind::kRollout;
   std::string pool, cluster;
   std::string work_dir;  // empty: default_work_directory()
+  double rate_mbit = 0;  // of files; 0: as the link allows
 };
 
 // Until the run ends or a person says so. Throws UserError.

@@ -35,7 +35,8 @@ struct WorkerArguments {
   std::string run, join;
   std::string pool, cluster;
   std::string key, server_key, work_dir;  // of a run of another host
-  int status = -1;                        // descriptor; -1: no supervisor looks
+  double rate_mbit = 0;
+  int status = -1;  // descriptor; -1: no supervisor looks
 };
 
 // SIGTERM and SIGINT ask for a clean end.
@@ -162,6 +163,8 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
   if (lacks_scheme(arguments))
     throw UserError("--join is '{}'; of another host it is tcp://HOST:PORT. Try --join tcp://{}.",
                     arguments.join, arguments.join);
+  if (arguments.rate_mbit > 0 && !is_remote(arguments))
+    throw UserError("--rate-mbit has no use here: it is of a run of another host.");
   for (const auto& [flag, value] : {std::pair{"--key", arguments.key},
                                     {"--server-key", arguments.server_key},
                                     {"--work-dir", arguments.work_dir}}) {
@@ -188,7 +191,8 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
                       .kind = arguments.kind.value_or(RoleKind::kRollout),
                       .pool = arguments.pool,
                       .cluster = arguments.cluster,
-                      .work_dir = arguments.work_dir},
+                      .work_dir = arguments.work_dir,
+                      .rate_mbit = arguments.rate_mbit},
                      page, registries);
 }
 
@@ -211,6 +215,11 @@ void add_worker(Command& program, const Registries& registries) {
                  {.help = "of another host: where files of the run are kept; empty: tailrace in "
                           "XDG_CACHE_HOME or ~/.cache",
                   .value = "DIR"});
+  command.option(
+      "--rate-mbit", arguments->rate_mbit,
+      {.help = "of another host: at most so fast are weights and other files fetched, in "
+               "Mbit/s; 0: as the link allows",
+       .max = 1e6});
   command.option("--role", arguments->kind, {.help = "with --join rollout or reward"});
   command.option("--index", arguments->index, {.help = "which of the workers of this role"});
   command.option("--pool", arguments->pool,

@@ -19,6 +19,7 @@
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
 #include "core/base/lock_file.h"
+#include "core/gate/fetch_window.h"
 #include "core/wire/gate_frames.h"
 #include "core/wire/socket.h"
 #include "kernels/base/pulse.h"
@@ -29,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kFetchLook{50};
+constexpr std::chrono::milliseconds kBurst{100};  // that a rate allows after a pause
 constexpr std::chrono::milliseconds kConnecting{5}, kNotReady{20};
 constexpr std::chrono::milliseconds kAskAgain{1'000};  // for facts, which may be lost or not ready
 constexpr int kMaxDamaged = 16;  // more than a window of them: then it is not the link
@@ -43,6 +45,7 @@ class Fetch {
         part_(target.string() + ".part"),
         stop_(stop),
         socket_(wire::Socket::Kind::kDealer) {
+    socket_.watch();
     socket_.connect(options.gate);
   }
 
@@ -176,16 +179,21 @@ class Fetch {
 
   // All of them, unless the file is another one by now (`renewed_`).
   Result<void> take_chunks() {
+    window_.emplace(options_.window_bytes, facts_.chunk_bytes);
+    ask_at_ = Time::min();
     Time last = steady_now(), asked_all = last;
+    auto stall = options_.stall;
     while (!missing_.empty() || !in_flight_.empty()) {
       if (stop_.stop_requested()) return refuse("it was given up");
       fill_window();
-      auto message = receive();
+      if (is_connected_anew()) ask_all_again();
+      auto message = receive(next_look());
       if (const auto* chunk = message ? std::get_if<wire::Chunk>(&*message) : nullptr) {
         auto taken = take(*chunk);
         if (!taken) return taken.failure();
         if (!taken.value()) continue;
         last = asked_all = steady_now();
+        stall = options_.stall;
         absent_.clear();
         continue;
       }
@@ -201,43 +209,68 @@ class Fetch {
       if (now - last > options_.patience)
         return refuse(fmt::format("nothing of it has come for {} s; {} of {} bytes are here",
                                   options_.patience.count() / 1000, there_, facts_.bytes));
-      if (now - asked_all < options_.stall) continue;
+      // Nothing is missed before it may be asked for.
+      if (in_flight_.empty()) asked_all = now;
+      if (now - asked_all < (absent_.empty() ? stall : options_.stall / 2)) continue;
       // A file that its owner has removed is given for as long as it is on the gate's shelf: only
       // one of which no chunk comes either is gone.
       if (!absent_.empty()) return refuse(absent_);
-      // What was on its way is lost with the connection; a gate that is new must look at the file
-      // before it can give a chunk of it.
       asked_all = now;
-      counters_.asked_again += std::ssize(in_flight_);
-      while (!in_flight_.empty()) {
-        missing_.push_front(in_flight_.back());
-        in_flight_.pop_back();
-      }
-      (void)ask_for_facts();
+      stall *= 2;
+      ask_all_again();
     }
     return {};
   }
 
+  // What was on its way is lost with its connection.
+  bool is_connected_anew() {
+    bool anew = false;
+    while (const auto contact = socket_.contact())
+      if (*contact == wire::Socket::Contact::kReady) anew = std::exchange(connected_, true);
+    return anew;
+  }
+
+  // A gate that is new must look at the file before it can give a chunk of it.
+  void ask_all_again() {
+    counters_.asked_again += std::ssize(in_flight_);
+    while (!in_flight_.empty()) {
+      missing_.push_front(in_flight_.back().index);
+      in_flight_.pop_back();
+    }
+    (void)ask_for_facts();
+  }
+
+  std::chrono::nanoseconds next_look() const {
+    return std::clamp<std::chrono::nanoseconds>(ask_at_ - steady_now(), std::chrono::nanoseconds(0),
+                                                kFetchLook);
+  }
+
   void fill_window() {
-    while (!missing_.empty() && std::ssize(in_flight_) < options_.window) {
+    while (!missing_.empty() && std::ssize(in_flight_) < window_->chunks() &&
+           steady_now() >= ask_at_) {
       const int64_t index = missing_.front();
       const wire::AskChunk ask{options_.incarnation, facts_.digest, index};
       if (!socket_.send("", wire::encode(ask))) return;
       missing_.pop_front();
-      in_flight_.push_back(index);
+      in_flight_.push_back({index, steady_now()});
+      if (options_.rate_mbit > 0)
+        ask_at_ = std::max(ask_at_, steady_now() - kBurst) +
+                  std::chrono::duration_cast<Time>(std::chrono::duration<double, std::micro>(
+                      static_cast<double>(bytes_of(index)) * 8 / options_.rate_mbit));
     }
   }
 
   // Whether it was one that was missing.
   Result<bool> take(const wire::Chunk& chunk) {
-    const auto asked = std::ranges::find(in_flight_, chunk.index);
+    const auto asked = std::ranges::find(in_flight_, chunk.index, &Asked::index);
     if (chunk.digest != facts_.digest || asked == in_flight_.end()) return false;
     // They come in the order in which they were asked for: those before it were dropped.
-    while (in_flight_.front() != chunk.index) {
+    while (in_flight_.front().index != chunk.index) {
       ++counters_.asked_again;
-      missing_.push_front(in_flight_.front());
+      missing_.push_front(in_flight_.front().index);
       in_flight_.pop_front();
     }
+    window_->on_chunk(steady_now() - in_flight_.front().at);
     in_flight_.pop_front();
     if (std::ssize(chunk.bytes) != bytes_of(chunk.index) ||
         digest_of(chunk.bytes) != facts_.chunks[static_cast<size_t>(chunk.index)]) {
@@ -276,7 +309,15 @@ class Fetch {
   std::string absent_;                      // why the gate has no such file by now
   std::optional<wire::FileFacts> renewed_;  // of the name, when they are others than `facts_`
   FileDescriptor file_;
-  std::deque<int64_t> missing_, in_flight_;  // chunks; the latter in the order of their requests
+  struct Asked {
+    int64_t index;
+    Time at;
+  };
+  std::deque<int64_t> missing_;  // chunks
+  std::deque<Asked> in_flight_;  // in the order of their requests
+  std::optional<FetchWindow> window_;
+  Time ask_at_ = Time::min();  // by the rate
+  bool connected_ = false;     // it was once
   FetchCounters counters_;
 };
 

@@ -23,8 +23,12 @@ struct FetchOptions {
   uint64_t incarnation = 0;  // under which this process has greeted
   // Without a chunk that arrives, before it is given up. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};
-  std::chrono::milliseconds stall{3'000};  // then all that is missing is asked for again
-  int window = 8;                          // chunks on their way
+  // Without a chunk, on a connection that is there: then all that is under way is asked for again,
+  // and once more after twice the time. A connection that is made anew has lost it all at once.
+  std::chrono::milliseconds stall{10'000};
+  // On their way at most, and no more than the link carries in about a second.
+  int64_t window_bytes = int64_t{8} << 20;
+  double rate_mbit = 0;  // of what is asked for; 0: as the link allows
   // What is there, of what there will be; for who watches. Called on the thread that fetches.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
 };

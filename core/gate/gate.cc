@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/rate_limit.h"
 #include "core/base/version.h"
+#include "core/gate/in_flight.h"
 #include "core/wire/doorkeeper.h"
 #include "core/wire/socket.h"
 #include "kernels/base/pulse.h"
@@ -29,7 +30,9 @@ constexpr std::chrono::milliseconds kGateLook{100};
 // A worker whose queue is full is tried again; meanwhile the scheduler's queue to it fills.
 constexpr std::chrono::milliseconds kBlockedRetry{20};
 constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
+constexpr std::chrono::milliseconds kLongestRetry{500};
 constexpr size_t kMaxGuests = 512;
+constexpr int64_t kMaxGuestsOfKey = 256;
 // Of the lines that strangers can cause, and those that a worker can.
 constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
@@ -59,6 +62,8 @@ struct Gate::Impl {
     std::vector<uint64_t> sessions = {};  // the latest last
     std::vector<std::byte> held = {};     // came from the scheduler, and could not be sent yet
     Time retry_at = Time::min();
+    std::chrono::milliseconds retry = kBlockedRetry;  // doubles while it takes nothing
+    InFlight in_flight = {};
     Time heard;
     std::optional<Time> leaves = {};
     uint64_t lines_taken = 0;
@@ -135,6 +140,12 @@ struct Gate::Impl {
     }
     if (guests.size() >= kMaxGuests)
       return refused(fmt::format("{} workers have joined already", kMaxGuests));
+    if (std::ranges::count_if(guests, [&](const auto& guest) {
+          return guest.second.user == user;
+        }) >= kMaxGuestsOfKey)
+      return refused(
+          fmt::format("{} workers have joined by the key of {} already. Make another key",
+                      kMaxGuestsOfKey, user));
     GreetingAnswer answer = options.admit(greeting, user);
     if (answer.kind == GreetingAnswer::Kind::kWelcome) {
       log.info("{} joins from host {} by the key of {}{}", answer.name, greeting.host, user,
@@ -169,6 +180,12 @@ struct Gate::Impl {
         return;
       }
       reconnect(*guest, received.peer);
+    }
+    if (!guest->in_flight.pass(header.session == 0 ? 0 : header.sequence,
+                               std::ssize(received.frame))) {
+      note(counters.strayed, "frames of who sends more than its window", received.user,
+           guest->name);
+      return;
     }
     pass_on(*guest, received.frame);
     if (header.signal == wire::Signal::kGoodbye) {
@@ -241,6 +258,8 @@ struct Gate::Impl {
     guest.held.clear();
     guest.first.clear();
     guest.retry_at = Time::min();
+    guest.retry = kBlockedRetry;
+    guest.in_flight.clear();
     guest.connected = steady_now();
     // First: the one that fails for want of files leaves none, and the next frame tries again.
     guest.upstream.reset();
@@ -307,24 +326,31 @@ struct Gate::Impl {
       if (guest.held.empty()) {
         const auto received = guest.upstream->receive();
         if (!received) return;
-        note_session(guest, received->frame);
+        look_into(guest, received->frame);
         if (router.send(guest.routing, received->frame)) continue;
         guest.held.assign(received->frame.begin(), received->frame.end());
       } else if (router.send(guest.routing, guest.held)) {
         guest.held.clear();
+        guest.retry = kBlockedRetry;
         continue;
       }
       // Its connection is gone, or it takes nothing. What waits behind it stays with ZeroMQ.
-      guest.retry_at = steady_now() + kBlockedRetry;
+      guest.retry_at = steady_now() + guest.retry;
+      guest.retry = std::min(2 * guest.retry, kLongestRetry);
       return;
     }
   }
 
-  static void note_session(Guest& guest, std::span<const std::byte> frame) {
+  // What the scheduler says of its session with the worker.
+  static void look_into(Guest& guest, std::span<const std::byte> frame) {
     const auto header = wire::decode_header(frame);
-    if (!header || header->signal != wire::Signal::kWelcome || header->session == 0) return;
+    if (!header || header->session == 0) return;
+    if (!guest.sessions.empty() && guest.sessions.back() == header->session)
+      guest.in_flight.arrived(header->received);
+    if (header->signal != wire::Signal::kWelcome) return;
     if (std::ranges::find(guest.sessions, header->session) != guest.sessions.end()) return;
     guest.sessions.push_back(header->session);
+    guest.in_flight.clear();
     if (guest.sessions.size() > kMaxSessions) guest.sessions.erase(guest.sessions.begin());
   }
 
@@ -380,7 +406,7 @@ struct Gate::Impl {
     std::vector<wire::Socket*> sockets = {&router};
     for (auto& [incarnation, guest] : guests) {
       if (guest.held.empty() && guest.upstream) sockets.push_back(guest.upstream.get());
-      if (!guest.held.empty()) timeout = std::min(timeout, kBlockedRetry);
+      if (!guest.held.empty()) timeout = std::min(timeout, guest.retry);
       if (!guest.first.empty()) timeout = std::min(timeout, kConnectionLook);
     }
     wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());

@@ -202,6 +202,7 @@ Result<FetchCounters> RemoteRun::fetch(const std::string& name, const std::files
   FetchOptions options;
   options.gate = impl_->options.gate;
   options.incarnation = incarnation();
+  options.rate_mbit = impl_->options.rate_mbit;
   return fetch_file(options, name, target, stop);
 }
 

@@ -25,6 +25,7 @@ struct RemoteRunOptions {
   wire::Greeting greeting;  // without build, version and incarnation, which are this process's
   // For a gate that answers at all, and for one that says "later".
   std::chrono::milliseconds patience{10'000};
+  double rate_mbit = 0;  // of files, all that are fetched at once each; 0: as the link allows
   // How often it greets, so that a gate that has begun anew knows it soon.
   std::chrono::milliseconds greet_again{1'000};
 };

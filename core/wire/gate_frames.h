@@ -19,7 +19,7 @@ namespace tailrace::wire {
 
 // A file goes in chunks of so many bytes, each with a digest of its own; of a file with more than
 // kMaxChunks of these, in larger ones.
-inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
+inline constexpr int64_t kChunkBytes = int64_t{256} << 10;
 inline constexpr int64_t kMaxChunkBytes = int64_t{4} << 20;
 inline constexpr int64_t kMaxChunks = 100'000;
 

@@ -29,9 +29,9 @@ namespace {
 // there are more, since a burst of small ones beyond them waits for kBlockedRetry of the server;
 // its link bounds their bytes.
 constexpr int kMaxReceived = 32, kMaxToSend = 128;
-// To one of another host, which may ask for chunks of files and take none. Enough for the window of
-// who fetches; the messages of the run wait for room.
-constexpr int kMaxToSendFar = 32;
+// To a peer of another host, which may ask for large ones and take none. ZeroMQ counts a queue as
+// free again by halves, so a fetch may have half as many chunks on their way (FetchOptions).
+constexpr int kMaxToSendFar = 64;
 // Of a socket and its context, with a few connections. ZeroMQ ends the process when there is none
 // left.
 constexpr int64_t kFiles = 12;
@@ -50,13 +50,15 @@ constexpr int kZeroCopyReceive = 10;
 
 constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
-// Between hosts. A connection whose other end is gone without a word is noticed after 2.5 s, so
-// that a cut of 3 s is over before the session is (LinkOptions::timeout): TCP alone would wait ever
-// longer before it tries again.
+// Between hosts. Both ends say something each second, and a connection on which that is not
+// acknowledged for 2.5 s is given up and made anew, so that a cut of 3 s is over before the session
+// is (LinkOptions::timeout): TCP alone would wait ever longer before it tries again. The time without
+// a whole frame is another one: over a slow link a large frame takes a while.
 constexpr int kReconnectTcpMilliseconds = 100;
 constexpr int kMaxReconnectTcpMilliseconds = 1000;
 constexpr int kTcpHeartbeatMilliseconds = 1000;
-constexpr int kTcpSilenceMilliseconds = 2500;
+constexpr int kTcpUnacknowledgedMilliseconds = 2500;
+constexpr int kTcpFrameMilliseconds = 60'000;
 constexpr int kTcpConnectMilliseconds = 2000;
 constexpr int kHandshakeMilliseconds = 5000;
 // Connections that wait for the handshake.
@@ -66,8 +68,8 @@ constexpr char kZapDomain[] = "tailrace";
 
 void set_tcp_options(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::heartbeat_ivl, kTcpHeartbeatMilliseconds);
-  socket.set(zmq::sockopt::heartbeat_timeout, kTcpSilenceMilliseconds);
-  socket.set(zmq::sockopt::tcp_maxrt, kTcpSilenceMilliseconds);
+  socket.set(zmq::sockopt::heartbeat_timeout, kTcpFrameMilliseconds);
+  socket.set(zmq::sockopt::tcp_maxrt, kTcpUnacknowledgedMilliseconds);
   socket.set(zmq::sockopt::handshake_ivl, kHandshakeMilliseconds);
   socket.set(zmq::sockopt::backlog, kBacklog);
   // A host may have a name that both families know.

@@ -44,6 +44,9 @@ TEST_F(RemoteCut, ThreeSecondsAreNothingAndEightMoveTheWorkUntilTheWorkerIsBack)
   EXPECT_GE(num_losses(), 2) << log_of("scheduler-0");
   link_->heal();
   ASSERT_NO_FATAL_FAILURE(expect_steps_go_on());
+  // What it had to say meanwhile is in the logs of the run.
+  EXPECT_TRUE(comes_true(
+      [&] { return log_of("rollout-0").find("scheduler silent") != std::string::npos; }, 10s));
   EXPECT_TRUE(rollout.is_running());
   EXPECT_TRUE(reward.is_running());
 

@@ -42,7 +42,7 @@ class RemoteTransfer : public RemoteTest {
 TEST_F(RemoteTransfer, SlowAndLossyLinksChangeNoBit) {
   const Digest root = root_of_a_local_run();
   for (const LinkOptions& options :
-       {LinkOptions{.rate_mbit = 100, .delay = 25ms},
+       {LinkOptions{.rate_mbit = 2, .delay = 25ms}, LinkOptions{.rate_mbit = 100, .delay = 25ms},
         LinkOptions{.rate_mbit = 1000, .delay = 5ms, .loss_ratio = 0.001}}) {
     link_.reset();
     connect(options);

@@ -90,6 +90,18 @@ TEST_F(FetchTest, FilesOfAnySizeArriveWhole) {
   EXPECT_EQ(counters().chunks, 0 + 1 + 1 + 1 + 2 + 13);
 }
 
+TEST_F(FetchTest, ARateIsKept) {
+  begin();
+  put("x", 5 * kChunkBytes);
+  FetchOptions options = fetch_options();
+  options.rate_mbit = 40;
+  const Time start = steady_now();
+  const auto fetched = fetch("x", options);
+  ASSERT_TRUE(fetched) << fetched.failure().message;
+  // The first chunk may go at once, and a burst with it.
+  EXPECT_GE(seconds_of(steady_now() - start), 4.0 * kChunkBytes * 8 / 40e6 - 0.15);
+}
+
 TEST_F(FetchTest, WhatIsThereIsProvedAndStays) {
   begin();
   const std::string text = put("x", 3 * kChunkBytes + 5);
@@ -136,7 +148,8 @@ TEST_F(FetchTest, AfterACutOnlyWhatIsMissingIsSentAgain) {
   EXPECT_EQ(fetched.value().received, std::ssize(text));
   EXPECT_GT(fetched.value().asked_again, 0);
   ASSERT_TRUE(eventually([&] { return counters().chunks >= 20; }));
-  EXPECT_LE(before + counters().chunks, num_chunks + 2 * fetch_options().window);
+  EXPECT_LE(before + counters().chunks,
+            num_chunks + 2 * fetch_options().window_bytes / kChunkBytes);
 }
 
 TEST_F(FetchTest, AnotherCallGoesOnWhereOneHasEnded) {
