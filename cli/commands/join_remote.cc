@@ -1,6 +1,5 @@
 #include "cli/commands/join_remote.h"
 
-#include <charconv>
 #include <filesystem>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "cli/run/load.h"
 #include "cli/run/run_mirror.h"
 #include "cli/view/progress.h"
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/gate/remote_run.h"
 #include "core/wire/curve_keys.h"
@@ -47,15 +47,6 @@ std::string host_name() {
   return name;
 }
 
-int index_in(const std::string& name) {
-  const size_t dash = name.rfind('-');
-  int index = -1;
-  if (dash != std::string::npos)
-    std::from_chars(name.data() + dash + 1, name.data() + name.size(), index);
-  if (index < 0) throw UserError("the run calls this worker '{}', which is no name of one.", name);
-  return index;
-}
-
 // A worker whose run has welcomed it.
 ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, StatusPage& page,
               const Registries& registries) {
@@ -64,14 +55,25 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   const Role role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward;
   RunMirror mirror(run, role, work, leave.token(), say_line);
   const LoadedRun loaded = load_stored_run(mirror.paths(), mirror.overrides(), registries);
-  const RoleName name{join.kind, index_in(welcome.name)};
-  const HeldRole held{name, LockFile(mirror.paths().role(name_of(name.kind), name.index))};
-  const RemoteRole remote{
-      .incarnation = run.incarnation(),
-      .fetch_weights = [&mirror](const std::string& manifest, const Digest& root,
-                                 const std::stop_token& stop) {
-        return mirror.fetch_weights(manifest, root, stop);
-      }};
+  const auto name = parse_role_name(welcome.name);
+  if (!name || name->kind != join.kind)
+    throw UserError("the run calls this worker '{}', which is no name of one.", welcome.name);
+  const HeldRole held{*name, LockFile(mirror.paths().role(name_of(name->kind), name->index))};
+  const fs::path file = mirror.log_file();
+  Log log(name->text(), file, loaded.options.log.level);
+  log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
+  const RemoteRole remote{.incarnation = run.incarnation(),
+                          .fetch_weights = [&](const std::string& manifest, const Digest& root,
+                                               const std::stop_token& stop) -> Result<fs::path> {
+                            const Time start = steady_now();
+                            auto version = mirror.fetch_weights(manifest, root, stop);
+                            if (!version) return version.failure();
+                            const FetchCounters& payload = version.value().payload;
+                            log.info("fetched {} bytes={} kept_bytes={} seconds={:.2f}", manifest,
+                                     payload.received, payload.kept,
+                                     seconds_of(steady_now() - start));
+                            return version.value().manifest;
+                          }};
   const RoleContext context{.run = mirror.paths(),
                             .options = loaded.options,
                             .endpoint = run.endpoint(),
@@ -81,11 +83,8 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
                             .cluster = welcome.cluster,
                             .host = host_name(),
                             .remote = &remote};
-  const fs::path file = mirror.log_file();
-  Log log(name.text(), file, loaded.options.log.level);
-  log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
   say_line(
-      fmt::format("working as {}; Ctrl-C leaves the run (log: {})", name.text(), file.string()));
+      fmt::format("working as {}; Ctrl-C leaves the run (log: {})", name->text(), file.string()));
   return play_role(held, context, page, log, leave.token());
 }
 

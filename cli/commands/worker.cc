@@ -174,7 +174,7 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
   }
   if (arguments.join.empty()) {
     if (!arguments.kind)
-      throw UserError("--role is missing: scheduler, rollout, reward or trainer.");
+      throw UserError("--role is missing: scheduler, gate, rollout, reward or trainer.");
     return work(arguments, registries);
   }
   if (arguments.index)
@@ -206,11 +206,12 @@ void add_worker(Command& program, const Registries& registries) {
                  {.help = "the living run that gets one worker more: its directory, or of a run of "
                           "another host tcp://HOST:PORT (its run.listen)",
                   .value = "RUN"});
-  command.option("--key", arguments->key,
-                 {.help = "of another host: this machine's secret key ('tailrace keys new NAME')",
-                  .value = "FILE"});
+  command.option(
+      "--key", arguments->key,
+      {.help = "secret key of this machine, for a run on another host ('tailrace keys new NAME')",
+       .value = "FILE"});
   command.option("--server-key", arguments->server_key,
-                 {.help = "of another host: the run's public key, server.pub", .value = "FILE"});
+                 {.help = "public key of a run on another host, its server.pub", .value = "FILE"});
   command.option("--work-dir", arguments->work_dir,
                  {.help = "of another host: where files of the run are kept; empty: tailrace in "
                           "XDG_CACHE_HOME or ~/.cache",

@@ -146,7 +146,6 @@ void Bundle::add(Item item) {
   const auto size = fs::file_size(item.path, error);
   if (error) throw UserError("{}", describe_errno("read", item.path, error.value()));
   file.bytes = file.is_header ? header_bytes(item.path) : static_cast<int64_t>(size);
-  // Two datasets may be one file, which one place is enough for.
   const auto found =
       file.is_header ? digest_of_header(item.path, file.bytes) : digest_of_file(item.path);
   if (!found) throw UserError("{}", found.failure().message);

@@ -17,20 +17,6 @@ namespace {
 // Far more than a machine has room for.
 constexpr int kMaxJoined = 512;
 
-// Of a lock file of this role: "rollout-2.lock".
-std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
-  const std::string name = file.filename().string();
-  const std::string prefix = fmt::format("{}-", name_of(kind));
-  constexpr std::string_view kSuffix = ".lock";
-  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  const char* begin = name.data() + prefix.size();
-  const char* end = name.data() + name.size() - kSuffix.size();
-  int index = 0;
-  const auto [rest, error] = std::from_chars(begin, end, index);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return index;
-}
-
 [[noreturn]] void refuse_played(const RoleName& name, const RunPaths& run, const LockFile& lock) {
   throw UserError(
       "{} of {} is played already, by process {}. A role has one holder.\n       End it (Ctrl-C "
@@ -40,6 +26,20 @@ std::optional<int> index_of(RoleKind kind, const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+std::optional<RoleName> parse_role_name(std::string_view text) {
+  const size_t dash = text.rfind('-');
+  if (dash == text.npos) return std::nullopt;
+  RoleName name;
+  const auto kind = std::ranges::find(kEnumNames<RoleKind>, text.substr(0, dash));
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + dash + 1, end, name.index);
+  if (kind == std::ranges::end(kEnumNames<RoleKind>) || error != std::errc() || rest != end ||
+      name.index < 0)
+    return std::nullopt;
+  name.kind = static_cast<RoleKind>(kind - std::ranges::begin(kEnumNames<RoleKind>));
+  return name;
+}
 
 std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
 
@@ -102,19 +102,21 @@ HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPa
 
 std::optional<HeldRole> hold_role_again(RoleKind kind, const std::string& name,
                                         const RunOptions& options, const RunPaths& run) {
-  const auto index = index_of(kind, name + ".lock");
+  const auto role = parse_role_name(name);
   const int first = num_launched(kind, options);
-  if (!index || *index < first || *index >= first + kMaxJoined) return std::nullopt;
-  LockFile lock(run.role(name_of(kind), *index));
+  if (!role || role->kind != kind || role->index < first || role->index >= first + kMaxJoined)
+    return std::nullopt;
+  LockFile lock(run.role(name_of(kind), role->index));
   if (!lock.held()) return std::nullopt;
-  return HeldRole{{kind, *index}, std::move(lock)};
+  return HeldRole{*role, std::move(lock)};
 }
 
 bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(run.roles(), error)) {
-    const auto index = index_of(kind, entry.path());
-    if (index && *index >= num_launched(kind, options) && !LockFile(entry.path()).held())
+    const auto role = parse_role_name(entry.path().stem().string());
+    if (entry.path().extension() == ".lock" && role && role->kind == kind &&
+        role->index >= num_launched(kind, options) && !LockFile(entry.path()).held())
       return true;
   }
   return false;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/run/options.h"
@@ -32,6 +33,9 @@ struct RoleName {
   int index = 0;
   std::string text() const;  // "rollout-0"
 };
+
+// Of "rollout-0"; nothing: it is no such name.
+std::optional<RoleName> parse_role_name(std::string_view text);
 
 // The roles that a run needs: one scheduler, the gate of a run that others may join from other
 // hosts, the ranks of the trainer, and workers.
@@ -61,7 +65,7 @@ HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPa
 // none of those.
 std::optional<HeldRole> hold_role_again(RoleKind kind, const std::string& name,
                                         const RunOptions& options, const RunPaths& run);
-// Somebody plays such a role.
+// Whether a joined worker of this kind is playing now.
 bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run);
 
 }  // namespace tailrace

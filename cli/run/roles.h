@@ -20,6 +20,7 @@
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
 #include "core/wire/endpoint.h"
+#include "core/wire/greeting.h"
 #include "rollout/worker/worker.h"
 
 namespace tailrace {
@@ -37,7 +38,7 @@ struct RemoteRole {
   uint64_t incarnation = 0;  // under which it has greeted
   FetchWeights fetch_weights;
   // With a silent scheduler: a link may be away for a while, and the worker comes back.
-  std::chrono::milliseconds patience{600'000};
+  std::chrono::milliseconds patience = wire::kMayBeAway;
 };
 
 struct RoleContext {

@@ -37,23 +37,44 @@ bool is_proved(const fs::path& path, const BundleFile& file) {
   return digest && digest.value() == file.digest;
 }
 
-// Folders of workers that are gone.
+fs::path lock_of(const fs::path& folder) { return folder.string() + ".lock"; }
+
+// Folders of workers that are gone: nobody holds the lock beside them.
 void sweep(const fs::path& workers) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(workers, ignored)) {
-    if (!entry.is_directory(ignored)) continue;
-    const LockFile lock(entry.path() / "lock");
-    if (lock.held()) fs::remove_all(entry.path(), ignored);
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(workers, ignored))
+    if (entry.is_directory(ignored)) folders.push_back(entry.path());
+  for (const fs::path& folder : folders) {
+    const LockFile lock(lock_of(folder));
+    if (!lock.held()) continue;
+    fs::remove_all(folder, ignored);
+    fs::remove(lock_of(folder), ignored);
   }
 }
 
-fs::path prepare(const fs::path& work, const RemoteRun& run) {
+fs::path folder_of(const fs::path& work, const RemoteRun& run) {
   for (const char* folder : {"files", "weights", "workers", "logs"}) make_or_throw(work / folder);
-  sweep(work / "workers");
-  const fs::path own =
-      work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
-  make_or_throw(own);
-  return own;
+  return work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
+}
+
+// Somebody fetches a file of this version now.
+bool is_being_fetched(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".lock" && !LockFile(entry.path()).held()) return true;
+  return false;
+}
+
+// Versions beyond those that are kept, but for `newest`. Whoever has mapped one of them keeps it.
+void forget_old_versions(const fs::path& versions, const fs::path& newest) {
+  std::error_code ignored;
+  std::vector<std::pair<fs::file_time_type, fs::path>> others;
+  for (const auto& entry : fs::directory_iterator(versions, ignored))
+    if (entry.path() != newest) others.emplace_back(entry.last_write_time(ignored), entry.path());
+  std::ranges::sort(others, std::greater<>());
+  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
+    if (!is_being_fetched(others[i].second)) fs::remove_all(others[i].second, ignored);
 }
 
 }  // namespace
@@ -67,11 +88,13 @@ fs::path default_work_directory() {
 }
 
 RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std::stop_token& stop,
-               const std::function<void(const std::string&)>& say)
+                     const std::function<void(const std::string&)>& say)
     : run_(run),
       work_(fs::absolute(work)),
-      paths_{prepare(work_, run)},
-      lock_(paths_.root / "lock") {
+      paths_{folder_of(work_, run)},
+      lock_(lock_of(paths_.root)) {
+  if (!lock_.held()) throw UserError("{} is in use", paths_.root.string());
+  sweep(work_ / "workers");
   for (const fs::path& folder : {paths_.logs(), paths_.roles(), paths_.tokenizer()})
     make_or_throw(folder);
   const auto fetch = [&](const std::string& name, const fs::path& target) {
@@ -112,15 +135,15 @@ fs::path RunMirror::log_file() const {
 RunMirror::~RunMirror() {
   std::error_code ignored;
   fs::remove_all(paths_.root, ignored);
+  fs::remove(lock_of(paths_.root), ignored);
 }
 
-Result<fs::path> RunMirror::fetch_weights(const std::string& manifest, const Digest& root,
-                                       const std::stop_token& stop) {
+Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest, const Digest& root,
+                                                    const std::stop_token& stop) {
   const fs::path versions = work_ / "weights", folder = versions / root;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Failure{describe_errno("create", folder, error.value())};
-  // The newest are kept, and this one is.
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
   const fs::path file = folder / manifest;
   if (auto fetched = run_.fetch("weights/" + manifest, file, stop); !fetched)
@@ -131,16 +154,10 @@ Result<fs::path> RunMirror::fetch_weights(const std::string& manifest, const Dig
   if (root_digest(read.value().tensors) != root)
     return Failure{fmt::format("{}: its root is not {}", manifest, root)};
   const std::string& payload = read.value().payload;
-  if (auto fetched = run_.fetch("weights/" + payload, folder / payload, stop); !fetched)
-    return fetched.failure();
-  std::vector<std::pair<fs::file_time_type, fs::path>> others;
-  for (const auto& entry : fs::directory_iterator(versions, error))
-    if (entry.path() != folder) others.emplace_back(entry.last_write_time(error), entry.path());
-  std::ranges::sort(others, std::greater<>());
-  // Whoever has mapped one of them keeps it.
-  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
-    fs::remove_all(others[i].second, error);
-  return file;
+  auto fetched = run_.fetch("weights/" + payload, folder / payload, stop);
+  if (!fetched) return fetched.failure();
+  forget_old_versions(versions, folder);
+  return Version{file, fetched.value()};
 }
 
 }  // namespace tailrace

@@ -32,8 +32,8 @@ class RunMirror {
  public:
   // Pulls the bundle of this role. `say` gets a line for what takes time. Throws UserError: a file
   // that cannot be had or written. Borrows the run.
-  RunMirror(RemoteRun& run, Role role, const std::filesystem::path& work, const std::stop_token& stop,
-         const std::function<void(const std::string&)>& say);
+  RunMirror(RemoteRun& run, Role role, const std::filesystem::path& work,
+            const std::stop_token& stop, const std::function<void(const std::string&)>& say);
   ~RunMirror();  // removes its own folder; files and weights stay
   RunMirror(const RunMirror&) = delete;
 
@@ -43,10 +43,14 @@ class RunMirror {
   // Of this worker; it outlives the folder.
   std::filesystem::path log_file() const;
 
-  // Makes the version available whose manifest is called so; returns the manifest's path, with the
-  // payload beside it. Its caller proves both against the root.
-  Result<std::filesystem::path> fetch_weights(const std::string& manifest, const Digest& root,
-                                              const std::stop_token& stop);
+  struct Version {
+    std::filesystem::path manifest;  // with the payload beside it
+    FetchCounters payload;
+  };
+  // Makes the version available whose manifest is called so. The caller proves both files against
+  // the root. A Failure names the file; what has arrived stays for the next call.
+  Result<Version> fetch_weights(const std::string& manifest, const Digest& root,
+                                const std::stop_token& stop);
 
  private:
   RemoteRun& run_;

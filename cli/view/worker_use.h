@@ -72,7 +72,7 @@ using UseShares = std::array<double, kNumUses>;  // of 1, or seconds
 struct WorkerUse {
   WorkerId worker;
   Role role = Role::kRollout;
-  std::string cluster = {}, host = {};  // empty: launch started it beside the scheduler
+  std::string cluster = {}, host = {};  // host is empty: the scheduler's
   int64_t slots = 1;                    // that it offered
   int64_t places = 1;                   // of them, in use at once at its busiest
   UseShares seconds{};                  // of the whole worker: they add up to the window

@@ -275,6 +275,28 @@ Result<void> AppendFile::sync() {
   return {};
 }
 
+bool read_at(const FileDescriptor& file, int64_t offset, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(file.get(), bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += count;
+  }
+  return true;
+}
+
+bool write_at(const FileDescriptor& file, int64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(file.get(), bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += count;
+  }
+  return true;
+}
+
 std::optional<LineReader::Line> LineReader::next() {
   beat();  // whoever reads lines parses them
   if (rest_.empty()) return std::nullopt;

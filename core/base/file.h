@@ -4,9 +4,11 @@
 // Thread: any for the functions; one at a time for each object.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -77,6 +79,12 @@ class AppendFile {
   FileDescriptor descriptor_;
   std::filesystem::path path_;
 };
+
+// All of `bytes` at `offset` of a file that is open. False: it ends before, or the system refuses,
+// as errno says.
+[[nodiscard]] bool read_at(const FileDescriptor& file, int64_t offset, std::span<std::byte> bytes);
+[[nodiscard]] bool write_at(const FileDescriptor& file, int64_t offset,
+                            std::span<const std::byte> bytes);
 
 // The lines of a text, numbered from 1, without their ends ("\n" or "\r\n"). Borrows the text.
 class LineReader {

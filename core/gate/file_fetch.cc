@@ -136,7 +136,7 @@ class Fetch {
     if (!file.is_open() || ::fstat(file.get(), &found) != 0 ||
         found.st_size != facts_.apparent_bytes)
       return false;
-    const bool whole = prove_chunks(file.get(), found.st_size).empty();
+    const bool whole = prove_chunks(file, found.st_size).empty();
     if (!whole) counters_.kept = 0;
     return whole;
   }
@@ -149,21 +149,20 @@ class Fetch {
       return Failure{describe_errno("open", part_, errno)};
     if (::ftruncate(file_.get(), facts_.bytes) != 0)
       return Failure{describe_errno("write", part_, errno)};
-    missing_ = prove_chunks(file_.get(), found.st_size);
+    missing_ = prove_chunks(file_, found.st_size);
     there_ = counters_.kept;
     return {};
   }
 
   // The chunks that a file of so many bytes lacks, or has otherwise. After a stop, all that follow.
-  std::deque<int64_t> prove_chunks(int file, int64_t size) {
+  std::deque<int64_t> prove_chunks(const FileDescriptor& file, int64_t size) {
     std::deque<int64_t> missing;
     std::vector<std::byte> bytes(static_cast<size_t>(facts_.chunk_bytes));
     for (int64_t i = 0; i < std::ssize(facts_.chunks); ++i) {
       beat();
       const int64_t at = i * facts_.chunk_bytes;
       const std::span chunk(bytes.data(), static_cast<size_t>(bytes_of(i)));
-      if (!stop_.stop_requested() && at + std::ssize(chunk) <= size &&
-          ::pread(file, chunk.data(), chunk.size(), at) == std::ssize(chunk) &&
+      if (!stop_.stop_requested() && at + std::ssize(chunk) <= size && read_at(file, at, chunk) &&
           digest_of(chunk) == facts_.chunks[static_cast<size_t>(i)]) {
         counters_.kept += std::ssize(chunk);
       } else {
@@ -280,8 +279,7 @@ class Fetch {
       (void)ask_for_facts();  // it may have been written over
       return false;
     }
-    if (::pwrite(file_.get(), chunk.bytes.data(), chunk.bytes.size(),
-                 chunk.index * facts_.chunk_bytes) != std::ssize(chunk.bytes))
+    if (!write_at(file_, chunk.index * facts_.chunk_bytes, chunk.bytes))
       return Failure{describe_errno("write", part_, errno)};
     counters_.received += std::ssize(chunk.bytes);
     there_ += std::ssize(chunk.bytes);

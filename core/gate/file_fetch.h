@@ -21,10 +21,10 @@ namespace tailrace {
 struct FetchOptions {
   wire::Endpoint gate;
   uint64_t incarnation = 0;  // under which this process has greeted
-  // Without a chunk that arrives, before it is given up. A link may be away for a minute.
+  // Time without any new chunk after which the fetch fails. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};
-  // Without a chunk, on a connection that is there: then all that is under way is asked for again,
-  // and once more after twice the time. A connection that is made anew has lost it all at once.
+  // Time without a chunk on a living connection after which all chunks in flight are requested
+  // again; it doubles each time. When a connection is made anew they are requested at once.
   std::chrono::milliseconds stall{10'000};
   // On their way at most, and no more than the link carries in about a second.
   int64_t window_bytes = int64_t{8} << 20;

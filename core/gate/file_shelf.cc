@@ -18,19 +18,6 @@ namespace {
 // Open files and digests of that many: the inputs of a run and a few versions of its weights.
 constexpr size_t kMaxFiles = 64;
 
-// All of `bytes` at `offset`; false: it has become shorter, or cannot be read.
-bool read_at(int descriptor, int64_t offset, std::span<std::byte> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::pread(descriptor, bytes.data() + done, bytes.size() - done,
-                                  offset + static_cast<int64_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    done += static_cast<size_t>(count);
-  }
-  return true;
-}
-
 int64_t chunk_bytes_for(int64_t bytes) {
   return bytes > wire::kMaxChunks * wire::kChunkBytes ? wire::kMaxChunkBytes : wire::kChunkBytes;
 }
@@ -59,7 +46,7 @@ struct FileShelf::Job {
       if (stop.stop_requested()) return;
       const std::span chunk(bytes.data(),
                             static_cast<size_t>(std::min(facts.chunk_bytes, facts.bytes - at)));
-      if (!read_at(file.get(), at, chunk)) {
+      if (!read_at(file, at, chunk)) {
         failure = "it cannot be read to its end";
         return;
       }
@@ -152,7 +139,7 @@ std::optional<wire::Chunk> FileShelf::chunk(const Digest& digest, int64_t index)
     const int64_t at = index * facts.chunk_bytes;
     wire::Chunk chunk{digest, index, {}};
     chunk.bytes.resize(static_cast<size_t>(std::min(facts.chunk_bytes, facts.bytes - at)));
-    if (!read_at(job.file.get(), at, chunk.bytes)) return std::nullopt;
+    if (!read_at(job.file, at, chunk.bytes)) return std::nullopt;
     return chunk;
   }
   return std::nullopt;

@@ -33,7 +33,7 @@ struct GateOptions {
   std::string listen;     // "tcp://HOST:PORT"
   std::string scheduler;  // its endpoint on this host
   wire::KeyFolder keys;
-  std::chrono::milliseconds forget{600'000};
+  std::chrono::milliseconds forget = wire::kMayBeAway;
   // After a goodbye, until the name is free: what was passed on has left by then.
   std::chrono::milliseconds parting{2'000};
   FileShelf::Find find = {};  // the files that workers may have

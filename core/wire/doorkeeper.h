@@ -1,6 +1,6 @@
-// Decides who may connect to the sockets of a context that are bound under CURVE (ZAP,
-// http://rfc.zeromq.org/spec/27): whose key is in the folder of keys, and nobody else. Whom it lets
-// in, each message of theirs names (Socket::Received::user).
+// The ZAP authenticator (http://rfc.zeromq.org/spec/27) of the sockets of a context that are bound
+// under CURVE. A client whose key is in the folder of keys may connect, and nobody else may. Each
+// message of an admitted client carries the name of its key (Socket::Received::user).
 //
 // Thread: owns one. refusals() any.
 #pragma once

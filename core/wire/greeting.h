@@ -13,6 +13,7 @@
 // Thread: any.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,6 +27,10 @@
 namespace tailrace::wire {
 
 inline constexpr size_t kMaxGreetingBytes = 4096;
+
+// How long a process that was away may come back under its name: so long the gate keeps the name,
+// and so long the process waits for a gate that is silent.
+inline constexpr std::chrono::milliseconds kMayBeAway{600'000};
 
 // Whether these bytes begin as a greeting does: then they are no frame.
 bool is_greeting(std::span<const std::byte> bytes);

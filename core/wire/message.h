@@ -42,7 +42,7 @@ struct Hello {  // first message of a session
   std::string hardware = {};  // what it computes on: "cpu"
   std::string cluster = {};   // empty: where the scheduler is
   int32_t rank = 0;           // of a trainer: which of those that train together
-  // As is_host_name() wants it. Empty: on the scheduler's machine, started by launch.
+  // As is_host_name() wants it. Empty: the scheduler's machine.
   std::string host = {};
 };
 struct Heartbeat {

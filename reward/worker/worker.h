@@ -27,7 +27,7 @@ struct RewardWorkerOptions {
   std::string hardware = "cpu";     // what verifiers run on
   std::string cluster = {}, host = {};
   uint64_t incarnation = 0;  // 0: the WorkerClient chooses one
-  wire::Endpoint endpoint;  // of the scheduler
+  wire::Endpoint endpoint;   // of the scheduler
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
   Time deadline = worker_deadline(kVerifySeconds);  // of one score

@@ -1,4 +1,4 @@
-// Where a worker has the files of a weight version from.
+// Source of the files of a weight version.
 //
 // Thread: the one that stages; one call at a time.
 #pragma once

@@ -24,7 +24,7 @@ struct Site {
   std::string hardware = {};        // what it computes on: "cpu", "cuda"; empty: not said
   std::string cluster = {};         // empty: where the scheduler is
   std::string numerics_class = {};  // whose arithmetic agrees to the last bit; empty: no arithmetic
-  std::string host = {};  // name of its machine; empty: launch started it beside the scheduler
+  std::string host = {};  // name of its machine; empty: the scheduler's
   template <class V>
   void fields(V& visit) {
     visit(pool, hardware, cluster, numerics_class, host);

@@ -1,6 +1,9 @@
 // Transfers over slow links that lose packets, are cut for a minute, and end with either side
 // killed: the weights of a synchronous run stay what they would have been.
+#include <sys/stat.h>
+
 #include "core/base/metrics.h"
+#include "core/wire/gate_frames.h"
 #include "tests/hosts/remote_fixture.h"
 
 namespace tailrace {
@@ -21,6 +24,18 @@ class RemoteTransfer : public RemoteTest {
   void expect_the_weights_of(const Digest& root, HostProcess& run) {
     EXPECT_EQ(run.wait(kHostPatience), 0);
     EXPECT_EQ(root_of(kSteps), root);
+  }
+  // Of a version that is under way, what has reached the disk.
+  int64_t bytes_of_a_part() const {
+    std::error_code ignored;
+    int64_t bytes = 0;
+    for (const auto& folder : fs::directory_iterator(far_->outside("/tmp/work/weights"), ignored))
+      for (const auto& file : fs::directory_iterator(folder.path(), ignored)) {
+        struct stat facts {};
+        if (file.path().extension() == ".part" && ::stat(file.path().c_str(), &facts) == 0)
+          bytes = std::max<int64_t>(bytes, facts.st_blocks * 512);
+      }
+    return bytes;
   }
   // Some of a version has arrived, and not all.
   bool is_under_way() const {
@@ -52,6 +67,8 @@ TEST_F(RemoteTransfer, SlowAndLossyLinksChangeNoBit) {
     HostProcess& rollout = join_rollout();
     HostProcess& reward = join_reward();
     expect_the_weights_of(root, run);
+    const auto lost = link_->counters(Direction::kAToB).lost;
+    EXPECT_EQ(lost > 0, options.loss_ratio > 0) << lost;
     EXPECT_EQ(rollout.wait(20s), 0);
     EXPECT_EQ(reward.wait(20s), 0);
   }
@@ -64,8 +81,7 @@ TEST_F(RemoteTransfer, AWorkerThatIsKilledInTheMiddleGoesOnWhereItEnded) {
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& reward = join_reward();
   HostProcess& first = join_rollout();
-  ASSERT_TRUE(comes_true([&] { return is_under_way(); }));
-  std::this_thread::sleep_for(2s);
+  ASSERT_TRUE(comes_true([&] { return bytes_of_a_part() >= 2 * wire::kChunkBytes; }));
   first.kill(SIGKILL);
   EXPECT_EQ(first.wait(10s), 128 + SIGKILL);
   link_->set_rate(100);
@@ -73,6 +89,12 @@ TEST_F(RemoteTransfer, AWorkerThatIsKilledInTheMiddleGoesOnWhereItEnded) {
   expect_the_weights_of(root, run);
   EXPECT_EQ(second.wait(20s), 0);
   EXPECT_EQ(reward.wait(20s), 0);
+  // The first version that it fetched: what its predecessor had was not sent again.
+  const auto log = read_file(far_->outside("/tmp/work/logs/far-rollout-1.log"));
+  ASSERT_TRUE(log) << log.failure().message;
+  const size_t kept = log.value().find("kept_bytes=");
+  ASSERT_NE(kept, std::string::npos) << log.value();
+  EXPECT_GE(std::stoll(log.value().substr(kept + 11)), 2 * wire::kChunkBytes) << log.value();
 }
 
 TEST_F(RemoteTransfer, AGateThatIsKilledInTheMiddleIsStartedAgain) {
