@@ -1,6 +1,8 @@
 #include "cli/commands/join_remote.h"
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +24,9 @@ namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Between two looks for a run that is not there.
+constexpr std::chrono::milliseconds kTryAgain{500};
 
 void say_line(const std::string& line) { show(stdout, line + "\n"); }
 
@@ -88,42 +93,58 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   return play_role(held, context, page, log, leave.token());
 }
 
-}  // namespace
-
-ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries& registries) {
-  const wire::Endpoint endpoint = endpoint_of(join);
-  ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
-  Leave leave;
+// Joins once. Throws Unreachable where the run is not there.
+ExitCode join_once(const RemoteJoin& join, const wire::Endpoint& endpoint, Leave& leave,
+                   StatusPage& page, const Registries& registries) {
   RemoteRun run(
       {.gate = endpoint,
        .greeting = {.role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward,
                     .pool = join.pool,
                     .cluster = join.cluster,
                     .host = host_name()},
+       .on_shut_out =
+           [](const std::string& why) {
+             show(stderr, fmt::format("warning: {}; trying again until it does\n", why));
+           },
        .rate_mbit = join.rate_mbit});
-  const std::string& name = run.welcome().name;
-  say_line(fmt::format("{} has joined {} at {}", name, run.welcome().run, join.address));
-  leave.watch([&run] { return run.refusal().empty(); });
+  say_line(
+      fmt::format("{} has joined {} at {}", run.welcome().name, run.welcome().run, join.address));
+  const Leave::Watch watch = leave.watch([&run] { return run.refusal().empty(); });
   try {
     const ExitCode status = play(join, run, leave, page, registries);
-    leave.watch({});
     if (leave.asked()) {
-      say_line(fmt::format("{} has left the run", name));
+      say_line(fmt::format("{} has left the run", run.welcome().name));
       return kExitInterrupted;
     }
-    if (leave.over()) throw UserError("{}: {}.", join.address, run.refusal());
+    if (leave.over()) throw UserError("{}", run.refusal());
     if (status == kExitDone) say_line("the run has ended or was stopped");
     return status;
   } catch (const UserError& error) {
-    leave.watch({});
-    if (leave.asked()) {
-      say_line(fmt::format("{} has left the run", name));
-      return kExitInterrupted;
-    }
+    if (leave.asked()) return kExitInterrupted;
     // Whoever looks at the run wants to know too.
     run.tell(LogLevel::kError, error.what());
     throw;
   }
+}
+
+}  // namespace
+
+ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries& registries) {
+  const wire::Endpoint endpoint = endpoint_of(join);
+  ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
+  Leave leave;
+  for (bool told = false; !leave.asked(); std::this_thread::sleep_for(kTryAgain)) {
+    try {
+      const ExitCode status = join_once(join, endpoint, leave, page, registries);
+      if (!join.stays || status == kExitInterrupted || status == kExitUserError) return status;
+      told = false;
+    } catch (const Unreachable&) {
+      if (!join.stays) throw;
+    }
+    if (!std::exchange(told, true))
+      say_line(fmt::format("waiting for a run at {}; Ctrl-C ends that", join.address));
+  }
+  return kExitInterrupted;
 }
 
 }  // namespace tailrace

@@ -18,6 +18,7 @@ struct RemoteJoin {
   std::string pool, cluster;
   std::string work_dir;  // empty: default_work_directory()
   double rate_mbit = 0;  // of files; 0: as the link allows
+  bool stays = false;    // waits for a run that is not there, and for the next one after its end
 };
 
 // Until the run ends or a person says so. Throws UserError.

@@ -28,7 +28,7 @@ bool Signals::wait() const {
 
 Leave::Leave() : thread_([this](std::stop_token end) { run(end); }) {}
 
-void Leave::watch(std::function<bool()> goes_on) {
+void Leave::set(std::function<bool()> goes_on) {
   MutexLock lock(mu_);
   goes_on_ = std::move(goes_on);
 }

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include <signal.h>
 
@@ -33,14 +34,29 @@ class Leave {
  public:
   Leave();
 
-  // From now on: the run goes on for as long as this says so.
-  void watch(std::function<bool()> goes_on);
+  // While it lives: the run goes on for as long as `goes_on` says so, which is called on a thread
+  // of this class.
+  class Watch {
+   public:
+    ~Watch() { leave_.set({}); }
+    Watch(const Watch&) = delete;
+
+   private:
+    friend class Leave;
+    Watch(Leave& leave, std::function<bool()> goes_on) : leave_(leave) {
+      leave_.set(std::move(goes_on));
+    }
+    Leave& leave_;
+  };
+  [[nodiscard]] Watch watch(std::function<bool()> goes_on) { return {*this, std::move(goes_on)}; }
 
   std::stop_token token() const { return source_.get_token(); }
   bool asked() const { return asked_.load(); }  // by the person
   bool over() const { return over_.load(); }    // the run is
 
  private:
+  // A call that goes on has ended when this returns.
+  void set(std::function<bool()> goes_on);
   void run(const std::stop_token& end);
   bool goes_on();
 

@@ -36,6 +36,7 @@ struct WorkerArguments {
   std::string pool, cluster;
   std::string key, server_key, work_dir;  // of a run of another host
   double rate_mbit = 0;
+  bool stays = false;
   int status = -1;  // descriptor; -1: no supervisor looks
 };
 
@@ -89,7 +90,7 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
   Leave leave;
   // The next launch may want its name for a worker of its own.
-  leave.watch([&] { return is_endpoint_of(paths.root, endpoint); });
+  const Leave::Watch watch = leave.watch([&] { return is_endpoint_of(paths.root, endpoint); });
   StatusPage page = status_page(arguments);
   const LoadedRun loaded = load_stored_run(paths, {}, registries);
   const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
@@ -163,6 +164,8 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
   if (lacks_scheme(arguments))
     throw UserError("--join is '{}'; of another host it is tcp://HOST:PORT. Try --join tcp://{}.",
                     arguments.join, arguments.join);
+  if (arguments.stays && !is_remote(arguments))
+    throw UserError("--stay has no use here: it is of a run of another host.");
   if (arguments.rate_mbit > 0 && !is_remote(arguments))
     throw UserError("--rate-mbit has no use here: it is of a run of another host.");
   for (const auto& [flag, value] : {std::pair{"--key", arguments.key},
@@ -192,7 +195,8 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
                       .pool = arguments.pool,
                       .cluster = arguments.cluster,
                       .work_dir = arguments.work_dir,
-                      .rate_mbit = arguments.rate_mbit},
+                      .rate_mbit = arguments.rate_mbit,
+                      .stays = arguments.stays},
                      page, registries);
 }
 
@@ -216,11 +220,16 @@ void add_worker(Command& program, const Registries& registries) {
                  {.help = "of another host: where files of the run are kept; empty: tailrace in "
                           "XDG_CACHE_HOME or ~/.cache",
                   .value = "DIR"});
+  command.option("--stay", arguments->stays,
+                 {.help = "with a run on another host: wait for it where it is not there yet, and "
+                          "again when it has ended or was stopped, until Ctrl-C"});
   command.option(
       "--rate-mbit", arguments->rate_mbit,
-      {.help = "of another host: at most so fast are weights and other files fetched, in "
-               "Mbit/s; 0: as the link allows",
-       .max = 1e6});
+      {.help = "limit for fetching weights and other files of a run on another host, in Mbit/s; 0: "
+               "none",
+       .min = 0.01,
+       .max = 1e6,
+       .or_zero = true});
   command.option("--role", arguments->kind, {.help = "with --join rollout or reward"});
   command.option("--index", arguments->index, {.help = "which of the workers of this role"});
   command.option("--pool", arguments->pool,

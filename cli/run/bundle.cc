@@ -126,10 +126,15 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
   input("reward.plugin", o.reward.plugin, false);
   if (!o.model.path.empty()) {
     const fs::path model(o.model.path);
-    for (const char* name : {"config.json", "generation_config.json",
-                             "model.safetensors.index.json", "model.safetensors"}) {
+    std::vector<std::string> names = {"config.json", "generation_config.json",
+                                      "model.safetensors.index.json"};
+    // Of the weights, in one file or many, the headers say what the config does not.
+    for (const fs::directory_entry& entry : fs::directory_iterator(model))
+      if (entry.path().extension() == ".safetensors")
+        names.push_back(entry.path().filename().string());
+    for (const std::string& name : names) {
       if (!fs::exists(model / name)) continue;
-      add({.file = {.place = fmt::format("model/{}", name),
+      add({.file = {.place = "model/" + name,
                     .is_header = fs::path(name).extension() == ".safetensors"},
            .path = model / name});
     }
@@ -180,6 +185,14 @@ void Bundle::write_listings() const {
     if (auto written = write_file_atomic(file, to_json(listing(role))); !written)
       throw UserError("{}", written.failure().message);
   }
+}
+
+bool Bundle::is_for(Role role, const std::string& name) const {
+  if (role == Role::kRollout) return true;
+  if (name.starts_with(kWeights)) return false;
+  const auto item = std::ranges::find(
+      items_, name, [](const Item& known) { return std::string(kFiles) + known.file.place; });
+  return item == items_.end() || !item->rollout_only;
 }
 
 std::optional<SharedFile> Bundle::find(const std::string& name) const {

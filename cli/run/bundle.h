@@ -53,6 +53,8 @@ class Bundle {
   void write_listings() const;
   // Under the names "bundle/ROLE.json", "files/PLACE" and "weights/FILE".
   std::optional<SharedFile> find(const std::string& name) const;
+  // Whether it is for workers of this role.
+  bool is_for(Role role, const std::string& name) const;
 
  private:
   struct Item {

@@ -46,6 +46,8 @@ std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSect
     workers += pool.workers;
     joins.push_back(fmt::format("{} --pool {} --cluster {} ...", join, pool.name, cluster.name));
   }
+  if (o.reward.workers == 0)
+    joins.push_back(fmt::format("{} --role reward --cluster {} ...", join, cluster.name));
   if (joins.empty()) joins.push_back(fmt::format("{} --cluster {} ...", join, cluster.name));
   std::string text =
       pools.empty() ? "no pool of rollout workers"

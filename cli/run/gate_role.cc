@@ -10,11 +10,14 @@
 #include <vector>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/run/bundle.h"
 #include "cli/run/pools.h"
 #include "cli/run/role_locks.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/json_file.h"
 #include "core/gate/gate.h"
 #include "core/text/utf8.h"
 
@@ -29,11 +32,48 @@ class Guests {
   Guests(const RunPaths& run, const RunOptions& options) : run_(run), options_(options) {}
 
   GreetingAnswer admit(const wire::Greeting& greeting) {
+    GreetingAnswer answer;
     try {
-      return welcome(greeting);
+      answer = place(greeting);
     } catch (const UserError& error) {
       return {.kind = GreetingAnswer::Kind::kRefused, .name = {}, .reason = error.what()};
     }
+    try {
+      HeldRole role = hold_role_to_join(kind_of(greeting.role), options_, run_);
+      answer.name = role.name.text();
+      roles_.insert_or_assign(answer.name, std::move(role));
+      return answer;
+    } catch (const UserError& error) {
+      // No name is free, or the disk is full: that may pass.
+      return {.kind = GreetingAnswer::Kind::kLater, .name = {}, .reason = error.what()};
+    }
+  }
+
+  // Those of an earlier gate whose names are still theirs.
+  std::vector<AdmittedWorker> restore(Log& log) {
+    std::vector<AdmittedWorker> restored;
+    try {
+      if (!std::filesystem::exists(run_.guests())) return restored;
+      for (const auto& row : read_proved_json(run_.guests()).at("workers")) {
+        AdmittedWorker worker = read_worker(row);
+        const auto name = parse_role_name(worker.answer.name);
+        auto role = name ? hold_role_again(*name, options_, run_) : std::nullopt;
+        if (!role) continue;
+        roles_.insert_or_assign(worker.answer.name, std::move(*role));
+        restored.push_back(std::move(worker));
+      }
+    } catch (const std::exception& error) {
+      log.warning("{}: workers that had joined before have to join again", error.what());
+    }
+    return restored;
+  }
+
+  void remember(std::span<const AdmittedWorker> workers) const {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const AdmittedWorker& worker : workers) rows.push_back(json_of(worker));
+    if (auto written = write_file_atomic(run_.guests(), to_proved_json({{"workers", rows}}));
+        !written)
+      throw UserError("{}", written.failure().message);
   }
 
   void release(const std::string& name) {
@@ -53,7 +93,38 @@ class Guests {
   }
 
  private:
-  GreetingAnswer welcome(const wire::Greeting& greeting) {
+  static RoleKind kind_of(Role role) {
+    return role == Role::kRollout ? RoleKind::kRollout : RoleKind::kReward;
+  }
+
+  nlohmann::json json_of(const AdmittedWorker& worker) const {
+    return {{"name", worker.answer.name},
+            {"user", worker.user},
+            {"incarnation", worker.greeting.incarnation},
+            {"role", name_of(worker.greeting.role)},
+            {"pool", worker.answer.pool},
+            {"cluster", worker.answer.cluster},
+            {"host", worker.greeting.host}};
+  }
+
+  AdmittedWorker read_worker(const nlohmann::json& row) const {
+    AdmittedWorker worker;
+    worker.user = row.at("user").get<std::string>();
+    worker.greeting.incarnation = row.at("incarnation").get<uint64_t>();
+    worker.greeting.role = row.at("role").get<std::string>() == name_of(Role::kReward)
+                               ? Role::kReward
+                               : Role::kRollout;
+    worker.greeting.host = row.at("host").get<std::string>();
+    worker.answer = {.kind = GreetingAnswer::Kind::kWelcome,
+                     .name = row.at("name").get<std::string>(),
+                     .run = options_.run.name,
+                     .cluster = row.at("cluster").get<std::string>(),
+                     .pool = row.at("pool").get<std::string>()};
+    return worker;
+  }
+
+  // Where a worker is to work; without a name. Throws UserError where it is a mistake.
+  GreetingAnswer place(const wire::Greeting& greeting) const {
     const bool samples = greeting.role == Role::kRollout;
     std::string pool, cluster = greeting.cluster;
     check_cluster(cluster);
@@ -67,11 +138,8 @@ class Guests {
     } else if (!greeting.pool.empty()) {
       throw UserError("--pool has no use here: a reward worker is in no pool");
     }
-    HeldRole role = hold(samples ? RoleKind::kRollout : RoleKind::kReward, greeting.name);
-    const std::string name = role.name.text();
-    roles_.insert_or_assign(name, std::move(role));
     return {.kind = GreetingAnswer::Kind::kWelcome,
-            .name = name,
+            .name = {},
             .reason = {},
             .run = options_.run.name,
             .cluster = cluster,
@@ -85,14 +153,6 @@ class Guests {
     if (cluster.empty() || names.empty() || std::ranges::find(names, cluster) != names.end())
       return;
     throw UserError("--cluster is {}, and the run has {}", cluster, fmt::join(names, ", "));
-  }
-
-  // The name that it had under an earlier gate, which went with that one's process.
-  HeldRole hold(RoleKind kind, const std::string& before) {
-    if (before.empty()) return hold_role_to_join(kind, options_, run_);
-    auto role = hold_role_again(kind, before, options_, run_);
-    if (!role) throw UserError("its name {} is another worker's by now. Join again", before);
-    return std::move(*role);
   }
 
   const RunPaths& run_;
@@ -117,6 +177,12 @@ std::vector<std::string> check_gate(const RunOptions& options) {
   } catch (const UserError& fault) {
     throw fault.about("run.keys");
   }
+  // Workers know the run by the other file.
+  if (std::filesystem::exists(keys.server_public(), error) &&
+      wire::read_public_key(keys.server_public()) !=
+          wire::read_secret_key(keys.server()).public_key)
+    throw UserError::at("run.keys", "is {}, whose server.key and server.pub are of two pairs.",
+                        options.run.keys);
   Log log("launch", "");
   try {
     const Gate probe({.listen = options.run.listen, .scheduler = {}, .keys = keys}, log);
@@ -144,6 +210,9 @@ ExitCode run_gate(const RunPaths& run, const RunOptions& options, const std::str
        .find = [&](const std::string& name) { return bundle.find(name); },
        .admit = [&](const wire::Greeting& greeting,
                     const std::string&) { return guests.admit(greeting); },
+       .admitted = guests.restore(log),
+       .remember = [&](std::span<const AdmittedWorker> workers) { guests.remember(workers); },
+       .may_have = [&](Role role, const std::string& name) { return bundle.is_for(role, name); },
        .release = [&](const std::string& name) { guests.release(name); },
        .write_lines = [&](const std::string& name,
                           std::span<const wire::LogLine> lines) { guests.write(name, lines); }},

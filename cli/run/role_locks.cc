@@ -100,15 +100,12 @@ HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPa
                   run.root.string());
 }
 
-std::optional<HeldRole> hold_role_again(RoleKind kind, const std::string& name,
-                                        const RunOptions& options, const RunPaths& run) {
-  const auto role = parse_role_name(name);
-  const int first = num_launched(kind, options);
-  if (!role || role->kind != kind || role->index < first || role->index >= first + kMaxJoined)
-    return std::nullopt;
-  LockFile lock(run.role(name_of(kind), role->index));
+std::optional<HeldRole> hold_role_again(const RoleName& name, const RunOptions& options,
+                                        const RunPaths& run) {
+  if (name.index < num_launched(name.kind, options)) return std::nullopt;
+  LockFile lock(run.role(name_of(name.kind), name.index));
   if (!lock.held()) return std::nullopt;
-  return HeldRole{*role, std::move(lock)};
+  return HeldRole{name, std::move(lock)};
 }
 
 bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {

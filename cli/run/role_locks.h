@@ -61,10 +61,10 @@ HeldRole hold_role(const RoleName& name, const RunPaths& run);
 // The first free one beyond those that the launch plays itself. `kind`: rollout or reward. Throws
 // UserError when there are too many.
 HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run);
-// The role of this name, which one that joined had before; nothing: somebody else has it, or it is
-// none of those.
-std::optional<HeldRole> hold_role_again(RoleKind kind, const std::string& name,
-                                        const RunOptions& options, const RunPaths& run);
+// A role of one that has joined before and may come back; nothing: somebody else has it, or it is
+// one of those that the launch plays itself.
+std::optional<HeldRole> hold_role_again(const RoleName& name, const RunOptions& options,
+                                        const RunPaths& run);
 // Whether a joined worker of this kind is playing now.
 bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run);
 

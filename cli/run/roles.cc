@@ -32,6 +32,7 @@
 #include "core/base/memory_need.h"
 #include "core/model/model_config.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/manifest.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/episode/episode.h"
@@ -131,6 +132,26 @@ constexpr std::string_view kRolloutCure =
     "lower rollout.workers, rollout.kv_cache_mb, rollout.max_batch_tokens or "
     "rollout.max_context_tokens, or take a smaller model";
 
+// Whoever starts a worker on another machine should hear that it computes otherwise than the
+// trainer, and not only whoever reads the log of the scheduler.
+FetchWeights warn_of_another_class(FetchWeights fetch, std::string own, Log& log) {
+  return [fetch = std::move(fetch), own = std::move(own), &log, told = false](
+             const std::string& manifest, const Digest& root,
+             const std::stop_token& stop) mutable -> Result<std::filesystem::path> {
+    auto file = fetch(manifest, root, stop);
+    if (!file || told) return file;
+    const auto read = read_manifest(file.value());
+    if (!read) return read.failure();
+    told = true;
+    if (read.value().numerics_class != own)
+      log.warning(
+          "this machine computes as {}, the trainer as {}: sampled and trained log-probabilities "
+          "will not be equal bit for bit",
+          own, read.value().numerics_class);
+    return file;
+  };
+}
+
 ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
                      std::stop_token stop) {
   const RunOptions& o = context.options;
@@ -150,7 +171,8 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   if (context.remote != nullptr) {
     config.prove_inputs = [] {};  // each file was proved as it came
     config.incarnation = context.remote->incarnation;
-    config.fetch_weights = context.remote->fetch_weights;
+    config.fetch_weights =
+        warn_of_another_class(context.remote->fetch_weights, numerics_class(config.compute), log);
     config.fetch_takes_long = true;
     config.patience = context.remote->patience;
   }

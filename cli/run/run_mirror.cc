@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "cli/run/bundle.h"
 #include "core/base/digest_of.h"
@@ -19,6 +21,10 @@ namespace fs = std::filesystem;
 
 // Versions of weights that a host keeps: what samples, what is staged, and the one before.
 constexpr size_t kKeptVersions = 3;
+// Of the name of a run, in that of a log.
+constexpr size_t kMaxRunInName = 100;
+// Others of this host, or of another run, may be about to map one that is so young.
+constexpr std::chrono::seconds kJustFetched{30};
 constexpr int64_t kWorthALine = int64_t{16} << 20;
 
 void make_or_throw(const fs::path& folder) {
@@ -37,6 +43,29 @@ bool is_proved(const fs::path& path, const BundleFile& file) {
   return digest && digest.value() == file.digest;
 }
 
+// What a work directory holds: nothing of anybody else's, since it is swept.
+constexpr char kMarker[] = "tailrace-work";
+
+void claim(const fs::path& work) {
+  std::error_code error;
+  if (fs::exists(work / kMarker, error)) return;
+  make_or_throw(work);
+  if (!fs::is_empty(work, error) || error)
+    throw UserError(
+        "--work-dir {} holds files of somebody else, and what a worker keeps there is swept.\n"
+        "       Try --work-dir {}.",
+        work.string(), (work / "tailrace").string());
+  fs::permissions(work, fs::perms::owner_all, error);
+  if (auto written = write_file_atomic(work / kMarker, "files of tailrace workers\n"); !written)
+    throw UserError("{}", written.failure().message);
+}
+
+// A folder of ours: a symbolic link may lead anywhere.
+bool is_own_folder(const fs::directory_entry& entry) {
+  std::error_code error;
+  return entry.symlink_status(error).type() == fs::file_type::directory && !error;
+}
+
 fs::path lock_of(const fs::path& folder) { return folder.string() + ".lock"; }
 
 // Folders of workers that are gone: nobody holds the lock beside them.
@@ -44,7 +73,7 @@ void sweep(const fs::path& workers) {
   std::error_code ignored;
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(workers, ignored))
-    if (entry.is_directory(ignored)) folders.push_back(entry.path());
+    if (is_own_folder(entry)) folders.push_back(entry.path());
   for (const fs::path& folder : folders) {
     const LockFile lock(lock_of(folder));
     if (!lock.held()) continue;
@@ -54,6 +83,7 @@ void sweep(const fs::path& workers) {
 }
 
 fs::path folder_of(const fs::path& work, const RemoteRun& run) {
+  claim(work);
   for (const char* folder : {"files", "weights", "workers", "logs"}) make_or_throw(work / folder);
   return work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
 }
@@ -69,12 +99,15 @@ bool is_being_fetched(const fs::path& folder) {
 // Versions beyond those that are kept, but for `newest`. Whoever has mapped one of them keeps it.
 void forget_old_versions(const fs::path& versions, const fs::path& newest) {
   std::error_code ignored;
+  const auto now = fs::file_time_type::clock::now();
   std::vector<std::pair<fs::file_time_type, fs::path>> others;
   for (const auto& entry : fs::directory_iterator(versions, ignored))
-    if (entry.path() != newest) others.emplace_back(entry.last_write_time(ignored), entry.path());
+    if (is_own_folder(entry) && entry.path() != newest)
+      others.emplace_back(entry.last_write_time(ignored), entry.path());
   std::ranges::sort(others, std::greater<>());
   for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
-    if (!is_being_fetched(others[i].second)) fs::remove_all(others[i].second, ignored);
+    if (now - others[i].first > kJustFetched && !is_being_fetched(others[i].second))
+      fs::remove_all(others[i].second, ignored);
 }
 
 }  // namespace
@@ -84,7 +117,7 @@ fs::path default_work_directory() {
     return fs::path(cache) / "tailrace";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
     return fs::path(home) / ".cache" / "tailrace";
-  return fs::temp_directory_path() / "tailrace";
+  return fs::temp_directory_path() / fmt::format("tailrace-{}", ::geteuid());
 }
 
 RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std::stop_token& stop,
@@ -111,9 +144,12 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
       if (file.bytes > kWorthALine)
         say(fmt::format("fetching {} ({} MB)", file.place, file.bytes >> 20));
       fetch("files/" + file.place, cached);
-      if (!file.is_header && !is_proved(cached, file))
+      if (!file.is_header && !is_proved(cached, file)) {
+        std::error_code ignored;
+        fs::remove(cached, ignored);
         throw UserError("{}: its digest is not that of the bundle: it has changed at the run.",
                         file.place);
+      }
     }
     make_or_throw(place.parent_path());
     std::error_code error;
@@ -129,6 +165,7 @@ fs::path RunMirror::log_file() const {
   std::string run = welcome.run;
   // It is a name for people, and may have a slash.
   std::ranges::replace(run, '/', '-');
+  run = run.substr(0, kMaxRunInName);
   return work_ / "logs" / fmt::format("{}-{}.log", run, welcome.name);
 }
 
@@ -156,6 +193,7 @@ Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest,
   const std::string& payload = read.value().payload;
   auto fetched = run_.fetch("weights/" + payload, folder / payload, stop);
   if (!fetched) return fetched.failure();
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
   forget_old_versions(versions, folder);
   return Version{file, fetched.value()};
 }

@@ -31,22 +31,24 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kFetchLook{50};
 constexpr std::chrono::milliseconds kBurst{100};  // that a rate allows after a pause
-constexpr std::chrono::milliseconds kConnecting{5}, kNotReady{20};
+constexpr std::chrono::milliseconds kConnecting{5};
 constexpr std::chrono::milliseconds kAskAgain{1'000};  // for facts, which may be lost or not ready
 constexpr int kMaxDamaged = 16;  // more than a window of them: then it is not the link
 
 class Fetch {
  public:
-  Fetch(const FetchOptions& options, const std::string& name, const fs::path& target,
-        const std::stop_token& stop)
+  Fetch(const FetchOptions& options, FetchConnection& connection, const std::string& name,
+        const fs::path& target, const std::stop_token& stop)
       : options_(options),
         name_(name),
         target_(target),
         part_(target.string() + ".part"),
         stop_(stop),
-        socket_(wire::Socket::Kind::kDealer) {
-    socket_.watch();
-    socket_.connect(options.gate);
+        connection_(connection),
+        socket_(connection.socket) {
+    // What the file before it was sent too late.
+    while (socket_.receive()) {
+    }
   }
 
   Result<FetchCounters> run() {
@@ -72,11 +74,18 @@ class Fetch {
     return Failure{fmt::format("{}: {}", name_, why)};
   }
 
+  // Another process may fetch the same: it is waited for as long as it gets on.
   LockFile hold() const {
-    const Time give_up = steady_now() + options_.patience;
+    Time give_up = steady_now() + options_.patience;
+    fs::file_time_type written{};
     while (true) {
       LockFile lock(target_.string() + ".lock");
       if (lock.held() || stop_.stop_requested() || steady_now() > give_up) return lock;
+      std::error_code missing;
+      if (const auto now = fs::last_write_time(part_, missing); !missing && now != written) {
+        written = now;
+        give_up = steady_now() + options_.patience;
+      }
       beat();
       std::this_thread::sleep_for(kFetchLook);
     }
@@ -105,6 +114,7 @@ class Fetch {
     Time give_up = steady_now() + options_.patience;
     Time ask_at = Time::min();
     while (steady_now() < give_up) {
+      (void)is_connected_anew();
       if (stop_.stop_requested()) return refuse("it was given up");
       if (steady_now() >= ask_at) {
         ask_at = steady_now() + (ask_for_facts() ? kAskAgain : kConnecting);
@@ -119,8 +129,8 @@ class Fetch {
         case wire::FileFacts::Status::kAbsent:
           return refuse(facts->reason);
         case wire::FileFacts::Status::kLater:
-          // It is there, and works on it.
-          ask_at = steady_now() + kNotReady;
+          // It works on it, and answers again when it is ready; an answer may be lost.
+          ask_at = steady_now() + kAskAgain;
           give_up = steady_now() + options_.patience;
           break;
       }
@@ -143,7 +153,7 @@ class Fetch {
 
   // Proves what an earlier transfer has left.
   Result<void> open_part() {
-    file_ = FileDescriptor(::open(part_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    file_ = FileDescriptor(::open(part_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     struct stat found {};
     if (!file_.is_open() || ::fstat(file_.get(), &found) != 0)
       return Failure{describe_errno("open", part_, errno)};
@@ -225,7 +235,9 @@ class Fetch {
   bool is_connected_anew() {
     bool anew = false;
     while (const auto contact = socket_.contact())
-      if (*contact == wire::Socket::Contact::kReady) anew = std::exchange(connected_, true);
+      if (*contact == wire::Socket::Contact::kReady)
+        anew = std::exchange(connection_.was_ready, true);
+    socket_.revive();
     return anew;
   }
 
@@ -301,7 +313,8 @@ class Fetch {
   const std::string& name_;
   const fs::path target_, part_;
   const std::stop_token stop_;
-  wire::Socket socket_;
+  FetchConnection& connection_;
+  wire::Socket& socket_;
   wire::FileFacts facts_;
   int64_t there_ = 0;                       // bytes of the part that are proved
   std::string absent_;                      // why the gate has no such file by now
@@ -315,18 +328,34 @@ class Fetch {
   std::deque<Asked> in_flight_;  // in the order of their requests
   std::optional<FetchWindow> window_;
   Time ask_at_ = Time::min();  // by the rate
-  bool connected_ = false;     // it was once
   FetchCounters counters_;
 };
 
 }  // namespace
 
-Result<FetchCounters> fetch_file(const FetchOptions& options, const std::string& name,
-                                 const fs::path& target, const std::stop_token& stop) {
+FetchConnection::FetchConnection(const wire::Endpoint& gate) {
+  socket.watch();
+  socket.connect(gate);
+}
+
+Result<FetchCounters> fetch_file(const FetchOptions& options, FetchConnection& connection,
+                                 const std::string& name, const fs::path& target,
+                                 const std::stop_token& stop) {
   try {
-    return Fetch(options, name, target, stop).run();
+    return Fetch(options, connection, name, target, stop).run();
   } catch (const UserError& error) {
-    return Failure{error.what()};  // a folder that cannot be written; no files left
+    return Failure{error.what()};  // a folder that cannot be written
+  }
+}
+
+Result<FetchCounters> fetch_file(const FetchOptions& options, const wire::Endpoint& gate,
+                                 const std::string& name, const fs::path& target,
+                                 const std::stop_token& stop) {
+  try {
+    FetchConnection connection(gate);
+    return fetch_file(options, connection, name, target, stop);
+  } catch (const UserError& error) {
+    return Failure{error.what()};  // no files left
   }
 }
 

@@ -2,8 +2,8 @@
 // is written; what is there already (of a transfer that was cut, by another process too) is proved
 // and kept. Memory does not grow with the file.
 //
-// Thread: fetch_file() blocks the thread that calls it, and has a connection of its own, so that a
-// file never stands in the way of the run's messages.
+// Thread: fetch_file() blocks the thread that calls it, over a connection beside that of the run's
+// messages, so that a file never stands in their way.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@
 
 #include "core/base/result.h"
 #include "core/wire/endpoint.h"
+#include "core/wire/socket.h"
 
 namespace tailrace {
 
 struct FetchOptions {
-  wire::Endpoint gate;
   uint64_t incarnation = 0;  // under which this process has greeted
   // Time without any new chunk after which the fetch fails. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};
@@ -33,6 +33,14 @@ struct FetchOptions {
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
 };
 
+// A connection to a gate for files, one after the other: making one takes a few round trips.
+struct FetchConnection {
+  explicit FetchConnection(const wire::Endpoint& gate);
+
+  wire::Socket socket{wire::Socket::Kind::kDealer};
+  bool was_ready = false;  // so that one that is ready again is seen to be another one
+};
+
 struct FetchCounters {
   int64_t received = 0;  // bytes of chunks
   int64_t kept = 0;      // bytes that were there already
@@ -44,7 +52,12 @@ struct FetchCounters {
 // TARGET.part, what has arrived so far. What lies at `target` already is proved too, and stays
 // where it is what the gate has. One process at a time fetches a target, and others wait for it. A
 // Failure names the file; after one, another call goes on where this one has ended.
-Result<FetchCounters> fetch_file(const FetchOptions& options, const std::string& name,
-                                 const std::filesystem::path& target, const std::stop_token& stop);
+Result<FetchCounters> fetch_file(const FetchOptions& options, FetchConnection& connection,
+                                 const std::string& name, const std::filesystem::path& target,
+                                 const std::stop_token& stop);
+// The same over a connection to `gate` that is made for it.
+Result<FetchCounters> fetch_file(const FetchOptions& options, const wire::Endpoint& gate,
+                                 const std::string& name, const std::filesystem::path& target,
+                                 const std::stop_token& stop);
 
 }  // namespace tailrace

@@ -77,9 +77,17 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
     answer.reason = "the run has no such file for a worker";
     return answer;
   }
+  errno = 0;
   auto file = open_to_read(shared->path);
   if (!file) {
+    const int error = errno;
+    const auto shelved = std::ranges::find(entries_, name, &Entry::name);
+    // Its owner has removed it, and it is here still.
+    if (shelved != entries_.end()) return facts_of(shelved, *shared);
     answer.reason = file.failure().message;
+    // What passes is no reason to do without the file.
+    if (error == EMFILE || error == ENFILE || error == ENOMEM || error == EINTR)
+      answer.status = Status::kLater;
     return answer;
   }
   struct stat now {};
@@ -116,15 +124,21 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
     if (entries_.size() > kMaxFiles) entries_.pop_back();
     entry = entries_.begin();
   }
+  return facts_of(entry, *shared);
+}
+
+wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const SharedFile& shared) {
+  using Status = wire::FileFacts::Status;
   entries_.splice(entries_.begin(), entries_, entry);
-  if (!shared->next.empty()) (void)facts(shared->next);
+  wire::FileFacts answer{.name = entry->name, .status = Status::kAbsent};
+  if (!shared.next.empty()) (void)facts(shared.next);
   const Job& job = *entry->job;
   if (!job.done.load(std::memory_order_acquire)) {
     answer.status = Status::kLater;
     return answer;
   }
   if (!job.failure.empty()) {
-    answer.reason = fmt::format("{}: {}", shared->path.string(), job.failure);
+    answer.reason = fmt::format("{}: {}", shared.path.string(), job.failure);
     return answer;
   }
   return job.facts;

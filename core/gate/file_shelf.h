@@ -49,6 +49,7 @@ class FileShelf {
  private:
   struct Entry;
   struct Identity;
+  wire::FileFacts facts_of(std::list<Entry>::iterator entry, const SharedFile& shared);
   void put_away(std::list<Entry>::iterator entry);
   void run(const std::stop_token& stop);
 

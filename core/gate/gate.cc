@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <exception>
 #include <map>
 #include <optional>
@@ -33,6 +34,7 @@ constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
 constexpr std::chrono::milliseconds kLongestRetry{500};
 constexpr size_t kMaxGuests = 512;
 constexpr int64_t kMaxGuestsOfKey = 256;
+constexpr size_t kMaxAsked = 256;
 // Of the lines that strangers can cause, and those that a worker can.
 constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
@@ -77,6 +79,7 @@ struct Gate::Impl {
         doorkeeper(context, options.keys, bell),
         router(wire::Socket::Kind::kRouter, context),
         shelf(options.find, bell) {
+    for (const AdmittedWorker& worker : options.admitted) admit(worker);
     router.watch();
     router.bind(options.listen, server, doorkeeper);
   }
@@ -87,6 +90,11 @@ struct Gate::Impl {
     for (int i = 0; i < kMaxFramesAtOnce; ++i) {
       const auto received = router.receive();
       if (!received) return;
+      // The Doorkeeper names whom it lets in: nobody comes without.
+      if (received->user.empty()) {
+        note(counters.strayed, "frames of nobody", received->user, "");
+        continue;
+      }
       guarded("a frame by the key of", received->user, [&] { take(*received); });
     }
   }
@@ -150,18 +158,31 @@ struct Gate::Impl {
     if (answer.kind == GreetingAnswer::Kind::kWelcome) {
       log.info("{} joins from host {} by the key of {}{}", answer.name, greeting.host, user,
                answer.cluster.empty() ? "" : " cluster=" + answer.cluster);
-      guests.emplace(greeting.incarnation, Guest{.name = answer.name,
-                                                 .user = user,
-                                                 .greeting = greeting,
-                                                 .answer = answer,
-                                                 .upstream = nullptr,
-                                                 .routing = {},
-                                                 .heard = steady_now()});
+      admit({user, greeting, answer});
+      remember();
     } else if (tell.take(steady_now())) {
       log.warning("refused a {} worker of {} at host {}: {}", name_of(greeting.role), user,
                   greeting.host, answer.reason);
     }
     return answer;
+  }
+
+  void admit(const AdmittedWorker& worker) {
+    guests.emplace(worker.greeting.incarnation, Guest{.name = worker.answer.name,
+                                                      .user = worker.user,
+                                                      .greeting = worker.greeting,
+                                                      .answer = worker.answer,
+                                                      .upstream = nullptr,
+                                                      .routing = {},
+                                                      .heard = steady_now()});
+  }
+
+  void remember() {
+    if (!options.remember) return;
+    std::vector<AdmittedWorker> all;
+    for (const auto& [incarnation, guest] : guests)
+      all.push_back({guest.user, guest.greeting, guest.answer});
+    options.remember(all);
   }
 
   static GreetingAnswer refused(std::string reason) {
@@ -181,13 +202,14 @@ struct Gate::Impl {
       }
       reconnect(*guest, received.peer);
     }
-    if (!guest->in_flight.pass(header.session == 0 ? 0 : header.sequence,
-                               std::ssize(received.frame))) {
+    const uint64_t number = header.session == 0 ? 0 : header.sequence;
+    if (!guest->in_flight.has_room(number, std::ssize(received.frame))) {
       note(counters.strayed, "frames of who sends more than its window", received.user,
            guest->name);
       return;
     }
-    pass_on(*guest, received.frame);
+    if (pass_on(*guest, received.frame))
+      guest->in_flight.note_sent(number, std::ssize(received.frame));
     if (header.signal == wire::Signal::kGoodbye) {
       guest->leaves = steady_now() + options.parting;
     } else if (header.session == 0) {
@@ -197,10 +219,11 @@ struct Gate::Impl {
 
   // A full queue drops it: the link sends it again. The first frame of a connection is kept, since
   // it is a Hello mostly, and would be said again after a second only.
-  void pass_on(Guest& guest, std::span<const std::byte> frame) {
-    if (pass_on_first(guest) && guest.upstream->send("", frame)) return;
+  bool pass_on(Guest& guest, std::span<const std::byte> frame) {
+    if (pass_on_first(guest) && guest.upstream->send("", frame)) return true;
     if (guest.first.empty() && steady_now() < guest.connected + kConnectionPatience)
       guest.first.assign(frame.begin(), frame.end());
+    return false;
   }
 
   // Whether none waits.
@@ -276,8 +299,30 @@ struct Gate::Impl {
   }
 
   void on(const wire::Socket::Received& received, const wire::AskFile& ask) {
-    if (guest_of(ask.incarnation, received) == nullptr) return;
-    router.send(received.peer, wire::encode(shelf.facts(ask.name)));
+    const Guest* guest = guest_of(ask.incarnation, received);
+    if (guest == nullptr) return;
+    if (options.may_have && !options.may_have(guest->greeting.role, ask.name)) {
+      router.send(received.peer,
+                  wire::encode(wire::FileFacts{.name = ask.name,
+                                               .status = wire::FileFacts::Status::kAbsent,
+                                               .reason = "it is not for workers of this role"}));
+      return;
+    }
+    const wire::FileFacts facts = shelf.facts(ask.name);
+    router.send(received.peer, wire::encode(facts));
+    // It is told again when the digests are there.
+    if (facts.status != wire::FileFacts::Status::kLater) return;
+    asked.push_back({std::string(received.peer), ask.name});
+    if (asked.size() > kMaxAsked) asked.pop_front();
+  }
+
+  void answer_asked() {
+    std::erase_if(asked, [&](const Asked& ask) {
+      const wire::FileFacts facts = shelf.facts(ask.name);
+      if (facts.status == wire::FileFacts::Status::kLater) return false;
+      router.send(ask.peer, wire::encode(facts));
+      return true;
+    });
   }
 
   // Where there is none, or the worker takes none, it asks again.
@@ -382,6 +427,7 @@ struct Gate::Impl {
 
   void part_with_the_gone() {
     const Time now = steady_now();
+    const size_t before = guests.size();
     for (auto guest = guests.begin(); guest != guests.end();) {
       const Guest& known = guest->second;
       const bool left = known.leaves && now >= *known.leaves;
@@ -393,6 +439,7 @@ struct Gate::Impl {
       guarded("the leave of", known.name, [&] { options.release(known.name); });
       guest = guests.erase(guest);
     }
+    if (guests.size() != before) guarded("the list", "of workers", [&] { remember(); });
   }
 
   // Each doubling: a flood of garbage is no flood of lines.
@@ -410,7 +457,7 @@ struct Gate::Impl {
       if (!guest.first.empty()) timeout = std::min(timeout, kConnectionLook);
     }
     wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());
-    (void)bell.silence();
+    if (bell.silence()) answer_asked();
     drain_router();
     for (auto& [incarnation, guest] : guests) {
       (void)pass_on_first(guest);
@@ -429,6 +476,10 @@ struct Gate::Impl {
   wire::Socket router;
   FileShelf shelf;
   std::map<uint64_t, Guest> guests;  // by incarnation
+  struct Asked {
+    std::string peer, name;
+  };
+  std::deque<Asked> asked;  // files whose digests are being computed
   GateCounters counters;
   RateLimit tell{kStrangerLines, kStrangerLinePeriod};
   RateLimit tell_faults{kStrangerLines, kStrangerLinePeriod};

@@ -18,8 +18,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "core/base/log.h"
 #include "core/gate/file_shelf.h"
@@ -28,6 +30,14 @@
 #include "core/wire/greeting.h"
 
 namespace tailrace {
+
+// A worker that was admitted: what a gate that is started again must know, so that no name that a
+// living worker has is given to another one.
+struct AdmittedWorker {
+  std::string user;  // whose key it came by
+  wire::Greeting greeting;
+  wire::GreetingAnswer answer;
+};
 
 struct GateOptions {
   std::string listen;     // "tcp://HOST:PORT"
@@ -40,6 +50,12 @@ struct GateOptions {
 
   // Gives a worker that is new here its name, or says why not. `user`: whose key it has.
   std::function<wire::GreetingAnswer(const wire::Greeting&, const std::string& user)> admit = {};
+  // Those whom an earlier gate of this run has admitted, and who may come back.
+  std::vector<AdmittedWorker> admitted = {};
+  // Called when somebody was admitted or has left, with all who are there.
+  std::function<void(std::span<const AdmittedWorker>)> remember = {};
+  // Whether workers of this role may have the file.
+  std::function<bool(Role, const std::string& name)> may_have = {};
   // The name is free again: its worker said goodbye, or was away for too long.
   std::function<void(const std::string& name)> release = {};
   // Lines of a worker's log, for RUN/logs.

@@ -17,14 +17,17 @@ class InFlight {
  public:
   static constexpr int64_t kMaxBytes = 4 * wire::kWindowBytes;
 
-  // Whether a frame of so many bytes may go; it then counts. What has no number (heartbeats, and a
-  // Hello) is small and not acknowledged.
-  [[nodiscard]] bool pass(uint64_t sequence, int64_t bytes) {
+  // Whether a frame of so many bytes may go. One without a number (a heartbeat, a Hello) is small
+  // and not acknowledged; one that is sent again is there already.
+  bool has_room(uint64_t sequence, int64_t bytes) const {
     if (sequence == 0) return bytes <= kMaxUnnumbered;
-    if (bytes_ + bytes > kMaxBytes) return false;
+    return is_counted(sequence) || bytes_ + bytes <= kMaxBytes;
+  }
+  // It went.
+  void note_sent(uint64_t sequence, int64_t bytes) {
+    if (sequence == 0 || is_counted(sequence)) return;
     frames_.emplace_back(sequence, bytes);
     bytes_ += bytes;
-    return true;
   }
   // All up to this one have arrived.
   void arrived(uint64_t sequence) {
@@ -40,6 +43,10 @@ class InFlight {
   }
 
  private:
+  bool is_counted(uint64_t sequence) const {
+    return !frames_.empty() && sequence <= frames_.back().first;
+  }
+
   static constexpr int64_t kMaxUnnumbered = 4096;
 
   std::deque<std::pair<uint64_t, int64_t>> frames_;

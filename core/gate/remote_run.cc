@@ -38,7 +38,6 @@ struct RemoteRun::Impl {
     socket.watch();
     socket.connect(options.gate);
     welcome = be_welcomed();
-    greeting.name = welcome.name;
     thread = std::jthread([this](std::stop_token stop) { run(stop); });
   }
 
@@ -69,17 +68,17 @@ struct RemoteRun::Impl {
         if (!answer) continue;
         if (answer->kind == GreetingAnswer::Kind::kWelcome) return *answer;
         if (answer->kind == GreetingAnswer::Kind::kRefused)
-          throw UserError("{}: {}.", address, answer->reason);
+          throw UserError("{}: {}", address, answer->reason);
         later = answer->reason;
         continue;
       }
       socket.wait(std::chrono::milliseconds(20));
     }
-    if (!later.empty()) throw UserError("{}: {}.", address, later);
+    if (!later.empty()) throw Unreachable("{}: {}", address, later);
     if (ready)
       throw UserError(
           "{}: it does not answer a greeting, so it is no run of tailrace, or it hangs.", address);
-    throw UserError(
+    throw Unreachable(
         "{}: nobody listens there, or it cannot be reached.\n       Is the run under way "
         "(run.listen), and does a firewall stand between?",
         address);
@@ -121,8 +120,8 @@ struct RemoteRun::Impl {
       }
       while (const auto received = socket.receive()) take(received->frame);
       hand_in_lines(now);
-      while (socket.contact()) {
-      }
+      while (const auto contact = socket.contact()) note(*contact);
+      socket.revive();
       socket.wait(kRunLook, false, wakeup.descriptor());
       (void)wakeup.silence();
     }
@@ -135,6 +134,9 @@ struct RemoteRun::Impl {
     if (const auto answer = wire::decode_greeting_answer(frame)) {
       MutexLock lock(mu);
       refusal = answer->kind == GreetingAnswer::Kind::kRefused ? answer->reason : std::string();
+      if (answer->kind == GreetingAnswer::Kind::kWelcome && answer->name != welcome.name)
+        refusal = fmt::format("the run knows this worker no more, and calls it {} now: join again",
+                              answer->name);
       return;
     }
     const auto message = wire::decode_gate_message(frame);
@@ -148,6 +150,16 @@ struct RemoteRun::Impl {
       ++first;
     }
     tell_at = Time::min();
+  }
+
+  // The key may be put back, and the gate started again: until then a person should know.
+  void note(Contact contact) {
+    const bool refused = contact == Contact::kNotAllowed || contact == Contact::kWrongServer;
+    if (refused && !std::exchange(shut_out, true) && options.on_shut_out)
+      options.on_shut_out(contact == Contact::kNotAllowed
+                              ? "the run does not know this key any more"
+                              : "the run has another key than before (server.pub)");
+    if (contact == Contact::kReady) shut_out = false;
   }
 
   size_t lines_left() {
@@ -171,11 +183,13 @@ struct RemoteRun::Impl {
   RemoteRunOptions options;
   wire::Socket socket;  // the thread's, once there is one
   GreetingAnswer welcome;
+  bool shut_out = false;  // told
   int num_nobody = 0;
   static constexpr int kMaxNobody = 3;
   wire::Wakeup wakeup;
 
   Mutex mu;
+  std::unique_ptr<FetchConnection> idle TR_GUARDED_BY(mu);
   std::deque<wire::LogLine> lines TR_GUARDED_BY(mu);
   uint64_t first TR_GUARDED_BY(mu) = 1;  // number of lines.front()
   Time tell_at TR_GUARDED_BY(mu) = Time::min();
@@ -200,10 +214,23 @@ const wire::Endpoint& RemoteRun::endpoint() const { return impl_->options.gate; 
 Result<FetchCounters> RemoteRun::fetch(const std::string& name, const std::filesystem::path& target,
                                        const std::stop_token& stop) {
   FetchOptions options;
-  options.gate = impl_->options.gate;
   options.incarnation = incarnation();
   options.rate_mbit = impl_->options.rate_mbit;
-  return fetch_file(options, name, target, stop);
+  std::unique_ptr<FetchConnection> connection;
+  {
+    MutexLock lock(impl_->mu);
+    connection = std::move(impl_->idle);
+  }
+  try {
+    if (!connection) connection = std::make_unique<FetchConnection>(endpoint());
+  } catch (const UserError& error) {
+    return Failure{error.what()};  // no files left
+  }
+  auto fetched = fetch_file(options, *connection, name, target, stop);
+  MutexLock lock(impl_->mu);
+  // Two at once have one each, and one of them is kept.
+  impl_->idle = std::move(connection);
+  return fetched;
 }
 
 void RemoteRun::tell(LogLevel level, std::string_view line) {

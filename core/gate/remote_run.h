@@ -9,9 +9,11 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/gate/file_fetch.h"
@@ -25,15 +27,25 @@ struct RemoteRunOptions {
   wire::Greeting greeting;  // without build, version and incarnation, which are this process's
   // For a gate that answers at all, and for one that says "later".
   std::chrono::milliseconds patience{10'000};
+  // The gate refuses the key of this process, which it knew before. Called once until it is back,
+  // on the thread of the RemoteRun, which goes on trying.
+  std::function<void(const std::string& why)> on_shut_out = {};
   double rate_mbit = 0;  // of files, all that are fetched at once each; 0: as the link allows
   // How often it greets, so that a gate that has begun anew knows it soon.
   std::chrono::milliseconds greet_again{1'000};
 };
 
+// Nobody listens at the address, or not yet: it may be tried again.
+class Unreachable : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 class RemoteRun {
  public:
-  // Greets. Throws UserError, in one line each: nobody listens there; the gate does not know this
-  // key, or has another one; it is no gate; it is another build; or why the run refuses the worker.
+  // Greets. Throws Unreachable, and otherwise UserError, in one line each: the gate does not know
+  // this key, or has another one; it is no gate; it is another build; or why the run refuses the
+  // worker.
   explicit RemoteRun(RemoteRunOptions options);
   ~RemoteRun();
   RemoteRun(const RemoteRun&) = delete;

@@ -24,15 +24,19 @@ constexpr int64_t kPieceValues = 64 << 10;
 // Fills `rows` [n, cols] with the rows [first, first + n) of a tensor.
 using ReadRows = std::function<void(int64_t first, Matrix rows)>;
 
+// A row of the manifest is one of the first dimension: that of fused experts is a matrix.
+int64_t rows_of_block(const TensorManifest& of, const PackedTensor& tensor) {
+  const int64_t inner = of.shape[0] == 0 ? 1 : tensor.rows / of.shape[0];
+  return of.rows_per_block * inner;
+}
+
 // The digests of a tensor of the manifest `of` from the rows of its packed form.
 class RowDigests {
  public:
   TensorManifest digest(const TensorManifest& of, const PackedTensor& tensor,
                         const ReadRows& read) {
     TensorManifest found{of.name, of.dtype, of.shape, of.rows_per_block, {}};
-    // A row of the manifest is one of the first dimension: that of fused experts is a matrix.
-    const int64_t inner = of.shape[0] == 0 ? 1 : tensor.rows / of.shape[0];
-    const int64_t block = of.rows_per_block * inner;
+    const int64_t block = rows_of_block(of, tensor);
     const int64_t cols = std::max<int64_t>(tensor.cols, 1);
     for (int64_t begin = 0; begin < tensor.rows; begin += block)
       found.blocks.push_back(digest_rows(begin, std::min(tensor.rows, begin + block), cols, read));
@@ -67,14 +71,40 @@ void round_to_bf16(std::span<float> values) {
   for (; i < values.size(); ++i) values[i] = to_float(to_bf16(values[i]));
 }
 
-// What the values of the version become when they are packed.
+// Digests of the blocks of a tensor whose rows come in order, a few at a time.
+class SourceDigests {
+ public:
+  explicit SourceDigests(int64_t rows_per_block) : rows_per_block_(rows_per_block) {}
+  void add(int64_t first, std::span<const float> rows) {
+    if (first > 0 && first % rows_per_block_ == 0) end_block();
+    running_->add(std::as_bytes(rows));
+  }
+  std::vector<Digest> take() {
+    end_block();
+    return std::move(blocks_);
+  }
+
+ private:
+  void end_block() {
+    blocks_.push_back(running_->value());
+    running_.emplace();
+  }
+
+  int64_t rows_per_block_;
+  std::optional<RunningDigest> running_{std::in_place};
+  std::vector<Digest> blocks_;
+};
+
+// What the values of the version become when they are packed. `source` sees the very values that
+// are rounded: the file may have been written over since it was proved.
 void read_as_packed(const ProvedWeights& version, const PackedTensor& tensor, int64_t first,
-                    Matrix rows) {
+                    Matrix rows, SourceDigests& source) {
   const auto values = version.vector(tensor.name)
                           .subspan(static_cast<size_t>(first * rows.cols),
                                    static_cast<size_t>(rows.rows * rows.cols));
   const std::span to(rows.data, values.size());
   std::ranges::copy(values, to.begin());
+  source.add(first, to);
   if (tensor.dtype == Dtype::kBF16) round_to_bf16(to);
   if (tensor.offset == 0) return;
   for (float& value : to) value += tensor.offset;
@@ -97,10 +127,14 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
       packed.read(stream, tensor, first, rows);
     });
     const bool is_manifests = tensor.dtype == Dtype::kF32 && tensor.offset == 0;
+    SourceDigests source(rows_of_block(manifest, tensor));
     const TensorManifest expected =
         is_manifests ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
-          read_as_packed(version, tensor, first, rows);
+          read_as_packed(version, tensor, first, rows, source);
         });
+    if (!is_manifests && source.take() != manifest.blocks)
+      return Failure{
+          fmt::format("tensor {}: its file has changed since it was proved", tensor.name)};
     const auto [wrong, due] = std::ranges::mismatch(found.blocks, expected.blocks);
     if (wrong != found.blocks.end()) {
       const auto block = wrong - found.blocks.begin();

@@ -1,5 +1,6 @@
 #include "core/wire/greeting.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -20,6 +21,9 @@ constexpr std::string_view kFirstLine = "tailrace-greeting 1";
 std::string on_one_line(std::string text, size_t longest = 1000) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  // A message of two lines has its second one indented.
+  const auto twice = [](char a, char b) { return a == ' ' && b == ' '; };
+  text.erase(std::unique(text.begin(), text.end(), twice), text.end());
   return text.substr(0, longest);
 }
 
@@ -77,8 +81,7 @@ std::vector<std::byte> encode(const Greeting& greeting) {
                   {"role", std::string(name_of(greeting.role))},
                   {"pool", greeting.pool},
                   {"cluster", greeting.cluster},
-                  {"host", greeting.host},
-                  {"name", greeting.name}});
+                  {"host", greeting.host}});
 }
 
 std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
@@ -95,12 +98,11 @@ std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
   if (role != name_of(Role::kRollout) && role != name_of(Role::kReward)) return std::nullopt;
   greeting.role = role == name_of(Role::kReward) ? Role::kReward : Role::kRollout;
   const auto pool = place(*values, "pool"), cluster = place(*values, "cluster"),
-             host = place(*values, "host", is_host_name), name = place(*values, "name");
-  if (greeting.incarnation == 0 || !pool || !cluster || !host || !name) return std::nullopt;
+             host = place(*values, "host", is_host_name);
+  if (greeting.incarnation == 0 || !pool || !cluster || !host) return std::nullopt;
   greeting.pool = *pool;
   greeting.cluster = *cluster;
   greeting.host = *host;
-  greeting.name = *name;
   return greeting;
 }
 

@@ -40,7 +40,6 @@ struct Greeting {
   uint64_t incarnation = 0;  // of the process, as in its Hello
   Role role = Role::kRollout;
   std::string pool = {}, cluster = {}, host = {};
-  std::string name = {};  // that the process was given before; empty: none yet
 };
 struct GreetingAnswer {
   enum class Kind {

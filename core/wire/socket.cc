@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/base/unique_number.h"
@@ -52,14 +53,15 @@ constexpr int kReconnectMilliseconds = 20;
 constexpr int kMaxReconnectMilliseconds = 200;
 // Between hosts. Both ends say something each second, and a connection on which that is not
 // acknowledged for 2.5 s is given up and made anew, so that a cut of 3 s is over before the session
-// is (LinkOptions::timeout): TCP alone would wait ever longer before it tries again. The time without
-// a whole frame is another one: over a slow link a large frame takes a while.
+// is (LinkOptions::timeout): TCP alone would wait ever longer before it tries again. The time
+// without a whole frame is another one: over a slow link a large frame takes a while.
 constexpr int kReconnectTcpMilliseconds = 100;
 constexpr int kMaxReconnectTcpMilliseconds = 1000;
 constexpr int kTcpHeartbeatMilliseconds = 1000;
 constexpr int kTcpUnacknowledgedMilliseconds = 2500;
 constexpr int kTcpFrameMilliseconds = 60'000;
 constexpr int kTcpConnectMilliseconds = 2000;
+constexpr std::chrono::seconds kRevive{1};
 constexpr int kHandshakeMilliseconds = 5000;
 // Connections that wait for the handshake.
 constexpr int kBacklog = 64;
@@ -98,6 +100,11 @@ std::optional<Socket::Contact> contact_of(int event, uint32_t value, bool is_ser
     default:
       return std::nullopt;
   }
+}
+
+bool is_refusal(Socket::Contact contact) {
+  return contact == Socket::Contact::kNotAllowed || contact == Socket::Contact::kWrongServer ||
+         contact == Socket::Contact::kNotEncrypted;
 }
 
 }  // namespace
@@ -146,6 +153,9 @@ struct Socket::Impl {
   zmq::message_t peer, frame;
   std::optional<IpcFile> file;  // of an ipc endpoint that was bound
   std::string bound;            // the endpoint while it is bound
+  std::string connected;
+  bool refused = false;  // the latest handshake
+  Time revive_at{};
 };
 
 SocketContext::SocketContext() {
@@ -257,6 +267,7 @@ void Socket::connect(const Endpoint& endpoint) {
       socket.set(zmq::sockopt::curve_secretkey, endpoint.keys->own.secret_key);
     }
     socket.connect(endpoint.address);
+    impl_->connected = endpoint.address;
   } catch (const zmq::error_t& error) {
     throw UserError("endpoint {}: {}", endpoint.address, error.what());
   }
@@ -276,6 +287,22 @@ void Socket::watch() {
   impl_->monitor.connect(name);
 }
 
+void Socket::revive() {
+  if (!impl_->refused || steady_now() < impl_->revive_at) return;
+  impl_->refused = false;
+  try {
+    impl_->socket.disconnect(impl_->connected);
+  } catch (const zmq::error_t&) {
+    // It is gone already.
+  }
+  try {
+    impl_->socket.connect(impl_->connected);
+  } catch (const zmq::error_t&) {
+    impl_->refused = true;
+    impl_->revive_at = steady_now() + kRevive;
+  }
+}
+
 std::optional<Socket::Contact> Socket::contact() {
   if (!impl_->monitor) return std::nullopt;
   while (true) {
@@ -292,7 +319,13 @@ std::optional<Socket::Contact> Socket::contact() {
     if (event.size() < sizeof number + sizeof value) continue;
     std::memcpy(&number, event.data(), sizeof number);
     std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof number, sizeof value);
-    if (const auto found = contact_of(number, value, impl_->router)) return found;
+    const auto found = contact_of(number, value, impl_->router);
+    if (!found) continue;
+    if (!impl_->router && is_refusal(*found)) {
+      impl_->refused = true;
+      impl_->revive_at = steady_now() + kRevive;
+    }
+    return found;
   }
 }
 

@@ -50,6 +50,10 @@ class Socket {
   };
   void watch();
   std::optional<Contact> contact();
+  // ZeroMQ gives a connection up for good whose handshake was refused. This connects again, at most
+  // once a second, where contact() has told of a refusal: a key may be put back, and a gate may
+  // have been in the middle of its end.
+  void revive();
 
   // Whether the file of the bound ipc endpoint lies there still. Who is connected does not notice
   // that it was taken away, and nobody else can connect. It is bound anew by two calls, a moment

@@ -27,6 +27,7 @@ struct WorkerClient::Impl {
         last_heard(steady_now()) {
     // By it the scheduler tells a further session of this process from another process of its name.
     if (hello.incarnation == 0) hello.incarnation = unique_number();
+    if (endpoint.keys) socket.watch();
     socket.connect(endpoint);
     thread = std::jthread([this] { run(); });
   }
@@ -51,6 +52,9 @@ struct WorkerClient::Impl {
       const Time time = steady_now();
       // First what came, then what goes: an acknowledgement that waits shortens what is sent again.
       drain(time);
+      while (socket.contact()) {
+      }
+      socket.revive();
       std::optional<Time> close_at;
       {
         MutexLock lock(mu);

@@ -63,6 +63,9 @@ class WeightStage {
   // `samples`: episodes are played meanwhile, and nothing may wait.
   std::optional<Staged> poll(bool samples);
 
+  // Something is being staged that poll() does not wait for.
+  bool is_staging() const { return staging_.has_value(); }
+
   // The answer to the latest order, once. The caller samples by `weights` from now on; where they
   // are null it does already.
   struct Switched {

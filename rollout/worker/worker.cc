@@ -35,6 +35,7 @@ using namespace std::chrono_literals;
 
 constexpr PolicyId kPolicy = 0;                  // the only one so far
 constexpr std::chrono::milliseconds kPoll{100};  // without work
+constexpr std::chrono::milliseconds kStagingPoll{2};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
@@ -109,7 +110,9 @@ class RolloutWorker {
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) return leave();
       bool busy = runner_.num_running() > 0;
-      while (auto message = client_.receive(busy ? 0ms : kPoll)) {
+      // A version that has come is to be told of at once: others are given the work until then.
+      const auto wait = weights_.is_staging() ? kStagingPoll : kPoll;
+      while (auto message = client_.receive(busy ? 0ms : wait)) {
         std::visit([this](auto& m) { on(m); }, *message);
         if (ended_) return status();
         proceed();    // after each: what was granted before an install runs before it

@@ -131,12 +131,13 @@ class RemoteTest : public HostsTest {
     return home_->spawn(command, next_output());
   }
   HostProcess& join(const std::vector<std::string>& more = {}, const std::string& key = "box7",
-                    const std::string& server_key = "/tmp/keys/server.pub") {
+                    const std::string& server_key = "/tmp/keys/server.pub",
+                    const std::string& work_dir = "/tmp/work") {
     std::vector<std::string> command = {TAILRACE_BINARY, "worker",
                                         "--join",        kListen,
                                         "--key",         fmt::format("/tmp/keys/{}.key", key),
                                         "--server-key",  server_key,
-                                        "--work-dir",    "/tmp/work"};
+                                        "--work-dir",    work_dir};
     command.insert(command.end(), more.begin(), more.end());
     return far_->spawn(command, next_output());
   }

@@ -50,6 +50,14 @@ TEST_F(RemoteStranger, EachIsToldWhyAndSoIsTheRun) {
   expect_refused(join({"--pool", "far", "--cluster", "east"}), "--cluster is east");
   expect_refused(join({"--pool", "far"}, "none"), "none.key");
 
+  // What lies in a folder of somebody else stays.
+  const fs::path busy = far_->outside("/tmp/busy");
+  fs::create_directories(busy / "weights/mine");
+  std::ofstream(busy / "weights/mine/model") << "mine";
+  expect_refused(join({"--pool", "far"}, "box7", "/tmp/keys/server.pub", "/tmp/busy"),
+                 "holds files of somebody else");
+  EXPECT_EQ(read_file(busy / "weights/mine/model").value(), "mine");
+
   // A key that is put in the folder counts at once.
   fs::copy_file(far_->outside("/tmp/other/allowed/x.pub"),
                 home_->outside("/tmp/keys/allowed/x.pub"));

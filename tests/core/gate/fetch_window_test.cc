@@ -1,9 +1,7 @@
-// How much may be on its way: chunks of a transfer, and frames of a worker.
+// How many chunks of a transfer may be on their way.
 #include "core/gate/fetch_window.h"
 
 #include <gtest/gtest.h>
-
-#include "core/gate/in_flight.h"
 
 namespace tailrace {
 namespace {
@@ -26,27 +24,6 @@ TEST(FetchWindow, ShrinksOnASlowOneAndIsNeverEmpty) {
 
 TEST(FetchWindow, HasRoomForTwoOfTheLargestChunks) {
   EXPECT_EQ(FetchWindow(1, int64_t{4} << 20).chunks(), 2);
-}
-
-TEST(InFlight, HoldsNoMoreThanAFewWindows) {
-  InFlight bytes;
-  const int64_t frame = wire::kPieceBytes;
-  uint64_t sequence = 0;
-  while (bytes.pass(++sequence, frame)) {
-  }
-  EXPECT_EQ(static_cast<int64_t>(sequence - 1) * frame, InFlight::kMaxBytes);
-  bytes.arrived(2);
-  EXPECT_TRUE(bytes.pass(sequence, frame));
-  EXPECT_TRUE(bytes.pass(sequence, frame));
-  EXPECT_FALSE(bytes.pass(sequence, frame));
-  bytes.clear();
-  EXPECT_TRUE(bytes.pass(1, InFlight::kMaxBytes));
-}
-
-TEST(InFlight, PassesSmallFramesWithoutANumberAndNoLargeOnes) {
-  InFlight bytes;
-  for (int i = 0; i < 100000; ++i) ASSERT_TRUE(bytes.pass(0, 200));
-  EXPECT_FALSE(bytes.pass(0, wire::kPieceBytes));
 }
 
 }  // namespace

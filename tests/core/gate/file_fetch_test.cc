@@ -39,13 +39,11 @@ class FetchTest : public GateTest {
     return text;
   }
   FetchOptions fetch_options() const {
-    return {.gate = host_.endpoint("east"),
-            .incarnation = run_->incarnation(),
-            .patience = 15s,
-            .stall = 200ms};
+    return {.incarnation = run_->incarnation(), .patience = 15s, .stall = 200ms};
   }
+  wire::Endpoint gate_endpoint() const { return host_.endpoint("east"); }
   Result<FetchCounters> fetch(const std::string& name, const FetchOptions& options) {
-    return fetch_file(options, name, target(name), stop_.get_token());
+    return fetch_file(options, gate_endpoint(), name, target(name), stop_.get_token());
   }
   Result<FetchCounters> fetch(const std::string& name) { return fetch(name, fetch_options()); }
   // Calls `act` once, after so many bytes are there.
@@ -147,7 +145,7 @@ TEST_F(FetchTest, AfterACutOnlyWhatIsMissingIsSentAgain) {
   EXPECT_TRUE(got("x") == text);
   EXPECT_EQ(fetched.value().received, std::ssize(text));
   EXPECT_GT(fetched.value().asked_again, 0);
-  ASSERT_TRUE(eventually([&] { return counters().chunks >= 20; }));
+  ASSERT_TRUE(eventually([&] { return counters().chunks > 0; }));
   EXPECT_LE(before + counters().chunks,
             num_chunks + 2 * fetch_options().window_bytes / kChunkBytes);
 }
@@ -207,7 +205,10 @@ TEST_F(FetchTest, AFileThatIsRemovedMeanwhileStillArrives) {
   const std::string text = put("x", 20 * kChunkBytes);
   ASSERT_TRUE(fetch("x", interrupted_at(kChunkBytes, [&] { fs::remove(files() / "x"); })));
   EXPECT_TRUE(got("x") == text);
-  expect_failure(fetch("x"), "x");
+  // Also for others, while it is on the shelf.
+  fs::remove(target("x"));
+  ASSERT_TRUE(fetch("x"));
+  EXPECT_TRUE(got("x") == text);
 }
 
 // It asks for the file again, which has no name any more.
@@ -230,7 +231,10 @@ TEST_F(FetchTest, TheFileNamedNextIsKeptWithTheFirst) {
   const std::string text = put("payload", 3 * kChunkBytes, 2);
   share("manifest", {files() / "manifest", -1, "payload"});
   ASSERT_TRUE(fetch("manifest"));
-  ASSERT_TRUE(fetch("payload", interrupted_at(1, [&] { fs::remove(files() / "payload"); })));
+  // Before anybody has asked for it.
+  fs::remove(files() / "payload");
+  const auto fetched = fetch("payload");
+  ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_TRUE(got("payload") == text);
 }
 
@@ -252,8 +256,8 @@ TEST_F(FetchTest, AFileThatIsReplacedMeanwhileIsFetchedAnew) {
       fetch("x", interrupted_at(3 * kChunkBytes, [&] {
               other = put("x", 10 * kChunkBytes + 1, 2);
               fs::create_directories(host_.folder() / "second");
-              ASSERT_TRUE(fetch_file(fetch_options(), "x", host_.folder() / "second" / "x",
-                                     stop_.get_token()));
+              ASSERT_TRUE(fetch_file(fetch_options(), gate_endpoint(), "x",
+                                     host_.folder() / "second" / "x", stop_.get_token()));
             }));
   ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_TRUE(got("x") == other);
@@ -319,7 +323,8 @@ TEST_F(FetchTest, AFailureSaysWhy) {
   share("vast", {files() / "vast"});
   expect_failure(fetch("vast"), "vast");
   put("x", 10);
-  expect_failure(fetch_file(fetch_options(), "x", host_.folder() / "no" / "x", stop_.get_token()),
+  expect_failure(fetch_file(fetch_options(), gate_endpoint(), "x", host_.folder() / "no" / "x",
+                            stop_.get_token()),
                  "no/x");
   FetchOptions options = fetch_options();
   options.incarnation += 1;
@@ -399,7 +404,7 @@ TEST_F(FetchTest, ChunksThatArriveDamagedAreNotWritten) {
     }
     return answers;
   });
-  FetchOptions options{.gate = host_.endpoint("east"), .incarnation = 7, .patience = 10s};
+  FetchOptions options{.incarnation = 7, .patience = 10s};
   const auto fetched = fetch("x", options);
   ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_EQ(fetched.value().damaged, 2);

@@ -127,6 +127,7 @@ class GateTest : public testing::Test {
     // The names go with the process.
     std::lock_guard lock(mu_);
     names_.clear();
+    for (const AdmittedWorker& worker : admitted_) names_.insert(worker.answer.name);
   }
   void restart_gate() {
     stop_gate();
@@ -170,6 +171,11 @@ class GateTest : public testing::Test {
       names_.erase(name);
       released_.push_back(name);
     };
+    // As a file of the run, which is there for the next gate.
+    options.admitted = admitted_;
+    options.remember = [this](std::span<const AdmittedWorker> workers) {
+      admitted_.assign(workers.begin(), workers.end());
+    };
     options.write_lines = [this](const std::string& name, std::span<const wire::LogLine> lines) {
       std::lock_guard lock(mu_);
       if (disk_is_full_) throw UserError("the disk is full");
@@ -183,7 +189,7 @@ class GateTest : public testing::Test {
     std::lock_guard lock(mu_);
     if (!refusal_.empty()) return {.kind = Kind::kRefused, .reason = refusal_};
     if (!later_.empty()) return {.kind = Kind::kLater, .reason = later_};
-    std::string name = greeting.name;
+    std::string name;
     for (int i = 0; name.empty() || names_.contains(name); ++i)
       name = fmt::format("{}-{}", name_of(greeting.role), i);
     names_.insert(name);
@@ -277,6 +283,7 @@ class GateTest : public testing::Test {
   std::mutex mu_;
   std::map<std::string, SharedFile> shared_;
   std::set<std::string> names_;
+  std::vector<AdmittedWorker> admitted_;
   std::vector<std::string> released_, lines_;
   std::string refusal_, later_;
   bool disk_is_full_ = false;

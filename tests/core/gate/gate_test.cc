@@ -192,7 +192,7 @@ TEST_F(GateTest, HostileFramesOfAnAllowedKeyHarmNobody) {
   Greeting lie = greeting_of(0);
   east.say(wire::encode(lie));
   lie = greeting_of(11);
-  lie.name = "../../etc";
+  lie.host = "../../etc";
   east.say(wire::encode(lie));
   lie = greeting_of(12);
   lie.role = Role::kTrainer;
@@ -339,10 +339,39 @@ TEST_F(GateTest, AGateThatComesBackGivesTheNameBackAndTheWorkGoesOn) {
   EXPECT_TRUE(downs_.empty());
 }
 
+TEST_F(GateTest, AGateThatComesBackGivesNoNameOfALivingWorkerAway) {
+  start_gate();
+  const auto run = join();
+  stop_gate();
+  start_gate();
+  // Before the first has greeted again, maybe.
+  const auto other = join("west");
+  EXPECT_EQ(other->welcome().name, "rollout-1");
+  std::this_thread::sleep_for(300ms);  // a few greetings
+  EXPECT_EQ(run->refusal() + other->refusal(), "");
+}
+
+// ZeroMQ gives a connection up for good whose handshake was refused.
+TEST_F(GateTest, AWorkerWhoseKeyIsAwayForAWhileComesBack) {
+  start_gate();
+  const auto run = join("west");
+  const auto client = client_of(*run);
+  ASSERT_TRUE(next<wire::Welcome>(*client));
+  const auto file = host_.keys().allowed("west"), away = host_.folder() / "away.pub";
+  std::filesystem::rename(file, away);
+  restart_gate();
+  ASSERT_TRUE(eventually([&] { return counters().not_allowed > 1; }));
+  std::filesystem::rename(away, file);
+  client->send(wire::TrainerWants{0, 1});
+  ASSERT_TRUE(serve_until([&] { return acknowledged(*client) == 1; }));
+}
+
 TEST_F(GateTest, ANameThatWasGivenAwayIsAnswered) {
   start_gate();
   const auto run = join();
   stop_gate();
+  admitted_.clear();  // the file of the run is lost
+  names_.clear();
   refusal_ = "its name is another's";
   start_gate();
   ASSERT_TRUE(eventually([&] { return !run->refusal().empty(); }));

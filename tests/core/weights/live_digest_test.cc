@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -122,6 +124,25 @@ TEST(LiveDigest, FindsAndNamesAFlippedBitOfAnyTensor) {
         }
       }
       EXPECT_TRUE(prove_packed(Stream{}, *version.packed, *version.proved)) << name;
+    }
+  }
+}
+
+// As a careless copy would, or a disk: in place, behind the proof.
+TEST(LiveDigest, RefusesAFileThatHasChangedSinceItsProof) {
+  for (const auto& [name, config] : configs()) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      const Version version(config, dtype, Stream{});
+      for (const auto& entry : std::filesystem::directory_iterator(version.folder.path())) {
+        if (entry.path().extension() != ".safetensors") continue;
+        std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(entry.path()) / 8 * 4));
+        const std::vector<float> other(64, 3.0f);
+        file.write(reinterpret_cast<const char*>(other.data()), 4 * std::ssize(other));
+      }
+      version.packed->repack(
+          Stream{}, [&](std::string_view tensor) { return version.proved->vector(tensor); });
+      EXPECT_FALSE(prove_packed(Stream{}, *version.packed, *version.proved)) << name;
     }
   }
 }

@@ -23,14 +23,13 @@ Greeting sample() {
           .role = Role::kReward,
           .pool = "large",
           .cluster = "east",
-          .host = "gpu-7.west.example",
-          .name = "reward-3"};
+          .host = "gpu-7.west.example"};
 }
 
 void expect_sense(const Greeting& greeting) {
   EXPECT_NE(greeting.incarnation, 0u);
   EXPECT_TRUE(greeting.role == Role::kReward || greeting.role == Role::kRollout);
-  for (const std::string* name : {&greeting.pool, &greeting.cluster, &greeting.name})
+  for (const std::string* name : {&greeting.pool, &greeting.cluster})
     EXPECT_TRUE(name->empty() || is_site_name(*name)) << *name;
   EXPECT_TRUE(greeting.host.empty() || is_host_name(greeting.host)) << greeting.host;
   for (const std::string* text : {&greeting.build, &greeting.version})
@@ -47,8 +46,7 @@ TEST(Greeting, ItsFormIsFrozen) {
             "role reward\n"
             "pool large\n"
             "cluster east\n"
-            "host gpu-7.west.example\n"
-            "name reward-3\n");
+            "host gpu-7.west.example\n");
   EXPECT_EQ(text_of(encode(GreetingAnswer{.kind = GreetingAnswer::Kind::kWelcome,
                                           .name = "reward-3",
                                           .run = "quickstart",
@@ -72,7 +70,7 @@ TEST(Greeting, ComesBackAsItWent) {
   const auto least = decode_greeting(encode(Greeting{.incarnation = 1}));
   ASSERT_TRUE(least);
   EXPECT_EQ(least->role, Role::kRollout);
-  EXPECT_EQ(least->pool + least->cluster + least->host + least->name, "");
+  EXPECT_EQ(least->pool + least->cluster + least->host, "");
   using Kind = GreetingAnswer::Kind;
   for (const Kind kind : {Kind::kWelcome, Kind::kRefused, Kind::kLater}) {
     const GreetingAnswer answer{.kind = kind,
@@ -119,43 +117,42 @@ TEST(Greeting, WhatMakesNoSenseIsNone) {
   const std::string begin = "tailrace-greeting 1\n", rest = "incarnation 7\nrole rollout\n";
   ASSERT_TRUE(decode_greeting(bytes_of(begin + rest)));
   for (const std::string& text : {std::string(),
-                                 std::string("tailrace"),
-                                 begin,
-                                 rest,
-                                 "tailrace-greeting 2\n" + rest,
-                                 "tailrace-greeting 10\n" + rest,
-                                 "Tailrace-greeting 1\n" + rest,
-                                 " " + begin + rest,
-                                 begin + "role rollout\n",
-                                 begin + "incarnation 7\n",
-                                 begin + "incarnation 0\nrole rollout\n",
-                                 begin + "incarnation -7\nrole rollout\n",
-                                 begin + "incarnation seven\nrole rollout\n",
-                                 begin + "incarnation 7x\nrole rollout\n",
-                                 begin + "incarnation 18446744073709551616\nrole rollout\n",
-                                 begin + "incarnation 7\nrole trainer\n",
-                                 begin + "incarnation 7\nrole \n",
-                                 begin + rest + "pool a b\n",
-                                 begin + rest + "pool ../x\n",
-                                 begin + rest + "name " + std::string(65, 'n') + "\n",
-                                 begin + rest + "cluster \x01\n",
-                                 begin + rest + "host .hidden\n",
-                                 begin + rest + "host a/b\n",
-                                 begin + rest + "build " + std::string(kMaxGreetingBytes, 'b')})
+                                  std::string("tailrace"),
+                                  begin,
+                                  rest,
+                                  "tailrace-greeting 2\n" + rest,
+                                  "tailrace-greeting 10\n" + rest,
+                                  "Tailrace-greeting 1\n" + rest,
+                                  " " + begin + rest,
+                                  begin + "role rollout\n",
+                                  begin + "incarnation 7\n",
+                                  begin + "incarnation 0\nrole rollout\n",
+                                  begin + "incarnation -7\nrole rollout\n",
+                                  begin + "incarnation seven\nrole rollout\n",
+                                  begin + "incarnation 7x\nrole rollout\n",
+                                  begin + "incarnation 18446744073709551616\nrole rollout\n",
+                                  begin + "incarnation 7\nrole trainer\n",
+                                  begin + "incarnation 7\nrole \n",
+                                  begin + rest + "pool a b\n",
+                                  begin + rest + "pool ../x\n",
+                                  begin + rest + "cluster \x01\n",
+                                  begin + rest + "host .hidden\n",
+                                  begin + rest + "host a/b\n",
+                                  begin + rest + "build " + std::string(kMaxGreetingBytes, 'b')})
     EXPECT_FALSE(decode_greeting(bytes_of(text))) << text;
   for (const std::string& text : {begin, begin + "welcome \n", begin + "welcome a b\n",
-                                 begin + "welcome ../x\n", begin + "welcomes rollout-1\n"})
+                                  begin + "welcome ../x\n", begin + "welcomes rollout-1\n"})
     EXPECT_FALSE(decode_greeting_answer(bytes_of(text))) << text;
 }
 
 TEST(Greeting, AValueStaysOnItsLine) {
   Greeting greeting = sample();
-  greeting.build = "1\nname reward-9\r\x1b[2J";
+  greeting.build = "1\npool small\r\x1b[2J";
   greeting.version = std::string(3000, 'v');
   const auto back = decode_greeting(encode(greeting));
   ASSERT_TRUE(back);
-  EXPECT_EQ(back->build, "1 name reward-9  [2J");
-  EXPECT_EQ(back->name, "reward-3");
+  EXPECT_EQ(back->build, "1 pool small [2J");
+  EXPECT_EQ(back->pool, "large");
   EXPECT_EQ(back->version.size(), 1000u);
   const auto answer = decode_greeting_answer(encode(
       GreetingAnswer{.kind = GreetingAnswer::Kind::kRefused, .reason = "a\nwelcome rollout-1"}));
