@@ -40,6 +40,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
           {"env", "--steps 100 --sessions 3 --rounds 1"},
+          {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
@@ -87,6 +88,8 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
   TemporaryDirectory folder;
   for (const auto& [name, arguments] : shortest_runs(folder)) {
     const auto result = run_binary("bench " + name + " --json " + arguments);
+    // It makes two hosts, which not every machine allows.
+    if (result.err.find("no hosts can be made here") != std::string::npos) continue;
     ASSERT_EQ(result.exit_code, 0) << name << ": " << result.err;
     const auto lines = lines_of(result.out);
     EXPECT_FALSE(lines.empty()) << name;
