@@ -15,7 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/rate_limit.h"
 #include "core/base/version.h"
-#include "core/gate/in_flight.h"
+#include "core/gate/worker_relay.h"
 #include "core/wire/doorkeeper.h"
 #include "core/wire/socket.h"
 #include "kernels/base/pulse.h"
@@ -28,10 +28,7 @@ using wire::GreetingAnswer;
 using wire::Header;
 
 constexpr std::chrono::milliseconds kGateLook{100};
-// A worker whose queue is full is tried again; meanwhile the scheduler's queue to it fills.
-constexpr std::chrono::milliseconds kBlockedRetry{20};
 constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
-constexpr std::chrono::milliseconds kLongestRetry{500};
 constexpr size_t kMaxGuests = 512;
 constexpr int64_t kMaxGuestsOfKey = 256;
 constexpr size_t kMaxAsked = 256;
@@ -40,32 +37,18 @@ constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
 constexpr int64_t kWorkerLinesAtOnce = 500;
 constexpr std::chrono::milliseconds kWorkerLinePeriod{200};
-// Connections to the scheduler that a worker can cause, by connecting itself: each takes files.
-constexpr int64_t kConnectionsAtOnce = 32;
-constexpr std::chrono::milliseconds kConnectionPeriod{200};
-// Until one takes its first frame: on this host, so mostly at once.
-constexpr std::chrono::milliseconds kConnectionLook{5}, kConnectionPatience{500};
-// Sessions of a worker whose frames may still be on their way.
-constexpr size_t kMaxSessions = 4;
 
 }  // namespace
 
 struct Gate::Impl {
   // A worker that has greeted.
   struct Guest {
-    std::string name, user;
+    const std::string& name() const { return answer.name; }
+
+    std::string user;
     Greeting greeting;
     GreetingAnswer answer;
-    std::unique_ptr<wire::Socket> upstream;  // null until its first Hello
-    RateLimit connections{kConnectionsAtOnce, kConnectionPeriod};
-    Time connected = Time::min();         // when `upstream` began to connect
-    std::vector<std::byte> first = {};    // for `upstream`, which takes nothing yet
-    std::string routing;                  // of its latest frame of the run
-    std::vector<uint64_t> sessions = {};  // the latest last
-    std::vector<std::byte> held = {};     // came from the scheduler, and could not be sent yet
-    Time retry_at = Time::min();
-    std::chrono::milliseconds retry = kBlockedRetry;  // doubles while it takes nothing
-    InFlight in_flight = {};
+    WorkerRelay relay = {};
     Time heard;
     std::optional<Time> leaves = {};
     uint64_t lines_taken = 0;
@@ -168,12 +151,9 @@ struct Gate::Impl {
   }
 
   void admit(const AdmittedWorker& worker) {
-    guests.emplace(worker.greeting.incarnation, Guest{.name = worker.answer.name,
-                                                      .user = worker.user,
+    guests.emplace(worker.greeting.incarnation, Guest{.user = worker.user,
                                                       .greeting = worker.greeting,
                                                       .answer = worker.answer,
-                                                      .upstream = nullptr,
-                                                      .routing = {},
                                                       .heard = steady_now()});
   }
 
@@ -195,44 +175,22 @@ struct Gate::Impl {
         header.session == 0 ? guest_of_hello(received) : guest_of_session(header, received);
     if (guest == nullptr) return;
     guest->heard = steady_now();
-    if (guest->routing != received.peer || !guest->upstream) {
-      if (!guest->connections.take(guest->heard)) {
-        note(counters.strayed, "frames of who connects too often", received.user, guest->name);
-        return;
-      }
-      reconnect(*guest, received.peer);
+    switch (guest->relay.from_worker(header, received.peer, received.frame, context,
+                                     options.scheduler)) {
+      case WorkerRelay::Verdict::kTooOften:
+        return note(counters.strayed, "frames of who connects too often", received.user,
+                    guest->name());
+      case WorkerRelay::Verdict::kBeyondWindow:
+        return note(counters.strayed, "frames of who sends more than its window", received.user,
+                    guest->name());
+      case WorkerRelay::Verdict::kTaken:
+        break;
     }
-    const uint64_t number = header.session == 0 ? 0 : header.sequence;
-    if (!guest->in_flight.has_room(number, std::ssize(received.frame))) {
-      note(counters.strayed, "frames of who sends more than its window", received.user,
-           guest->name);
-      return;
-    }
-    if (pass_on(*guest, received.frame))
-      guest->in_flight.note_sent(number, std::ssize(received.frame));
     if (header.signal == wire::Signal::kGoodbye) {
       guest->leaves = steady_now() + options.parting;
     } else if (header.session == 0) {
       guest->leaves.reset();  // it begins another session
     }
-  }
-
-  // A full queue drops it: the link sends it again. The first frame of a connection is kept, since
-  // it is a Hello mostly, and would be said again after a second only.
-  bool pass_on(Guest& guest, std::span<const std::byte> frame) {
-    if (pass_on_first(guest) && guest.upstream->send("", frame)) return true;
-    if (guest.first.empty() && steady_now() < guest.connected + kConnectionPatience)
-      guest.first.assign(frame.begin(), frame.end());
-    return false;
-  }
-
-  // Whether none waits.
-  bool pass_on_first(Guest& guest) {
-    if (guest.first.empty()) return true;
-    const bool sent = guest.upstream && guest.upstream->send("", guest.first);
-    if (!sent && steady_now() < guest.connected + kConnectionPatience) return false;
-    guest.first.clear();
-    return true;
   }
 
   Guest* guest_of_hello(const wire::Socket::Received& received) {
@@ -244,9 +202,9 @@ struct Gate::Impl {
       return nullptr;
     }
     const auto guest = guests.find(hello->incarnation);
-    if (guest == guests.end() || guest->second.user != received.user) return stray(received);
+    if (guest == guests.end() || guest->second.user != received.user) return stray();
     const Guest& known = guest->second;
-    if (hello->worker != known.name || hello->role != known.greeting.role || !hello->joined ||
+    if (hello->worker != known.name() || hello->role != known.greeting.role || !hello->joined ||
         hello->host != known.greeting.host || hello->pool != known.answer.pool ||
         hello->cluster != known.answer.cluster) {
       note(counters.strayed, "Hellos that are not their sender's to say", received.user,
@@ -258,42 +216,22 @@ struct Gate::Impl {
 
   Guest* guest_of_session(const Header& header, const wire::Socket::Received& received) {
     for (auto& [incarnation, guest] : guests)
-      if (guest.user == received.user &&
-          std::ranges::find(guest.sessions, header.session) != guest.sessions.end())
-        return &guest;
+      if (guest.user == received.user && guest.relay.knows(header.session)) return &guest;
     // Of a session that an earlier gate has seen begin: the worker says Hello, and goes on.
     router.send(received.peer, heartbeat, Header{header.session, 0, 0, wire::Signal::kSayHello});
     ++counters.strayed;
     return nullptr;
   }
 
-  Guest* stray(const wire::Socket::Received& received) {
-    // Not a word: a gate that has just begun hears Hellos before the greetings.
+  // Not a word: a gate that has just begun hears Hellos before the greetings.
+  Guest* stray() {
     ++counters.strayed;
-    (void)received;
     return nullptr;
-  }
-
-  // What was on its way over the connection before may be lost. The scheduler sees a new connection
-  // and sends it again.
-  void reconnect(Guest& guest, std::string_view routing) {
-    guest.routing = routing;
-    guest.held.clear();
-    guest.first.clear();
-    guest.retry_at = Time::min();
-    guest.retry = kBlockedRetry;
-    guest.in_flight.clear();
-    guest.connected = steady_now();
-    // First: the one that fails for want of files leaves none, and the next frame tries again.
-    guest.upstream.reset();
-    auto upstream = std::make_unique<wire::Socket>(wire::Socket::Kind::kDealer, context);
-    upstream->connect(options.scheduler);
-    guest.upstream = std::move(upstream);
   }
 
   Guest* guest_of(uint64_t incarnation, const wire::Socket::Received& received) {
     const auto guest = guests.find(incarnation);
-    if (guest == guests.end() || guest->second.user != received.user) return stray(received);
+    if (guest == guests.end() || guest->second.user != received.user) return stray();
     guest->second.heard = steady_now();
     return &guest->second;
   }
@@ -347,7 +285,7 @@ struct Gate::Impl {
       }
       ++number;
     }
-    if (!fresh.empty()) options.write_lines(guest->name, fresh);
+    if (!fresh.empty()) options.write_lines(guest->name(), fresh);
     guest->lines_taken = taken;  // written
     router.send(received.peer, wire::encode(wire::LogTaken{guest->lines_taken}));
   }
@@ -361,42 +299,6 @@ struct Gate::Impl {
   template <class Other>
   void on(const wire::Socket::Received& received, const Other&) {
     note(counters.strayed, "messages that are not a worker's to send", received.user, "");
-  }
-
-  // ---- from the scheduler
-
-  void drain_upstream(Guest& guest) {
-    if (!guest.upstream || steady_now() < guest.retry_at) return;
-    for (int i = 0; i < kMaxFramesAtOnce; ++i) {
-      if (guest.held.empty()) {
-        const auto received = guest.upstream->receive();
-        if (!received) return;
-        look_into(guest, received->frame);
-        if (router.send(guest.routing, received->frame)) continue;
-        guest.held.assign(received->frame.begin(), received->frame.end());
-      } else if (router.send(guest.routing, guest.held)) {
-        guest.held.clear();
-        guest.retry = kBlockedRetry;
-        continue;
-      }
-      // Its connection is gone, or it takes nothing. What waits behind it stays with ZeroMQ.
-      guest.retry_at = steady_now() + guest.retry;
-      guest.retry = std::min(2 * guest.retry, kLongestRetry);
-      return;
-    }
-  }
-
-  // What the scheduler says of its session with the worker.
-  static void look_into(Guest& guest, std::span<const std::byte> frame) {
-    const auto header = wire::decode_header(frame);
-    if (!header || header->session == 0) return;
-    if (!guest.sessions.empty() && guest.sessions.back() == header->session)
-      guest.in_flight.arrived(header->received);
-    if (header->signal != wire::Signal::kWelcome) return;
-    if (std::ranges::find(guest.sessions, header->session) != guest.sessions.end()) return;
-    guest.sessions.push_back(header->session);
-    guest.in_flight.clear();
-    if (guest.sessions.size() > kMaxSessions) guest.sessions.erase(guest.sessions.begin());
   }
 
   // ---- who comes and goes
@@ -435,8 +337,9 @@ struct Gate::Impl {
         ++guest;
         continue;
       }
-      log.info("{} {}", known.name, left ? "has left" : "was away for too long: its name is free");
-      guarded("the leave of", known.name, [&] { options.release(known.name); });
+      log.info("{} {}", known.name(),
+               left ? "has left" : "was away for too long: its name is free");
+      guarded("the leave of", known.name(), [&] { options.release(known.name()); });
       guest = guests.erase(guest);
     }
     if (guests.size() != before) guarded("the list", "of workers", [&] { remember(); });
@@ -452,17 +355,16 @@ struct Gate::Impl {
   void turn(std::chrono::milliseconds timeout) {
     std::vector<wire::Socket*> sockets = {&router};
     for (auto& [incarnation, guest] : guests) {
-      if (guest.held.empty() && guest.upstream) sockets.push_back(guest.upstream.get());
-      if (!guest.held.empty()) timeout = std::min(timeout, guest.retry);
-      if (!guest.first.empty()) timeout = std::min(timeout, kConnectionLook);
+      if (wire::Socket* socket = guest.relay.to_poll()) sockets.push_back(socket);
+      timeout = std::min(timeout, guest.relay.patience());
     }
     wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());
     if (bell.silence()) answer_asked();
     drain_router();
-    for (auto& [incarnation, guest] : guests) {
-      (void)pass_on_first(guest);
-      drain_upstream(guest);
-    }
+    const auto send = [this](std::string_view routing, std::span<const std::byte> frame) {
+      return router.send(routing, frame);
+    };
+    for (auto& [incarnation, guest] : guests) guest.relay.from_scheduler(send);
     look_at_contacts();
     part_with_the_gone();
   }
