@@ -189,7 +189,7 @@ class Fetch {
   // All of them, unless the file is another one by now (`renewed_`).
   Result<void> take_chunks() {
     window_.emplace(options_.window_bytes, facts_.chunk_bytes);
-    ask_at_ = Time::min();
+    ask_at_ = {};
     Time last = steady_now(), asked_all = last;
     auto stall = options_.stall;
     while (!missing_.empty() || !in_flight_.empty()) {
@@ -327,7 +327,7 @@ class Fetch {
   std::deque<int64_t> missing_;  // chunks
   std::deque<Asked> in_flight_;  // in the order of their requests
   std::optional<FetchWindow> window_;
-  Time ask_at_ = Time::min();  // by the rate
+  Time ask_at_{};  // by the rate
   FetchCounters counters_;
 };
 

@@ -76,7 +76,7 @@ struct RemoteRun::Impl {
     }
     if (!later.empty()) throw Unreachable("{}: {}", address, later);
     if (ready)
-      throw UserError(
+      throw Unreachable(
           "{}: it does not answer a greeting, so it is no run of tailrace, or it hangs.", address);
     throw Unreachable(
         "{}: nobody listens there, or it cannot be reached.\n       Is the run under way "

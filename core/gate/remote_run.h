@@ -35,7 +35,7 @@ struct RemoteRunOptions {
   std::chrono::milliseconds greet_again{1'000};
 };
 
-// Nobody listens at the address, or not yet: it may be tried again.
+// Nobody listens at the address, or not yet, or it is about to end: it may be tried again.
 class Unreachable : public UserError {
  public:
   using UserError::UserError;

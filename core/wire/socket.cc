@@ -60,7 +60,7 @@ constexpr int kMaxReconnectTcpMilliseconds = 1000;
 constexpr int kTcpHeartbeatMilliseconds = 1000;
 constexpr int kTcpUnacknowledgedMilliseconds = 2500;
 constexpr int kTcpFrameMilliseconds = 60'000;
-constexpr int kTcpConnectMilliseconds = 2000;
+constexpr int kTcpConnectMilliseconds = 1000;
 constexpr std::chrono::seconds kRevive{1};
 constexpr int kHandshakeMilliseconds = 5000;
 // Connections that wait for the handshake.

