@@ -73,6 +73,8 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   using Status = wire::FileFacts::Status;
   wire::FileFacts answer{.name = name, .status = Status::kAbsent};
   const auto shared = find_(name);
+  const auto shelved = std::ranges::find(entries_, name, &Entry::name);
+  if (!shared && shelved != entries_.end()) return facts_of(shelved, {});
   if (!shared) {
     answer.reason = "the run has no such file for a worker";
     return answer;
@@ -81,7 +83,6 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   auto file = open_to_read(shared->path);
   if (!file) {
     const int error = errno;
-    const auto shelved = std::ranges::find(entries_, name, &Entry::name);
     // Its owner has removed it, and it is here still.
     if (shelved != entries_.end()) return facts_of(shelved, *shared);
     answer.reason = file.failure().message;
@@ -97,7 +98,7 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   }
   const Identity identity{now.st_dev, now.st_ino, now.st_size,
                           now.st_mtim.tv_sec * 1'000'000'000 + now.st_mtim.tv_nsec};
-  auto entry = std::ranges::find(entries_, name, &Entry::name);
+  auto entry = shelved;
   if (entry != entries_.end() && entry->identity != identity) {
     entries_.erase(entry);
     entry = entries_.end();
