@@ -209,6 +209,11 @@ class Fetch {
       if (auto* facts = message ? std::get_if<wire::FileFacts>(&*message) : nullptr;
           facts != nullptr && facts->name == name_) {
         if (facts->status == wire::FileFacts::Status::kAbsent) absent_ = facts->reason;
+        // The gate had to look at the file again: what was asked for until it had is lost.
+        if (facts->status == wire::FileFacts::Status::kLater) was_put_away_ = true;
+        if (facts->status == wire::FileFacts::Status::kThere && facts->digest == facts_.digest &&
+            std::exchange(was_put_away_, false))
+          take_back_asked();
         if (facts->status == wire::FileFacts::Status::kThere && facts->digest != facts_.digest) {
           renewed_ = std::move(*facts);
           return {};
@@ -243,12 +248,16 @@ class Fetch {
 
   // A gate that is new must look at the file before it can give a chunk of it.
   void ask_all_again() {
+    take_back_asked();
+    (void)ask_for_facts();
+  }
+
+  void take_back_asked() {
     counters_.asked_again += std::ssize(in_flight_);
     while (!in_flight_.empty()) {
       missing_.push_front(in_flight_.back().index);
       in_flight_.pop_back();
     }
-    (void)ask_for_facts();
   }
 
   std::chrono::nanoseconds next_look() const {
@@ -324,6 +333,7 @@ class Fetch {
     int64_t index;
     Time at;
   };
+  bool was_put_away_ = false;    // the gate computes the digests of the file again
   std::deque<int64_t> missing_;  // chunks
   std::deque<Asked> in_flight_;  // in the order of their requests
   std::optional<FetchWindow> window_;
