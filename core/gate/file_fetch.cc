@@ -260,9 +260,11 @@ class Fetch {
     }
   }
 
+  // Until the rate allows the next request, where that is what is waited for.
   std::chrono::nanoseconds next_look() const {
-    return std::clamp<std::chrono::nanoseconds>(ask_at_ - steady_now(), std::chrono::nanoseconds(0),
-                                                kFetchLook);
+    const Time now = steady_now();
+    return ask_at_ > now ? std::min<std::chrono::nanoseconds>(ask_at_ - now, kFetchLook)
+                         : std::chrono::nanoseconds(kFetchLook);
   }
 
   void fill_window() {

@@ -297,14 +297,16 @@ TEST_F(FetchTest, AFileThatWasPutAwayIsTakenOutAgain) {
   begin();
   const std::string text = put("x", 20 * kChunkBytes);
   for (int i = 0; i < 80; ++i) put(fmt::format("s{}", i), 10, static_cast<uint64_t>(i));
-  const auto fetched =
-      fetch("x", interrupted_at(3 * kChunkBytes, [&] {
-              SecurePeer peer(host_.endpoint("east"));
-              for (int i = 0; i < 80; ++i) {
-                peer.say(wire::AskFile{run_->incarnation(), fmt::format("s{}", i)});
-                (void)peer.answer<wire::FileFacts>();
-              }
-            }));
+  FetchOptions options = interrupted_at(3 * kChunkBytes, [&] {
+    SecurePeer peer(host_.endpoint("east"));
+    for (int i = 0; i < 80; ++i) {
+      peer.say(wire::AskFile{run_->incarnation(), fmt::format("s{}", i)});
+      (void)peer.answer<wire::FileFacts>();
+    }
+  });
+  // Not all of it is asked for before.
+  options.window_bytes = 2 * kChunkBytes;
+  const auto fetched = fetch("x", options);
   ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_TRUE(got("x") == text);
 }
