@@ -145,6 +145,15 @@ wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const Shar
   return job.facts;
 }
 
+bool FileShelf::holds(const std::string& name) const {
+  return std::ranges::find(entries_, name, &Entry::name) != entries_.end();
+}
+
+bool FileShelf::is_computing(const std::string& name) const {
+  const auto entry = std::ranges::find(entries_, name, &Entry::name);
+  return entry != entries_.end() && !entry->job->done.load(std::memory_order_acquire);
+}
+
 std::optional<wire::Chunk> FileShelf::chunk(const Digest& digest, int64_t index) {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const Job& job = *entry->job;

@@ -43,6 +43,9 @@ class FileShelf {
   FileShelf(const FileShelf&) = delete;
 
   wire::FileFacts facts(const std::string& name);
+  // What is on the shelf under this name, whatever it leads to by now.
+  bool holds(const std::string& name) const;
+  bool is_computing(const std::string& name) const;
   // Nothing: no file on the shelf has this digest, it has no such chunk, or it cannot be read.
   std::optional<wire::Chunk> chunk(const Digest& digest, int64_t index);
 

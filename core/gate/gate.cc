@@ -254,11 +254,12 @@ struct Gate::Impl {
     if (asked.size() > kMaxAsked) asked.pop_front();
   }
 
+  // Without a look at files that are not on the shelf any more: it would put others away. Who asked
+  // for one asks again.
   void answer_asked() {
     std::erase_if(asked, [&](const Asked& ask) {
-      const wire::FileFacts facts = shelf.facts(ask.name);
-      if (facts.status == wire::FileFacts::Status::kLater) return false;
-      router.send(ask.peer, wire::encode(facts));
+      if (shelf.is_computing(ask.name)) return false;
+      if (shelf.holds(ask.name)) router.send(ask.peer, wire::encode(shelf.facts(ask.name)));
       return true;
     });
   }
