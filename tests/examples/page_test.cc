@@ -13,25 +13,12 @@
 #include "core/base/file.h"
 #include "core/base/metrics.h"
 #include "tests/core/base/temporary_directory.h"
+#include "tests/examples/page_blocks.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Block {
-  std::string language, text;
-};
-
-std::vector<Block> blocks_of(const std::string& page) {
-  std::vector<Block> blocks;
-  for (size_t at = page.find("```"); at != std::string::npos; at = page.find("```", at)) {
-    const size_t line = page.find('\n', at), end = page.find("\n```", line);
-    blocks.push_back({page.substr(at + 3, line - at - 3), page.substr(line + 1, end - line)});
-    at = end + 4;
-  }
-  return blocks;
-}
 
 TEST(PluginPage, LeadsFromAnEmptyFolderToALearnedAgent) {
   const TemporaryDirectory folder;
@@ -42,7 +29,7 @@ TEST(PluginPage, LeadsFromAnEmptyFolderToALearnedAgent) {
   const std::map<std::string, std::string> files = {
       {"cpp", "echo.cc"}, {"cmake", "CMakeLists.txt"}, {"yaml", "train.yaml"}};
   int commands = 0;
-  for (const Block& block : blocks_of(page)) {
+  for (const PageBlock& block : blocks_of(page)) {
     if (const auto file = files.find(block.language); file != files.end()) {
       std::ofstream(here / file->second) << block.text;
       continue;

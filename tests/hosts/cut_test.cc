@@ -69,5 +69,39 @@ TEST_F(RemoteCut, ThreeSecondsAreNothingAndEightMoveTheWorkUntilTheWorkerIsBack)
   }
 }
 
+// Beside workers of the run's own host. What a reward worker has in hand waits for
+// scheduler.reconnect_seconds more than the silence.
+TEST_F(RemoteCut, AfterEightSecondsTheWorkIsElsewhereAndTheWorkersComeBack) {
+  connect({.rate_mbit = 100, .delay = 5ms});
+  HostProcess& run = launch({kManySteps, "checkpoint.interval_steps=1000", "eval.prompts=0",
+                             "rollout.pools=[{name: near, workers: 1}, {name: far, workers: 1, "
+                             "cluster: west}]",
+                             "reward.workers=1", "scheduler.reconnect_seconds=1"});
+  ASSERT_NO_FATAL_FAILURE(expect_open());
+  HostProcess& rollout = join_rollout();
+  HostProcess& reward = join_reward();
+  ASSERT_TRUE(comes_true([&] {
+    return log_of("scheduler-0").find("rollout-1 has joined") != std::string::npos &&
+           log_of("scheduler-0").find("reward-1 has joined") != std::string::npos;
+  }));
+  ASSERT_NO_FATAL_FAILURE(expect_steps_go_on());
+  link_->cut();
+  const auto healed = std::chrono::steady_clock::now() + 8s;
+  ASSERT_TRUE(comes_true([&] { return num_losses() >= 2; }, 20s)) << log_of("scheduler-0");
+  // Still cut: those of this host go on.
+  ASSERT_NO_FATAL_FAILURE(expect_steps_go_on());
+  std::this_thread::sleep_until(healed);
+  const size_t seen = log_of("scheduler-0").size();
+  link_->heal();
+  for (const char* name : {"rollout-1 has joined", "reward-1 has joined"})
+    EXPECT_TRUE(comes_true(
+        [&] { return log_of("scheduler-0").find(name, seen) != std::string::npos; }, 30s))
+        << log_of("scheduler-0");
+  run.kill(SIGINT);
+  EXPECT_EQ(run.wait(kHostPatience), 130);
+  EXPECT_EQ(rollout.wait(10s), 0);
+  EXPECT_EQ(reward.wait(10s), 0);
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -1,26 +1,13 @@
 // docs/hosts.md, step by step, on two hosts: its commands as they are written.
 #include <sstream>
 
+#include "tests/examples/page_blocks.h"
 #include "tests/hosts/remote_fixture.h"
 
 namespace tailrace {
 namespace {
 
 using namespace std::chrono_literals;
-
-struct Block {
-  std::string language, text;
-};
-
-std::vector<Block> blocks_of(const std::string& page) {
-  std::vector<Block> blocks;
-  for (size_t at = page.find("```"); at != std::string::npos; at = page.find("```", at)) {
-    const size_t line = page.find('\n', at), end = page.find("\n```", line);
-    blocks.push_back({page.substr(at + 3, line - at - 3), page.substr(line + 1, end - line)});
-    at = end + 4;
-  }
-  return blocks;
-}
 
 class HostsPage : public RemoteTest {
  protected:
@@ -53,7 +40,7 @@ TEST_F(HostsPage, LeadsFromNothingToAWorkerOnAnotherMachine) {
     return text_at_home("/tmp/here/runs/two/logs/" + role + ".log");
   };
   int commands = 0;
-  for (const Block& block : blocks_of(page)) {
+  for (const PageBlock& block : blocks_of(page)) {
     if (block.language != "bash") continue;
     const bool at_home = block.text.starts_with("# on the first machine\n");
     ASSERT_TRUE(at_home || block.text.starts_with("# on the other machine\n")) << block.text;
@@ -100,7 +87,7 @@ TEST_F(HostsPage, ItsConfigIsOne) {
   fs::copy(fs::path(TAILRACE_SOURCE_DIR) / "configs", home_->outside("/tmp/here/configs"));
   const std::string page = read_file(TAILRACE_SOURCE_DIR "/docs/hosts.md").value();
   bool found = false;
-  for (const Block& block : blocks_of(page)) {
+  for (const PageBlock& block : blocks_of(page)) {
     if (block.language != "yaml") continue;
     found = true;
     std::ofstream(home_->outside("/tmp/here/two.yaml"))
