@@ -183,12 +183,13 @@ void PoolSection::visit(OptionVisitor& v) {
           {.help = "what datasets, and workers that join, name it by",
            .required = true,
            .resume = Resume::kMayChange});
-  v.field("workers", workers,
-          {.help = "rollout worker processes in it; of a pool with a cluster: how many are awaited "
-                   "from there",
-           .min = 1,
-           .max = kMaxProcesses,
-           .resume = Resume::kMayChange});
+  v.field(
+      "workers", workers,
+      {.help = "rollout worker processes in it; of a pool with a cluster: how many are expected "
+               "from there",
+       .min = 1,
+       .max = kMaxProcesses,
+       .resume = Resume::kMayChange});
   v.field("max_sequences", max_sequences,
           {.help = "episodes that each of them decodes together; 0: rollout.max_sequences",
            .min = 0,

@@ -173,7 +173,6 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
     config.incarnation = context.remote->incarnation;
     config.fetch_weights =
         warn_of_another_class(context.remote->fetch_weights, numerics_class(config.compute), log);
-    config.fetch_takes_long = true;
     config.patience = context.remote->patience;
   }
   const SteadyClock clock;

@@ -89,7 +89,7 @@ class RolloutWorker {
         weights_(config.model, config.compute, stream_,
                  {.fetch = config.fetch_weights ? config.fetch_weights
                                                 : weights_in(config.run.weights()),
-                  .fetch_takes_long = config.fetch_takes_long}) {
+                  .fetch_takes_long = config.fetch_weights != nullptr}) {
     for (const RolloutDataset& dataset : config.datasets) {
       auto source = environments.source(dataset.env, dataset.settings);
       const sandbox::EnvironmentInfo info = source->info();

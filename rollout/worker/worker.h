@@ -62,10 +62,9 @@ struct RolloutWorkerConfig {
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
 
-  // Of a worker that does not see the files of the run; none: they lie in RUN/weights.
+  // Of a worker that does not see the files of the run; none: they lie in RUN/weights. It may take
+  // minutes: the worker never waits for it, whether it plays or not.
   FetchWeights fetch_weights = {};
-  // It may take minutes: then the worker never waits for it, whether it plays or not.
-  bool fetch_takes_long = false;
 
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from

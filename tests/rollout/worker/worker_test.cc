@@ -704,7 +704,6 @@ TEST_F(RolloutWorkerTest, AFetchThatTakesLongKeepsItFromNothing) {
   std::atomic<bool> blocks = false;
   std::atomic<int> stopped = 0;
   RolloutWorkerConfig config = this->config();
-  config.fetch_takes_long = true;
   config.fetch_weights = [&](const std::string& manifest, const Digest&,
                              const std::stop_token& stop) -> Result<fs::path> {
     while (blocks && !stop.stop_requested()) std::this_thread::sleep_for(1ms);
