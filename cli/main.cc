@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   add_doctor(program);
   add_worker(program, registries);
   add_keys(program);
+  add_merge(program);
   add_docs(program);
   int status = kExitDone;
   try {

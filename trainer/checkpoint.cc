@@ -14,6 +14,7 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/base/run_directory.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
@@ -77,6 +78,7 @@ std::string to_json(const CheckpointState& state, const FileDigests& files) {
                          {"horizon", state.horizon},
                          {"digest", state.digest},
                          {"reference", state.reference},
+                         {"base", state.base},
                          {"extra", state.extra},
                          {"files", files}});
 }
@@ -118,6 +120,7 @@ CheckpointState read_proved_state(const fs::path& folder) {
             .horizon = json.at("horizon").get<int64_t>(),
             .digest = json.at("digest").get<std::string>(),
             .reference = json.at("reference").get<std::string>(),
+            .base = json.value("base", std::string()),
             .extra = json.at("extra").get<std::string>()};
   } catch (const nlohmann::json::exception& e) {
     throw Damaged("{}: not the state of a checkpoint ({})", path.string(), e.what());
@@ -181,8 +184,13 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
                              const ModelConfig& config, const Parameters& parameters,
                              const Optimizer& optimizer) const {
   fs::create_directories(folder);
-  save_model(folder, config, parameters);
-  if (config.dtype == Dtype::kBF16) save_parameters(folder / kMasterFile, parameters);
+  if (config.lora) {
+    write_adapter_config(config.lora, folder);
+    save_parameters(folder / kAdapterFile, parameters);
+  } else {
+    save_model(folder, config, parameters);
+    if (config.dtype == Dtype::kBF16) save_parameters(folder / kMasterFile, parameters);
+  }
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
   require(write_file_atomic(folder / kStateFile, to_json(state, digest_files(folder))));
@@ -231,7 +239,9 @@ std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig&
   if (!found) return std::nullopt;
   // Proved, so what does not fit now is of another model.
   load_parameters(found->path, config, parameters,
-                  fs::exists(found->path / kMasterFile) ? kMasterFile : "");
+                  config.lora                             ? kAdapterFile
+                  : fs::exists(found->path / kMasterFile) ? kMasterFile
+                                                          : "");
   optimizer.load(found->path / kOptimizerFile);
   for (const fs::path& damaged : found->damaged) set_aside(damaged);
   return found;

@@ -6,6 +6,9 @@
 //     optimizer.safetensors                              moments and counts
 //     state.json                  the numbers of CheckpointState, and a digest of each other file
 //
+// Of an adapter (Lora) the first line is adapter_config.json, adapter_model.safetensors (float32)
+// and the tokenizer files, which is a folder of peft.
+//
 // A folder whose files do not prove is damaged: it is passed over and set aside as
 // step_000010.damaged, and the one before it counts.
 //
@@ -35,6 +38,7 @@ struct CheckpointState {
   int64_t horizon = 0;         // of the schedule, in updates
   std::string digest = {};     // root digest of the weights
   std::string reference = {};  // root digest of the weights of algo.kl; empty: none
+  std::string base = {};       // root digest of an adapter's base; empty: it is no adapter
   std::string extra = {};      // JSON of the caller, kept as it is; empty: none
 };
 

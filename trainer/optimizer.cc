@@ -20,6 +20,8 @@ bool decays(ParameterKind kind, const OptimOptions& options) {
     case ParameterKind::kEmbedding:
     case ParameterKind::kMatrix:
     case ParameterKind::kResidual:
+    case ParameterKind::kLowRankIn:
+    case ParameterKind::kLowRankOut:
       return true;
     case ParameterKind::kNorm:
     case ParameterKind::kBias:

@@ -57,6 +57,12 @@ size_t hidden_bytes(const ModelConfig& config, int64_t max_tokens) {
   return Workspace::aligned(static_cast<size_t>(max_tokens * config.hidden_size) * sizeof(float));
 }
 
+// Of the rows that have logits; of a frozen head none.
+Matrix head_gradient(const Model& model, Parameters& gradients) {
+  if (model.config().lora) return {};
+  return gradients.matrix(model.head_name()).slice_rows(0, model.config().num_ids());
+}
+
 }  // namespace
 
 PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens) {
@@ -215,8 +221,7 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                                         .dlogprob = dlogprob,
                                         .dentropy = dentropy,
                                         .dhidden = dhidden,
-                                        .dweight = gradients.matrix(model_.head_name())
-                                                       .slice_rows(0, model_.config().num_ids())}});
+                                        .dweight = head_gradient(model_, gradients)}});
   model_.backward(stream, workspace, weights, builder_.batch(stream), kv_, *activations_, dhidden,
                   gradients, balance);
 }

@@ -125,12 +125,15 @@ double cut_share(const TrainBatch& batch) {
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
-                             const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute)
+                             const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute,
+                             std::shared_ptr<const PackedWeights> base)
     : stream_(stream),
       train_(train),
       model_(config, max_sequence_tokens),
-      parameters_(model_.layout()),
-      packed_(stream_, config, parameters_, compute),
+      base_(std::move(base)),
+      parameters_(model_.trained()),
+      packed_(config.lora ? PackedWeights(stream_, base_, config, parameters_)
+                          : PackedWeights(stream_, config, parameters_, compute)),
       forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
                max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)),
@@ -139,7 +142,7 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
   TR_CHECK(train_.balance_bias_rate == 0 || config.choice_bias, "no bias to balance experts by");
   if (train_.balance_coef < 0) train_.balance_coef = config.balance_coef;
   for (int64_t i = 0; i < num_gradient_buffers(train_.gradient_slots); ++i)
-    gradients_.push_back(std::make_unique<Parameters>(model_.layout()));
+    gradients_.push_back(std::make_unique<Parameters>(model_.trained()));
 }
 
 int64_t num_gradient_buffers(int64_t slots) {
@@ -150,23 +153,25 @@ int64_t num_gradient_buffers(int64_t slots) {
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
   // First without one: two would be the peak of the whole run.
   optimizer_.reset();
-  optimizer_ = std::make_unique<Optimizer>(stream_, model_.layout(), options, total_updates);
+  optimizer_ = std::make_unique<Optimizer>(stream_, model_.trained(), options, total_updates);
 }
 
 std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const TrainOptions& train,
                                               int64_t max_sequence_tokens, int threads,
                                               const Extras& extras) {
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = ParameterLayout::trained(config);
   const int64_t weights = Parameters::bytes(layout),
                 packed = PackedWeights::bytes(config, extras.compute);
   std::vector<MemoryItem> items = {
-      {"weights (fp32 master)", weights},
-      {"their packed form", packed},
+      {config.lora ? "adapter (fp32 master)" : "weights (fp32 master)", weights},
+      {"their packed form", config.lora ? PackedWeights::adapter_bytes(config) : packed},
       {"gradients",
        weights * (num_gradient_buffers(train.gradient_slots) + (extras.streams ? 1 : 0))},
       {"AdamW moments", Optimizer::bytes(layout)}};
-  // Never trained, so it has no second form.
-  if (extras.keeps_reference) items.push_back({"reference weights, packed (algo.kl)", packed});
+  if (config.lora) items.push_back({"frozen weights, packed", packed});
+  // Never trained, so it has no second form; that of an adapter is its base.
+  if (extras.keeps_reference && !config.lora)
+    items.push_back({"reference weights, packed (algo.kl)", packed});
   for (MemoryItem& item : PackedForward::memory(
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
            /*with_backward=*/true, threads))
@@ -263,6 +268,11 @@ void PolicyTrainer::gather_loads() {
 Optimizer& PolicyTrainer::optimizer() {
   TR_CHECK(optimizer_ != nullptr, "reset_optimizer() comes first");
   return *optimizer_;
+}
+
+void PolicyTrainer::set_reference_to_base() {
+  TR_CHECK(base_ != nullptr, "there is no base");
+  reference_ = base_;
 }
 
 void PolicyTrainer::set_reference(const Parameters& parameters) {

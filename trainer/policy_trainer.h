@@ -50,9 +50,11 @@ class PolicyTrainer {
  public:
   // Borrows stream's pool. Weights are zero until weights_changed() is told of new ones.
   // max_sequence_tokens: the longest sequence that will come, at most the model's positions.
-  // `compute`: of the weights that products read.
+  // `compute`: of the weights that products read. With an adapter (config.lora) `base` has the
+  // frozen weights, and parameters, gradients and moments are those of the adapter.
   PolicyTrainer(const Stream& stream, const ModelConfig& config, const TrainOptions& train,
-                int64_t max_sequence_tokens, Dtype compute = Dtype::kF32);
+                int64_t max_sequence_tokens, Dtype compute = Dtype::kF32,
+                std::shared_ptr<const PackedWeights> base = nullptr);
   PolicyTrainer(const PolicyTrainer&) = delete;
 
   // What it allocates from its construction to its last step. `threads`: of the stream.
@@ -90,6 +92,8 @@ class PolicyTrainer {
 
   // Freezes a copy of `parameters` as the reference policy of the KL term.
   void set_reference(const Parameters& parameters);
+  // Of an adapter: the base without it, which takes no memory.
+  void set_reference_to_base();
 
   // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
   std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences);
@@ -116,7 +120,7 @@ class PolicyTrainer {
   // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
   // divided in the end.
   struct StreamedStep {
-    explicit StreamedStep(const Model& model) : gradients(model.layout()), loads(model.config()) {}
+    explicit StreamedStep(const Model& model) : gradients(model.trained()), loads(model.config()) {}
     void clear();      // for the next step, in the same memory
     TrainBatch batch;  // what was added; its metrics are the caller's to set
     UpdateReport sums;
@@ -195,9 +199,10 @@ class PolicyTrainer {
   TrainOptions train_;
   Collective* ranks_ = nullptr;
   Model model_;
+  std::shared_ptr<const PackedWeights> base_;  // of an adapter; null: there is none
   Parameters parameters_;
   PackedWeights packed_;
-  std::unique_ptr<PackedWeights> reference_;
+  std::shared_ptr<const PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;
   PackedForward forward_;
   // One a level of the tree; [0] is the result.

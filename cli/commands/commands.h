@@ -15,6 +15,7 @@ void add_eval(Command& program, const Registries& registries);
 void add_generate(Command& program);
 void add_keys(Command& program);
 void add_launch(Command& program, const Registries& registries);
+void add_merge(Command& program);
 void add_report(Command& program);
 void add_score(Command& program);
 void add_status(Command& program);

@@ -24,6 +24,7 @@
 #include "core/base/json_text.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
+#include "core/model/adapter_files.h"
 #include "core/text/utf8.h"
 #include "sandbox/registry.h"
 #include "trainer/checkpoint.h"
@@ -240,7 +241,8 @@ void print_text(const EvalArguments& arguments, const EvaluationSummary& summary
 
 void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const LoadedModel& loaded,
               const text::Tokenizer& tokenizer, const Registries& registries) {
-  const auto format = chat::PromptFormat::of(plan.chat, arguments.model, tokenizer);
+  const auto format =
+      chat::PromptFormat::of(plan.chat, tokenizer_folder(arguments.model), tokenizer);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
   auto episodes = evaluate(loaded, format, plan, registries);
@@ -268,8 +270,8 @@ void eval(EvalArguments arguments, Registries registries) {
     set_variables(arguments.plan.chat, arguments.chat_variables);
     all.push_back(std::move(arguments));
   }
-  const ModelConfig config = read_model_config(all[0].model);
-  const auto tokenizer = load_tokenizer_of(all[0].model, config);
+  const ModelConfig config = read_policy_folder(all[0].model).config;
+  const auto tokenizer = load_tokenizer_of(tokenizer_folder(all[0].model), config);
   std::vector<EvaluationPlan> plans;
   int64_t longest = 0;
   for (const EvalArguments& one : all) {

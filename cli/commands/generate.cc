@@ -17,6 +17,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/random.h"
+#include "core/model/adapter_files.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
 
@@ -153,9 +154,10 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
 }
 
 void generate(const GenerateArguments& arguments) {
-  const ModelConfig config = read_model_config(arguments.model);
-  auto tokenizer = load_tokenizer_of(arguments.model, config);
-  const auto format = chat::PromptFormat::of(arguments.chat_options, arguments.model, *tokenizer);
+  const ModelConfig config = read_policy_folder(arguments.model).config;
+  const auto folder = tokenizer_folder(arguments.model);
+  auto tokenizer = load_tokenizer_of(folder, config);
+  const auto format = chat::PromptFormat::of(arguments.chat_options, folder, *tokenizer);
   if (arguments.chat && !format.has_template())
     throw UserError("--chat: {} has no chat template. Give one with --chat-template FILE.",
                     arguments.model);

@@ -11,6 +11,9 @@ namespace {
 // Why a GPU cannot compute the model; empty: it can.
 std::string gap(const ModelConfig& config, Dtype weights) {
   if (config.num_experts > 0) return "the model has experts, which the CPU alone computes so far";
+  if (config.lora)
+    return "an adapter beside its base is computed on the CPU alone so far; 'tailrace merge' makes "
+           "one model of both";
   if (weights == Dtype::kBF16 && config.head_dim % 8 != 0)
     return fmt::format(
         "bf16 wants heads of a multiple of 8 dimensions, and those of the model have {}; --compute "

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "core/base/machine.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
+#include "core/weights/frozen_base.h"
 
 namespace tailrace {
 
@@ -21,9 +23,9 @@ void add_compute_flags(Command& command, ComputeFlags& flags) {
 LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFlags& flags,
                          int64_t max_context)
     : pool_(std::make_unique<ThreadPool>(flags.threads > 0 ? flags.threads : num_usable_cores())) {
-  ModelConfig config = read_model_config(directory);
+  auto [config, base] = read_policy_folder(directory);
   // Sizes that are not those of the files could ask for more memory than there is.
-  check_headers(directory, config);
+  check_headers(base, config);
   const Dtype dtype = compute_dtype(flags.compute, config);
   const Device device = choose_device(flags.device, config, dtype);
   // Where there is a choice it is said.
@@ -37,9 +39,23 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   }
   stream_ = std::make_unique<OwnedStream>(device, pool_.get());
   model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, dtype));
+  if (model_->config().lora) {
+    Parameters adapter(model_->trained());
+    load_parameters(directory, model_->config(), adapter, kAdapterFile);
+    auto frozen = load_frozen_base(stream(), base, model_->config(), dtype).weights;
+    weights_ = std::make_shared<const PackedWeights>(stream(), std::move(frozen), model_->config(),
+                                                     adapter);
+    return;
+  }
   Parameters parameters(model_->layout());
   load_parameters(directory, model_->config(), parameters);
   weights_ = std::make_shared<const PackedWeights>(stream(), model_->config(), parameters, dtype);
+}
+
+std::filesystem::path tokenizer_folder(const std::filesystem::path& directory) {
+  if (!is_adapter(directory) || std::filesystem::exists(directory / "tokenizer.json"))
+    return directory;
+  return base_folder(directory, read_adapter_config(directory));
 }
 
 void LoadedModel::fit(int64_t context) {

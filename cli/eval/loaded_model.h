@@ -1,4 +1,5 @@
-// A Hugging Face folder ready for forward passes, for the commands that need no trainer.
+// A Hugging Face folder ready for forward passes, for the commands that need no trainer: a model,
+// or an adapter of peft, which computes beside its base.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,11 @@ class LoadedModel {
   std::shared_ptr<const PackedWeights> weights_;
 };
 
-// The tokenizer of the same folder. Throws UserError when it has ids that the model lacks.
+// Where the tokenizer and the chat template of a policy are: in its folder, or in that of the base
+// where an adapter has none.
+std::filesystem::path tokenizer_folder(const std::filesystem::path& directory);
+
+// The tokenizer of such a folder. Throws UserError when it has ids that the model lacks.
 std::unique_ptr<text::Tokenizer> load_tokenizer_of(const std::filesystem::path& directory,
                                                    const ModelConfig& config);
 

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/model/adapter_files.h"
 #include "core/weights/publish.h"
 
 namespace tailrace {
@@ -128,17 +129,23 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
     const fs::path model(o.model.path);
     std::vector<std::string> names = {"config.json", "generation_config.json",
                                       "model.safetensors.index.json"};
-    // Of the weights, in one file or many, the headers say what the config does not.
+    // Of the weights, in one file or many, the headers say what the config does not. Those that an
+    // adapter goes beside are no version, and come here whole.
+    const bool frozen = o.lora.trains();
     for (const fs::directory_entry& entry : fs::directory_iterator(model))
       if (entry.path().extension() == ".safetensors")
         names.push_back(entry.path().filename().string());
     for (const std::string& name : names) {
       if (!fs::exists(model / name)) continue;
-      add({.file = {.place = "model/" + name,
-                    .is_header = fs::path(name).extension() == ".safetensors"},
-           .path = model / name});
+      const bool weights = fs::path(name).extension() == ".safetensors";
+      add({.file = {.place = "model/" + name, .is_header = weights && !frozen},
+           .path = model / name,
+           .rollout_only = weights && frozen});
     }
   }
+  if (!o.lora.adapter.empty())
+    add({.file = {.place = fmt::format("adapter/{}", kAdapterConfigFile)},
+         .path = fs::path(o.lora.adapter) / kAdapterConfigFile});
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer()))
     add({.file = {.place = fmt::format("tokenizer/{}", entry.path().filename().string())},
          .path = entry.path(),
@@ -169,10 +176,12 @@ BundleListing Bundle::listing(Role role) const {
     if (item.rollout_only && role != Role::kRollout) continue;
     listing.files.push_back(item.file);
     if (!item.key.empty()) listing.keys.emplace_back(item.key, item.file.place);
-    if (item.file.place.starts_with("model/") &&
-        listing.keys.end() == std::ranges::find(listing.keys, "model.path",
-                                                &std::pair<std::string, std::string>::first))
-      listing.keys.emplace_back("model.path", "model");
+    for (const auto& [folder, key] :
+         {std::pair{"model", "model.path"}, {"adapter", "lora.adapter"}})
+      if (item.file.place.starts_with(fmt::format("{}/", folder)) &&
+          listing.keys.end() ==
+              std::ranges::find(listing.keys, key, &std::pair<std::string, std::string>::first))
+        listing.keys.emplace_back(key, folder);
   }
   return listing;
 }

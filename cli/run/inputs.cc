@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/model/adapter_files.h"
 
 namespace tailrace {
 namespace {
@@ -46,6 +47,7 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     named("model.path", model / "config.json");
     inputs["model.path/generation"] = {"model.path", model / "generation_config.json", true};
   }
+  if (!o.lora.adapter.empty()) named("lora.adapter", fs::path(o.lora.adapter) / kAdapterConfigFile);
   if (o.sft.demonstrations > 0)
     inputs["demonstrations"] = {"sft.demonstrations", paths.demonstrations()};
   // Without it there is no tokenizer yet, whatever lies beside it.

@@ -103,6 +103,23 @@ void ModelSection::visit(OptionVisitor& v) {
             "a policy from random weights instead; its vocabulary comes from the environment");
 }
 
+void LoraSection::visit(OptionVisitor& v) {
+  v.field("rank", rank,
+          {.help = "rank of the adapter's matrices; 0: no adapter, all weights are trained. Its "
+                   "best optim.lr is about ten times that of all weights",
+           .min = 0,
+           .max = 4096});
+  v.field("alpha", alpha,
+          {.help = "what the adapter adds is multiplied by alpha / rank", .min = 1e-3, .max = 1e6});
+  v.field("targets", targets,
+          {.help = "linear layers that get one, of q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                   "up_proj and down_proj; empty: all"});
+  v.field("adapter", adapter,
+          {.help = "folder of an adapter (peft) to begin with, which says the three above; empty: "
+                   "a fresh one",
+           .path = true});
+}
+
 void EnvSection::visit(OptionVisitor& v) {
   v.field("plugin", plugin,
           {.help = "library of your own that has the environment (docs/plugins.md); empty: it is "
@@ -244,6 +261,7 @@ void RunOptions::visit(OptionVisitor& v) {
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
+  v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)");
   v.section("chat", chat, "how what is said to the policy is written");
   // Before `env`, whose name is missed where there are none.
   v.list("datasets", datasets,

@@ -61,6 +61,17 @@ struct ModelSection {
   bool creates() const { return create.hidden_size > 0; }
 };
 
+// An adapter that is trained beside frozen weights (Lora).
+struct LoraSection {
+  int64_t rank = 0;
+  double alpha = 32;
+  std::vector<std::string> targets;  // empty: all
+  std::string adapter;               // a folder to begin with, which has the three above
+
+  void visit(OptionVisitor& v);
+  bool trains() const { return rank > 0 || !adapter.empty(); }
+};
+
 // Where a library of somebody's own runs.
 enum class Isolation : uint8_t {
   kNone,     // in our processes, on their threads
@@ -147,6 +158,7 @@ struct LogSection {
 struct RunOptions {
   RunSection run;
   ModelSection model;
+  LoraSection lora;
   chat::ChatOptions chat;
   std::vector<DatasetSection> datasets;  // empty: `env` is the only one
   EnvSection env;

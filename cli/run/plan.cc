@@ -19,6 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/generate.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
 #include "core/wire/frame.h"
@@ -47,6 +48,29 @@ int64_t add_product(int64_t sum, int64_t a, int64_t b) {
   if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(sum, product, &sum))
     return std::numeric_limits<int64_t>::max();
   return sum;
+}
+
+Lora lora_of(const RunOptions& options) {
+  const LoraSection& given = options.lora;
+  if (!given.trains()) return {};
+  Lora lora;
+  if (!given.adapter.empty()) {
+    lora = read_named("lora.adapter", [&] { return read_adapter_config(given.adapter); });
+  } else {
+    lora.rank = given.rank;
+    lora.alpha = given.alpha;
+    for (const std::string_view name : kEnumNames<LoraTarget>)
+      if (given.targets.empty() || std::ranges::find(given.targets, name) != given.targets.end())
+        lora.targets.push_back(*value_of<LoraTarget>(name));
+  }
+  lora.base = options.model.path;
+  return lora;
+}
+
+std::vector<std::string_view> lora_target_names(const Lora& lora) {
+  std::vector<std::string_view> names;
+  for (const LoraTarget target : lora.targets) names.push_back(name_of(target));
+  return names;
 }
 
 // That exist at once: those of the step that is trained, those ahead of it, and the surplus.
@@ -183,6 +207,15 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
 }
 
 // Whole groups and members: a small step may have nothing of a fraction.
+void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
+  constexpr double kLeastAdapterLr = 5e-6;
+  if (o.lora.trains() && o.optim.lr < kLeastAdapterLr)
+    plan.warnings.push_back(
+        fmt::format("optim.lr is {}, a rate for all weights; an adapter wants about ten times as "
+                    "much. Try optim.lr=1e-5",
+                    o.optim.lr));
+}
+
 void warn_of_choice_bias(const RunOptions& o, Plan& plan) {
   if (o.train.balance_bias_rate == 0) return;
   plan.warnings.push_back(
@@ -304,6 +337,12 @@ ModelConfig planned_model(const RunOptions& options,
                           "experts, and those of {} tokens can travel. Try {}.",
                           options.rollout.engine.max_context_tokens, choices, most, most);
   }
+  config.lora = lora_of(options);
+  if (config.lora && config.num_experts > 0)
+    throw UserError::at("lora.rank",
+                        "is {}, but the policy has experts; an adapter goes beside dense models "
+                        "so far. Try 0.",
+                        config.lora.rank);
   // The files of a model that was never trained so have none.
   if (train.balance_bias_rate != 0) config.choice_bias = true;
   return config;
@@ -324,7 +363,8 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   const ParameterLayout layout(config);
   plan.parameters = layout.num_parameters();
   plan.active_parameters = layout.num_active_parameters();
-  plan.warnings = cluster_warnings(o, plan.parameters);
+  plan.trained_parameters = ParameterLayout::trained(config).num_parameters();
+  plan.warnings = cluster_warnings(o, plan.trained_parameters);
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(o, config, plan);
@@ -337,6 +377,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   warn_of_rates(o, plan);
   warn_of_choice_bias(o, plan);
+  warn_of_adapter_rate(o, plan);
   warn_of_idle_ratios(o, plan);
   if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
       !weighs_behaviour(o.algo.surrogate.kind))
@@ -429,6 +470,12 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   line("policy", fmt::format("{} parameters{}, {}", plan.parameters, active,
                              o.model.creates() ? "from random weights"
                                                : fmt::format("from {}", o.model.path)));
+  if (plan.trained_parameters < plan.parameters) {
+    const Lora lora = lora_of(o);
+    line("adapter", fmt::format("{} parameters are trained: rank {}, alpha {}, beside {}",
+                                plan.trained_parameters, lora.rank, lora.alpha,
+                                fmt::join(lora_target_names(lora), ", ")));
+  }
   if (plan.warm_up.rows > 0)
     line("warm-up", format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
   line("step",
@@ -463,7 +510,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                                address->is_any() ? "; HOST: this machine, as they reach it" : ""));
   for (const ClusterSection& cluster : o.clusters) {
     std::string_view label = "cluster";
-    for (const std::string& text : describe_cluster(o, cluster, plan.parameters)) {
+    for (const std::string& text : describe_cluster(o, cluster, plan.trained_parameters)) {
       line(label, text);
       label = "";
     }

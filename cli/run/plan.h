@@ -28,6 +28,7 @@ struct Plan {
   int64_t updates_per_step = 0, steps = 0;        // steps 0: until the epochs end
   int64_t max_tokens_per_step = 0;                // if every sample filled its context
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
+  int64_t trained_parameters = 0;                 // of an adapter fewer
   WarmUpPlan warm_up;
   int64_t trainers = 1;  // ranks
   // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.

@@ -20,8 +20,10 @@
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "core/base/error.h"
+#include "core/base/nearest.h"
 #include "core/base/time.h"
 #include "core/generate.h"
+#include "core/model/adapter_files.h"
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
 #include "rollout/episode/episode.h"
@@ -137,6 +139,26 @@ void validate_model(const RunOptions& o) {
                         "equally. Try {}.",
                         width, c.experts_per_token,
                         (width / c.experts_per_token + 1) * c.experts_per_token);
+}
+
+void validate_adapter(const RunOptions& o) {
+  const LoraSection& lora = o.lora;
+  const std::vector<std::string> known(kEnumNames<LoraTarget>.begin(),
+                                       kEnumNames<LoraTarget>.end());
+  for (const std::string& name : lora.targets) {
+    if (std::ranges::find(known, name) == known.end())
+      throw UserError::at("lora.targets", "has '{}', which is no linear layer{} Accepted: {}.",
+                          name, did_you_mean(name, known), fmt::join(known, ", "));
+    if (std::ranges::count(lora.targets, name) > 1)
+      throw UserError::at("lora.targets", "has {} twice.", name);
+  }
+  if (lora.trains() && o.model.creates())
+    throw UserError::at(lora.rank > 0 ? "lora.rank" : "lora.adapter",
+                        "trains an adapter beside frozen weights, and model.create makes random "
+                        "ones. Use model.path, or lora.rank=0.");
+  if (!lora.adapter.empty() && !is_adapter(lora.adapter))
+    throw UserError::at("lora.adapter", "is {}, which has no {}. It is a folder of peft.",
+                        lora.adapter, kAdapterConfigFile);
 }
 
 int64_t max_positions(const ModelSection& model) {
@@ -397,6 +419,11 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (!o.rollout_processes.pools.empty())
     effect.refuse("rollout.workers", {"rollout.pools"}, "rollout.pools lists the workers",
                   /*told=*/false);
+  if (!o.lora.trains()) effect.refuse("lora.", {"lora.rank"}, "lora.rank is 0");
+  if (!o.lora.adapter.empty()) {
+    for (const char* key : {"lora.rank", "lora.alpha", "lora.targets"})
+      effect.refuse(key, {"lora.adapter"}, "lora.adapter says it");
+  }
   if (o.run.listen.empty()) effect.refuse("run.keys", {"run.listen"}, "run.listen is empty");
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
@@ -499,6 +526,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o);
+  validate_adapter(o);
   validate_rollout(o);
   validate_datasets(o, keys);
   validate_listen(o);

@@ -188,7 +188,7 @@ Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest,
   const auto read = read_manifest(file);
   if (!read) return read.failure();
   // Before gigabytes are asked for.
-  if (root_digest(read.value().tensors) != root)
+  if (root_digest(read.value().tensors, read.value().base) != root)
     return Failure{fmt::format("{}: its root is not {}", manifest, root)};
   const std::string& payload = read.value().payload;
   auto fetched = run_.fetch("weights/" + payload, folder / payload, stop);

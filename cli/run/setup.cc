@@ -23,6 +23,7 @@
 #include "core/base/time.h"
 #include "core/base/version.h"
 #include "core/chat/prompt_format.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/text/dataset.h"
@@ -168,6 +169,12 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
   if (options.model.creates()) return;
   const ModelConfig config = planned_model(options, environments);
   read_named("model.path", [&] { check_parameters(options.model.path, config); });
+  if (options.lora.adapter.empty()) return;
+  read_named("lora.adapter", [&] {
+    const ParameterLayout layout = ParameterLayout::of_adapter(config);
+    Parameters adapter(layout);
+    load_parameters(options.lora.adapter, config, adapter, kAdapterFile);
+  });
 }
 
 namespace {

@@ -13,6 +13,7 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   config.model = model;
   config.compute = compute_dtype(o.model.compute, model);
   config.model_dir = o.model.path;
+  config.adapter_dir = o.lora.adapter;
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
   config.algo = o.algo;
   if (const scheduler::Mode mode = o.scheduler.mode.mode();
@@ -31,8 +32,10 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   RolloutWorkerConfig config;
   config.pool = pool.name;
   config.seed = static_cast<uint64_t>(o.run.seed);
-  // Shapes alone: the weights come with the versions that the trainer publishes.
+  // Shapes alone: the weights come with the versions that the trainer publishes. Those are of an
+  // adapter where there is one, and its base lies in files.
   config.model = model;
+  if (model.lora) config.base_dir = o.model.path;
   config.compute = compute_dtype(o.model.compute, model);
   for (const DatasetSection& dataset : datasets_of(o)) {
     RolloutDataset played{.env = dataset.env,

@@ -130,6 +130,40 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
                                   .dweight = dnorm});
 }
 
+// One of the products of an adapter that share x: y += (alpha / rank) (x A^T) B^T.
+struct LowRank {
+  const Weight& b;
+  Tensor y;
+};
+void add_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a,
+                  std::initializer_list<LowRank> products) {
+  if (a.out == 0) return;
+  const Lora& lora = pass.config.lora;
+  Workspace::Scope scope(pass.workspace);
+  const Matrix low = take_matrix(pass.workspace, x.rows, a.out);
+  linear(pass.stream, {.x = x, .weight = a, .y = low});
+  scale(pass.stream, {.x = low, .factor = lora.scale()});
+  int64_t first = 0;
+  for (const LowRank& product : products) {
+    if (product.b.out == 0) continue;
+    linear(pass.stream, {.x = low.slice_cols(first, first + lora.rank),
+                         .weight = product.b,
+                         .y = product.y,
+                         .accumulate = true});
+    first += lora.rank;
+  }
+}
+
+// Columns of `low` at their widest.
+int64_t low_rank_cols(const ModelConfig& c) {
+  const auto count = [&](std::initializer_list<LoraTarget> targets) {
+    return std::ranges::count_if(targets, [&](LoraTarget t) { return c.lora.has(t); });
+  };
+  using enum LoraTarget;
+  return c.lora.rank *
+         std::max({count({kQ, kK, kV}), count({kO}), count({kGate, kUp}), count({kDown})});
+}
+
 void forward_attention(const LayerPass& pass, ConstTensor normed, Tensor y) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
@@ -139,6 +173,12 @@ void forward_attention(const LayerPass& pass, ConstTensor normed, Tensor y) {
   linear(
       pass.stream,
       {.x = normed, .weight = pass.weights.qkv, .bias = pass.weights.qkv_bias, .y = pass.kept.qkv});
+  const AdapterOf<Weight>& adapter = pass.weights.adapter;
+  const int64_t q_end = c.q_size(), k_end = q_end + c.kv_size();
+  add_low_rank(pass, normed, adapter.qkv_a,
+               {{adapter.q_b, pass.kept.qkv.slice_cols(0, q_end)},
+                {adapter.k_b, pass.kept.qkv.slice_cols(q_end, k_end)},
+                {adapter.v_b, pass.kept.qkv.slice_cols(k_end, pass.kept.qkv.cols)}});
   // With norms backward needs the product as it is; else queries and keys turn in its place.
   Tensor qk = pass.kept.qkv.slice_cols(0, c.q_size() + c.kv_size());
   if (c.qk_norm) qk = take_qk(pass.workspace, pass.placement, c, normed.rows);
@@ -163,6 +203,7 @@ void forward_attention(const LayerPass& pass, ConstTensor normed, Tensor y) {
              .lse = pass.kept.lse});
   linear(pass.stream,
          {.x = pass.kept.attended, .weight = pass.weights.o, .bias = pass.weights.o_bias, .y = y});
+  add_low_rank(pass, pass.kept.attended, adapter.o_a, {{adapter.o_b, y}});
 }
 
 void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
@@ -174,10 +215,14 @@ void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
                        .bias = pass.weights.gate_up_bias,
                        .y = pass.kept.gate_up});
   const GateUp<Tensor> halves(pass.kept.gate_up);
+  const AdapterOf<Weight>& adapter = pass.weights.adapter;
+  add_low_rank(pass, normed, adapter.gate_up_a,
+               {{adapter.gate_b, halves.gate}, {adapter.up_b, halves.up}});
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   linear(pass.stream,
          {.x = product, .weight = pass.weights.down, .bias = pass.weights.down_bias, .y = y});
+  add_low_rank(pass, product, adapter.down_a, {{adapter.down_b, y}});
 }
 
 // The choices of a batch, sorted by expert.
@@ -242,13 +287,55 @@ void forward_experts(const LayerPass& pass, ConstTensor normed, Tensor y) {
       {.x = wide, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y.host()});
 }
 
-// Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one), dx = dy W.
+// Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one; frozen weights
+// have neither), dx = dy W.
 void backward_linear(const LayerPass& pass, ConstMatrix dy, ConstMatrix x, const Weight& weight,
                      Matrix dweight, std::span<float> dbias, Matrix dx) {
-  linear_grad_weight(pass.stream, pass.workspace, {.dy = dy, .x = x, .dweight = dweight});
+  if (dweight.rows > 0)
+    linear_grad_weight(pass.stream, pass.workspace, {.dy = dy, .x = x, .dweight = dweight});
   if (!dbias.empty()) linear_grad_bias(pass.stream, {.dy = dy, .dbias = dbias});
   linear_grad_input(pass.stream, pass.workspace,
                     {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
+}
+
+// One of the products that share x: what is kept of it, and its gradients.
+struct LowRankGradient {
+  const Weight& b;
+  ConstMatrix dy;
+  Matrix db;
+};
+struct BackwardLowRank {
+  Matrix low, dlow;  // x A^T and its gradient, times alpha / rank both
+
+  BackwardLowRank(Workspace& workspace, int64_t tokens, int64_t cols)
+      : low(take_matrix(workspace, tokens, cols)), dlow(take_matrix(workspace, tokens, cols)) {}
+};
+// With s = alpha / rank: db += dy^T (s x A^T), da += (s dy B)^T x, dx += (s dy B) A.
+void backward_low_rank(const LayerPass& pass, ConstMatrix x, const Weight& a, Matrix da,
+                       std::initializer_list<LowRankGradient> products, Matrix dx) {
+  if (a.out == 0) return;
+  const Lora& lora = pass.config.lora;
+  Workspace::Scope scope(pass.workspace);
+  const auto [low, dlow] = BackwardLowRank(pass.workspace, x.rows, a.out);
+  linear(pass.stream, {.x = x, .weight = a, .y = low});
+  scale(pass.stream, {.x = low, .factor = lora.scale()});
+  int64_t first = 0;
+  for (const LowRankGradient& product : products) {
+    if (product.b.out == 0) continue;
+    const int64_t end = first + lora.rank;
+    linear_grad_weight(pass.stream, pass.workspace,
+                       {.dy = product.dy, .x = low.slice_cols(first, end), .dweight = product.db});
+    linear_grad_input(pass.stream, pass.workspace,
+                      {.dy = product.dy,
+                       .weight = product.b,
+                       .dx = dlow.slice_cols(first, end),
+                       .accumulate = false});
+    first = end;
+  }
+  scale(pass.stream, {.x = dlow, .factor = lora.scale()});
+  linear_grad_weight(pass.stream, pass.workspace, {.dy = dlow, .x = x, .dweight = da});
+  linear_grad_input(pass.stream, pass.workspace,
+                    {.dy = dlow, .weight = a, .dx = dx, .accumulate = true});
 }
 
 struct BackwardDense {
@@ -258,8 +345,8 @@ struct BackwardDense {
       : product(take_matrix(workspace, tokens, c.intermediate_size)),
         dgate_up(take_matrix(workspace, tokens, 2 * c.intermediate_size)) {}
 };
-void backward_dense_mlp(const LayerPass& pass, const LayerTensors<float>& gradients,
-                        ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, ConstMatrix normed,
+                        ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
   // The product is made again rather than kept: it is as wide as gate or up, and one elementwise
@@ -271,6 +358,9 @@ void backward_dense_mlp(const LayerPass& pass, const LayerTensors<float>& gradie
   // The gradient to the product lies where the gradient to the gate will be.
   backward_linear(pass, dy, product, pass.weights.down, gradients.down, gradients.down_bias,
                   dhalves.gate);
+  const AdapterOf<Weight>& adapter = pass.weights.adapter;
+  backward_low_rank(pass, product, adapter.down_a, gradients.adapter.down_a,
+                    {{adapter.down_b, dy, gradients.adapter.down_b}}, dhalves.gate);
   swiglu_backward(pass.stream, {.gate = halves.gate,
                                 .up = halves.up,
                                 .dy = dhalves.gate,
@@ -279,6 +369,10 @@ void backward_dense_mlp(const LayerPass& pass, const LayerTensors<float>& gradie
                                 .activation = c.activation});
   backward_linear(pass, dgate_up, normed, pass.weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
+  backward_low_rank(pass, normed, adapter.gate_up_a, gradients.adapter.gate_up_a,
+                    {{adapter.gate_b, dhalves.gate, gradients.adapter.gate_b},
+                     {adapter.up_b, dhalves.up, gradients.adapter.up_b}},
+                    dnormed);
 }
 
 struct BackwardExperts {
@@ -296,7 +390,7 @@ struct BackwardExperts {
         groups(workspace, c, tokens) {}
 };
 void backward_experts(const LayerPass& pass, const LayerBalance& balance,
-                      const LayerTensors<float>& gradients, ConstMatrix normed, ConstMatrix dy,
+                      const LayerGradients& gradients, ConstMatrix normed, ConstMatrix dy,
                       Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
@@ -398,8 +492,8 @@ Matrix queries(const LayerPass& pass, const Qkv& product, Matrix rotated,
   return rotated.slice_cols(0, q);
 }
 
-void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradients,
-                        ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+void backward_attention(const LayerPass& pass, const LayerGradients& gradients, ConstMatrix normed,
+                        ConstMatrix dy, Matrix dnormed) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(pass.workspace);
@@ -410,6 +504,9 @@ void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradie
   // The gradient to what attention returned lies where the gradient to q will be.
   backward_linear(pass, dy, pass.kept.attended.host(), pass.weights.o, gradients.o,
                   gradients.o_bias, gradient.q);
+  const AdapterOf<Weight>& adapter = pass.weights.adapter;
+  backward_low_rank(pass, pass.kept.attended.host(), adapter.o_a, gradients.adapter.o_a,
+                    {{adapter.o_b, dy, gradients.adapter.o_b}}, gradient.q);
   attention_backward(pass.stream, pass.workspace,
                      {.q = q,
                       .out = pass.kept.attended.host(),
@@ -445,6 +542,11 @@ void backward_attention(const LayerPass& pass, const LayerTensors<float>& gradie
                                     .dweight = gradients.k_norm});
   }
   backward_linear(pass, dqkv, normed, pass.weights.qkv, gradients.qkv, gradients.qkv_bias, dnormed);
+  backward_low_rank(pass, normed, adapter.qkv_a, gradients.adapter.qkv_a,
+                    {{adapter.q_b, gradient.q, gradients.adapter.q_b},
+                     {adapter.k_b, gradient.k, gradients.adapter.k_b},
+                     {adapter.v_b, gradient.v, gradients.adapter.v_b}},
+                    dnormed);
 }
 
 size_t attention_bytes(const ModelConfig& c, const PassRoom& room) {
@@ -494,7 +596,7 @@ void forward_layer(const LayerPass& pass, Tensor output) {
 }
 
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
-                    const LayerTensors<float>& gradients, Matrix dx) {
+                    const LayerGradients& gradients, Matrix dx) {
   const ModelConfig& c = pass.config;
   backward_half(pass, mlp_half(pass), gradients.mlp_norm, gradients.down_norm, dx,
                 [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
@@ -524,6 +626,7 @@ size_t forward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& 
   {
     Workspace::Scope scope(memory);
     take(config.intermediate_size);
+    take_matrix(memory, room.tokens, low_rank_cols(config));
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
@@ -539,12 +642,23 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom&
     leave_room(memory, linear_grad_workspace_bytes(max_tokens, out, in));
   };
   const int64_t hidden = config.hidden_size;
+  const auto leave_room_for_low_rank = [&] {
+    if (!config.lora) return;
+    Workspace::Scope scope(memory);
+    const int64_t cols = low_rank_cols(config);
+    BackwardLowRank(memory, max_tokens, cols);
+    for (const int64_t wide : {hidden, config.q_size(), config.intermediate_size}) {
+      leave_room_for_gradients(wide, config.lora.rank);
+      leave_room_for_gradients(cols, wide);
+    }
+  };
   BackwardHalf(memory, config, max_tokens);
   {
     Workspace::Scope scope(memory);
     BackwardDense(memory, config, max_tokens);
     leave_room_for_gradients(hidden, config.intermediate_size);
     leave_room_for_gradients(2 * config.intermediate_size, hidden);
+    leave_room_for_low_rank();
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
@@ -557,6 +671,7 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom&
   BackwardAttention(memory, config, max_tokens);
   leave_room_for_gradients(hidden, config.q_size());
   leave_room_for_gradients(config.qkv_size(), hidden);
+  leave_room_for_low_rank();
   leave_room(memory, attention_bytes(config, room));
   return memory.peak();
 }

@@ -5,6 +5,8 @@
 //   MLP(x) = (activation(x Wgate^T) * (x Wup^T)) Wdown^T, or in a sparse layer
 //   MLP(x) = sum over e of w_e MLP_e(x),   w and the experts e as kernels/ops/router.h says, or the
 //                                          experts that the batch gives
+//
+// Beside each product x W^T may stand that of an adapter, (alpha / rank) (x A^T) B^T (lora.h).
 #pragma once
 
 #include <cstddef>
@@ -53,11 +55,16 @@ struct LayerBalance {
 // norm. output may be kept.input when nobody needs that any more.
 void forward_layer(const LayerPass& pass, Tensor output);
 
+// Gradients of one layer: of an adapter's matrices alone where there is one, of all others else.
+struct LayerGradients : LayerTensors<float> {
+  AdapterOf<Matrix> adapter = {};
+};
+
 // `dx` [tokens, hidden] is the gradient to the layer's output and becomes the gradient to its
 // input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
 // forward_layer().
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
-                    const LayerTensors<float>& gradients, Matrix dx);
+                    const LayerGradients& gradients, Matrix dx);
 
 // How large passes get, and where they run. Threads are those of a stream of the CPU.
 struct PassRoom {

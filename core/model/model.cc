@@ -53,6 +53,11 @@ void keep_choices(const AttentionBatch& batch, int64_t sparse_layer, const Layer
   }
 }
 
+LayerGradients layer_gradients(const ModelConfig& config, Parameters& gradients, int64_t layer) {
+  if (config.lora) return {{}, adapter_tensors(config, gradients, layer)};
+  return {layer_tensors(config, gradients, layer), {}};
+}
+
 ModelConfig validated(ModelConfig config) {
   validate(config, "model config");
   return config;
@@ -68,6 +73,7 @@ int64_t context_of(const ModelConfig& config, int64_t max_context) {
 Model::Model(ModelConfig config, int64_t max_context, const Placement& placement)
     : config_(validated(std::move(config))),
       layout_(config_),
+      trained_(ParameterLayout::trained(config_)),
       max_context_(context_of(config_, max_context)),
       placement_(placement),
       rope_table_(static_cast<size_t>(bytes(config_, max_context))) {
@@ -221,13 +227,14 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
   {
     Workspace::Scope rows_scope(workspace);
     Matrix dfinal = take_matrix(workspace, rows, config_.hidden_size);
-    rms_norm_backward(stream, {.x = activations.final_rows(),
-                               .weight = weights.final_norm(),
-                               .inv_rms = activations.final_inv_rms(),
-                               .dy = dhidden,
-                               .dx = dfinal,
-                               .accumulate = false,
-                               .dweight = gradients.vector(kFinalNormName)});
+    rms_norm_backward(
+        stream, {.x = activations.final_rows(),
+                 .weight = weights.final_norm(),
+                 .inv_rms = activations.final_inv_rms(),
+                 .dy = dhidden,
+                 .dx = dfinal,
+                 .accumulate = false,
+                 .dweight = config_.lora ? std::span<float>() : gradients.vector(kFinalNormName)});
     // Rows whose logits nobody wanted get gradients through attention only.
     scatter_rows(stream, {.x = dfinal, .rows = batch.logit_rows, .y = dx});
   }
@@ -249,8 +256,9 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
       }
     }
     backward_layer(pass_of(stream, workspace, weights, batch, kv, i, activations.layer(i)),
-                   layer_balance, layer_tensors(config_, gradients, i), dx);
+                   layer_balance, layer_gradients(config_, gradients, i), dx);
   }
+  if (config_.lora) return;
   // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(stream, {.ids = batch.token_ids,
                               .dy = dx,

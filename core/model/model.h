@@ -34,6 +34,7 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return layout_; }
+  const ParameterLayout& trained() const { return trained_; }  // of gradients and updates
   const Placement& placement() const { return placement_; }
 
   // Scratch for forward() and backward() of up to `max_tokens` rows; `num_threads` of the stream.
@@ -53,11 +54,11 @@ class Model {
   void forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink) const;
 
-  // Adds the gradient of all parameters to `gradients`, given dhidden [logit_rows, hidden_size].
-  // The batch and the weights are those of forward(), every sequence whole, `kv` untouched since.
-  // Where weights are rounded (bf16), the gradient is that at the rounded ones, for the master
-  // weights; `balance` adds what it says. The head's own gradient comes from
-  // linear_logprob_backward.
+  // Adds the gradient of all parameters to `gradients`, or of an adapter's, given dhidden
+  // [logit_rows, hidden_size]. The batch and the weights are those of forward(), every sequence
+  // whole, `kv` untouched since. Where weights are rounded (bf16), the gradient is that at the
+  // rounded ones, for the master weights; `balance` adds what it says. The head's own gradient
+  // comes from linear_logprob_backward.
   void backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                 const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
                 ConstMatrix dhidden, Parameters& gradients, const BalancePass& balance = {}) const;
@@ -76,7 +77,7 @@ class Model {
                     const LayerActivations& kept) const;
 
   ModelConfig config_;
-  ParameterLayout layout_;
+  ParameterLayout layout_, trained_;
   int64_t max_context_;
   Placement placement_;
   // [1 or 2, max_context, head_dim]; the second of layers with has_local_rope()

@@ -636,6 +636,9 @@ void validate(const ModelConfig& config, const std::string& where) {
     throw UserError("{}: rms_norm_eps is {}; it must be between 0 and 1", where,
                     config.rms_norm_eps);
   }
+  if (config.lora && config.num_experts > 0)
+    throw UserError(
+        "{}: an adapter (LoRA) beside experts is not built; it goes beside dense models", where);
   check_theta(where, "rope_theta", config.rope_theta);
   const RopeScaling& scaling = config.rope_scaling;
   if (!(scaling.factor >= 1 && scaling.factor <= 1e6)) {

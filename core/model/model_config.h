@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/expert_shape.h"
+#include "core/model/lora.h"
 #include "core/model/rope_scaling.h"
 #include "kernels/base/dtype.h"
 #include "kernels/ops/swiglu.h"
@@ -53,6 +54,7 @@ struct ModelConfig {
   std::vector<int64_t> eos_tokens = {};  // instruct models list several ends of a turn
   Dtype dtype = Dtype::kF32;             // that its files are written in
   int64_t shard_bytes = 0;               // of the largest of its files of weights; 0: there is one
+  Lora lora = {};                        // an adapter beside it, which no config.json knows
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 

@@ -44,10 +44,9 @@ std::string adapter_hint(const fs::path& directory) {
       base = found->get<std::string>();
   }
   return fmt::format(
-      " The folder is an adapter{}, not a model.\n       Merge it into its base with peft: "
-      "AutoPeftModelForCausalLM.from_pretrained(\"{}\").merge_and_unload().save_pretrained(DIR), "
-      "save the tokenizer to DIR too, and name DIR.",
-      base.empty() ? "" : fmt::format(" of {}", base), directory.string());
+      " The folder is an adapter{}, not a model.\n       Name its base, and go on with the adapter "
+      "by lora.adapter={}; or make a model of both: tailrace merge {} DIR",
+      base.empty() ? "" : fmt::format(" of {}", base), directory.string(), directory.string());
 }
 
 }  // namespace

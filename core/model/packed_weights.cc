@@ -12,6 +12,9 @@
 namespace tailrace {
 namespace {
 
+// They are few, and what an update changes in them would often be lost in a bfloat16.
+constexpr Dtype kAdapterDtype = Dtype::kF32;
+
 size_t packed_bytes(const TensorShape& shape, Dtype dtype, Device device) {
   return shape.cols == 0 ? static_cast<size_t>(shape.rows) * sizeof(float)
                          : static_cast<size_t>(shape.count) *
@@ -187,6 +190,51 @@ PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer pack
   TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
 }
 
+PackedWeights::PackedWeights(std::shared_ptr<const PackedWeights> base, const ModelConfig& config,
+                             Buffer packed)
+    : config_(config),
+      dtype_(base->dtype()),
+      base_(std::move(base)),
+      buffer_(std::move(packed)),
+      layers_(base_->layers_),
+      final_norm_(base_->final_norm_),
+      embeddings_(base_->embeddings_),
+      head_(base_->head_) {
+  Workspace memory(buffer_);
+  const Places places{memory, kAdapterDtype};
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const auto shapes = adapter_shapes(config, i);
+    for_each_adapter(
+        [&](const TensorShape& shape, Weight& place) {
+          if (shape.rows > 0) places.take(shape, place);
+        },
+        shapes, layers_[static_cast<size_t>(i)].adapter);
+  }
+  TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
+}
+
+PackedWeights::PackedWeights(const Stream& stream, std::shared_ptr<const PackedWeights> base,
+                             const ModelConfig& config, const Parameters& adapter)
+    : PackedWeights(
+          std::move(base), config,
+          Buffer(static_cast<size_t>(adapter_bytes(config, stream.device)), stream.device)) {
+  repack(stream, adapter);
+}
+
+int64_t PackedWeights::adapter_bytes(const ModelConfig& config, Device device) {
+  size_t bytes = 0;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const auto shapes = adapter_shapes(config, i);
+    for_each_adapter(
+        [&](const TensorShape& shape) {
+          if (shape.rows > 0)
+            bytes += Workspace::aligned(packed_bytes(shape, kAdapterDtype, device));
+        },
+        shapes);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device device) {
   size_t bytes = 0;
   const auto count = [&](const TensorShape& shape) {
@@ -218,7 +266,19 @@ void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
 }
 
 void PackedWeights::repack(const Stream& stream, const WeightSource& source) {
-  const Packing packing{stream, source, buffer_.bytes(), dtype_};
+  const Packing packing{stream, source, buffer_.bytes(), base_ ? kAdapterDtype : dtype_};
+  if (base_) {
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      const auto parts = adapter_parts(config_, i);
+      const auto shapes = adapter_shapes(config_, i);
+      for_each_adapter(
+          [&](const TensorParts& names, const TensorShape& shape, const Weight& place) {
+            if (!names.empty()) packing.pack(names, shape, 0, place);
+          },
+          parts, shapes, layers_[static_cast<size_t>(i)].adapter);
+    }
+    return;
+  }
   const auto pack = [&](const TensorParts& parts, const TensorShape& shape, const auto& place) {
     if (!parts.empty()) packing.pack(parts, shape, offset_of(shape.kind), place);
   };
@@ -239,7 +299,17 @@ void PackedWeights::repack(const Stream& stream, const WeightSource& source) {
 
 std::vector<PackedTensor> PackedWeights::tensors() const {
   std::vector<PackedTensor> tensors;
-  const Listing listing{tensors, dtype_};
+  const Listing listing{tensors, base_ ? kAdapterDtype : dtype_};
+  if (base_) {
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      const auto parts = adapter_parts(config_, i);
+      const auto shapes = adapter_shapes(config_, i);
+      for_each_adapter([&](const TensorParts& names, const TensorShape& shape,
+                           const Weight& place) { listing.add(names, shape.cols, 0, place); },
+                       parts, shapes, layers_[static_cast<size_t>(i)].adapter);
+    }
+    return tensors;
+  }
   const auto add = [&](const TensorParts& parts, const TensorShape& shape, const auto& place) {
     listing.add(parts, shape.cols, offset_of(shape.kind), place);
   };

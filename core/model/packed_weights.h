@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,9 +36,11 @@ struct PackedTensor {
 };
 
 // Made once, after each install or update; keeps its own copy, on the stream's device, of
-// everything that forward() and backward() read. Matrices are of one dtype, the few values of norms
-// and biases float32; those of norms are the factors themselves (ModelConfig::offset_norms). A tied
-// head and its embeddings are one Weight.
+// everything that forward() and backward() read. With an adapter (Lora) there are two of them: that
+// of the base, which never changes and which several adapters share, and one of the adapter's
+// matrices (float32 always), which is what an update or an install packs. Matrices are of one
+// dtype, the few values of norms and biases float32; those of norms are the factors themselves
+// (ModelConfig::offset_norms). A tied head and its embeddings are one Weight.
 //
 // Thread: may be shared while nobody repacks.
 class PackedWeights {
@@ -47,12 +50,22 @@ class PackedWeights {
   // Of a Buffer of bytes() that holds what the caller has put there: for who measures, and needs no
   // values that mean something. repack() writes others.
   PackedWeights(const ModelConfig& config, Dtype dtype, Buffer packed);
-  // The same shapes, new values. What lies in one piece in the source is read where it lies.
+  // An adapter beside `base`, in a Buffer of adapter_bytes(); config.lora is its shape.
+  PackedWeights(std::shared_ptr<const PackedWeights> base, const ModelConfig& config,
+                Buffer packed);
+  PackedWeights(const Stream& stream, std::shared_ptr<const PackedWeights> base,
+                const ModelConfig& config, const Parameters& adapter);
+  static int64_t adapter_bytes(const ModelConfig& config, Device device = {});
+
+  // The same shapes, new values; of an adapter's alone. What lies in one piece in the source is
+  // read where it lies.
   void repack(const Stream& stream, const WeightSource& source);
   void repack(const Stream& stream, const Parameters& parameters);
   static int64_t bytes(const ModelConfig& config, Dtype dtype = Dtype::kF32, Device device = {});
 
-  using Layer = LayerOf<std::span<const float>, Weight, WeightStack>;
+  struct Layer : LayerOf<std::span<const float>, Weight, WeightStack> {
+    AdapterOf<Weight> adapter = {};
+  };
   const std::vector<Layer>& layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const Weight& embeddings() const { return embeddings_; }  // [vocab, hidden]
@@ -61,9 +74,9 @@ class PackedWeights {
   const Weight& head() const { return head_; }
   Dtype dtype() const { return dtype_; }
 
-  // For who proves what was packed: all of it in the order of the layout, padded ids included. Its
-  // rows are read back as products read them: rows [first, first + n) of a tensor into `rows`
-  // [n, cols] (of a vector [n, 1]), which is memory of the CPU.
+  // For who proves what was packed: all of it in the order of the layout, padded ids included; of
+  // an adapter its own matrices. Its rows are read back as products read them: rows [first, first +
+  // n) of a tensor into `rows` [n, cols] (of a vector [n, 1]), which is memory of the CPU.
   std::vector<PackedTensor> tensors() const;
   void read(const Stream& stream, const PackedTensor& tensor, int64_t first, Matrix rows) const;
   ConstDeviceBytes memory() const { return buffer_.bytes(); }
@@ -74,6 +87,7 @@ class PackedWeights {
 
   ModelConfig config_;
   Dtype dtype_;
+  std::shared_ptr<const PackedWeights> base_;  // null: this is one itself
   Buffer buffer_;
   std::vector<Layer> layers_;
   std::span<const float> final_norm_;

@@ -1,6 +1,7 @@
 #include "core/model/parameter_files.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -130,6 +131,43 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
       left -= std::ssize(piece);
     }
   }
+}
+
+struct StreamedParameters::Files {
+  struct Kept {
+    std::string name = {};
+    std::vector<float> values = {};
+  };
+
+  Files(const std::filesystem::path& directory, const ModelConfig& model)
+      : config(model), layout(model), files(directory) {
+    refuse_unknown(directory, files, config, layout);
+  }
+
+  ModelConfig config;
+  ParameterLayout layout;
+  TensorFiles files;
+  std::array<Kept, kKept> kept = {};
+  size_t next = 0;  // of the kept ones, that the next takes the place of
+};
+
+StreamedParameters::StreamedParameters(const std::filesystem::path& directory,
+                                       const ModelConfig& config)
+    : files_(std::make_unique<Files>(directory, config)) {}
+
+StreamedParameters::~StreamedParameters() = default;
+
+std::span<const float> StreamedParameters::read(std::string_view name) {
+  const auto known = std::ranges::find(files_->kept, name, &Files::Kept::name);
+  if (known != files_->kept.end()) return known->values;
+  Files::Kept& place = files_->kept[files_->next];
+  files_->next = (files_->next + 1) % kKept;
+  const ParameterInfo& info = files_->layout.at(name);
+  place.name.clear();  // until all of it is there
+  place.values.resize(static_cast<size_t>(info.size));
+  TensorReader(files_->files, files_->config, info).read(place.values);
+  place.name = info.name;
+  return place.values;
 }
 
 namespace {

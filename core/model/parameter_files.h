@@ -1,8 +1,12 @@
 // Weights as Hugging Face files: model.safetensors, or its shards and their index.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/model/model_config.h"
 #include "core/model/parameters.h"
@@ -21,6 +25,23 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
 void check_headers(const std::filesystem::path& directory, const ModelConfig& config);
 // All refusals of load_parameters(), a MiB in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);
+// The values of a folder's tensors for who needs each of them once, in memory of a few tensors.
+//
+// Thread: one at a time.
+class StreamedParameters {
+ public:
+  // Throws UserError as load_parameters() does; read() too.
+  StreamedParameters(const std::filesystem::path& directory, const ModelConfig& config);
+  ~StreamedParameters();
+  // A tensor of the layout of `config`. The view ends when kKept others have been read since.
+  std::span<const float> read(std::string_view name);
+  static constexpr size_t kKept = 3;  // as many as one packed matrix is made of
+
+ private:
+  struct Files;
+  std::unique_ptr<Files> files_;
+};
+
 // Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder. With
 // config.shard_bytes the weights are in files of at most so many bytes (more where one tensor has
 // them), and the index that names them comes last.

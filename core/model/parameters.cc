@@ -113,6 +113,39 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
                             : none};
 }
 
+// The matrices of a layer's adapter as peft names them, below "base_model.model.model.layers.N.".
+AdapterOf<TensorGroup> adapter_table(const ModelConfig& c, int64_t /*layer*/) {
+  using enum LoraTarget;
+  const int64_t hidden = c.hidden_size, ffn = c.intermediate_size, rank = c.lora.rank;
+  const auto module = [](LoraTarget target) {
+    return fmt::format("{}.{}", target < kGate ? "self_attn" : "mlp", name_of(target));
+  };
+  const auto in = [&](std::initializer_list<LoraTarget> targets, int64_t cols) {
+    TensorGroup group{ParameterKind::kLowRankIn, {}, cols};
+    for (const LoraTarget target : targets)
+      if (c.lora.has(target)) group.parts.push_back({module(target) + ".lora_A.weight", rank});
+    return group;
+  };
+  const auto out = [&](LoraTarget target, int64_t rows) {
+    TensorGroup group{ParameterKind::kLowRankOut, {}, rank};
+    if (c.lora.has(target)) group.parts.push_back({module(target) + ".lora_B.weight", rows});
+    return group;
+  };
+  return {.qkv_a = in({kQ, kK, kV}, hidden),
+          .q_b = out(kQ, c.q_size()),
+          .k_b = out(kK, c.kv_size()),
+          .v_b = out(kV, c.kv_size()),
+          .o_a = in({kO}, c.q_size()),
+          .o_b = out(kO, hidden),
+          .gate_up_a = in({kGate, kUp}, hidden),
+          .gate_b = out(kGate, ffn),
+          .up_b = out(kUp, ffn),
+          .down_a = in({kDown}, ffn),
+          .down_b = out(kDown, hidden)};
+}
+
+std::string adapter_prefix(int64_t layer) { return "base_model.model." + layer_prefix(layer); }
+
 void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& info,
                  std::span<float> values) {
   double variance = 1.0 / static_cast<double>(info.shape.back());  // 1 / fan_in
@@ -134,13 +167,20 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
       return;
     case ParameterKind::kBias:
     case ParameterKind::kChoice:
+    case ParameterKind::kLowRankOut:
       std::ranges::fill(values, 0.0f);
       return;
+    case ParameterKind::kLowRankIn:
+      break;
   }
   // By name and not by place: another number of layers leaves the tensors that both have as they
   // were.
   Rng rng(mix({seed, hash_name(info.name)}));
   const double deviation = std::sqrt(variance);
+  if (info.kind == ParameterKind::kLowRankIn) {
+    for (float& value : values) value = static_cast<float>(deviation * (2 * rng.uniform() - 1));
+    return;
+  }
   for (float& value : values) value = static_cast<float>(deviation * rng.normal());
 }
 
@@ -160,6 +200,17 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
   append("", {kNorm, {{std::string(kFinalNormName), hidden}}});
   if (!config.tie_embeddings) append("", {kMatrix, {{std::string(kHeadName), vocab}}, hidden});
   align();
+}
+
+ParameterLayout ParameterLayout::of_adapter(const ModelConfig& config) {
+  ParameterLayout layout;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+    for_each_adapter([&](const TensorGroup& group) { layout.append(adapter_prefix(layer), group); },
+                     table);
+  }
+  layout.align();
+  return layout;
 }
 
 int64_t ParameterLayout::num_parameters() const {
@@ -229,24 +280,42 @@ ConstMatrix Parameters::matrix(std::string_view name) const {
   return {flat().data() + info.offset, info.shape[0], info.shape[1]};
 }
 
+namespace {
+
+// Its parts lie one behind the other, so the first one's address is the matrix's. A family that has
+// none gets an empty view.
+template <class View>
+void view_of(const TensorGroup& group, const std::string& prefix, Parameters& parameters,
+             View& tensor) {
+  if (group.parts.empty()) return;
+  float* first = parameters.vector(prefix + group.parts.front().name).data();
+  if constexpr (std::is_same_v<View, std::span<float>>) {
+    tensor = {first, static_cast<size_t>(group.rows())};
+  } else if constexpr (std::is_same_v<View, MatrixStack<float>>) {
+    tensor = {first, group.count, group.rows() / group.count, group.cols};
+  } else {
+    tensor = {first, group.rows(), group.cols};
+  }
+}
+
+void shape_of(const TensorGroup& group, TensorShape& shape) {
+  shape = {group.rows() / group.count, group.cols, group.count, group.kind};
+}
+
+void parts_of(const TensorGroup& group, const std::string& prefix, TensorParts& names) {
+  for (const TensorGroup::Part& part : group.parts)
+    names.push_back({prefix + part.name, part.rows});
+}
+
+}  // namespace
+
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters,
                                   int64_t layer) {
   const LayerTable table = layer_table(config, layer);
-  const std::string prefix = layer_prefix(layer);
   LayerTensors<float> tensors;
-  auto view = [&]<class View>(const TensorGroup& group, View& tensor) {
-    if (group.parts.empty()) return;  // this family has none
-    // Its parts lie one behind the other, so the first one's address is the matrix's.
-    float* first = parameters.vector(prefix + group.parts.front().name).data();
-    if constexpr (std::is_same_v<View, std::span<float>>) {
-      tensor = {first, static_cast<size_t>(group.rows())};
-    } else if constexpr (std::is_same_v<View, MatrixStack<float>>) {
-      tensor = {first, group.count, group.rows() / group.count, group.cols};
-    } else {
-      tensor = {first, group.rows(), group.cols};
-    }
-  };
-  for_each_tensor(view, table, tensors);
+  for_each_tensor([&](const TensorGroup& group,
+                      auto& tensor) { view_of(group, layer_prefix(layer), parameters, tensor); },
+                  table, tensors);
   return tensors;
 }
 
@@ -254,25 +323,45 @@ LayerOf<TensorShape, TensorShape, TensorShape> layer_shapes(const ModelConfig& c
                                                             int64_t layer) {
   const LayerTable table = layer_table(config, layer);
   LayerOf<TensorShape, TensorShape, TensorShape> shapes;
-  for_each_tensor(
-      [](const TensorGroup& group, TensorShape& shape) {
-        shape = {group.rows() / group.count, group.cols, group.count, group.kind};
-      },
-      table, shapes);
+  for_each_tensor(shape_of, table, shapes);
   return shapes;
 }
 
 LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& config,
                                                            int64_t layer) {
   const LayerTable table = layer_table(config, layer);
-  const std::string prefix = layer_prefix(layer);
   LayerOf<TensorParts, TensorParts, TensorParts> parts;
-  for_each_tensor(
-      [&](const TensorGroup& group, TensorParts& names) {
-        for (const TensorGroup::Part& part : group.parts)
-          names.push_back({prefix + part.name, part.rows});
+  for_each_tensor([&](const TensorGroup& group,
+                      TensorParts& names) { parts_of(group, layer_prefix(layer), names); },
+                  table, parts);
+  return parts;
+}
+
+AdapterOf<Matrix> adapter_tensors(const ModelConfig& config, Parameters& parameters,
+                                  int64_t layer) {
+  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+  AdapterOf<Matrix> tensors;
+  for_each_adapter(
+      [&](const TensorGroup& group, Matrix& tensor) {
+        view_of(group, adapter_prefix(layer), parameters, tensor);
       },
-      table, parts);
+      table, tensors);
+  return tensors;
+}
+
+AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config, int64_t layer) {
+  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+  AdapterOf<TensorShape> shapes;
+  for_each_adapter(shape_of, table, shapes);
+  return shapes;
+}
+
+AdapterOf<TensorParts> adapter_parts(const ModelConfig& config, int64_t layer) {
+  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+  AdapterOf<TensorParts> parts;
+  for_each_adapter([&](const TensorGroup& group,
+                       TensorParts& names) { parts_of(group, adapter_prefix(layer), names); },
+                   table, parts);
   return parts;
 }
 

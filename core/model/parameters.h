@@ -16,12 +16,14 @@ namespace tailrace {
 
 // What a tensor is for: decides how it begins (init_parameters) and whether it decays (optimizer).
 enum class ParameterKind : uint8_t {
-  kEmbedding,  // a row for each token
-  kMatrix,     // of a product
-  kResidual,   // of a product that is added to the residual stream
-  kNorm,       // factors of a norm
-  kBias,       // added to a product
-  kChoice,     // moves the choice of experts; no gradient reaches it
+  kEmbedding,   // a row for each token
+  kMatrix,      // of a product
+  kResidual,    // of a product that is added to the residual stream
+  kNorm,        // factors of a norm
+  kBias,        // added to a product
+  kChoice,      // moves the choice of experts; no gradient reaches it
+  kLowRankIn,   // A of an adapter
+  kLowRankOut,  // B of an adapter
 };
 
 struct ParameterInfo {
@@ -41,7 +43,14 @@ struct TensorGroup;  // a row of the table in parameters.cc
 // follow each other so too, whether the files have them in one tensor or one by one.
 class ParameterLayout {
  public:
-  explicit ParameterLayout(const ModelConfig& config);
+  explicit ParameterLayout(const ModelConfig& config);  // of a model, or of an adapter's base
+  // The matrices of config.lora, as peft names them:
+  // "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
+  static ParameterLayout of_adapter(const ModelConfig& config);
+  // Of what is trained, published and saved: the adapter, where there is one.
+  static ParameterLayout trained(const ModelConfig& config) {
+    return config.lora ? of_adapter(config) : ParameterLayout(config);
+  }
   const std::vector<ParameterInfo>& entries() const { return entries_; }
   const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
   int64_t size() const { return size_; }  // floats, padding included (padding stays 0)
@@ -50,6 +59,7 @@ class ParameterLayout {
   int64_t num_active_parameters() const;
 
  private:
+  ParameterLayout() = default;
   void align();
   void append(const std::string& prefix, const TensorGroup& group);
 
@@ -148,6 +158,11 @@ using TensorParts = std::vector<TensorPart>;
 LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& config,
                                                            int64_t layer);
 
+// The same of the adapter of a layer; `parameters` are of of_adapter().
+AdapterOf<Matrix> adapter_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
+AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config, int64_t layer);
+AdapterOf<TensorParts> adapter_parts(const ModelConfig& config, int64_t layer);
+
 // Names of the tensors outside the layers.
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr std::string_view kFinalNormName = "model.norm.weight";
@@ -158,7 +173,8 @@ std::string_view head_name(const ModelConfig& config);
 
 // Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2
 // layers), an untied head N(0, 1/hidden), factors of norms 1, biases 0; embeddings that are tied or
-// scaled N(0, 1/hidden). Counter-based: a tensor depends on (seed, its name).
+// scaled N(0, 1/hidden). Of an adapter A is uniform within 1/sqrt(fan_in), as peft has it, and B 0.
+// Counter-based: a tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
 
 }  // namespace tailrace

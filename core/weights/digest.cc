@@ -55,7 +55,7 @@ TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<in
   return tensor;
 }
 
-Digest root_digest(std::span<const TensorManifest> tensors) {
+Digest root_digest(std::span<const TensorManifest> tensors, const Digest& base) {
   RootBytes root;
   root.add(static_cast<int64_t>(tensors.size()));
   for (const TensorManifest& tensor : tensors) {
@@ -67,6 +67,7 @@ Digest root_digest(std::span<const TensorManifest> tensors) {
     root.add(static_cast<int64_t>(tensor.blocks.size()));
     for (const Digest& block : tensor.blocks) root.add(block);
   }
+  if (!base.empty()) root.add(base);
   return digest_of(root.bytes());
 }
 

@@ -30,6 +30,7 @@ int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes);
 TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<int64_t> shape,
                              int64_t element_bytes, std::span<const std::byte> bytes);
 
-Digest root_digest(std::span<const TensorManifest> tensors);
+// `base`: the root of frozen weights that these go with, as those of an adapter do; empty: none.
+Digest root_digest(std::span<const TensorManifest> tensors, const Digest& base = {});
 
 }  // namespace tailrace

@@ -97,9 +97,9 @@ class SourceDigests {
 
 // What the values of the version become when they are packed. `source` sees the very values that
 // are rounded: the file may have been written over since it was proved.
-void read_as_packed(const ProvedWeights& version, const PackedTensor& tensor, int64_t first,
+void read_as_packed(const WeightSource& source_of, const PackedTensor& tensor, int64_t first,
                     Matrix rows, SourceDigests& source) {
-  const auto values = version.vector(tensor.name)
+  const auto values = source_of(tensor.name)
                           .subspan(static_cast<size_t>(first * rows.cols),
                                    static_cast<size_t>(rows.rows * rows.cols));
   const std::span to(rows.data, values.size());
@@ -114,14 +114,22 @@ void read_as_packed(const ProvedWeights& version, const PackedTensor& tensor, in
 
 Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
                             const ProvedWeights& version) {
+  return prove_packed(
+      stream, packed, version.tensors(),
+      [&](std::string_view name) { return version.vector(name); }, version.base());
+}
+
+Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
+                            std::span<const TensorManifest> manifests, const WeightSource& values,
+                            const Digest& base) {
   const std::vector<PackedTensor> tensors = packed.tensors();
-  TR_CHECK(tensors.size() == version.tensors().size(), "{} tensors of {}", tensors.size(),
-           version.tensors().size());
+  TR_CHECK(tensors.size() == manifests.size(), "{} tensors of {}", tensors.size(),
+           manifests.size());
   RowDigests digests;
   std::vector<TensorManifest> proved;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PackedTensor& tensor = tensors[i];
-    const TensorManifest& manifest = version.tensors()[i];
+    const TensorManifest& manifest = manifests[i];
     TR_CHECK(tensor.name == manifest.name, "{} in the place of {}", tensor.name, manifest.name);
     TensorManifest found = digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
       packed.read(stream, tensor, first, rows);
@@ -130,7 +138,7 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
     SourceDigests source(rows_of_block(manifest, tensor));
     const TensorManifest expected =
         is_manifests ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
-          read_as_packed(version, tensor, first, rows, source);
+          read_as_packed(values, tensor, first, rows, source);
         });
     if (!is_manifests && source.take() != manifest.blocks)
       return Failure{
@@ -144,7 +152,7 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
     }
     proved.push_back(is_manifests ? std::move(found) : manifest);
   }
-  return root_digest(proved);
+  return root_digest(proved, base);
 }
 
 }  // namespace tailrace

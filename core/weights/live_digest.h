@@ -4,9 +4,12 @@
 // Thread: any; nobody repacks meanwhile.
 #pragma once
 
+#include <span>
+
 #include "core/base/digest.h"
 #include "core/base/result.h"
 #include "core/model/packed_weights.h"
+#include "core/weights/digest.h"
 #include "core/weights/proved_weights.h"
 #include "kernels/base/device.h"
 
@@ -20,5 +23,10 @@ namespace tailrace {
 // manifest's. A Failure names the tensor and the block. Takes less than 1 MiB, or a few rows.
 Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
                             const ProvedWeights& version);
+// The same of weights that are no version: `tensors` in the order of the layout, and where their
+// values are read.
+Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
+                            std::span<const TensorManifest> tensors, const WeightSource& values,
+                            const Digest& base = {});
 
 }  // namespace tailrace

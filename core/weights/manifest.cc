@@ -42,14 +42,16 @@ std::string to_json(const WeightManifest& manifest) {
                      {"parent", manifest.parent},
                      {"numerics_class", manifest.numerics_class},
                      {"payload", manifest.payload},
+                     {"base", manifest.base},
                      {"root", manifest.root},
                      {"tensors", tensors}};
   return json_text(root, 1) + "\n";
 }
 
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
-                             const std::string& numerics_class) {
+                             const std::string& numerics_class, const Digest& base) {
   WeightManifest manifest;
+  manifest.base = base;
   manifest.policy = policy;
   manifest.version = version;
   manifest.parent = version - 1;
@@ -61,7 +63,7 @@ WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int6
     const auto values = std::as_bytes(parameters.vector(info.name));
     manifest.tensors.push_back(digest_tensor(info.name, "F32", info.shape, sizeof(float), values));
   }
-  manifest.root = root_digest(manifest.tensors);
+  manifest.root = root_digest(manifest.tensors, base);
   return manifest;
 }
 
@@ -83,6 +85,7 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
     manifest.parent = root.at("parent");
     manifest.numerics_class = root.at("numerics_class");
     manifest.payload = root.at("payload");
+    manifest.base = root.value("base", Digest());
     manifest.root = root.at("root");
     for (const json& tensor : root.at("tensors")) manifest.tensors.push_back(tensor_from(tensor));
     if (!is_file_name(manifest.payload)) {

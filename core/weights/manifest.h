@@ -24,14 +24,15 @@ struct WeightManifest {
   std::string numerics_class;
   std::string payload;  // file name beside the manifest
   std::vector<TensorManifest> tensors;
-  // Over names, dtypes, shapes and block digests, in order; not over ids, so equal weights have
-  // equal roots.
+  Digest base = {};  // of the frozen weights that they are an adapter of; empty: of none
+  // Over the base, and names, dtypes, shapes and block digests, in order; not over ids, so equal
+  // weights have equal roots.
   Digest root;
 };
 
 // Digests of the current values; no files.
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
-                             const std::string& numerics_class);
+                             const std::string& numerics_class, const Digest& base = {});
 
 // The manifest's file: JSON, read back by read_manifest(), which refuses anything malformed.
 std::string to_json(const WeightManifest& manifest);

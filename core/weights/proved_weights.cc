@@ -87,7 +87,7 @@ Result<ProvedWeights> prove_weights(const fs::path& manifest_file, const Digest&
     return Failure{fmt::format("{}: {}", manifest_file.string(), why)};
   };
   // The root proves the block digests, and these prove the bytes below.
-  const Digest root = root_digest(manifest.value().tensors);
+  const Digest root = root_digest(manifest.value().tensors, manifest.value().base);
   if (root != expected_root || root != manifest.value().root) {
     return refuse(fmt::format("root {} of its blocks; it says {}, and {} is wanted", root,
                               manifest.value().root, expected_root));

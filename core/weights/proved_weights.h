@@ -22,6 +22,7 @@ namespace tailrace {
 class ProvedWeights {
  public:
   const Digest& root() const { return manifest_.root; }
+  const Digest& base() const { return manifest_.base; }  // of frozen weights; empty: of none
   // Of the model's tensors, in the order of its layout: their shapes and the digests of their
   // blocks.
   std::span<const TensorManifest> tensors() const { return manifest_.tensors; }

@@ -119,4 +119,18 @@ void add(const Stream& stream, const Add& args) {
   });
 }
 
+void scale(const Stream& stream, const Scale& args) {
+  const auto [x, factor] = args;
+  const Vec16 by = simd::broadcast(factor);
+  parallel_for(stream, x.rows, embedding_grain(x.cols), [&, x = x](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = x.row(r);
+      for (int64_t i = 0; i < x.cols; i += kLanes) {
+        const int64_t left = x.cols - i;
+        simd::store(row + i, simd::mul(simd::load(row + i, left), by), left);
+      }
+    }
+  });
+}
+
 }  // namespace tailrace::cpu::inline TR_ISA

@@ -67,6 +67,7 @@ void linear(const Stream& stream, const Linear& args) {
                           .cols = weight.out,
                           .k = weight.in,
                           .bias = bias.empty() ? nullptr : bias.data(),
+                          .add_to_c = args.accumulate,
                           .c = y.data,
                           .c_stride = y.stride});
 }

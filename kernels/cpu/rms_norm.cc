@@ -86,10 +86,10 @@ void rms_norm_backward(const Stream& stream, const RmsNormBackward& args) {
   const auto dim = static_cast<int64_t>(weight.size());
   const int64_t heads = num_heads(x, weight), parts = x.rows * heads;
   TR_CHECK(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols);
-  TR_CHECK(static_cast<int64_t>(dweight.size()) == dim &&
+  TR_CHECK((dweight.empty() || static_cast<int64_t>(dweight.size()) == dim) &&
            static_cast<int64_t>(inv_rms.size()) == parts);
   // dweight first: dx may overwrite dy.
-  const int64_t vectors = (dim + kLanes - 1) / kLanes;
+  const int64_t vectors = dweight.empty() ? 0 : (dim + kLanes - 1) / kLanes;
   const int64_t grain = std::max<int64_t>(1, kGrainFloats / kLanes / std::max<int64_t>(parts, 1));
   parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
     // Four columns of vectors at once: each is a chain of additions in the order of (t, h).

@@ -168,7 +168,8 @@ void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matr
 }
 
 void linear(const Stream& stream, const Linear& args) {
-  const auto& [x, weight, bias, y] = args;
+  const auto& [x, weight, bias, y, accumulate] = args;
+  TR_CHECK(!accumulate, "a product that is added runs on the CPU alone");
   TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
            "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
            y.cols);

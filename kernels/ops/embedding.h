@@ -1,4 +1,4 @@
-// Rows of a table by token id, and the addition of the residual stream.
+// Rows of a table by token id, and sums and multiples element by element.
 #pragma once
 
 #include <cstdint>
@@ -51,5 +51,12 @@ struct Add {
   Tensor y;
 };
 void add(const Stream& stream, const Add& args);
+
+// x[t, i] *= factor
+struct Scale {
+  Matrix x;
+  float factor = 1;
+};
+void scale(const Stream& stream, const Scale& args);
 
 }  // namespace tailrace

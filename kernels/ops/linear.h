@@ -51,12 +51,13 @@ void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matr
 // y[t, o] = bias[o] + sum over i of x[t, i] * W[o, i];   the sum starts at 0, the bias comes last.
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
-// tokens == 0 is allowed.
+// tokens == 0 is allowed. `accumulate` adds the finished sum to y (on the CPU alone).
 struct Linear {
   ConstTensor x;
   Weight weight;
   std::span<const float> bias = {};
   Tensor y;
+  bool accumulate = false;
 };
 void linear(const Stream& stream, const Linear& args);
 

@@ -15,19 +15,25 @@ using namespace std::chrono_literals;
 
 WeightStage::WeightStage(const ModelConfig& config, Dtype dtype, const Stream& stream,
                          Options options)
-    : layout_(config), stream_(stream), options_(std::move(options)) {
+    : layout_(ParameterLayout::trained(config)), stream_(stream), options_(std::move(options)) {
+  const auto buffer = [&](int64_t bytes) {
+    return Buffer(static_cast<size_t>(bytes), stream.device);
+  };
   for (auto* weights : {&packed_, &spare_}) {
-    *weights = std::make_shared<PackedWeights>(
-        config, dtype,
-        Buffer(static_cast<size_t>(PackedWeights::bytes(config, dtype, stream.device)),
-               stream.device));
+    *weights = config.lora
+                   ? std::make_shared<PackedWeights>(
+                         options_.base.weights, config,
+                         buffer(PackedWeights::adapter_bytes(config, stream.device)))
+                   : std::make_shared<PackedWeights>(
+                         config, dtype, buffer(PackedWeights::bytes(config, dtype, stream.device)));
   }
 }
 
 WeightStage::~WeightStage() { stop_.request_stop(); }
 
 int64_t WeightStage::bytes(const ModelConfig& config, Dtype dtype) {
-  return 2 * PackedWeights::bytes(config, dtype);
+  const int64_t weights = PackedWeights::bytes(config, dtype);
+  return config.lora ? weights + 2 * PackedWeights::adapter_bytes(config) : 2 * weights;
 }
 
 void WeightStage::ask(WeightVersion version, std::string manifest) {
@@ -102,6 +108,11 @@ Result<Digest> WeightStage::stage(const Wish& wish, const std::stop_token& stop,
   if (!file) return file.failure();
   const auto version = prove_weights(file.value(), wish.version.root, layout_);
   if (!version) return version.failure();
+  if (version.value().base() != options_.base.root)
+    return Failure{fmt::format(
+        "{}: it goes with a base of the root {}, and the one here has {}: the files of model.path "
+        "differ from those that the trainer has read",
+        file.value().string(), version.value().base(), options_.base.root)};
   if (stop.stop_requested()) return superseded;
   // Into the memory of the version before the one that samples, which nobody uses any more.
   TR_CHECK(spare_.use_count() == 1, "{} others use the spare weights", spare_.use_count() - 1);

@@ -18,6 +18,7 @@
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
+#include "core/weights/frozen_base.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "rollout/worker/fetch_weights.h"
@@ -29,6 +30,8 @@ struct WeightVersion {
   Digest root;
 };
 
+// Of an adapter the base is packed once and never changes, and a version is the adapter alone.
+//
 // Invariant: there are two packed versions and never a third: the one that samples, and one to
 // stage into.
 class WeightStage {
@@ -38,6 +41,7 @@ class WeightStage {
     // True: poll() never waits for it. Otherwise a version is staged by the threads of the stream,
     // and awaited, where nothing samples meanwhile.
     bool fetch_takes_long = false;
+    FrozenBase base = {};  // of versions that are adapters
     // For tests: sees what was packed before it is read back.
     std::function<void(const PackedWeights&)> on_packed = {};
   };

@@ -16,6 +16,7 @@
 #include "core/model/model.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "core/wire/trajectory_codec.h"
 #include "kernels/base/pulse.h"
@@ -89,7 +90,10 @@ class RolloutWorker {
         weights_(config.model, config.compute, stream_,
                  {.fetch = config.fetch_weights ? config.fetch_weights
                                                 : weights_in(config.run.weights()),
-                  .fetch_takes_long = config.fetch_weights != nullptr}) {
+                  .fetch_takes_long = config.fetch_weights != nullptr,
+                  .base = config.model.lora ? load_frozen_base(stream_, config.base_dir,
+                                                               config.model, config.compute)
+                                            : FrozenBase{}}) {
     for (const RolloutDataset& dataset : config.datasets) {
       auto source = environments.source(dataset.env, dataset.settings);
       const sandbox::EnvironmentInfo info = source->info();
@@ -421,7 +425,8 @@ std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config) {
   const EngineOptions& engine = config.rollout.engine;
   // The next version is packed while the engine still runs on the one before.
   std::vector<MemoryItem> items = {
-      {"packed weights, of two versions", WeightStage::bytes(model, config.compute)}};
+      {model.lora ? "packed weights, the base and two adapters" : "packed weights, of two versions",
+       WeightStage::bytes(model, config.compute)}};
   for (MemoryItem& item : engine_memory(model, engine, static_cast<int>(config.rollout.threads)))
     items.push_back(std::move(item));
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});

@@ -54,7 +54,8 @@ struct RolloutWorkerConfig {
   int64_t slots = 0;  // leases at once; 0: rollout.max_sequences
 
   ModelConfig model;
-  Dtype compute = Dtype::kF32;  // of the weights that products read
+  Dtype compute = Dtype::kF32;          // of the weights that products read
+  std::filesystem::path base_dir = {};  // of an adapter's base; else the weights come as versions
   std::filesystem::path tokenizer_dir;
   chat::ChatOptions chat;
 

@@ -17,7 +17,9 @@
 #include "core/base/random.h"
 #include "core/base/time.h"
 #include "core/collective/gloo.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
+#include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "kernels/base/pulse.h"
@@ -72,8 +74,11 @@ class TrainerWorker {
                  .rank = config.rank},
                 config.endpoint, config.link),
         pool_(pool_size(config.train)),
-        trainer_(Stream{{}, &pool_, nullptr}, config.model, config.train,
-                 config.max_sequence_tokens, config.compute),
+        base_(config.model.lora
+                  ? load_frozen_base(stream(), config.model_dir, config.model, config.compute)
+                  : FrozenBase{}),
+        trainer_(stream(), config.model, config.train, config.max_sequence_tokens, config.compute,
+                 base_.weights),
         loss_(policy_loss_config(config.algo)),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
@@ -114,6 +119,8 @@ class TrainerWorker {
   }
 
  private:
+  Stream stream() { return {{}, &pool_, nullptr}; }
+
   // A message that is not for a trainer changes nothing.
   template <class Other>
   void on(const Other&) {}
@@ -276,7 +283,9 @@ class TrainerWorker {
 
   // Which version it holds, and what the policy is held to; the weights follow.
   void agree_with_rank_0() {
-    const std::vector<std::string> classes = gather_text(numerics_class(config_.compute));
+    std::string own = numerics_class(config_.compute);
+    if (!base_.root.empty()) own += fmt::format(" beside the base {}", base_.root);
+    const std::vector<std::string> classes = gather_text(own);
     for (size_t rank = 0; rank < classes.size(); ++rank) {
       if (classes[rank] != classes.front())
         throw UserError(
@@ -342,7 +351,9 @@ class TrainerWorker {
     auto loaded =
         checkpoints_.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer());
     if (!loaded) {
-      if (config_.model_dir.empty()) {
+      if (config_.model.lora && !config_.adapter_dir.empty()) {
+        load_parameters(config_.adapter_dir, config_.model, trainer_.parameters(), kAdapterFile);
+      } else if (config_.model.lora || config_.model_dir.empty()) {
         init_parameters(config_.model, mix({config_.seed, kInitStream}), trainer_.parameters());
       } else {
         load_parameters(config_.model_dir, config_.model, trainer_.parameters());
@@ -357,6 +368,11 @@ class TrainerWorker {
           "run.steps has grown: steps since version {} that were trained before get the rates of "
           "the longer schedule, and other weights",
           loaded->state.version);
+    if (loaded->state.base != base_.root)
+      throw UserError(
+          "{}: the weights of the base are not those that this run's adapter was trained beside. "
+          "Put them back, or start a new run directory.",
+          config_.model_dir.string());
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
@@ -373,6 +389,10 @@ class TrainerWorker {
 
   // It lies beside the checkpoints, and each of them says which one it was trained against.
   void load_reference(const Digest& expected) {
+    if (config_.model.lora) {
+      reference_ = base_.root;
+      return trainer_.set_reference_to_base();
+    }
     Parameters& reference = trainer_.scratch();
     load_parameters(config_.run.reference(), config_.model, reference);
     reference_ = root_of(reference);
@@ -400,7 +420,9 @@ class TrainerWorker {
     if (ended_) return;
     // The warm-up had an optimizer of its own, and its moments are about another loss.
     reset_rl_optimizer();
-    if (needs_reference(loss_.kl)) {
+    if (needs_reference(loss_.kl) && config_.model.lora) {
+      load_reference(base_.root);
+    } else if (needs_reference(loss_.kl)) {
       trainer_.set_reference(trainer_.parameters());
       reference_ = root_of(trainer_.parameters());
       // As it is: its digest is proved when the run goes on.
@@ -544,7 +566,8 @@ class TrainerWorker {
   }
 
   WeightManifest manifest_of(int64_t version) const {
-    return make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute));
+    return make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
+                         base_.root);
   }
 
   void publish_files(const WeightManifest& manifest) {
@@ -573,6 +596,7 @@ class TrainerWorker {
                            .horizon = horizon(),
                            .digest = digest_,
                            .reference = reference_,
+                           .base = base_.root,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
                           written_as(config_.compute), trainer_.parameters(), trainer_.optimizer());
     if (!saved) throw UserError("{}", saved.failure().message);
@@ -593,6 +617,7 @@ class TrainerWorker {
   const Clock& clock_;
   wire::WorkerClient client_;
   ThreadPool pool_;
+  FrozenBase base_;  // of an adapter
   PolicyTrainer trainer_;
   PolicyLossConfig loss_;
   CheckpointFolder checkpoints_;
@@ -630,9 +655,9 @@ std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
        .streams = config.streams,
        .compute = config.compute});
   if (config.train.ranks > 1)
-    items.push_back(
-        {"what other ranks send (train.ranks)",
-         sum_bytes(static_cast<int>(config.train.ranks), ParameterLayout(config.model).size())});
+    items.push_back({"what other ranks send (train.ranks)",
+                     sum_bytes(static_cast<int>(config.train.ranks),
+                               ParameterLayout::trained(config.model).size())});
   return items;
 }
 

@@ -47,8 +47,10 @@ struct TrainerWorkerConfig {
   int64_t steps = 0;
 
   ModelConfig model;
-  Dtype compute = Dtype::kF32;               // of the weights that products read
-  std::filesystem::path model_dir = {};      // weights to begin with; empty: random, from the seed
+  Dtype compute = Dtype::kF32;  // of the weights that products read
+  // Weights to begin with, of an adapter its base; empty: random, from the seed.
+  std::filesystem::path model_dir = {};
+  std::filesystem::path adapter_dir = {};    // an adapter to begin with; empty: a fresh one
   std::filesystem::path tokenizer_dir = {};  // its files go into every checkpoint; empty: none
   int64_t max_sequence_tokens = 0;           // longest sequence that will come
 

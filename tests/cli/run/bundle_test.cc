@@ -1,6 +1,7 @@
 // What a worker of another host gets of a run, and what it takes a listing for.
 #include "cli/run/bundle.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -111,6 +112,25 @@ TEST_F(BundleOfRun, OfWeightsTheHeadersAloneTravel) {
     ASSERT_TRUE(file) << shard;
     EXPECT_EQ(file->bytes, 10);
   }
+}
+
+// No version has them.
+TEST_F(BundleOfRun, TheWeightsBesideAnAdapterTravelWholeToWhoSamples) {
+  options_.lora.adapter = folder_ / "adapter";
+  fs::create_directories(folder_ / "adapter");
+  write(folder_ / "adapter" / "adapter_config.json", "{}");
+  const Bundle bundle(run_, options_);
+  const auto file = bundle.find("files/model/model-1.safetensors");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->bytes, -1) << "all of it";
+  EXPECT_TRUE(bundle.is_for(Role::kRollout, "files/model/model-1.safetensors"));
+  EXPECT_FALSE(bundle.is_for(Role::kReward, "files/model/model-1.safetensors"));
+  bundle.write_listings();
+  const auto listing = read_listing(run_.bundle() / "rollout.json");
+  ASSERT_TRUE(listing);
+  const auto& keys = listing.value().keys;
+  EXPECT_NE(std::ranges::find(keys, std::pair<std::string, std::string>("lora.adapter", "adapter")),
+            keys.end());
 }
 
 TEST_F(BundleOfRun, ARewardWorkerHasNoDatasetsAndNoWeights) {

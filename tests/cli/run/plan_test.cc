@@ -1,6 +1,7 @@
 #include "cli/run/plan.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -84,6 +85,37 @@ TEST(MakePlan, CountsWhatTheProcessesAllocate) {
   EXPECT_GT(plan.certain_bytes(),
             certain_bytes(plan.trainer) + 3 * certain_bytes(plan.rollout_worker) - 1);
   EXPECT_GT(plan.total_bytes(), plan.certain_bytes());
+}
+
+// The geometry of Qwen2.5-0.5B.
+TEST(MakePlan, AnAdapterTakesLessThanHalfOfTheMemoryOfAllWeights) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder / "config.json") << R"({"architectures": ["Qwen2ForCausalLM"],
+      "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+      "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+      "vocab_size": 151936, "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+      "rope_theta": 1000000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+      "hidden_act": "silu", "use_sliding_window": false})";
+  RunOptions options = example();
+  options.model = {};
+  options.model.path = folder.path();
+  const auto plan_of = [&] {
+    return make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  };
+  const Plan full = plan_of();
+  options.lora.rank = 16;
+  const Plan adapter = plan_of();
+  EXPECT_EQ(full.trained_parameters, full.parameters);
+  EXPECT_EQ(full.parameters, 494032768);
+  EXPECT_EQ(adapter.parameters, 494032768);
+  // 16 x (in + out) of the seven matrices of a layer: the number that peft prints.
+  EXPECT_EQ(adapter.trained_parameters, 8798208);
+  EXPECT_LT(2 * total_bytes(adapter.trainer), total_bytes(full.trainer));
+  EXPECT_LT(adapter.total_bytes(), full.total_bytes());
+  // And none for a reference: it is the base.
+  const int64_t without = adapter.total_bytes();
+  options.algo.kl.coef = 0.01;
+  EXPECT_EQ(plan_of().total_bytes(), without);
 }
 
 TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {

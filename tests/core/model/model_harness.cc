@@ -132,10 +132,15 @@ Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_t
 void Rig::init(uint64_t seed) {
   init_parameters(model.config(), seed, parameters);
   if (!weights_) {
-    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters, dtype_);
+    weights_ = std::make_shared<PackedWeights>(stream_, model.config(), parameters, dtype_);
   } else {
     repack();
   }
+}
+
+void Rig::adapt(const Parameters& adapter) {
+  if (!base_) base_ = weights_;
+  weights_ = std::make_shared<PackedWeights>(stream_, base_, model.config(), adapter);
 }
 
 void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool keep) {
@@ -280,13 +285,14 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   linear_logprob_backward(
       rig.stream(), workspace,
       {.head = {.hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets},
-       .gradient = {
-           .lse = said.lse,
-           .entropy = result.entropies,
-           .dlogprob = dlogprob,
-           .dentropy = {},
-           .dhidden = dhidden_matrix,
-           .dweight = gradients->matrix(head).slice_rows(0, rig.model.config().num_ids())}});
+       .gradient = {.lse = said.lse,
+                    .entropy = result.entropies,
+                    .dlogprob = dlogprob,
+                    .dentropy = {},
+                    .dhidden = dhidden_matrix,
+                    .dweight = rig.model.config().lora ? Matrix()
+                                                       : gradients->matrix(head).slice_rows(
+                                                             0, rig.model.config().num_ids())}});
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
                      rig.activations(), dhidden_matrix, *gradients, balance);
   return result;

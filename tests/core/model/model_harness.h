@@ -87,9 +87,11 @@ class Rig {
   const Stream& stream() const { return stream_; }
   void repack() { weights_->repack(stream_, parameters); }
   void pack(Dtype dtype) {
-    weights_ = std::make_unique<PackedWeights>(stream_, model.config(), parameters, dtype);
+    weights_ = std::make_shared<PackedWeights>(stream_, model.config(), parameters, dtype);
   }
   void init(uint64_t seed);
+  // From here on it computes with this adapter of config.lora beside what was packed last.
+  void adapt(const Parameters& adapter);
   const PackedWeights& weights() const { return *weights_; }
   Workspace workspace() { return Workspace(scratch_); }
   const Activations& activations() const { return *activations_; }
@@ -99,7 +101,8 @@ class Rig {
   OwnedStream owned_stream_;
   Stream stream_;
   Dtype dtype_;
-  std::unique_ptr<PackedWeights> weights_;
+  std::shared_ptr<PackedWeights> weights_;
+  std::shared_ptr<const PackedWeights> base_;  // of an adapter
   std::unique_ptr<Activations> activations_;
   Buffer scratch_, operand_memory_;
   Tensor operand_;  // [max_tokens, hidden], of the device

@@ -13,7 +13,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
+#include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "core/weights/publish.h"
 #include "kernels/base/memory.h"
@@ -116,6 +118,40 @@ TEST_F(WeightStageTest, StagesWhatIsAskedForAndSwitchesWhenItIsTold) {
   ASSERT_TRUE(switched && switched->weights && !switched->failure);
   EXPECT_EQ(switched->version.version, 0);
   EXPECT_FALSE(stage.poll_switch(true));
+}
+
+// An adapter is staged beside a base that never changes, and beside no other.
+TEST_F(WeightStageTest, AnAdapterGoesBesideItsOwnBase) {
+  ModelConfig config = config_;
+  config.lora = {.rank = 2, .alpha = 4, .targets = {LoraTarget::kQ}, .base = ""};
+  const ParameterLayout base_layout(config), layout = ParameterLayout::of_adapter(config);
+  Parameters base(base_layout), adapter(layout);
+  init_parameters(config, /*seed=*/1, base);
+  init_parameters(config, /*seed=*/2, adapter);
+  save_model(folder_ / "base", config_, base);
+  const int64_t before = Buffer::total_bytes();
+  WeightStage::Options with_base = options();
+  with_base.base = load_frozen_base(Stream{}, folder_ / "base", config, Dtype::kF32);
+  const Digest root = with_base.base.root;
+  WeightStage stage(config, Dtype::kF32, Stream{}, std::move(with_base));
+  EXPECT_EQ(Buffer::total_bytes() - before, WeightStage::bytes(config, Dtype::kF32));
+  const auto publish = [&](int64_t version, const Digest& beside) {
+    adapter.vector(layout.entries()[0].name)[0] = static_cast<float>(version);
+    const WeightManifest manifest = make_manifest(adapter, 0, version, numerics_class(), beside);
+    const auto name = publish_weights(folder_.path(), manifest, adapter, /*keep=*/9);
+    EXPECT_TRUE(name);
+    return WeightVersion{version, manifest.root};
+  };
+  const auto first = install(stage, publish(0, root));
+  ASSERT_TRUE(first);
+  const auto second = install(stage, publish(1, root));
+  ASSERT_TRUE(second);
+  EXPECT_NE(first->layers()[0].adapter.qkv_a.data, second->layers()[0].adapter.qkv_a.data);
+  EXPECT_EQ(first->layers()[0].qkv.data, second->layers()[0].qkv.data) << "the base is one";
+  ask(stage, publish(2, Digest("0123456789abcdef0123456789abcdef")));
+  const auto refused = stage.poll(/*samples=*/false);
+  ASSERT_TRUE(refused && refused->failure);
+  EXPECT_NE(refused->failure->message.find(root), std::string::npos) << refused->failure->message;
 }
 
 TEST_F(WeightStageTest, TheSameRootIsReadOnce) {

@@ -1,0 +1,69 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "cli/eval/loaded_model.h"
+#include "core/base/error.h"
+#include "core/base/exit_code.h"
+#include "core/base/flags.h"
+#include "core/model/adapter_files.h"
+#include "core/model/compute.h"
+#include "core/model/parameter_files.h"
+#include "core/text/tokenizer.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct MergeArguments {
+  std::string adapter, out;
+  Compute dtype = Compute::kAuto;
+};
+
+int merge(const MergeArguments& arguments) {
+  const fs::path adapter = arguments.adapter, out = arguments.out;
+  if (!is_adapter(adapter))
+    throw UserError("{} has no {}: it is no adapter.", adapter.string(), kAdapterConfigFile);
+  std::error_code ignored;
+  if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
+    throw UserError("{} exists and is not empty. Name a new folder.", out.string());
+  auto [config, base] = read_policy_folder(adapter);
+  check_headers(base, config);
+  const ParameterLayout whole_layout(config), low_layout = ParameterLayout::of_adapter(config);
+  Parameters whole(whole_layout), low(low_layout);
+  load_parameters(base, config, whole);
+  load_parameters(adapter, config, low, kAdapterFile);
+  merge_adapter(config, low, whole);
+  ModelConfig written = config;
+  written.lora = {};
+  written.dtype = compute_dtype(arguments.dtype, config);
+  save_model(out, written, whole);
+  text::copy_tokenizer(tokenizer_folder(adapter), out);
+  fmt::print("{}: {} with {}, in {}\n", out.string(), base.string(), adapter.string(),
+             written.dtype == Dtype::kBF16 ? "bf16, which rounds small changes away" : "f32");
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_merge(Command& program) {
+  auto arguments = std::make_shared<MergeArguments>();
+  Command& command = program.command("merge", "Make one model of an adapter (LoRA) and its base");
+  command.option("adapter", arguments->adapter,
+                 {.help = "folder of the adapter: a checkpoint of a run with lora.rank, or one of "
+                          "peft",
+                  .value = "ADAPTER",
+                  .required = true});
+  command.option("out", arguments->out,
+                 {.help = "folder of the model to make", .value = "DIR", .required = true});
+  command.option("--dtype", arguments->dtype,
+                 {.help = "of its matrices, f32 or bf16; auto: as the files of the base"});
+  command.footer("Example:\n  tailrace merge runs/a/checkpoints/step_000100 merged");
+  command.action([arguments] { return merge(*arguments); });
+}
+
+}  // namespace tailrace

@@ -1,0 +1,158 @@
+#include "core/model/adapter_files.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/json_file.h"
+#include "core/base/json_text.h"
+#include "core/model/config_reader.h"
+#include "core/model/model_folder.h"
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxRank = 4096;
+
+// What else may stand in adapter_config.json and changes the numbers, with what is built of it.
+// init_lora_weights: PiSSA, OLoRA and LoftQ change the base too.
+constexpr ConfigFeature kAdapterFeatures[] = {
+    {"peft_type", R"(["LORA"])"},
+    {"bias", R"(["none"])"},
+    {"use_dora", "[false]"},
+    {"use_rslora", "[false]"},
+    {"lora_bias", "[false]"},
+    {"fan_in_fan_out", "[false]"},
+    {"rank_pattern", "[{}]"},
+    {"alpha_pattern", "[{}]"},
+    {"modules_to_save", "[[]]"},
+    {"exclude_modules", "[[]]"},
+    {"layers_to_transform", "[[]]"},
+    {"layer_replication", "[[]]"},
+    {"target_parameters", "[[]]"},
+    {"trainable_token_indices", "[[]]"},
+    {"init_lora_weights", R"([true, false, "gaussian"])"},
+};
+
+std::vector<LoraTarget> all_targets() {
+  std::vector<LoraTarget> all;
+  for (size_t i = 0; i < kEnumNames<LoraTarget>.size(); ++i)
+    all.push_back(static_cast<LoraTarget>(i));
+  return all;
+}
+
+// "all-linear", or a list of the last parts of names.
+std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
+  const Json* modules = reader.find("target_modules");
+  if (modules != nullptr && *modules == "all-linear") return all_targets();
+  const auto refuse = [&](const std::string& what) {
+    return UserError("{}: target_modules {}. Accepted are \"all-linear\" and a list of {}.",
+                     reader.path(), what, fmt::join(kEnumNames<LoraTarget>, ", "));
+  };
+  if (modules == nullptr || !modules->is_array() || modules->empty())
+    throw refuse("is not a list of names");
+  std::vector<LoraTarget> targets;
+  for (const Json& name : *modules) {
+    const auto target =
+        name.is_string() ? value_of<LoraTarget>(name.get<std::string>()) : std::nullopt;
+    if (!target) throw refuse(fmt::format("has {}, which is not built", json_text(name)));
+    targets.push_back(*target);
+  }
+  std::ranges::sort(targets);
+  targets.erase(std::ranges::unique(targets).begin(), targets.end());
+  return targets;
+}
+
+}  // namespace
+
+bool is_adapter(const fs::path& directory) { return fs::exists(directory / kAdapterConfigFile); }
+
+Lora read_adapter_config(const fs::path& directory) {
+  const fs::path path = directory / kAdapterConfigFile;
+  const Json json = read_json_object(path);
+  const ConfigReader reader(path.string(), json);
+  for (const ConfigFeature& feature : kAdapterFeatures) reader.check(feature);
+  Lora lora{.rank = reader.integer("r"),
+            .alpha = reader.number("lora_alpha"),
+            .targets = targets_of(reader)};
+  if (lora.rank < 1 || lora.rank > kMaxRank)
+    throw UserError("{}: r is {}; it must be between 1 and {}", path.string(), lora.rank, kMaxRank);
+  if (const Json* base = reader.find("base_model_name_or_path"); base && base->is_string())
+    lora.base = base->get<std::string>();
+  return lora;
+}
+
+void write_adapter_config(const Lora& lora, const fs::path& directory) {
+  std::vector<std::string> targets;
+  for (const LoraTarget target : lora.targets) targets.emplace_back(name_of(target));
+  const nlohmann::ordered_json json = {{"peft_type", "LORA"},
+                                       {"task_type", "CAUSAL_LM"},
+                                       {"base_model_name_or_path", lora.base},
+                                       {"r", lora.rank},
+                                       {"lora_alpha", lora.alpha},
+                                       {"lora_dropout", 0.0},
+                                       {"target_modules", targets},
+                                       {"bias", "none"},
+                                       {"fan_in_fan_out", false},
+                                       {"use_rslora", false},
+                                       {"use_dora", false},
+                                       {"modules_to_save", nullptr},
+                                       {"inference_mode", true}};
+  const auto written = write_file_atomic(directory / kAdapterConfigFile, json_text(json, 2) + "\n");
+  if (!written) throw UserError("{}", written.failure().message);
+}
+
+fs::path base_folder(const fs::path& directory, const Lora& lora) {
+  std::error_code ignored;
+  for (const fs::path& folder : {fs::path(lora.base), directory / lora.base})
+    if (!lora.base.empty() && fs::exists(folder / "config.json", ignored)) return folder;
+  throw UserError(
+      "{}: base_model_name_or_path is \"{}\", and there is no such model here. Download it, and "
+      "write its folder there.",
+      (directory / kAdapterConfigFile).string(), lora.base);
+}
+
+PolicyFolder read_policy_folder(const fs::path& directory) {
+  if (!is_adapter(directory)) return {read_model_config(directory), directory};
+  const Lora lora = read_adapter_config(directory);
+  PolicyFolder folder{{}, base_folder(directory, lora)};
+  folder.config = read_model_config(folder.base);
+  folder.config.lora = lora;
+  validate(folder.config, directory.string());
+  return folder;
+}
+
+void merge_adapter(const ModelConfig& config, const Parameters& adapter, Parameters& base) {
+  const double scale = config.lora.alpha / static_cast<double>(config.lora.rank);
+  constexpr std::string_view kPrefix = "base_model.model.", kIn = ".lora_A.weight";
+  for (const ParameterInfo& info : adapter.layout().entries()) {
+    if (info.kind != ParameterKind::kLowRankIn) continue;
+    const std::string module = info.name.substr(0, info.name.size() - kIn.size());
+    const ConstMatrix a = adapter.matrix(info.name), b = adapter.matrix(module + ".lora_B.weight");
+    const Matrix weight = base.matrix(module.substr(kPrefix.size()) + ".weight");
+    TR_CHECK(weight.rows == b.rows && weight.cols == a.cols);
+    std::vector<double> sums(static_cast<size_t>(a.cols));
+    for (int64_t o = 0; o < b.rows; ++o) {
+      std::ranges::fill(sums, 0.0);
+      for (int64_t j = 0; j < a.rows; ++j)
+        for (int64_t i = 0; i < a.cols; ++i)
+          sums[static_cast<size_t>(i)] += double{b.row(o)[j]} * a.row(j)[i];
+      for (int64_t i = 0; i < a.cols; ++i)
+        weight.row(o)[i] =
+            static_cast<float>(weight.row(o)[i] + scale * sums[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+}  // namespace tailrace

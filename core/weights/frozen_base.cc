@@ -1,0 +1,45 @@
+#include "core/weights/frozen_base.h"
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/model/parameter_files.h"
+#include "core/model/parameters.h"
+#include "core/weights/digest.h"
+#include "core/weights/live_digest.h"
+#include "kernels/base/memory.h"
+
+namespace tailrace {
+
+FrozenBase load_frozen_base(const Stream& stream, const std::filesystem::path& directory,
+                            const ModelConfig& config, Dtype dtype) {
+  const ParameterLayout layout(config);
+  StreamedParameters files(directory, config);
+  std::map<std::string, TensorManifest, std::less<>> digests;
+  auto packed = std::make_shared<PackedWeights>(
+      config, dtype,
+      Buffer(static_cast<size_t>(PackedWeights::bytes(config, dtype, stream.device)),
+             stream.device));
+  packed->repack(stream, [&](std::string_view name) {
+    const std::span<const float> values = files.read(name);
+    const ParameterInfo& info = layout.at(name);
+    digests[info.name] =
+        digest_tensor(info.name, "F32", info.shape, sizeof(float), std::as_bytes(values));
+    return values;
+  });
+  std::vector<TensorManifest> tensors;
+  for (const ParameterInfo& info : layout.entries())
+    tensors.push_back(std::move(digests.at(info.name)));
+  const auto proof = prove_packed(stream, *packed, tensors,
+                                  [&](std::string_view name) { return files.read(name); });
+  if (!proof) throw UserError("{}: {}", directory.string(), proof.failure().message);
+  return {std::move(packed), root_digest(tensors)};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,148 @@
+// Adapters as folders of peft.
+
+#include "core/model/adapter_files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/model/parameter_files.h"
+#include "tests/core/model/model_harness.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string refusal(const fs::path& folder, const std::string& json) {
+  write_text(folder / kAdapterConfigFile, json);
+  try {
+    (void)read_adapter_config(folder);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AdapterFiles, AConfigComesBackAsItWasWritten) {
+  const ScratchFolder folder;
+  const Lora lora{.rank = 8,
+                  .alpha = 12.5,
+                  .targets = {LoraTarget::kQ, LoraTarget::kDown},
+                  .base = "/models/a"};
+  write_adapter_config(lora, folder.path());
+  EXPECT_TRUE(is_adapter(folder.path()));
+  EXPECT_EQ(read_adapter_config(folder.path()), lora);
+}
+
+TEST(AdapterFiles, TargetsMayBeAllOrInAnyOrder) {
+  const ScratchFolder folder;
+  write_text(folder.path() / kAdapterConfigFile,
+             R"({"r": 4, "lora_alpha": 8, "target_modules": "all-linear"})");
+  EXPECT_EQ(read_adapter_config(folder.path()).targets.size(), 7u);
+  write_text(folder.path() / kAdapterConfigFile,
+             R"({"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "q_proj", "v_proj"]})");
+  EXPECT_EQ(read_adapter_config(folder.path()).targets,
+            (std::vector{LoraTarget::kQ, LoraTarget::kV}));
+}
+
+TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {
+  const ScratchFolder folder;
+  const auto with = [](const std::string& more) {
+    return R"({"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], )" + more + "}";
+  };
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"use_dora", "true"},
+                                                        {"use_rslora", "true"},
+                                                        {"bias", "\"all\""},
+                                                        {"rank_pattern", R"({"q_proj": 2})"},
+                                                        {"modules_to_save", R"(["lm_head"])"},
+                                                        {"layers_to_transform", "[0]"},
+                                                        {"init_lora_weights", "\"pissa\""},
+                                                        {"peft_type", "\"IA3\""}}) {
+    const std::string told = refusal(folder.path(), with("\"" + key + "\": " + value));
+    EXPECT_NE(told.find(key), std::string::npos) << told;
+    EXPECT_NE(told.find(kAdapterConfigFile), std::string::npos) << told;
+  }
+  EXPECT_NE(refusal(folder.path(), R"({"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]})")
+                .find("lm_head"),
+            std::string::npos);
+  EXPECT_NE(refusal(folder.path(), R"({"r": 0, "lora_alpha": 8, "target_modules": ["q_proj"]})")
+                .find("r is 0"),
+            std::string::npos);
+  EXPECT_NE(refusal(folder.path(), R"({"lora_alpha": 8, "target_modules": ["q_proj"]})").find("r "),
+            std::string::npos);
+}
+
+TEST(AdapterFiles, ItsBaseIsAFolderHereOrTheMessageSaysWhatToDo) {
+  const ScratchFolder folder;
+  Lora lora{.rank = 2, .alpha = 4, .targets = {LoraTarget::kQ}, .base = "Qwen/Qwen2.5-0.5B"};
+  try {
+    (void)base_folder(folder.path(), lora);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("Qwen/Qwen2.5-0.5B"), std::string::npos);
+  }
+  // Beside the adapter too.
+  fs::create_directories(folder.path() / "base");
+  fs::copy(test_data("models/stories260K"), folder.path() / "base");
+  lora.base = "base";
+  EXPECT_EQ(base_folder(folder.path(), lora), folder.path() / "base");
+  write_adapter_config(lora, folder.path());
+  const PolicyFolder policy = read_policy_folder(folder.path());
+  EXPECT_EQ(policy.config.lora, lora);
+  EXPECT_EQ(policy.config.hidden_size, 64);
+}
+
+TEST(AdapterFiles, AModelIsItsOwnBase) {
+  const fs::path model = test_data("models/stories260K");
+  const PolicyFolder policy = read_policy_folder(model);
+  EXPECT_EQ(policy.base, model);
+  EXPECT_FALSE(policy.config.lora);
+}
+
+TEST(AdapterFiles, WeightsComeBackAndThoseOfAnotherShapeAreRefused) {
+  const ScratchFolder folder;
+  ModelConfig config = awkward_config(false);
+  config.lora = {.rank = 3, .alpha = 4, .targets = {LoraTarget::kK, LoraTarget::kUp}, .base = ""};
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  Parameters saved(layout), loaded(layout);
+  init_parameters(config, /*seed=*/3, saved);
+  save_parameters(folder.path() / kAdapterFile, saved);
+  load_parameters(folder.path(), config, loaded, kAdapterFile);
+  EXPECT_TRUE(std::ranges::equal(saved.flat(), loaded.flat()));
+  config.lora.rank = 4;
+  const ParameterLayout other = ParameterLayout::of_adapter(config);
+  Parameters wrong(other);
+  EXPECT_THROW(load_parameters(folder.path(), config, wrong, kAdapterFile), UserError);
+}
+
+// A is what makes a fresh adapter learn, and B 0 what makes it begin as its base.
+TEST(AdapterFiles, AFreshOneIsThatOfPeft) {
+  ModelConfig config = awkward_config(false);
+  config.lora = {.rank = 8, .alpha = 4, .targets = {LoraTarget::kDown}, .base = ""};
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  Parameters fresh(layout);
+  init_parameters(config, /*seed=*/3, fresh);
+  const float bound = 1 / std::sqrt(static_cast<float>(config.intermediate_size));
+  for (const ParameterInfo& info : layout.entries()) {
+    const auto values = std::as_const(fresh).vector(info.name);
+    const float largest =
+        std::abs(*std::ranges::max_element(values, {}, [](float v) { return std::abs(v); }));
+    if (info.kind == ParameterKind::kLowRankOut) {
+      EXPECT_EQ(largest, 0) << info.name;
+    } else {
+      EXPECT_LE(largest, bound) << info.name;
+      EXPECT_GT(largest, 0.9f * bound) << info.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
