@@ -273,6 +273,12 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   if (plan.warm_up.tokens > 0)
     estimate(plan.trainer, "rows of sft.data", plan.warm_up.tokens * kSftBytesPerToken);
   estimate(plan.trainer, "the process itself, about", kProcessBytes);
+  if (config.lora) {
+    const ParameterLayout base(config);
+    const auto& largest = std::ranges::max(base.entries(), {}, &ParameterInfo::size);
+    estimate(plan.rollout_worker, "largest tensor of the base, while it is read",
+             largest.size * int64_t{sizeof(float)});
+  }
   const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
   plan_choices(o, config, episodes, plan);
   estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",

@@ -43,6 +43,12 @@ constexpr ConfigFeature kAdapterFeatures[] = {
     {"target_parameters", "[[]]"},
     {"trainable_token_indices", "[[]]"},
     {"init_lora_weights", R"([true, false, "gaussian"])"},
+    {"alora_invocation_tokens", "[]"},
+    {"use_qalora", "[false]"},
+    {"use_bdlora", "[]"},
+    {"arrow_config", "[]"},
+    {"kasa_config", "[]"},
+    {"monteclora_config", "[]"},
 };
 
 std::vector<LoraTarget> all_targets() {

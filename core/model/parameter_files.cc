@@ -91,6 +91,10 @@ class TensorReader {
     }
   }
 
+  void release() const {
+    if (view_ != nullptr) release_pages(*view_);
+  }
+
  private:
   std::string name_, path_;
   const TensorView* view_ = nullptr;  // null: zeros
@@ -165,7 +169,13 @@ std::span<const float> StreamedParameters::read(std::string_view name) {
   const ParameterInfo& info = files_->layout.at(name);
   place.name.clear();  // until all of it is there
   place.values.resize(static_cast<size_t>(info.size));
-  TensorReader(files_->files, files_->config, info).read(place.values);
+  TensorReader reader(files_->files, files_->config, info);
+  constexpr size_t kPiece = size_t{1} << 22;
+  for (size_t first = 0; first < place.values.size(); first += kPiece) {
+    reader.read(
+        std::span(place.values).subspan(first, std::min(kPiece, place.values.size() - first)));
+    reader.release();
+  }
   place.name = info.name;
   return place.values;
 }

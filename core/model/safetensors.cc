@@ -327,6 +327,15 @@ SafetensorsFile::~SafetensorsFile() {
   if (mapping_ != nullptr) ::munmap(mapping_, size_);
 }
 
+void release_pages(const TensorView& view) {
+  // Whole pages only: those at the ends have values of neighbours.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(view.data.data());
+  const uintptr_t first = (begin + page - 1) / page * page,
+                  end = (begin + view.data.size()) / page * page;
+  if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
 void to_float(const TensorView& view, std::span<float> out) {
   TR_CHECK(static_cast<int64_t>(out.size()) == view.num_elements(), "{} floats for {} elements",
            out.size(), view.num_elements());

@@ -45,6 +45,10 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// The pages of a view leave the memory of this process until they are read again: for who reads a
+// file once, which else would be in memory beside what is made of it.
+void release_pages(const TensorView& view);
+
 // Converts F32, F16 or BF16 to float exactly. out.size() must be view.num_elements().
 void to_float(const TensorView& view, std::span<float> out);
 
