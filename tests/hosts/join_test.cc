@@ -42,5 +42,24 @@ TEST_F(RemoteJoin, ASynchronousRunEndsWithTheBitsOfALocalOne) {
   EXPECT_NE(rows.find(R"("pool":"far","cluster":"west","host":"beta")"), std::string::npos) << rows;
 }
 
+// The base comes with the bundle, whole, and versions are the adapter alone.
+TEST_F(RemoteJoin, AnAdapterRunEndsWithTheBitsOfALocalOne) {
+  const std::vector<std::string> adapter = {"lora.rank=4", "optim.lr=0.005", "eval.prompts=0"};
+  std::vector<std::string> alone = {"run.listen=\"\"", "clusters=[]", "rollout.pools=[]",
+                                    "reward.workers=1"};
+  alone.insert(alone.end(), adapter.begin(), adapter.end());
+  HostProcess& local = launch(alone, "/tmp/local");
+  connect({.rate_mbit = 1000, .delay = 2ms});
+  HostProcess& run = launch(adapter);
+  ASSERT_NO_FATAL_FAILURE(expect_open());
+  HostProcess& rollout = join_rollout();
+  HostProcess& reward = join_reward();
+  EXPECT_EQ(run.wait(kHostPatience), 0);
+  EXPECT_EQ(rollout.wait(10s), 0);
+  EXPECT_EQ(reward.wait(10s), 0);
+  EXPECT_EQ(local.wait(kHostPatience), 0);
+  EXPECT_EQ(root_of(kSteps), root_of(kSteps, "/tmp/local"));
+}
+
 }  // namespace
 }  // namespace tailrace
