@@ -1,4 +1,4 @@
-// The verifiers that come with the binary: countdown, number, program, text_rules.
+// The verifiers that come with the binary: countdown, math, number, program, text_rules.
 #pragma once
 
 #include "reward/registry.h"

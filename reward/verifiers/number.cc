@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "reward/verifiers/answer_text.h"
 #include "reward/verifiers/evidence.h"
 #include "reward/verifiers/row_check.h"
 
@@ -20,9 +21,6 @@ constexpr size_t kTailBytes = 300;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-bool in_number(char c) {
-  return is_digit(c) || c == ',' || c == '.' || c == '$' || c == '-' || c == '/';
-}
 
 // from_chars() alone would take "inf" and "nan", and no plus sign.
 std::optional<double> parse_decimal(std::string_view text) {
@@ -59,23 +57,6 @@ std::optional<std::string_view> marked_number(std::string_view text) {
   size_t end = 0;
   while (end < text.size() && !is_blank(text[end])) ++end;
   return text.substr(0, end);
-}
-
-// The last run of number characters with a digit in it.
-std::optional<std::string_view> last_number(std::string_view text) {
-  size_t end = text.size();
-  while (end > 0 && !is_digit(text[end - 1])) --end;
-  if (end == 0) return std::nullopt;
-  size_t begin = end;
-  while (begin > 0 && in_number(text[begin - 1])) --begin;
-  text = text.substr(begin, end - begin);
-  // "3-4" and "a/5": what stands before the last sign or at the front is not of the number.
-  size_t sign = text.rfind('-');
-  if (sign != std::string_view::npos && sign > 0)
-    text.remove_prefix(sign + (is_digit(text[sign - 1]) ? 1 : 0));
-  while (!text.empty() && (text[0] == '/' || text[0] == ',' || text[0] == '.'))
-    text.remove_prefix(1);
-  return text;
 }
 
 std::optional<double> right_answer(const nlohmann::json& evidence) {

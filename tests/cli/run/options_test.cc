@@ -388,8 +388,8 @@ TEST(Validate, RefusesSettingsOfAnotherEnvironment) {
 TEST(Validate, RefusesAVerifierThatIsNotThere) {
   EXPECT_EQ(error_of({"env.name=text", "env.settings.verifier=numbr"}),
             "override env.settings.verifier=numbr: there is no verifier 'numbr'; did you mean "
-            "'number'? Verifiers: countdown, number, program, text_rules, and those of a "
-            "reward.plugin");
+            "'number'? Verifiers: countdown, math, number, program, text_rules, and those of "
+            "a reward.plugin");
 }
 
 TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {

@@ -70,9 +70,9 @@ TEST(TextRules, BadEvidenceIsAFailure) {
   }
 }
 
-TEST(VerifierRegistry, KnowsFourByName) {
+TEST(VerifierRegistry, KnowsFiveByName) {
   VerifierRegistry registry = built_in_verifiers();
-  EXPECT_EQ(registry.list().size(), 4u);
+  EXPECT_EQ(registry.list().size(), 5u);
   EXPECT_EQ(registry.find("no_such"), nullptr);
 }
 

@@ -1,0 +1,33 @@
+// Finds the final answer in a response of mathematics.
+//
+// The last mark counts, so that listing many answers does not pay: "#### 42" (GSM8K, Cobbe et al.
+// 2021) up to the end of its line, or \boxed{42} and \fbox{42} (MATH, Hendrycks et al. 2021) up to
+// the brace that closes it. A box that nothing closes was cut off, and holds no answer.
+//
+// Time: linear in the length of the response.
+// Thread: any.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tailrace {
+
+struct AnswerText {
+  std::string text;
+  bool marked = false;  // by #### or a box
+};
+
+// `strict`: only a marked answer counts. Else, without a mark, the answer is in the last 300 bytes:
+// what follows the last "answer is" or "answer:", or the last formula between $ or \( \), or the
+// whole response. Where that is a sentence, it is the last number of it. None: no answer.
+std::optional<AnswerText> find_answer(std::string_view response, bool strict);
+
+// The marked answer alone.
+std::optional<std::string_view> find_marked_answer(std::string_view response);
+
+// The last run of number characters (digits , . $ - /) with a digit in it.
+std::optional<std::string_view> last_number(std::string_view text);
+
+}  // namespace tailrace

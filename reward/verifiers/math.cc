@@ -1,0 +1,98 @@
+#include "reward/verifiers/math.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_text.h"
+#include "reward/verifiers/answer_text.h"
+#include "reward/verifiers/evidence.h"
+#include "reward/verifiers/latex_tokens.h"
+#include "reward/verifiers/math_answer.h"
+#include "reward/verifiers/row_check.h"
+
+namespace tailrace {
+
+namespace {
+
+constexpr const char* kAccepted =
+    "give \"answer\" or \"ground_truth\" (a number, or a text such as \"\\\\frac{1}{2}\" or \"... "
+    "#### 72\"), or a \"solution\" with its answer in \\boxed{}";
+
+// A text or a number, as text. None: something else.
+std::optional<std::string> field_text(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number()) return json_text(value);
+  return std::nullopt;
+}
+
+// The right answer as it is written in a row.
+std::optional<std::string> gold_text(const nlohmann::json& row) {
+  const auto of = [](const nlohmann::json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? std::nullopt : std::optional(*found);
+  };
+  std::optional<nlohmann::json> value = of(row, "answer");
+  if (!value) value = of(row, "ground_truth");
+  if (!value) {
+    const auto model = of(row, "reward_model");
+    if (model && model->is_object()) value = of(*model, "ground_truth");
+  }
+  if (value) {
+    const auto text = field_text(*value);
+    if (!text) return std::nullopt;
+    const auto marked = find_marked_answer(*text);
+    return marked ? std::string(*marked) : text;
+  }
+  const auto solution = find_text(row, "solution");
+  const auto marked = solution ? find_marked_answer(*solution) : std::nullopt;
+  return marked ? std::optional<std::string>(*marked) : std::nullopt;
+}
+
+class MathVerifier final : public Verifier {
+ public:
+  Result<Score> score(const std::string& text, Time /*budget*/) const override {
+    Result<nlohmann::json> evidence = parse_evidence(text);
+    if (!evidence) return evidence.failure();
+    Result<std::string> response = final_response(evidence.value());
+    if (!response) return response.failure();
+    const auto gold = gold_text(evidence.value());
+    const auto right = gold ? parse_math(*gold) : std::nullopt;
+    if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
+    const bool strict = find_text(evidence.value(), "extract") == "strict";
+    const auto found = find_answer(response.value(), strict);
+    const auto given = found ? parse_math(found->text) : std::nullopt;
+    const double success = given && same(*right, *given) ? 1 : 0;
+    const double formatted = found && found->marked ? 1 : 0;
+    return Score{.reward = success, .metrics = {{"success", success}, {"formatted", formatted}}};
+  }
+
+  Result<void> check_row(const std::string& text, Time /*budget*/) const override {
+    RowCheck row(text);
+    nlohmann::json gold = nlohmann::json::object();
+    for (const char* column : {"answer", "ground_truth", "reward_model", "solution"})
+      if (const nlohmann::json* value = row.find(column)) gold[column] = *value;
+    const auto answer = gold_text(gold);
+    if (!answer)
+      row.refuse(fmt::format("it has no right answer; {}", kAccepted));
+    else if (answer->size() > kMaxAnswerBytes)
+      row.refuse(fmt::format("its right answer has {} bytes; the most is {}", answer->size(),
+                             kMaxAnswerBytes));
+    else if (!parse_math(*answer))
+      row.refuse("its right answer is empty, or nested too deep");
+    const auto extract = row.text("extract");
+    if (extract && *extract != "strict")
+      row.refuse(
+          fmt::format("\"extract\" is \"{}\"; it must be \"strict\", or left out", *extract));
+    return row.finish();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_math_verifier() { return std::make_unique<MathVerifier>(); }
+
+}  // namespace tailrace

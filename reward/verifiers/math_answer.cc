@@ -1,0 +1,297 @@
+#include "reward/verifiers/math_answer.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "reward/verifiers/latex_tokens.h"
+#include "reward/verifiers/math_expression.h"
+
+namespace tailrace {
+
+namespace {
+
+using Tokens = std::span<const LatexToken>;
+using AnswerKind = MathAnswer::Kind;
+
+constexpr int kMaxAnswerDepth = 20;
+
+int depth_step(const LatexToken& token) {
+  for (const std::string_view open : {"(", "[", "{", "\\{"})
+    if (token.is(open)) return 1;
+  for (const std::string_view close : {")", "]", "}", "\\}"})
+    if (token.is(close)) return -1;
+  if (token.kind != LatexToken::Kind::kName) return 0;
+  return token.text.starts_with("\\begin ") ? 1 : token.text.starts_with("\\end ") ? -1 : 0;
+}
+
+bool is_relation(const LatexToken& token) {
+  for (const std::string_view sign : {"=", "<", ">", "<=", ">=", "!=", "\\in"})
+    if (token.is(sign)) return true;
+  return false;
+}
+
+// The parts between those tokens outside of brackets that `divides` names.
+template <class Divides>
+std::vector<Tokens> split(Tokens tokens, Divides divides,
+                          std::vector<std::string>* signs = nullptr) {
+  std::vector<Tokens> parts;
+  size_t begin = 0;
+  int depth = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    depth += depth_step(tokens[i]);
+    if (depth != 0 || !divides(tokens[i])) continue;
+    parts.push_back(tokens.subspan(begin, i - begin));
+    if (signs) signs->push_back(tokens[i].text);
+    begin = i + 1;
+  }
+  parts.push_back(tokens.subspan(begin));
+  return parts;
+}
+
+// Whether the first token opens what the last one closes.
+bool is_enclosed(Tokens tokens) {
+  if (tokens.size() < 2 || depth_step(tokens.front()) != 1 || depth_step(tokens.back()) != -1)
+    return false;
+  int depth = 0;
+  for (size_t i = 0; i + 1 < tokens.size(); ++i)
+    if ((depth += depth_step(tokens[i])) == 0) return false;
+  return true;
+}
+
+MathAnswer parse(Tokens tokens, int depth);
+
+std::vector<MathAnswer> parse_each(const std::vector<Tokens>& parts, int depth) {
+  std::vector<MathAnswer> items;
+  items.reserve(parts.size());
+  for (const Tokens part : parts) items.push_back(parse(part, depth));
+  return items;
+}
+
+MathAnswer sequence(std::vector<MathAnswer> items, std::string open, std::string close,
+                    bool ordered) {
+  return {.kind = AnswerKind::kSequence,
+          .items = std::move(items),
+          .open = std::move(open),
+          .close = std::move(close),
+          .ordered = ordered};
+}
+
+bool is_comma(const LatexToken& token) { return token.is(",") || token.is(";"); }
+
+// A column and a row are tuples; else rows of rows.
+MathAnswer matrix(Tokens inner, int depth) {
+  std::vector<MathAnswer> rows;
+  size_t widest = 0;
+  for (const Tokens row : split(inner, [](const LatexToken& t) { return t.is("\\\\"); })) {
+    if (row.empty()) continue;  // after the last row break
+    rows.push_back(
+        sequence(parse_each(split(row, [](const LatexToken& t) { return t.is("&"); }), depth), "(",
+                 ")", true));
+    widest = std::max(widest, rows.back().items.size());
+  }
+  if (rows.size() == 1) return rows[0];
+  if (widest == 1)
+    for (MathAnswer& row : rows) row = MathAnswer(row.items[0]);
+  return sequence(std::move(rows), "(", ")", true);
+}
+
+// A list without brackets: solutions have no order, and what holds letters or words may be an
+// ordering.
+MathAnswer list(std::vector<MathAnswer> items) {
+  const bool ordered = std::ranges::any_of(items, [](const MathAnswer& item) {
+    return item.kind == AnswerKind::kText || (item.number && item.number->is_symbolic());
+  });
+  return sequence(std::move(items), "", "", ordered);
+}
+
+MathAnswer value_of(Tokens tokens, int depth) {
+  if (is_enclosed(tokens)) {
+    const Tokens inner = tokens.subspan(1, tokens.size() - 2);
+    const std::string &open = tokens.front().text, &close = tokens.back().text;
+    if (open == "{" && close == "}") return parse(inner, depth);
+    if (open == "\\begin matrix") return matrix(inner, depth);
+    if (open == "\\{" && inner.empty()) return sequence({}, open, close, false);
+    const std::vector<Tokens> parts = split(inner, is_comma);
+    if (open == "\\{" || (parts.size() > 1 && !open.starts_with("\\begin")))
+      return sequence(parse_each(parts, depth), open, close, open != "\\{");
+  }
+  const auto has_either = [](const LatexToken& t) { return t.is("\\pm") || t.is("\\mp"); };
+  const auto one = evaluate_math(tokens, false);
+  if (!one) return {};
+  MathAnswer answer{.kind = AnswerKind::kNumber, .number = one};
+  if (std::ranges::none_of(tokens, has_either)) return answer;
+  const auto other = evaluate_math(tokens, true);
+  if (!other) return {};
+  return sequence({answer, {.kind = AnswerKind::kNumber, .number = other}}, "", "", false);
+}
+
+MathAnswer parse_unnamed(Tokens tokens, int depth) {
+  auto parts = split(tokens, [](const LatexToken& t) { return t.is("or"); });
+  if (parts.size() == 1) parts = split(tokens, is_comma);
+  // "2, 3, and 5" has a comma before its last word.
+  if (parts.size() > 1) {
+    std::vector<Tokens> all;
+    for (const Tokens part : parts)
+      for (const Tokens inner : split(part, is_comma))
+        if (!inner.empty()) all.push_back(inner);
+    return all.size() == 1 ? parse(all[0], depth) : list(parse_each(all, depth));
+  }
+  parts = split(tokens, [](const LatexToken& t) { return t.is("\\cup"); });
+  if (parts.size() > 1) return sequence(parse_each(parts, depth), "\\cup", "", false);
+  std::vector<std::string> signs;
+  parts = split(tokens, is_relation, &signs);
+  if (signs.empty()) return value_of(tokens, depth);
+  return {
+      .kind = AnswerKind::kRelation, .items = parse_each(parts, depth), .signs = std::move(signs)};
+}
+
+MathAnswer parse(Tokens tokens, int depth) {
+  MathAnswer answer;
+  if (depth < kMaxAnswerDepth) answer = parse_unnamed(tokens, depth + 1);
+  answer.plain = plain_text({tokens.begin(), tokens.end()});
+  return answer;
+}
+
+// One letter or word, with an index or in front of its arguments: x, a_n, f(x), area.
+bool is_name(const std::string& plain) {
+  const size_t first = plain.find(' ');
+  const bool one = first == std::string::npos || plain[first + 1] == '_' || plain[first + 1] == '(';
+  const bool digit = !plain.empty() && plain[0] >= '0' && plain[0] <= '9';
+  return one && !digit && !plain.empty() && plain.find_first_of("+-*/^=|") == std::string::npos;
+}
+
+// What a relation says of its left side alone: "x = 5", "f(x) = 2x" and "x \in (0, 1)" name the
+// value on the right, and "A = 3 * 4 = 12" the last one. Null: it says something else.
+const MathAnswer* named_value(const MathAnswer& answer) {
+  if (answer.kind != AnswerKind::kRelation) return nullptr;
+  const bool equal = std::ranges::all_of(answer.signs, [](const auto& s) { return s == "="; });
+  if (!equal && !(answer.signs.size() == 1 && answer.signs[0] == "\\in")) return nullptr;
+  if (!is_name(answer.items[0].plain)) return nullptr;
+  for (size_t i = 1; i + 1 < answer.items.size(); ++i)
+    if (!answer.items[i].number || answer.items[i].number->is_symbolic()) return nullptr;
+  return &answer.items.back();
+}
+
+// "3 * 4 = 12": constants, the last of which is the answer.
+bool is_calculation(const MathAnswer& answer) {
+  return std::ranges::all_of(answer.signs, [](const auto& s) { return s == "="; }) &&
+         std::ranges::all_of(answer.items, [](const MathAnswer& item) {
+           return item.number && !item.number->is_symbolic();
+         });
+}
+
+bool same_items(const std::vector<MathAnswer>& gold, const std::vector<MathAnswer>& given) {
+  return std::ranges::equal(gold, given,
+                            [](const MathAnswer& a, const MathAnswer& b) { return same(a, b); });
+}
+
+bool same_sets(const std::vector<MathAnswer>& gold, const std::vector<MathAnswer>& given) {
+  if (gold.size() != given.size()) return false;
+  std::vector<bool> used(given.size());
+  return std::ranges::all_of(gold, [&](const MathAnswer& item) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (used[i] || !same(item, given[i])) continue;
+      used[i] = true;
+      return true;
+    }
+    return false;
+  });
+}
+
+bool same_sequences(const MathAnswer& gold, const MathAnswer& given) {
+  const auto is_set = [](const MathAnswer& a) { return a.open == "\\{" || a.open.empty(); };
+  // "1, 2" and "\{1, 2\}" are the same solutions.
+  const bool brackets = gold.open == given.open && gold.close == given.close;
+  if (!brackets && !(is_set(gold) && is_set(given))) return false;
+  return gold.ordered && given.ordered ? same_items(gold.items, given.items)
+                                       : same_sets(gold.items, given.items);
+}
+
+std::string turned(const std::string& sign) {
+  return sign == "<" ? ">" : sign == ">" ? "<" : sign == "<=" ? ">=" : sign == ">=" ? "<=" : sign;
+}
+
+MathAnswer turned(const MathAnswer& relation) {
+  MathAnswer other = relation;
+  std::ranges::reverse(other.items);
+  std::ranges::reverse(other.signs);
+  for (std::string& sign : other.signs) sign = turned(sign);
+  return other;
+}
+
+// a x + b = c and 2 a x + 2 b = 2 c: left minus right, up to a factor.
+bool same_equations(const MathAnswer& gold, const MathAnswer& given) {
+  const auto difference = [](const MathAnswer& answer) -> std::optional<MathNumber> {
+    if (answer.items.size() != 2 || answer.signs[0] != "=") return std::nullopt;
+    const auto &left = answer.items[0].number, &right = answer.items[1].number;
+    return left && right ? std::optional(*left - *right) : std::nullopt;
+  };
+  const auto a = difference(gold), b = difference(given);
+  return a && b && a->is_symbolic() && b->is_symbolic() && proportional(*a, *b);
+}
+
+bool same_relations(const MathAnswer& gold, const MathAnswer& given) {
+  for (const MathAnswer& form : {given, turned(given)})
+    if (gold.signs == form.signs && same_items(gold.items, form.items)) return true;
+  return same_equations(gold, given);
+}
+
+// a < x <= b as (a, b]; x > a as (a, \infty). None: no letter between bounds.
+std::optional<MathAnswer> interval_of(const MathAnswer& relation) {
+  const auto is_order = [](const std::string& sign) { return sign[0] == '<' || sign[0] == '>'; };
+  if (relation.kind != AnswerKind::kRelation || !std::ranges::all_of(relation.signs, is_order))
+    return std::nullopt;
+  MathAnswer up = relation.signs[0][0] == '<' ? relation : turned(relation);
+  const auto is_letter = [](const MathAnswer& item) {
+    return item.number && item.number->is_symbolic() && item.plain.find(' ') == std::string::npos;
+  };
+  const auto infinite = [](bool negative) {
+    const MathNumber value = MathNumber::symbol("\\infty");
+    return MathAnswer{.kind = AnswerKind::kNumber, .number = negative ? -value : value};
+  };
+  if (up.items.size() == 2 && is_letter(up.items[0])) {
+    up.items.insert(up.items.begin(), infinite(true));
+    up.signs.insert(up.signs.begin(), "<");
+  } else if (up.items.size() == 2) {
+    up.items.push_back(infinite(false));
+    up.signs.push_back("<");
+  }
+  if (up.items.size() != 3 || !is_letter(up.items[1])) return std::nullopt;
+  if (up.signs[0][0] != '<' || up.signs[1][0] != '<') return std::nullopt;
+  return sequence({up.items[0], up.items[2]}, up.signs[0] == "<" ? "(" : "[",
+                  up.signs[1] == "<" ? ")" : "]", true);
+}
+
+}  // namespace
+
+std::optional<MathAnswer> parse_math(std::string_view text) {
+  const auto tokens = latex_tokens(text);
+  if (!tokens || tokens->empty()) return std::nullopt;
+  return parse(*tokens, 0);
+}
+
+bool same(const MathAnswer& gold, const MathAnswer& given) {
+  if (gold.plain == given.plain && !gold.plain.empty()) return true;
+  if (gold.kind == AnswerKind::kRelation && given.kind == AnswerKind::kRelation) {
+    const MathAnswer *a = named_value(gold), *b = named_value(given);
+    if (a && b && gold.items[0].plain == given.items[0].plain) return same(*a, *b);
+    return same_relations(gold, given);
+  }
+  if (given.kind == AnswerKind::kRelation) {
+    if (const MathAnswer* value = named_value(given)) return same(gold, *value);
+    if (is_calculation(given)) return same(gold, given.items.back());
+    const auto interval = gold.kind == AnswerKind::kSequence ? interval_of(given) : std::nullopt;
+    return interval && same_sequences(gold, *interval);
+  }
+  if (gold.kind == AnswerKind::kRelation) {
+    if (const MathAnswer* value = named_value(gold)) return same(*value, given);
+    const auto interval = interval_of(gold);
+    return interval && given.kind == AnswerKind::kSequence && same_sequences(*interval, given);
+  }
+  if (gold.kind != given.kind) return false;
+  if (gold.kind == AnswerKind::kNumber) return same(*gold.number, *given.number);
+  return gold.kind == AnswerKind::kSequence && same_sequences(gold, given);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,40 @@
+// The value of a final answer, and whether two are the same: a number or an expression, a tuple or
+// an interval, a set, a list, a union, a matrix, an equation or inequality, or a text.
+//
+// Thread: any.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reward/verifiers/math_number.h"
+
+namespace tailrace {
+
+struct MathAnswer {
+  enum class Kind {
+    kText,      // what is none of the others
+    kNumber,    // number
+    kSequence,  // items between `open` and `close`; both empty: a list without brackets
+    kRelation,  // items with `signs` between them
+  };
+  Kind kind = Kind::kText;
+  std::string plain = {};  // of its tokens: answers of equal text are the same
+  std::optional<MathNumber> number = {};
+  std::vector<MathAnswer> items = {};
+  std::string open = {}, close = {};
+  bool ordered = true;
+  std::vector<std::string> signs = {};
+};
+
+// None: empty, longer than kMaxAnswerBytes, or nested too deep.
+std::optional<MathAnswer> parse_math(std::string_view text);
+
+// Not symmetric: of an answer "x = 5" only its value is wanted when the right one is "5", and an
+// interval may be the answer to an inequality.
+bool same(const MathAnswer& gold, const MathAnswer& given);
+
+}  // namespace tailrace
