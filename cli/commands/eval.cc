@@ -14,6 +14,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
+#include "cli/eval/suites.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/load.h"
@@ -35,7 +36,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
-  std::string model, run, name, dataset, prompt_key = "prompt";
+  std::string model, run, name, suite, dataset, prompt_key = "prompt";
   std::vector<std::string> settings, chat_variables;
   std::vector<int64_t> ks = {1};
   std::optional<int64_t> episodes, samples;
@@ -134,8 +135,12 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   if (!needs_dataset && !arguments.dataset.empty())
     throw UserError("--dataset has no effect: {} draws its own tasks. Remove it.", plan.env);
   if (needs_dataset) {
-    plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key, source->info().verifier,
+    if (!arguments.suite.empty())
+      plan.dataset = read_suite(find_suite(arguments.suite), arguments.dataset,
                                 *registries.verifiers, plan.score_budget);
+    else
+      plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key, source->info().verifier,
+                                  *registries.verifiers, plan.score_budget);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
     if (plan.episodes > rows)
@@ -268,6 +273,11 @@ void eval(EvalArguments arguments, Registries registries) {
   } else {
     arguments.plan.settings = parse_settings(arguments.settings);
     set_variables(arguments.plan.chat, arguments.chat_variables);
+    if (!arguments.suite.empty()) {
+      arguments.plan.env = "text";
+      arguments.plan.settings = find_suite(arguments.suite).settings();
+      arguments.name = arguments.suite;  // for who reads the numbers
+    }
     all.push_back(std::move(arguments));
   }
   const ModelConfig config = read_policy_folder(all[0].model).config;
@@ -315,6 +325,11 @@ void add_eval(Command& program, const Registries& registries) {
                               .value = "FILE"}));
   command.option("--prompt-key", arguments->prompt_key,
                  without_run({.help = "field of a row that holds the prompt"}));
+  command.option("--suite", arguments->suite,
+                 {.help = "an evaluation set of those below, read from the file of --dataset",
+                  .one_of = suite_names(),
+                  .needs = "--dataset",
+                  .excludes = {"--run", "--env", "--settings", "--prompt-key"}});
   command.option("--episodes", arguments->episodes,
                  {.help = "prompts; without it the run's, the whole dataset, or 256",
                   .min = 1,
@@ -351,6 +366,9 @@ void add_eval(Command& program, const Registries& registries) {
   std::string environments = "Environments:\n";
   for (const auto& [name, help, settings] : registries.environments.list())
     environments += fmt::format("  {:<14} {}\n", name, help);
+  environments += "Suites:\n";
+  for (const EvalSuite& suite : eval_suites())
+    environments += fmt::format("  {:<14} {}\n", suite.name, suite.help);
   command.footer(
       environments +
       "Intervals are at 95 %, over prompts: Wilson's for success and pass@k where each prompt has "
@@ -360,11 +378,13 @@ void add_eval(Command& program, const Registries& registries) {
       "The same seed gives the same episodes: --run repeats the run's own evaluation number for "
       "number.\n\n"
       "Example:\n  tailrace eval --model runs/quickstart/checkpoints/step_000080 --env frozen_grid "
-      "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart");
+      "--episodes 512 --samples 4 --k 1 4\n  tailrace eval --run runs/quickstart\n"
+      "  tailrace eval --model DIR --suite gsm8k --dataset gsm8k_test.jsonl");
   command.action([arguments, &command, &registries] {
     // Not by `required`: either of two forms will do.
-    if (!command.given("--run") && (!command.given("--model") || arguments->plan.env.empty()))
-      throw UserError("eval wants --model DIR and --env NAME, or --run RUN.");
+    const bool what = !arguments->plan.env.empty() || !arguments->suite.empty();
+    if (!command.given("--run") && (!command.given("--model") || !what))
+      throw UserError("eval wants --model DIR and --env NAME or --suite NAME, or --run RUN.");
     if (arguments->plain) arguments->plan.chat.style = chat::Style::kPlain;
     // A run computes on the CPU, and its evaluation is repeated number for number.
     if (command.given("--run") && arguments->compute.device == DeviceChoice::kAuto)

@@ -91,6 +91,29 @@ TEST(Eval, ScoresADatasetWithItsVerifier) {
   EXPECT_LE(out["mean_sampled_tokens"], 24);
 }
 
+// The model writes stories, so what counts is that its answers are scored.
+TEST(Eval, KnowsEvaluationSetsByName) {
+  TemporaryDirectory folder;
+  folder.write("countdown.jsonl", "{\"target\": 98, \"nums\": [44, 19, 35]}\n");
+  folder.write("game24.csv", "Rank,Puzzles\n1,1 1 4 6\n");
+  for (const auto& [suite, file] :
+       {std::pair<std::string, std::string>("gsm8k", kData + "/prompts/gsm8k_held_out.jsonl"),
+        {"countdown", (folder / "countdown.jsonl").string()},
+        {"game24", (folder / "game24.csv").string()}}) {
+    const auto result =
+        run_binary("eval --model " + kStories + " --suite " + suite + " --dataset " + file +
+                   " --episodes 1 --samples 3 --max-action-tokens 12 --json");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json out = json::parse(result.out);
+    EXPECT_EQ(out["dataset"], suite);
+    EXPECT_EQ(out["episodes"], 3) << suite;
+    EXPECT_EQ(out["failed"], 0) << out;
+    EXPECT_TRUE(out["metrics"].contains("formatted")) << out;
+    EXPECT_LE(out["mean_sampled_tokens"], 12);
+  }
+  EXPECT_EQ(run_binary("eval --model " + kStories + " --suite gsm8k").exit_code, 2);
+}
+
 // Stories are no programs, but they are run.
 TEST(Eval, RunsThePrograms) {
   TemporaryDirectory folder;
