@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,8 +30,13 @@ std::optional<std::string> field_text(const nlohmann::json& value) {
   return std::nullopt;
 }
 
+struct RightAnswer {
+  std::string text;
+  bool percent_is_unit = false;
+};
+
 // The right answer as it is written in a row.
-std::optional<std::string> gold_text(const nlohmann::json& row) {
+std::optional<RightAnswer> right_answer_of(const nlohmann::json& row) {
   const auto of = [](const nlohmann::json& object, const char* key) {
     const auto found = object.find(key);
     return found == object.end() || found->is_null() ? std::nullopt : std::optional(*found);
@@ -41,15 +47,21 @@ std::optional<std::string> gold_text(const nlohmann::json& row) {
     const auto model = of(row, "reward_model");
     if (model && model->is_object()) value = of(*model, "ground_truth");
   }
-  if (value) {
-    const auto text = field_text(*value);
-    if (!text) return std::nullopt;
-    const auto marked = find_marked_answer(*text);
-    return marked ? std::string(*marked) : text;
+  const auto text = value ? field_text(*value) : find_text(row, "solution");
+  if (!text) return std::nullopt;
+  const auto marked = find_marked_answer(*text);
+  if (!marked && !value) return std::nullopt;
+  return RightAnswer{.text = marked ? std::string(*marked) : *text,
+                     .percent_is_unit = text->find("####") != std::string::npos};
+}
+
+std::string without_percent(std::string text) {
+  for (size_t at = text.find('%'); at != std::string::npos; at = text.find('%', at)) {
+    const size_t begin = at > 0 && text[at - 1] == '\\' ? at - 1 : at;
+    text.erase(begin, at - begin + 1);
+    at = begin;
   }
-  const auto solution = find_text(row, "solution");
-  const auto marked = solution ? find_marked_answer(*solution) : std::nullopt;
-  return marked ? std::optional<std::string>(*marked) : std::nullopt;
+  return text;
 }
 
 class MathVerifier final : public Verifier {
@@ -59,11 +71,12 @@ class MathVerifier final : public Verifier {
     if (!evidence) return evidence.failure();
     Result<std::string> response = final_response(evidence.value());
     if (!response) return response.failure();
-    const auto gold = gold_text(evidence.value());
-    const auto right = gold ? parse_math(*gold) : std::nullopt;
+    const auto gold = right_answer_of(evidence.value());
+    const auto right = gold ? parse_math(gold->text) : std::nullopt;
     if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
     const bool strict = find_text(evidence.value(), "extract") == "strict";
-    const auto found = find_answer(response.value(), strict);
+    auto found = find_answer(response.value(), strict);
+    if (found && gold->percent_is_unit) found->text = without_percent(std::move(found->text));
     const auto given = found ? parse_math(found->text) : std::nullopt;
     const double success = given && same(*right, *given) ? 1 : 0;
     const double formatted = found && found->marked ? 1 : 0;
@@ -75,13 +88,13 @@ class MathVerifier final : public Verifier {
     nlohmann::json gold = nlohmann::json::object();
     for (const char* column : {"answer", "ground_truth", "reward_model", "solution"})
       if (const nlohmann::json* value = row.find(column)) gold[column] = *value;
-    const auto answer = gold_text(gold);
+    const auto answer = right_answer_of(gold);
     if (!answer)
       row.refuse(fmt::format("it has no right answer; {}", kAccepted));
-    else if (answer->size() > kMaxAnswerBytes)
-      row.refuse(fmt::format("its right answer has {} bytes; the most is {}", answer->size(),
+    else if (answer->text.size() > kMaxAnswerBytes)
+      row.refuse(fmt::format("its right answer has {} bytes; the most is {}", answer->text.size(),
                              kMaxAnswerBytes));
-    else if (!parse_math(*answer))
+    else if (!parse_math(answer->text))
       row.refuse("its right answer is empty, or nested too deep");
     const auto extract = row.text("extract");
     if (extract && *extract != "strict")

@@ -7,6 +7,9 @@
 // "strict" a mark must be there. When two answers are the same: math_answer.h, math_number.h.
 // Score: 1 or 0. Metrics: success, formatted.
 //
+// 10% is 0.1 and not 10. Only where the right answer stands behind ####, as those of GSM8K do, the
+// sign is a unit: "what percentage ..." has the answer "#### 25" there.
+//
 // What cannot be read as mathematics is compared as text. What would take long to compute
 // (10**10**10) is not computed, and is equal to nothing but the same text. The time of a score is
 // linear in the response; what is parsed has at most 2,000 bytes.

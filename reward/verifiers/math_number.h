@@ -1,6 +1,7 @@
 // A number of an answer: exact where it is built of whole numbers by + - * / and whole powers, and
 // approximate always. Letters stand for fixed numbers, so an expression with letters is a number
-// too, and two expressions that agree at all points are the same.
+// too, and two expressions that agree at all points are the same. The letters are positive, as is
+// meant where \sqrt{x^2} is x.
 //
 // Exact values are kept modulo the prime 2^62 - 57, beside a double: that needs no long arithmetic,
 // so 2^1000 and 100! cost no more than 2. Different numbers that agree in both are not met by

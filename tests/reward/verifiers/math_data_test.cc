@@ -81,13 +81,17 @@ int64_t check_file(const std::filesystem::path& path) {
     // A whole number.
     const int64_t value = std::stoll(whole);
     const std::string digits = std::to_string(value);
+    // Of GSM8K alone the sign is a unit.
+    const bool unit = line.find("####") != std::string::npos;
+    const std::string hundred = std::to_string(100 * value) + "\\%";
     for (const std::string& right :
          {digits, digits + ".0", digits + ".00 dollars", "x = " + digits, digits + "/1",
           std::to_string(2 * value) + "/2", "\\$" + digits, digits + "\\text{ cm}",
-          std::to_string(100 * value) + "\\%"})
+          unit ? digits + "%" : hundred})
       EXPECT_EQ(grade(line, "\\boxed{" + right + "}"), 1) << gold << "   as   " << right;
-    for (const std::string& wrong : {std::to_string(value + 1), digits + ".5", digits + "\\%",
-                                     digits + "0", "-" + digits, digits + "\\pi"})
+    for (const std::string& wrong :
+         {std::to_string(value + 1), digits + ".5", unit ? hundred : digits + "\\%", digits + "0",
+          "-" + digits, digits + "\\pi"})
       EXPECT_EQ(grade(line, "\\boxed{" + wrong + "}"), 0) << gold << "   as   " << wrong;
   }
   return rows;

@@ -41,6 +41,10 @@ TEST(MathVerifier, ReadsAnswersAfterHashes) {
   EXPECT_EQ(reward("5", "#### 5 then #### 7"), 0);
   EXPECT_EQ(reward("-3", "#### -3"), 1);
   EXPECT_EQ(reward("3", "#### -3"), 0);
+  EXPECT_EQ(reward("25", "#### 25%"), 0);
+  EXPECT_EQ(reward("so it is 25 %\n#### 25", "#### 25%"), 1);
+  EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{25\\%}"), 1);
+  EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{0.25}"), 0);
 }
 
 TEST(MathVerifier, ReadsTheLastBox) {
