@@ -78,6 +78,9 @@ constexpr std::array<Spelling, 26> kSigns = {{{"cdot", "*"},
                                               {"rfloor", "\\rfloor"},
                                               {"lceil", "\\lceil"},
                                               {"rceil", "\\rceil"}}};
+constexpr Spelling kMultipliers[] = {{"dozen", "12"},           {"hundred", "100"},
+                                     {"thousand", "1000"},      {"million", "1000000"},
+                                     {"billion", "1000000000"}, {"trillion", "1000000000000"}};
 // Signs of Unicode in the spelling of LaTeX; an empty one is left out.
 constexpr std::array<Spelling, 32> kUnicode = {{{"−", "-"},
                                                 {"–", "-"},
@@ -295,6 +298,7 @@ class Lexer {
     } else if (starts(".") && (at_ + 1 == text_.size() || !is_ascii_letter(text_[at_ + 1]))) {
       ++at_;  // "5." is 5
     }
+    if (starts("\\overline{") && recurring(digits)) return;
     if (starts("e") || starts("E")) {
       const size_t sign =
           at_ + 1 < text_.size() && (text_[at_ + 1] == '-' || text_[at_ + 1] == '+');
@@ -307,12 +311,48 @@ class Lexer {
     push(TokenKind::kNumber, digits);
   }
 
+  // 0.1\overline{6}: (0.1 + 6/90). False: nothing of digits recurs here.
+  bool recurring(const std::string& digits) {
+    const size_t begin = at_ + std::string_view("\\overline{").size();
+    const size_t end = text_.find('}', begin);
+    if (end == std::string_view::npos || end == begin || text_[at_ - 1] == '}') return false;
+    const std::string_view period = text_.substr(begin, end - begin);
+    if (!std::ranges::all_of(period, is_ascii_digit)) return false;
+    const size_t point = digits.find('.');
+    // "5." was read as 5; without a point the digits are those of a whole number.
+    if (point == std::string::npos && text_[at_ - 1] != '.') return false;
+    const size_t places = point == std::string::npos ? 0 : digits.size() - point - 1;
+    at_ = end + 1;
+    push(TokenKind::kSign, "(");
+    push(TokenKind::kNumber, digits);
+    push(TokenKind::kSign, "+");
+    push(TokenKind::kNumber, std::string(period));
+    push(TokenKind::kSign, "/");
+    push(TokenKind::kNumber, std::string(period.size(), '9') + std::string(places, '0'));
+    push(TokenKind::kSign, ")");
+    return true;
+  }
+
+  // "10 million" and "5 percent" are no units. False: another word.
+  bool multiplier(std::string_view word) {
+    if (tokens_.empty() || tokens_.back().kind != TokenKind::kNumber) return false;
+    if (word == "percent") return push(TokenKind::kSign, "%"), true;
+    for (const auto& [name, digits] : kMultipliers) {
+      if (word != name) continue;
+      push(TokenKind::kSign, "*");
+      push(TokenKind::kNumber, std::string(digits));
+      return true;
+    }
+    return false;
+  }
+
   void letters() {
     const size_t begin = at_;
     while (at_ < text_.size() && is_ascii_letter(text_[at_])) ++at_;
     std::string run(text_.substr(begin, at_ - begin)), lower = run;
     for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     if (lower == "or" || lower == "and") return push(TokenKind::kSign, "or");
+    if (multiplier(lower)) return;
     if (lower == "inf" || lower == "infinity") return push(TokenKind::kLetter, "\\infty");
     if (run.size() > 1 && one_of(run, kFunctions)) {
       if (run.size() == 4 && run[0] == 'a') run = "arc" + run.substr(1);  // asin

@@ -1,6 +1,7 @@
 #include "reward/verifiers/math_answer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -77,6 +78,18 @@ MathAnswer sequence(std::vector<MathAnswer> items, std::string open, std::string
           .ordered = ordered};
 }
 
+// The items of a set or list, where "1 \\pm 2" is two of them.
+std::vector<MathAnswer> spliced(std::vector<MathAnswer> items) {
+  std::vector<MathAnswer> all;
+  for (MathAnswer& item : items) {
+    if (item.kind == AnswerKind::kSequence && item.open.empty() && !item.ordered)
+      std::ranges::move(item.items, std::back_inserter(all));
+    else
+      all.push_back(std::move(item));
+  }
+  return all;
+}
+
 bool is_comma(const LatexToken& token) { return token.is(",") || token.is(";"); }
 
 // A column and a row are tuples; else rows of rows.
@@ -98,7 +111,8 @@ MathAnswer matrix(Tokens inner, int depth) {
 
 // A list without brackets: solutions have no order, and what holds letters or words may be an
 // ordering.
-MathAnswer list(std::vector<MathAnswer> items) {
+MathAnswer list(std::vector<MathAnswer> parsed) {
+  std::vector<MathAnswer> items = spliced(std::move(parsed));
   const bool ordered = std::ranges::any_of(items, [](const MathAnswer& item) {
     return item.kind == AnswerKind::kText || (item.number && item.number->is_symbolic());
   });
@@ -113,8 +127,9 @@ MathAnswer value_of(Tokens tokens, int depth) {
     if (open == "\\begin matrix") return matrix(inner, depth);
     if (open == "\\{" && inner.empty()) return sequence({}, open, close, false);
     const std::vector<Tokens> parts = split(inner, is_comma);
-    if (open == "\\{" || (parts.size() > 1 && !open.starts_with("\\begin")))
-      return sequence(parse_each(parts, depth), open, close, open != "\\{");
+    if (open == "\\{") return sequence(spliced(parse_each(parts, depth)), open, close, false);
+    if (parts.size() > 1 && !open.starts_with("\\begin"))
+      return sequence(parse_each(parts, depth), open, close, true);
   }
   const auto has_either = [](const LatexToken& t) { return t.is("\\pm") || t.is("\\mp"); };
   const auto one = evaluate_math(tokens, false);

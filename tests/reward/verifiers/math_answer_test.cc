@@ -63,6 +63,11 @@ TEST(MathAnswer, NumbersAreTheSameHoweverTheyAreWritten) {
               {"24", "4!"},
               {"2^{1000}", "4^{500}"},
               {"\\lfloor 3.7 \\rfloor", "3"},
+              {"2/3", "0.\\overline{6}"},
+              {"1/6", "0.1\\overline{6}"},
+              {"10,000,000", "10 million"},
+              {"1500000", "$1.5 million"},
+              {"0.05", "5 percent"},
               {"7", "|-7|"}},
              true);
 }
@@ -91,6 +96,9 @@ TEST(MathAnswer, NearMissesAreNotTheSame) {
               {"1234", "1, 234"},
               {"3/2", "1 \\cdot \\frac{1}{2}"},
               {"776_8", "776"},
+              {"10", "10 million"},
+              {"5", "5 percent"},
+              {"0.6", "0.\\overline{6}"},
               {"2/3", "2"},
               {"12", "12 = 4 + 9"},
               {"x=5", "y=5"},
@@ -176,6 +184,7 @@ TEST(MathAnswer, TuplesIntervalsSetsAndListsKeepTheirRules) {
               {"\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}",
                "\\begin{bmatrix} 1 & 2 \\\\ 3 & \\frac{8}{2} \\end{bmatrix}"},
               {"(91,600)", "(91, 600)"},
+              {"\\{1\\pm\\sqrt{5},-2\\}", "\\{-2, 1+\\sqrt{5}, 1-\\sqrt{5}\\}"},
               {"\\{\\}", "\\{ \\}"}},
              true);
   expect_all({{"(1,2)", "(2,1)"},
